@@ -1,0 +1,311 @@
+"""A bundle: the folder that holds one trained policy and everything ever made from it.
+
+    policy.json           the PolicySpec, with where it came from
+    weights.safetensors   float32 master weights (host only; never pickle)
+    calibration.npz       "observations": float32 (n, observation_size) recorded from real rollouts (host only)
+    golden.npz            "observations", "outputs", "actions": what every artifact is checked against
+    int8.tflite, …        artifacts;  int8.golden.npz: the reference's outputs of that precision
+    manifest.json         size and hash of each of them, and the parity figures of each artifact
+
+Loading verifies sizes, hashes, shapes and the spec, and names what is wrong. Writing is atomic: a bundle is either the
+old one or the new one. A device holds a part of the bundle under the same manifest.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import uuid
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy import network
+from policy.errors import BundleError, SpecError
+from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
+from policy.spec import ArtifactFormat, PolicySpec, Precision
+
+SPEC_FILE, WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE = (
+    "policy.json",
+    "weights.safetensors",
+    "calibration.npz",
+    "golden.npz",
+)
+DEVICE_FILES = (SPEC_FILE, GOLDEN_FILE)
+HOST_FILES = (*DEVICE_FILES, WEIGHTS_FILE, CALIBRATION_FILE)
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Real observations with what the float policy makes of them.
+
+    Attributes:
+        observations: float32 (n, observation_size), raw.
+        outputs: float32 (n, output_size).
+        actions: int64 (n,) of a discrete head, float32 (n, output_size) of a continuous one.
+    """
+
+    observations: NDArray[np.float32]
+    outputs: NDArray[np.float32]
+    actions: np.ndarray
+
+    @classmethod
+    def record(cls, spec: PolicySpec, weights: network.Weights, observations: np.ndarray) -> Golden:
+        """The golden vectors of a policy on these observations, computed by the numpy reference."""
+        outputs = network.forward_float(spec, weights, observations)
+        return cls(network.as_batch(spec, observations), outputs, network.choose_actions(spec, outputs))
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified bundle. Make one with :meth:`load`."""
+
+    path: Path
+    spec: PolicySpec
+    manifest: Manifest
+
+    @classmethod
+    def load(cls, path: Path | str, require: tuple[str, ...] = HOST_FILES) -> Bundle:
+        """Open a bundle and verify every file of it that is present.
+
+        Args:
+            path: the folder.
+            require: files that must be present: HOST_FILES, or DEVICE_FILES on a device.
+
+        Raises:
+            BundleError: names the file that is missing, truncated, tampered with, of a future version or inconsistent.
+        """
+        folder = Path(path)
+        manifest = Manifest.from_json(_read(folder / MANIFEST_FILE), folder / MANIFEST_FILE)
+        records = manifest.records()
+        for name in require:
+            if name not in records:
+                raise BundleError(f"{folder / MANIFEST_FILE} does not list {name}, which is needed here.")
+        contents: dict[str, bytes] = {}
+        for name, record in records.items():
+            if name in require or (folder / name).exists():
+                contents[name] = _verified(folder / name, record)
+        try:
+            spec = PolicySpec.from_json(contents[SPEC_FILE])
+        except SpecError as error:
+            raise BundleError(f"{folder / SPEC_FILE}: {error}") from error
+        if spec.name != manifest.policy:
+            raise BundleError(f"{folder}: the manifest is of policy {manifest.policy!r}, policy.json of {spec.name!r}.")
+        bundle = cls(folder, spec, manifest)
+        bundle.golden()
+        return bundle
+
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """The float32 master weights, verified against their hash and the spec's shapes (host only)."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load  # not on the device
+
+        data = _verified(self.path / WEIGHTS_FILE, self._record(WEIGHTS_FILE))
+        try:
+            weights: dict[str, NDArray[np.float32]] = load(data)
+            network.check_weights(self.spec, weights)
+        except (SafetensorError, SpecError) as error:
+            raise BundleError(f"{self.path / WEIGHTS_FILE}: {error}") from error
+        return weights
+
+    def calibration(self) -> NDArray[np.float32]:
+        """Raw observations recorded from real rollouts, float32 (n, observation_size) (host only)."""
+        arrays = self._arrays(CALIBRATION_FILE)
+        return self._checked(arrays, "observations", CALIBRATION_FILE, self.spec.observation_size)
+
+    def golden(self) -> Golden:
+        """The golden vectors; their shapes are checked."""
+        arrays = self._arrays(GOLDEN_FILE)
+        observations = self._checked(arrays, "observations", GOLDEN_FILE, self.spec.observation_size)
+        outputs = self._checked(arrays, "outputs", GOLDEN_FILE, self.spec.output_size)
+        actions = arrays.get("actions")
+        if actions is None or not len(actions) == len(outputs) == len(observations) > 0:
+            raise BundleError(f"{self.path / GOLDEN_FILE}: observations, outputs and actions do not belong together.")
+        return Golden(observations, outputs, actions)
+
+    def artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactEntry:
+        """The artifact of this precision and format.
+
+        Raises:
+            BundleError: there is none; says which there are and what to type.
+        """
+        for entry in self.manifest.artifacts.values():
+            if entry.precision is precision and entry.format is artifact_format:
+                return entry
+        raise BundleError(
+            f"{self.path} has no {precision.value} {artifact_format.value} artifact; "
+            f"it has {', '.join(sorted(self.manifest.artifacts)) or 'none'}.",
+            f"Type: make convert BITS={precision.bits} POLICY={self.spec.name}",
+        )
+
+    def artifact_data(self, entry: ArtifactEntry) -> bytes:
+        """The bytes of an artifact, verified against the manifest."""
+        return _verified(self.path / entry.file, entry.record)
+
+    def expected_outputs(self, entry: ArtifactEntry) -> NDArray[np.float32]:
+        """What the numpy reference of this precision computes on the golden observations, (n, output_size)."""
+        outputs = self._checked(self._arrays(entry.golden_file), "outputs", entry.golden_file, self.spec.output_size)
+        if len(outputs) != len(self.golden().observations):
+            raise BundleError(f"{self.path / entry.golden_file} does not belong to the bundle's golden observations.")
+        return outputs
+
+    def _record(self, name: str) -> FileRecord:
+        try:
+            return self.manifest.records()[name]
+        except KeyError:
+            raise BundleError(f"{self.path / MANIFEST_FILE} does not list {name}, which is needed here.") from None
+
+    def _arrays(self, name: str) -> dict[str, np.ndarray]:
+        data = _verified(self.path / name, self._record(name))
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+                return {key: archive[key] for key in archive.files}
+        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            raise BundleError(f"{self.path / name} is no readable npz file: {error}") from error
+
+    def _checked(self, arrays: dict[str, np.ndarray], key: str, name: str, width: int) -> NDArray[np.float32]:
+        array = arrays.get(key)
+        if array is None or array.dtype != np.float32 or array.ndim != 2 or array.shape[1] != width:
+            found = "absent" if array is None else f"{array.dtype}{list(array.shape)}"
+            raise BundleError(f"{self.path / name}: {key!r} is {found}; the spec wants float32[n, {width}].")
+        if not np.isfinite(array).all():
+            raise BundleError(f"{self.path / name}: {key!r} holds NaN or infinity.")
+        return array
+
+
+def write_bundle(
+    path: Path | str,
+    spec: PolicySpec,
+    weights: network.Weights,
+    calibration: np.ndarray,
+    golden_observations: np.ndarray,
+    extra_files: Mapping[str, bytes] | None = None,
+) -> Bundle:
+    """Write a new bundle, in place of one of the same path, atomically; the golden outputs are computed here.
+
+    Args:
+        path: the folder to make.
+        spec, weights: the policy.
+        calibration: raw observations (n, observation_size) recorded from real rollouts.
+        golden_observations: likewise; other ones than the calibration's make a better test.
+        extra_files: more files to keep in the bundle by plain name, e.g. the learning curve.
+
+    Raises:
+        SpecError: the weights or observations do not fit the spec.
+    """
+    from safetensors.numpy import save  # not on the device
+
+    network.check_weights(spec, weights)
+    golden = Golden.record(spec, weights, golden_observations)
+    contents = {
+        SPEC_FILE: spec.to_json().encode(),
+        WEIGHTS_FILE: save({name: np.ascontiguousarray(value) for name, value in weights.items()}),
+        CALIBRATION_FILE: npz(observations=network.as_batch(spec, calibration)),
+        GOLDEN_FILE: npz(observations=golden.observations, outputs=golden.outputs, actions=golden.actions),
+        **(extra_files or {}),
+    }
+    manifest = Manifest(spec.name, {name: FileRecord.of(data) for name, data in contents.items()})
+    _replace_folder(Path(path), {**contents, MANIFEST_FILE: manifest.to_json().encode()})
+    return Bundle.load(path)
+
+
+def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected_outputs: np.ndarray) -> Bundle:
+    """Put an artifact that passed the parity gate into the bundle. The manifest is written last, atomically.
+
+    Args:
+        bundle: as loaded.
+        entry: its record must be that of ``data``.
+        data: the artifact.
+        expected_outputs: the reference's outputs on the golden observations, float32 (n, output_size).
+    """
+    golden = npz(outputs=expected_outputs.astype(np.float32))
+    write_atomically(bundle.path / entry.golden_file, golden)
+    write_atomically(bundle.path / entry.file, data)
+    # Read again: another process may have added another artifact meanwhile.
+    current = Manifest.from_json(_read(bundle.path / MANIFEST_FILE), bundle.path / MANIFEST_FILE)
+    manifest = current.with_artifact(entry, FileRecord.of(golden))
+    write_atomically(bundle.path / MANIFEST_FILE, manifest.to_json().encode())
+    return replace(bundle, manifest=manifest)
+
+
+def copy_bundle(source: Bundle, path: Path, origin: str) -> Bundle:
+    """A copy of a bundle's files without its artifacts, whose manifest says where it came from."""
+    files = {
+        name: record
+        for name, record in source.manifest.files.items()
+        if name not in {entry.golden_file for entry in source.manifest.artifacts.values()}
+    }
+    contents = {name: _verified(source.path / name, record) for name, record in files.items()}
+    manifest = Manifest(source.manifest.policy, files, {}, origin)
+    _replace_folder(path, {**contents, MANIFEST_FILE: manifest.to_json().encode()})
+    return Bundle.load(path)
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    """Arrays as a compressed npz file with the same bytes for the same arrays (fixed dates inside)."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            archive.writestr(info, member.getvalue(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a part."""
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with part.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _replace_folder(path: Path, contents: Mapping[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.old")
+    try:
+        part.mkdir()
+        for name, data in contents.items():
+            write_atomically(part / name, data)
+        if path.exists():
+            path.rename(old)
+        part.rename(path)
+    finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        hint = "Train one (make train POLICY=I) or name one that exists." if path.name == MANIFEST_FILE else ""
+        raise BundleError(f"{path} is missing.", hint) from None
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _verified(path: Path, record: FileRecord) -> bytes:
+    data = _read(path)
+    if len(data) != record.size:
+        state = "truncated" if len(data) < record.size else "longer than it was written"
+        raise BundleError(f"{path} is {state}: {len(data)} bytes, the manifest says {record.size}.")
+    if FileRecord.of(data).sha256 != record.sha256:
+        raise BundleError(
+            f"{path} was tampered with or damaged: its sha256 is not the manifest's.", "Make or fetch the bundle again."
+        )
+    return data

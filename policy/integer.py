@@ -1,0 +1,135 @@
+"""The int8 policy in exact integers: built once from float weights, executed in numpy, exported by convert/.
+
+The normaliser runs in float, then one affine map quantizes the normalised observation, every dense layer multiplies
+int8 by int8 into int32, and the last integers are dequantized. n-bit weights (n < 8) use the same int8 container with
+fewer levels, so that the numbers are those of the n-bit grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy import quantization
+from policy.errors import QuantizationError
+from policy.network import Weights, apply_head, as_batch, hidden_activations, layer_names, normalise
+from policy.quantization import INT8_MAX, Affine
+from policy.spec import PolicySpec
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class IntegerLayer:
+    """One dense layer in integers.
+
+    Attributes:
+        name: ``dense_0``, …, ``head``.
+        kernel: int8 (in, out), zero point 0.
+        bias: int32 (out,), in steps of input scale × kernel scale of the channel.
+        kernel_scales: float32 (out,).
+        output: map of the layer's output (after the ReLU, where there is one).
+        relu: whether negative results are cut to zero (hidden layers).
+    """
+
+    name: str
+    kernel: NDArray[np.int8]
+    bias: NDArray[np.int32]
+    kernel_scales: NDArray[np.float32]
+    output: Affine
+    relu: bool
+
+
+@dataclass(frozen=True)
+class IntegerNetwork:
+    """A whole policy in integers: the map of its normalised input, then the layers.
+
+    Attributes:
+        input: map of the normalised observation.
+        layers: in order; the last is the head.
+        weight_bits: 8 … 2.
+    """
+
+    input: Affine
+    layers: tuple[IntegerLayer, ...]
+    weight_bits: int
+
+    @property
+    def output_step(self) -> float:
+        """One step of the head's raw output (logits for a discrete head)."""
+        return self.layers[-1].output.scale
+
+
+def quantize_network(
+    spec: PolicySpec, weights: Weights, calibration: np.ndarray, weight_bits: int = 8
+) -> IntegerNetwork:
+    """Quantize a policy with the activation ranges seen on recorded observations.
+
+    Args:
+        spec: the policy.
+        weights: float32, as :func:`policy.network.weight_shapes` names them.
+        calibration: raw observations (n, observation_size) recorded from real rollouts.
+        weight_bits: 8 … 2.
+
+    Raises:
+        QuantizationError: no calibration rows, non-finite values, or an accumulator that could overflow int32.
+    """
+    observations = as_batch(spec, calibration)
+    if len(observations) == 0:
+        raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
+    quantization.check_finite(observations, "calibration observations")
+    activations = hidden_activations(spec, weights, observations)
+    maps = [quantization.affine_from_range(float(a.min()), float(a.max())) for a in activations]
+    layers = []
+    for index, name in enumerate(layer_names(spec)):
+        kernel_scales = quantization.symmetric_scales(weights[f"{name}/kernel"], weight_bits)
+        kernel = quantization.quantize_symmetric(weights[f"{name}/kernel"], kernel_scales, weight_bits)
+        # b_q = round(b / (s_in · s_c))
+        bias_steps = np.float64(maps[index].scale) * kernel_scales.astype(np.float64)
+        bias = np.rint(weights[f"{name}/bias"].astype(np.float64) / bias_steps)
+        _check_accumulator(name, kernel, bias)
+        layers.append(
+            IntegerLayer(name, kernel, bias.astype(np.int32), kernel_scales, maps[index + 1], relu=name != "head")
+        )
+    return IntegerNetwork(maps[0], tuple(layers), weight_bits)
+
+
+def _check_accumulator(name: str, kernel: NDArray[np.int8], bias: NDArray[np.float64]) -> None:
+    # |acc| ≤ |b_q| + 255 · Σ|w_q| has to stay below 2³¹ on the device.
+    worst = np.abs(bias) + 255.0 * np.abs(kernel.astype(np.int64)).sum(axis=0)
+    if worst.max() > INT32_MAX:
+        channel = int(worst.argmax())
+        raise QuantizationError(
+            f"layer {name!r}, channel {channel}: the accumulator could reach {worst.max():.3g}, beyond {INT32_MAX}; "
+            "its bias is too large for its weights' scale.",
+            "Train with weight decay on the biases, or use BITS=16.",
+        )
+
+
+def requantization_multipliers(layer: IntegerLayer, input_map: Affine) -> NDArray[np.float32]:
+    """m_c = s_in · s_c / s_out in float32, (out,): what one accumulator step is worth in output steps."""
+    scale = np.float32(input_map.scale) * layer.kernel_scales / np.float32(layer.output.scale)
+    return scale.astype(np.float32)
+
+
+def forward_layer(layer: IntegerLayer, input_map: Affine, levels: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Input levels (batch, in) to output levels (batch, out), exactly as an integer kernel computes them."""
+    # acc = Σ (q_in − z_in) · w_q + b_q. float64 holds these integers exactly (< 2⁵³) and multiplies them fast.
+    centred = (levels - input_map.zero_point).astype(np.float64)
+    accumulator = centred @ layer.kernel.astype(np.float64) + layer.bias
+    # q_out = clip(round(acc · m_c) + z_out), in float32 and half to even, as XNNPACK and onnxruntime do
+    scaled = accumulator.astype(np.float32) * requantization_multipliers(layer, input_map)
+    low = layer.output.zero_point if layer.relu else layer.output.low
+    return np.clip(np.rint(scaled) + layer.output.zero_point, low, INT8_MAX).astype(np.int32)
+
+
+def forward_integer(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> NDArray[np.float32]:
+    """Raw observations (batch, observation_size) to outputs (batch, output_size), float32."""
+    input_map = network.input
+    levels = quantization.quantize_affine(normalise(spec.normaliser, as_batch(spec, observations)), input_map)
+    for layer in network.layers:
+        levels = forward_layer(layer, input_map, levels)
+        input_map = layer.output
+    return apply_head(spec, quantization.dequantize_affine(levels, input_map))

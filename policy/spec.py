@@ -1,0 +1,365 @@
+"""PolicySpec: everything a consumer must know to feed a policy and to use what comes out.
+
+The spec is a tree of frozen dataclasses that reads and writes JSON. It answers the questions that an
+exported network alone leaves open: which observation fields in which order and unit, how they are
+normalised, what the actions mean, how often a decision is due, and in which environment it was trained.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+from policy.errors import SpecError
+
+SPEC_FORMAT_VERSION = 1
+
+E = TypeVar("E", bound=Enum)
+
+
+class Precision(Enum):
+    """What the weights of an artifact are stored as. ``INT7`` … ``INT2`` live in an int8 container."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+    INT7 = "int7"
+    INT6 = "int6"
+    INT5 = "int5"
+    INT4 = "int4"
+    INT3 = "int3"
+    INT2 = "int2"
+
+    @property
+    def bits(self) -> int:
+        """Bits of one weight."""
+        return int(self.value.removeprefix("fp").removeprefix("int"))
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the artifact computes with integers."""
+        return self.value.startswith("int")
+
+    @classmethod
+    def from_bits(cls, bits: int) -> Precision:
+        """The precision that ``BITS=bits`` names: 32 is fp32, 16 is fp16, 8 … 2 are int8 … int2."""
+        for precision in cls:
+            if precision.bits == bits:
+                return precision
+        raise SpecError(
+            f"BITS={bits} is no known precision; allowed are 32, 16 and 8 … 2.", "Type BITS=8, for example."
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Precision:
+        """Read ``int8`` or ``8``."""
+        if text.isdigit():
+            return cls.from_bits(int(text))
+        return parse_enum(cls, text, "precision")
+
+
+class ArtifactFormat(Enum):
+    """File format of an artifact; the value is the file's suffix."""
+
+    TFLITE = "tflite"
+    ONNX = "onnx"
+
+
+class RuntimeName(Enum):
+    """An inference runtime that can execute artifacts on a device."""
+
+    TFLITE_RUNTIME = "tflite-runtime"
+    LITERT = "litert"
+    ONNXRUNTIME = "onnxruntime"
+
+    @property
+    def artifact_format(self) -> ArtifactFormat:
+        """The format that this runtime executes."""
+        return ArtifactFormat.ONNX if self is RuntimeName.ONNXRUNTIME else ArtifactFormat.TFLITE
+
+
+class Activation(Enum):
+    """Nonlinearity between the hidden layers."""
+
+    RELU = "relu"
+
+
+class Squash(Enum):
+    """How a continuous head brings its raw outputs into [-1, 1]."""
+
+    TANH = "tanh"
+    CLIP = "clip"
+
+
+def parse_enum(kind: type[E], value: object, what: str) -> E:
+    """Read an enum by its value; a SpecError names what is allowed."""
+    for member in kind:
+        if member.value == value:
+            return member
+    allowed = ", ".join(str(member.value) for member in kind)
+    raise SpecError(f"{what} {value!r} is not known; allowed are {allowed}.")
+
+
+def require(condition: bool, message: str, next_step: str = "") -> None:
+    """Raise SpecError(message) unless the condition holds."""
+    if not condition:
+        raise SpecError(message, next_step)
+
+
+@dataclass(frozen=True)
+class ObservationField:
+    """One named part of the observation vector.
+
+    Attributes:
+        name: what it is, e.g. ``"goal_distance"``.
+        shape: its shape; the field is flattened in C order into the observation vector.
+        unit: its physical unit, e.g. ``"m"``, or ``"1"`` when it has none.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    unit: str
+
+    def __post_init__(self) -> None:
+        require(bool(self.name), "an observation field has no name.")
+        require(all(side > 0 for side in self.shape), f"observation field {self.name!r} has the shape {self.shape}.")
+
+    @property
+    def size(self) -> int:
+        """Number of floats of this field."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """z = clip((x − mean) / scale, −clip, clip), element by element, in float32, inside every exported graph.
+
+    Attributes:
+        mean: one value per observation element, in the element's unit.
+        scale: likewise, positive.
+        clip: the largest |z|, dimensionless and positive; ``inf`` switches clipping off.
+    """
+
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    clip: float = 10.0
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.mean) == len(self.scale), f"normaliser has {len(self.mean)} means but {len(self.scale)} scales."
+        )
+        require(all(math.isfinite(m) for m in self.mean), "normaliser.mean must be finite.")
+        require(all(math.isfinite(s) and s > 0 for s in self.scale), "normaliser.scale must be finite and positive.")
+        require(self.clip > 0, f"normaliser.clip is {self.clip}; it must be positive.")
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A multilayer perceptron: ``hidden`` fully connected layers with ``activation``, then a linear head."""
+
+    hidden: tuple[int, ...]
+    activation: Activation = Activation.RELU
+
+    def __post_init__(self) -> None:
+        require(all(width > 0 for width in self.hidden), f"network.hidden is {self.hidden}; widths must be positive.")
+
+
+@dataclass(frozen=True)
+class DiscreteHead:
+    """One output (logit or action value) per named action; the action is the first largest one."""
+
+    action_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.action_names) >= 2, f"a discrete head needs two actions, got {len(self.action_names)}.")
+
+    @property
+    def size(self) -> int:
+        """Number of actions."""
+        return len(self.action_names)
+
+
+@dataclass(frozen=True)
+class ContinuousHead:
+    """a = low + (squash(y) + 1) / 2 · (high − low), element by element, inside every exported graph."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    squash: Squash
+
+    def __post_init__(self) -> None:
+        require(len(self.low) == len(self.high) > 0, f"head has {len(self.low)} lows but {len(self.high)} highs.")
+        finite = all(math.isfinite(v) for v in (*self.low, *self.high))
+        ordered = all(low < high for low, high in zip(self.low, self.high, strict=True))
+        require(finite and ordered, f"head bounds {self.low} … {self.high} must be finite with low < high.")
+
+    @property
+    def size(self) -> int:
+        """Number of action elements."""
+        return len(self.low)
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """Where the policy was trained: an environment id and the settings it was made with (JSON values)."""
+
+    id: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """The whole contract of one policy; see the module's docstring.
+
+    Attributes:
+        name: e.g. ``"III"``.
+        observation: the fields in the order in which they are concatenated.
+        normaliser: applied to the raw observation inside the graph.
+        network: the layers between the normalised observation and the head.
+        head: what the outputs mean.
+        control_period_s: time between two decisions, in seconds.
+        environment: id and settings of the training environment.
+        provenance: algorithm, seed, steps, versions, training return, … (JSON values; free form).
+    """
+
+    name: str
+    observation: tuple[ObservationField, ...]
+    normaliser: Normaliser
+    network: NetworkSpec
+    head: DiscreteHead | ContinuousHead
+    control_period_s: float
+    environment: EnvironmentSpec
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(bool(self.name), "policy.name is empty.")
+        require(len(self.observation) > 0, "policy.observation has no fields.")
+        names = [f.name for f in self.observation]
+        require(len(set(names)) == len(names), f"policy.observation repeats a field name: {names}.")
+        found, wanted = len(self.normaliser.mean), self.observation_size
+        require(found == wanted, f"normaliser has {found} elements, the observation {wanted}.")
+        require(self.control_period_s > 0, f"control_period_s is {self.control_period_s}; it must be positive.")
+
+    @property
+    def observation_size(self) -> int:
+        """Number of floats of the flattened observation."""
+        return sum(f.size for f in self.observation)
+
+    @property
+    def output_size(self) -> int:
+        """Number of outputs of the head."""
+        return self.head.size
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the head chooses one of several named actions."""
+        return isinstance(self.head, DiscreteHead)
+
+    def check_observation(self, fields: Sequence[ObservationField]) -> None:
+        """Refuse a consumer that feeds other fields than the policy was trained on.
+
+        Raises:
+            SpecError: names the first field that differs and how.
+        """
+        for index in range(max(len(fields), len(self.observation))):
+            mine = self.observation[index] if index < len(self.observation) else None
+            fed = fields[index] if index < len(fields) else None
+            if mine != fed:
+                raise SpecError(
+                    f"policy {self.name!r} was trained on another observation: field {index} is {_describe(mine)} in "
+                    f"the policy but {_describe(fed)} in what would be fed to it.",
+                    "Feed it what it was trained on, or train a policy for this environment.",
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as JSON values."""
+        head: dict[str, Any]
+        if isinstance(self.head, DiscreteHead):
+            head = {"kind": "discrete", "action_names": list(self.head.action_names)}
+        else:
+            head = {"kind": "continuous", "low": list(self.head.low), "high": list(self.head.high)}
+            head["squash"] = self.head.squash.value
+        return {
+            "format_version": SPEC_FORMAT_VERSION,
+            "name": self.name,
+            "observation": [{"name": f.name, "shape": list(f.shape), "unit": f.unit} for f in self.observation],
+            "normaliser": {
+                "mean": list(self.normaliser.mean),
+                "scale": list(self.normaliser.scale),
+                "clip": self.normaliser.clip if math.isfinite(self.normaliser.clip) else None,
+            },
+            "network": {"hidden": list(self.network.hidden), "activation": self.network.activation.value},
+            "head": head,
+            "control_period_s": self.control_period_s,
+            "environment": {"id": self.environment.id, "settings": dict(self.environment.settings)},
+            "provenance": dict(self.provenance),
+        }
+
+    def to_json(self) -> str:
+        """The spec as an indented JSON document that ends in a newline."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> PolicySpec:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            SpecError: the text is no JSON, of a future version, or lacks a field (which is named).
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, UnicodeDecodeError) as error:
+            raise SpecError(f"policy.json is not valid JSON: {error}.") from error
+        require(isinstance(data, dict), "policy.json is not a JSON object.")
+        version = data.get("format_version")
+        require(
+            version == SPEC_FORMAT_VERSION,
+            f"policy.json has format_version {version!r}; this program reads {SPEC_FORMAT_VERSION}.",
+            "Use the program version that wrote it, or train the policy again.",
+        )
+        try:
+            return cls(
+                name=str(data["name"]),
+                observation=tuple(
+                    ObservationField(str(f["name"]), tuple(int(s) for s in f["shape"]), str(f["unit"]))
+                    for f in data["observation"]
+                ),
+                normaliser=_normaliser(data["normaliser"]),
+                network=NetworkSpec(
+                    tuple(int(width) for width in data["network"]["hidden"]),
+                    parse_enum(Activation, data["network"]["activation"], "network.activation"),
+                ),
+                head=_head(data["head"]),
+                control_period_s=float(data["control_period_s"]),
+                environment=EnvironmentSpec(str(data["environment"]["id"]), dict(data["environment"]["settings"])),
+                provenance=dict(data.get("provenance", {})),
+            )
+        except KeyError as error:
+            raise SpecError(f"policy.json lacks the field {error.args[0]!r}.") from error
+        except (TypeError, ValueError) as error:
+            if isinstance(error, SpecError):
+                raise
+            raise SpecError(f"policy.json has a field of the wrong type: {error}.") from error
+
+
+def _describe(observed: ObservationField | None) -> str:
+    if observed is None:
+        return "absent"
+    return f"{observed.name!r} of shape {observed.shape} in {observed.unit!r}"
+
+
+def _normaliser(data: Mapping[str, Any]) -> Normaliser:
+    clip = math.inf if data["clip"] is None else float(data["clip"])
+    return Normaliser(tuple(float(m) for m in data["mean"]), tuple(float(s) for s in data["scale"]), clip)
+
+
+def _head(data: Mapping[str, Any]) -> DiscreteHead | ContinuousHead:
+    if data["kind"] == "discrete":
+        return DiscreteHead(tuple(str(name) for name in data["action_names"]))
+    require(data["kind"] == "continuous", f"head.kind {data['kind']!r} is not known; allowed are discrete, continuous.")
+    low, high = (tuple(float(v) for v in data[side]) for side in ("low", "high"))
+    return ContinuousHead(low, high, parse_enum(Squash, data["squash"], "head.squash"))
