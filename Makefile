@@ -1,0 +1,101 @@
+# The front door: bare `make` prints the pipeline in order.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+POLICY ?=
+BITS ?= 8
+TARGET ?= local
+RUNTIME ?= litert
+PYTHON311 ?= python3.11
+DEMO_MINUTES ?= 3
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+UV_VERSION := 0.13.8
+
+# POLICY=I names one policy; without it a command takes all that come with the repository.
+POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(wildcard zoo/*)))
+
+.PHONY: help setup demo train convert deploy bench table test test-fast lint format clean
+
+help:
+	@echo "From a policy to its report from a device, one line a step:"
+	@echo
+	@echo "  make demo                              all of it: set up, train Policy I, convert, deploy, measure, table"
+	@echo
+	@echo "  make setup                             $(VENV) from pinned packages, and the device's wheels"
+	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
+	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
+	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] over SSH"
+	@echo "  python bench/latency.py --policy III [--target pi@raspberrypi]"
+	@echo "  python bench/memory.py  --policy III       python bench/success.py --policy III"
+	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
+	@echo "  make table                             the tables of the README from the stored results"
+	@echo
+	@echo "  make test | make lint | make clean"
+	@echo
+	@echo "TARGET=local (default) is an SSH server on this machine that the command starts itself."
+
+setup: $(INSTALLED)
+
+$(INSTALLED): requirements.txt pyproject.toml
+	@command -v $(PYTHON311) >/dev/null || { \
+	  echo "Python 3.11 is needed and '$(PYTHON311)' was not found. Type: sudo apt-get install python3.11 python3.11-venv"; \
+	  echo "or name yours: make setup PYTHON311=/path/to/python3.11"; exit 1; }
+	@$(PYTHON311) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+	  echo "$(PYTHON311) is $$($(PYTHON311) --version); Python 3.11 is needed. Type: make setup PYTHON311=python3.11"; exit 1; }
+	@$(PYTHON311) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "Python's venv module is missing. Type: sudo apt-get install python3.11-venv"; exit 1; }
+	@echo "Setting up $(VENV) (about a minute) …"
+	@$(PYTHON311) -m venv $(VENV)
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet -r requirements.txt
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet --no-deps --no-build-isolation -e .
+	@$(PYTHON) -m device.host prefetch --target local
+	@touch $@
+
+demo: $(INSTALLED)
+	@test -f artifacts/I/manifest.json || \
+	  $(PYTHON) -m train --task navigation --policy I --method ppo --minutes $(DEMO_MINUTES)
+	@$(PYTHON) bench/demo.py --target $(TARGET)
+
+train: $(INSTALLED)
+	@test -n "$(POLICY)" || { echo "Which policy? Type: make train POLICY=I   (I, II or III)"; exit 2; }
+	@$(PYTHON) -m train --task navigation --policy $(POLICY)
+
+convert: $(INSTALLED)
+	@for policy in $(POLICIES); do $(PYTHON) -m convert --policy $$policy --bits $(BITS); done
+
+deploy: $(INSTALLED)
+	@for policy in $(POLICIES); do \
+	  $(PYTHON) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) --runtime $(RUNTIME); done
+
+bench: $(INSTALLED)
+	@for policy in $(POLICIES); do \
+	  $(PYTHON) bench/latency.py --policy $$policy --target $(TARGET); \
+	  $(PYTHON) bench/memory.py --policy $$policy --target $(TARGET); \
+	  $(PYTHON) bench/success.py --policy $$policy --target $(TARGET); done
+
+table: $(INSTALLED)
+	@$(PYTHON) bench/table.py --update-readme
+
+test: $(INSTALLED)
+	@$(PYTHON) -m pytest
+
+test-fast: $(INSTALLED)
+	@$(PYTHON) -m pytest -m "not integration"
+
+lint: $(INSTALLED)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy policy airlearning_envs train convert device bench
+
+format: $(INSTALLED)
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf artifacts .pytest_cache .mypy_cache .ruff_cache
