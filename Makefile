@@ -52,7 +52,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@echo "Setting up $(VENV) (about a minute) …"
 	@$(PYTHON311) -m venv $(VENV)
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet -r requirements.txt
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install -r requirements.txt
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet --no-deps --no-build-isolation -e .
 	@$(PYTHON) -m device.host prefetch --target local
 	@touch $@

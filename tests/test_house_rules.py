@@ -1,0 +1,123 @@
+"""Who may import whom, and what may not stand in the repository (DESIGN: "The rooms")."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("policy", "airlearning_envs", "train", "convert", "device.agent", "device.host", "bench")
+STDLIB = set(sys.stdlib_module_names)
+
+# The house's rooms that each room may import, itself apart; and the packages, the standard library apart.
+MAY_IMPORT_ROOMS = {
+    "policy": set(),
+    "airlearning_envs": {"policy"},
+    # The parity gate executes an artifact with the very adapters that a device uses.
+    "convert": {"policy", "device.agent"},
+    "device.agent": {"policy", "airlearning_envs"},
+    "device.host": {"policy"},
+    "train": {"policy", "airlearning_envs", "convert", "device.agent"},
+    "bench": {"policy", "airlearning_envs", "convert", "device.agent", "device.host", "train"},
+}
+MAY_IMPORT_PACKAGES = {
+    "policy": {"numpy", "safetensors"},
+    "airlearning_envs": {"numpy", "gymnasium", "PIL", "imageio", "rich"},
+    "device.agent": {"numpy", "tflite_runtime", "ai_edge_litert", "onnxruntime"},
+}
+
+
+def room_of(module: str) -> str | None:
+    return next((room for room in ROOMS if module == room or module.startswith(room + ".")), None)
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Every module that a file imports, also inside functions and under TYPE_CHECKING."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are written absolutely in this house"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def forbidden_imports(room: str, modules: set[str]) -> list[str]:
+    bad = []
+    for module in sorted(modules):
+        other = room_of(module)
+        if other is not None:
+            if other != room and other not in MAY_IMPORT_ROOMS[room]:
+                bad.append(module)
+        elif room in MAY_IMPORT_PACKAGES and module.split(".")[0] not in STDLIB | MAY_IMPORT_PACKAGES[room]:
+            bad.append(module)
+    return bad
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nothing_imports_upwards(room: str) -> None:
+    files = sorted((ROOT / room.replace(".", "/")).rglob("*.py"))
+    assert files, f"the room {room} is empty"
+    bad = {
+        str(path.relative_to(ROOT)): wrong
+        for path in files
+        if (wrong := forbidden_imports(room, imported_modules(path)))
+    }
+    assert not bad
+
+
+def test_the_import_test_sees_a_wrong_import() -> None:
+    assert forbidden_imports("policy", {"train.ppo"}) == ["train.ppo"]
+    assert forbidden_imports("device.agent", {"tensorflow"}) == ["tensorflow"]
+    assert forbidden_imports("device.agent", {"json", "policy.spec", "onnxruntime"}) == []
+
+
+def test_paramiko_lives_only_in_device_host() -> None:
+    users = {
+        room_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        for room in ROOMS
+        for path in (ROOT / room.replace(".", "/")).rglob("*.py")
+        if any(module.split(".")[0] == "paramiko" for module in imported_modules(path))
+    }
+    assert users == {"device.host"}
+
+
+def repository_files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
+
+
+def test_no_pickle_no_shell_no_blind_trust() -> None:
+    words = re.compile(
+        r"\bimport pickle\b|allow_pickle\s*=\s*True|shell\s*=\s*True|AutoAddPolicy\(|sys\.path\.(insert|append)"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in repository_files()
+        if path.suffix == ".py" and path != Path(__file__)
+        for match in words.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert not found
+
+
+def test_no_module_shadows_a_package() -> None:
+    shadowable = STDLIB | {
+        "numpy",
+        "onnx",
+        "onnxruntime",
+        "tensorflow",
+        "gymnasium",
+        "paramiko",
+        "keras",
+        "rich",
+        "matplotlib",
+    }
+    # A script's own folder is first on the path, so a file there hides any package of its name.
+    names = {path.stem for path in (ROOT / "bench").glob("*.py")} - {"__init__", "__main__"}
+    assert not names & shadowable
