@@ -1,0 +1,150 @@
+"""The agent's protocol: one JSON object a line, one request one reply, on stdin and stdout. stderr is the log.
+
+Start ``python -m device.agent --bundle PATH`` and type ``{"op": "help"}``. End of input or SIGTERM ends it (exit 0).
+Blank lines are ignored. A request may carry an ``"id"`` (string or integer), which its reply repeats. While a long
+request runs, lines ``{"progress": {"op", "done", "total"}}`` may precede its reply. Every reply is one of
+
+    {"ok": true, "op": …, …}
+    {"ok": false, "op": …|null, "error": {"code", "message", "next"}}            code: one of ErrorCode's values
+
+Times are integers in nanoseconds (``_ns``), sizes integers in bytes (``_bytes``, and all of "memory"); null is
+"unknown here", never a guess. Keys of the replies (→ marks an object described further down):
+
+hello     protocol, agent {version, pid, ready_ns (process start to first request read)}, device → DEVICE,
+          runtimes {name: version of each installed one}, preferred_runtime, simulator (bool: can fly episodes),
+          bundle {path, policy, observation_size, output_size, discrete, control_period_s, environment,
+          precisions [..], artifacts [{file, precision, format, bytes}]} or null, with bundle_error {code, message,
+          next}; loaded → LOADED or null
+load      loaded → LOADED, golden {vectors, max_error, max_error_steps, tolerance, action_agreement},
+          memory → MEMORY, cold {import_ns, verify_ns (hashes), build_ns, first_ns (first inference of the fresh
+          interpreter, before any golden vector; the file is in the page cache), golden_ns, total_ns}
+latency   loaded → LOADED, path, warmup, runs, cold_first_ns, load_ns, STATISTICS →, samples_ns (sorted; at most 2000,
+          evenly spaced order statistics with minimum and maximum), timer {overhead_ns, resolution_ns, clock;
+          not subtracted}, before → CONDITIONS, after → CONDITIONS, context_switches {voluntary, involuntary},
+          page_faults {minor, major}, valid, invalid_reasons [..], notes [..]
+memory    loaded → LOADED, memory → MEMORY, artifact_bytes, runs
+episodes  loaded → LOADED, preset, settings (the overrides asked for), episodes, seed, batch,
+          success {count, rate, interval [low, high], confidence}, causes {cause: count},
+          mean and mean_of_successes {flight_time_s, distance_m, energy_j, return; null when there is none},
+          success_bits (base64 of numpy.packbits of the successes by episode id, big-endian bits), decisions,
+          decision_ns {STATISTICS → of each inference; ``runs`` of them}, wall_s, throttled_before, throttled_after,
+          valid, invalid_reasons
+act       action (or actions), outputs (unless asked not to: logits, or the continuous action), inference_ns (a number,
+          or one for each row), request_ns (parsed line to ready reply)
+bye       decisions (inferences served in this process)
+help      protocol, ops {name: {does, fields {name: text}, example}}
+
+LOADED       policy, file, precision, format, scheme, execution, bytes, sha256, runtime, runtime_version, threads
+STATISTICS   percentiles {"p50": ns, …: only those that the run count supports}, percentiles_withheld {"p99.9": why},
+             p50_interval [low, high] (distribution-free, 95 %) or null, mean, std, min, max   (all ns)
+MEMORY       baseline (agent alone), before_load (runtime imported), after_load, now, running_peak (peak resident size
+             while the last ``memory`` request ran; null before one), lifetime_peak, anonymous, file_backed, swap (now),
+             peak_reset (bool: running_peak excludes loading), clean (bool: nothing else was loaded before in this
+             process)
+CONDITIONS   mhz_now, mhz_firmware, governor, temperature_c, throttled → THROTTLED or null, load_1min
+THROTTLED    raw, now [..], occurred [..] of "under-voltage", "frequency-capped", "throttled", "soft-temperature-limit"
+DEVICE       model, machine, cores, cpu_model, mhz_nominal, memory_total_bytes, kernel, os, python, glibc,
+             emulated (bool|null), virtualised (bool|null), evidence [what the last two rest on], and CONDITIONS
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from policy.errors import PolicyError
+
+PROTOCOL_VERSION = 1
+# A row of an 84×84 depth image is about 150 kB of JSON; 64 such rows and some air.
+MAX_LINE_BYTES = 16 * 2**20
+
+
+class ErrorCode(Enum):
+    """What kind of error a reply carries; programs switch on it, people read the message."""
+
+    BAD_JSON = "bad_json"
+    LINE_TOO_LONG = "line_too_long"
+    BAD_REQUEST = "bad_request"
+    UNKNOWN_OP = "unknown_op"
+    UNKNOWN_FIELD = "unknown_field"
+    MISSING_FIELD = "missing_field"
+    BAD_FIELD = "bad_field"
+    BAD_OBSERVATION = "bad_observation"
+    NOT_LOADED = "not_loaded"
+    BUNDLE = "bundle"
+    SPEC = "spec"
+    GOLDEN = "golden"
+    RUNTIME = "runtime"
+    UNAVAILABLE = "unavailable"
+    INTERNAL = "internal"
+
+
+class AgentError(PolicyError):
+    """A request that is refused: the reply's code, message and next step.
+
+    Attributes:
+        code: what kind of error.
+        message: what was received and what is allowed.
+        next_step: what to type next.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, next_step: str = "") -> None:
+        super().__init__(message, next_step)
+        self.code = code
+        self.message = message
+
+
+def bad_field(name: str, value: object, allowed: str) -> AgentError:
+    """The error for a field whose value is not allowed."""
+    return AgentError(
+        ErrorCode.BAD_FIELD, f"{name!r} is {short(value)}; allowed is {allowed}.", 'Type {"op": "help"} for examples.'
+    )
+
+
+def short(value: object) -> str:
+    """A received value, cut to what fits in a message."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def parse_json(line: bytes) -> dict[str, Any]:
+    """One line as a JSON object.
+
+    Raises:
+        AgentError: BAD_JSON or BAD_REQUEST, saying where it breaks.
+    """
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and over-long integers are ValueErrors
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise AgentError(
+            ErrorCode.BAD_JSON,
+            f"the line is not valid JSON ({reason}): {short(line[:60].decode('utf-8', 'replace'))}.",
+            'Type one JSON object a line, for example {"op": "help"}',
+        ) from None
+    if not isinstance(data, dict):
+        raise AgentError(
+            ErrorCode.BAD_REQUEST,
+            f"the line is {short(data)}; a request is a JSON object.",
+            'Type one with an "op", for example {"op": "help"}',
+        )
+    return data
+
+
+def request_id(data: Mapping[str, Any]) -> str | int | None:
+    """The request's id, to be repeated in its reply.
+
+    Raises:
+        AgentError: it is neither a string nor an integer.
+    """
+    value = data.get("id")
+    if value is not None and (type(value) not in (str, int) or len(str(value)) > 200):
+        raise bad_field("id", value, "a string or an integer of at most 200 characters")
+    return value
+
+
+def encode(reply: Mapping[str, Any]) -> bytes:
+    """A reply as one line of strict JSON (NaN and infinity would be a defect of the agent and raise ValueError)."""
+    return json.dumps(reply, allow_nan=False, separators=(",", ":")).encode() + b"\n"
