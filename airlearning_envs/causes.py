@@ -1,0 +1,16 @@
+"""Why an episode ended."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class EndCause(IntEnum):
+    """Why an episode ended."""
+
+    NONE = 0
+    GOAL = 1
+    COLLISION = 2
+    COLLISION_MOVER = 3
+    LEFT_ARENA = 4
+    TIME = 5

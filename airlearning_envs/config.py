@@ -1,0 +1,275 @@
+"""NavigationConfig: every constant and option of the task, with its unit and where it comes from; the presets."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from airlearning_envs.errors import SettingsError
+from airlearning_envs.latency import CommandLatency
+
+CONTROL_PERIOD_S = 0.25
+"""A command is held this long, in seconds."""
+
+
+class RewardStyle(Enum):
+    """Which reward is paid."""
+
+    SHAPED = "shaped"
+    AIR_LEARNING = "air-learning"
+
+
+@dataclass(frozen=True)
+class NavigationConfig:
+    """One navigation task. All lengths in metres, times in seconds, angles in radians unless the name says otherwise.
+
+    The dynamics are a surrogate of AirSim's SimpleFlight (t63 0.90 s, t90 1.8 s, no overshoot); the actions, the
+    success radius, the arenas and the obstacle counts are Air Learning's; what those leave open (obstacle sizes,
+    goal distances, clearances) is chosen so that flying blindly to the goal succeeds about as often as in an
+    earlier trial of the task: 73 % in the shipped arena, 35 % in the hard one.
+
+    Attributes:
+        arena_m: side of the square arena.
+        arena_height_m: its height; the flight is level at half of it, obstacles reach from floor to ceiling.
+        static_obstacles: fewest and most standing obstacles, alternately cylinders and square boxes.
+        moving_obstacles: fewest and most moving cylinders.
+        spacing_m: least distance between the centres of two standing obstacles.
+        obstacle_radius_m: range of a cylinder's radius and of a box's half side.
+        mover_radius_m: range of a mover's radius.
+        mover_speed_m_s: range of a mover's speed; it flies straight, passes obstacles, bounces off walls.
+        goal_distance_m: range of the distance from start to goal.
+        wall_margin_m: start and goal keep this distance from the walls.
+        start_clearance_m: least gap between the start and a standing obstacle's surface.
+        mover_clearance_m: likewise for a mover.
+        goal_clearance_m: least gap between the goal and a standing obstacle's surface.
+        body_radius_m: radius of the drone.
+        success_radius_m: the goal is reached at this distance in the plane.
+        max_steps: the episode is cut after this many decisions.
+        control_period_s: a command is held this long.
+        substep_s: integration step.
+        ray_count: number of range rays, evenly spread over the field of view, first one on the left.
+        field_of_view_deg: angle between the first ray and the last.
+        max_range_m: a ray that meets nothing nearer reads this.
+        velocity_gain_per_s: gain of the velocity loop.
+        acceleration_limit_m_s2: limit of the commanded acceleration along each body axis (32.7 degrees of tilt).
+        acceleration_time_constant_s: lag of the tilt behind its command.
+        drag_per_m: quadratic drag.
+        yaw_time_constant_s: lag of the yaw rate behind its command.
+        gain_spread: in each episode each of those five is multiplied by a factor drawn from 1 +- this.
+        wind_m_s: largest mean wind; speed and direction are drawn for each episode.
+        gust_m_s: standard deviation of the gusts along each axis.
+        gust_time_constant_s: correlation time of the gusts.
+        range_noise_m: standard deviation of a ray's error.
+        range_dropout: probability that a ray sees nothing (reads max_range_m).
+        motion_noise: standard deviation of the errors of the observed velocity (m/s) and yaw rate (rad/s).
+        latency: distribution of the command latency; None is no latency.
+        reward_style: SHAPED, or AIR_LEARNING's original one.
+        goal_reward: paid at the goal (shaped).
+        collision_reward: paid on collision and on leaving the arena (shaped).
+        progress_reward_per_m: paid for each metre come nearer to the goal (shaped).
+        step_reward: paid for each step (shaped).
+    """
+
+    arena_m: float = 30.0
+    arena_height_m: float = 10.0
+    static_obstacles: tuple[int, int] = (10, 19)
+    moving_obstacles: tuple[int, int] = (6, 9)
+    spacing_m: float = 4.0
+    obstacle_radius_m: tuple[float, float] = (0.75, 1.25)
+    mover_radius_m: tuple[float, float] = (0.4, 0.6)
+    mover_speed_m_s: tuple[float, float] = (0.5, 2.0)
+    goal_distance_m: tuple[float, float] = (8.0, 24.0)
+    wall_margin_m: float = 2.0
+    start_clearance_m: float = 1.5
+    mover_clearance_m: float = 3.0
+    goal_clearance_m: float = 0.8
+    body_radius_m: float = 0.3
+    success_radius_m: float = 3.0
+    max_steps: int = 200
+    control_period_s: float = CONTROL_PERIOD_S
+    substep_s: float = 0.05
+    ray_count: int = 24
+    field_of_view_deg: float = 90.0
+    max_range_m: float = 20.0
+    velocity_gain_per_s: float = 1.12
+    acceleration_limit_m_s2: float = 6.3
+    acceleration_time_constant_s: float = 0.16
+    drag_per_m: float = 0.0066
+    yaw_time_constant_s: float = 0.26
+    gain_spread: float = 0.0
+    wind_m_s: float = 0.0
+    gust_m_s: float = 0.0
+    gust_time_constant_s: float = 2.0
+    range_noise_m: float = 0.0
+    range_dropout: float = 0.0
+    motion_noise: float = 0.0
+    latency: CommandLatency | None = None
+    reward_style: RewardStyle = RewardStyle.SHAPED
+    goal_reward: float = 5.0
+    collision_reward: float = -3.0
+    progress_reward_per_m: float = 0.1
+    step_reward: float = -0.01
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            parts = value if isinstance(value, tuple) else (value,)
+            if not all(isinstance(part, (int, float)) and low <= part <= high for part in parts):
+                raise SettingsError(f"{name} is {value!r}; allowed is {low:g} to {high:g}.")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, tuple) and (len(value) != 2 or value[0] > value[1]):
+                raise SettingsError(f"{field.name} is {value!r}; it takes two numbers, the smaller one first.")
+        if abs(self.substeps * self.substep_s - self.control_period_s) > 1e-9:
+            raise SettingsError(
+                f"control_period_s {self.control_period_s} is no multiple of substep_s {self.substep_s}; "
+                "choose substep_s 0.05, for example."
+            )
+        room = math.sqrt(2.0) * (self.arena_m - 2.0 * self.wall_margin_m)
+        if self.goal_distance_m[1] > room or self.goal_distance_m[0] <= self.success_radius_m:
+            raise SettingsError(
+                f"goal_distance_m is {self.goal_distance_m}; in this arena allowed is more than "
+                f"{self.success_radius_m:g} (success_radius_m) to {room:.1f}."
+            )
+
+    @property
+    def substeps(self) -> int:
+        """Integration steps in a control period."""
+        return round(self.control_period_s / self.substep_s)
+
+    @property
+    def half_m(self) -> float:
+        """Half the arena's side: the arena spans [-half, half] on both axes."""
+        return self.arena_m / 2.0
+
+    def with_settings(self, settings: Mapping[str, Any]) -> NavigationConfig:
+        """This task with some settings changed, given as JSON values.
+
+        Raises:
+            SettingsError: names the setting that is unknown or out of bounds.
+        """
+        kinds = {field.name: type(field.default) for field in dataclasses.fields(NavigationConfig)}
+        changes: dict[str, Any] = {}
+        for name, value in settings.items():
+            if name not in kinds:
+                raise SettingsError(f"setting {name!r} is not known; allowed are preset, {', '.join(kinds)}.")
+            changes[name] = _read(name, kinds[name], value)
+        return dataclasses.replace(self, **changes)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> NavigationConfig:
+        """A task from JSON values: an optional ``preset`` (default hard) and any attributes to change in it."""
+        rest = dict(settings)
+        return preset(rest.pop("preset", "hard")).with_settings(rest)
+
+    def to_settings(self) -> dict[str, Any]:
+        """All attributes as JSON values; :meth:`from_settings` reads them back."""
+        settings: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, CommandLatency):
+                value = value.to_settings()
+            elif isinstance(value, Enum):
+                value = value.value
+            elif isinstance(value, tuple):
+                value = list(value)
+            settings[field.name] = value
+        return settings
+
+
+def _read(name: str, kind: type, value: Any) -> Any:
+    """One setting from its JSON value."""
+    if name == "latency":
+        return CommandLatency.from_settings(value)
+    if isinstance(value, kind):
+        return value
+    try:
+        if kind is RewardStyle:
+            return RewardStyle(value)
+        if kind is tuple:
+            return tuple(int(v) if name.endswith("obstacles") else float(v) for v in value)
+        if kind is int and float(value) != int(value):
+            raise ValueError
+        return kind(value)
+    except (TypeError, ValueError) as error:
+        wanted = {RewardStyle: " or ".join(s.value for s in RewardStyle), tuple: "[low, high]"}.get(kind, kind.__name__)
+        raise SettingsError(f"{name} is {value!r}; it takes {wanted}.") from error
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "arena_m": (8.0, 200.0),
+    "arena_height_m": (1.0, 100.0),
+    "static_obstacles": (0, 200),
+    "moving_obstacles": (0, 200),
+    "spacing_m": (0.0, 50.0),
+    "obstacle_radius_m": (0.05, 5.0),
+    "mover_radius_m": (0.05, 3.0),
+    "mover_speed_m_s": (0.0, 5.0),
+    "goal_distance_m": (0.0, 300.0),
+    "wall_margin_m": (0.5, 20.0),
+    "start_clearance_m": (0.5, 20.0),
+    "mover_clearance_m": (0.5, 20.0),
+    "goal_clearance_m": (0.5, 20.0),
+    "body_radius_m": (0.05, 1.0),
+    "success_radius_m": (0.1, 20.0),
+    "max_steps": (1, 1_000_000),
+    "control_period_s": (0.01, 2.0),
+    "substep_s": (0.005, 0.1),
+    "ray_count": (2, 1024),
+    "field_of_view_deg": (1.0, 120.0),
+    "max_range_m": (1.0, 200.0),
+    "velocity_gain_per_s": (0.1, 10.0),
+    "acceleration_limit_m_s2": (0.5, 30.0),
+    "acceleration_time_constant_s": (0.01, 2.0),
+    "drag_per_m": (0.0, 1.0),
+    "yaw_time_constant_s": (0.01, 2.0),
+    "gain_spread": (0.0, 0.9),
+    "wind_m_s": (0.0, 15.0),
+    "gust_m_s": (0.0, 10.0),
+    "gust_time_constant_s": (0.05, 60.0),
+    "range_noise_m": (0.0, 10.0),
+    "range_dropout": (0.0, 1.0),
+    "motion_noise": (0.0, 5.0),
+    "goal_reward": (-1e6, 1e6),
+    "collision_reward": (-1e6, 1e6),
+    "progress_reward_per_m": (-1e6, 1e6),
+    "step_reward": (-1e6, 1e6),
+}
+
+PRESETS: dict[str, NavigationConfig] = {
+    "easy": NavigationConfig(
+        arena_m=50.0,
+        arena_height_m=20.0,
+        static_obstacles=(0, 0),
+        moving_obstacles=(0, 0),
+        goal_distance_m=(8.0, 40.0),
+    ),
+    "medium": NavigationConfig(
+        arena_m=60.0,
+        arena_height_m=20.0,
+        static_obstacles=(0, 0),
+        moving_obstacles=(0, 0),
+        goal_distance_m=(8.0, 48.0),
+    ),
+    "shipped": NavigationConfig(
+        arena_m=35.0,
+        arena_height_m=5.0,
+        static_obstacles=(7, 7),
+        moving_obstacles=(0, 0),
+        spacing_m=2.0,
+        goal_distance_m=(8.0, 28.0),
+    ),
+    "hard": NavigationConfig(),
+}
+"""Air Learning's arenas by name."""
+
+
+def preset(name: str) -> NavigationConfig:
+    """The task with that name."""
+    if name not in PRESETS:
+        raise SettingsError(f"preset {name!r} is not known; allowed are {', '.join(PRESETS)}.")
+    return PRESETS[name]

@@ -1,0 +1,405 @@
+"""NavigationCore: the navigation task for a batch of drones, with numpy only. Ships to the device.
+
+Observation: 32 raw float32 in physical units (a policy carries its own normaliser).
+
+| index | field | unit | meaning |
+| --- | --- | --- | --- |
+| 0-23 | ranges | m | range rays over the front 90 degrees, leftmost (-45) first; 20 where nothing is nearer |
+| 24 | goal_bearing | rad | direction to the goal from straight ahead in [-pi, pi], positive to the right |
+| 25 | goal_distance | m | distance to the goal in the plane |
+| 26-27 | velocity | m/s | forward and rightward, in the body frame |
+| 28 | yaw_rate | rad/s | positive to the right |
+| 29-31 | last_command | m/s, m/s, rad/s | the last command given: forward, rightward, yaw rate (zero at the start) |
+
+Actions: integers 0 to 24 (:data:`~airlearning_envs.actions.ACTION_NAMES`), or commands (E, 3) float32 (forward m/s,
+rightward m/s, yaw rate rad/s), which are clipped to :data:`~airlearning_envs.actions.COMMAND_LOW` and ``COMMAND_HIGH``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs import dynamics, rng
+from airlearning_envs.actions import ACTION_COMMANDS, ACTION_NAMES, COMMAND_HIGH, COMMAND_LOW
+from airlearning_envs.causes import EndCause
+from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig, RewardStyle
+from airlearning_envs.contact import Contact
+from airlearning_envs.errors import SettingsError
+from airlearning_envs.latency import CommandQueue
+from airlearning_envs.layout import LayoutPool, Layouts, Slots
+from airlearning_envs.rng import Stream
+from airlearning_envs.sensing import RangeSensor, ray_angles
+from policy.spec import ObservationField
+
+__all__ = [
+    "ACTION_NAMES",
+    "CONTROL_PERIOD_S",
+    "OBSERVATION_FIELDS",
+    "PRESETS",
+    "EndCause",
+    "NavigationConfig",
+    "NavigationCore",
+    "Step",
+]
+
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+Ids = NDArray[np.int64]
+
+VECTOR_SIZE = 8
+"""Observation elements that follow the ranges."""
+
+
+def observation_fields(config: NavigationConfig) -> tuple[ObservationField, ...]:
+    """The observation's fields in order."""
+    return (
+        ObservationField("ranges", (config.ray_count,), "m"),
+        ObservationField("goal_bearing", (1,), "rad"),
+        ObservationField("goal_distance", (1,), "m"),
+        ObservationField("velocity", (2,), "m/s"),
+        ObservationField("yaw_rate", (1,), "rad/s"),
+        ObservationField("last_command", (3,), "m/s, m/s, rad/s"),
+    )
+
+
+OBSERVATION_FIELDS = observation_fields(NavigationConfig())
+"""Fields of the standard observation of 32 floats."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step returns; arrays over the E drones, all of them copies.
+
+    Attributes:
+        observation: (E, 32) float32; of the final state where the episode ended.
+        reward: (E,) float32.
+        terminated: (E,) bool: goal, collision or left the arena.
+        truncated: (E,) bool: the step limit.
+        info: arrays of the episode so far: ``success`` bool, ``cause`` int8 (:class:`EndCause`),
+            ``flight_time_s``, ``distance_m``, ``energy_j``, ``goal_distance_m`` float32, ``episode_id`` int64.
+    """
+
+    observation: Floats
+    reward: Floats
+    terminated: Bools
+    truncated: Bools
+    info: dict[str, NDArray[Any]]
+
+
+class NavigationCore:
+    """E independent drones that step together; a single environment is the batch of one.
+
+    Everything random is a function of (seed, episode id, step), so an episode is the same in any batch. There is no
+    automatic reset: a drone whose episode has ended stays where it is until :meth:`reset_where` gives it a new
+    episode; until then its reward is 0 and its flags stay as they were.
+
+    Args:
+        config: the task.
+        num_envs: batch size E.
+    """
+
+    def __init__(self, config: NavigationConfig, num_envs: int) -> None:
+        if num_envs < 1:
+            raise SettingsError(f"num_envs is {num_envs}; it must be at least 1.")
+        self.config, self.num_envs = config, num_envs
+        self.slots = Slots.of(config)
+        self.flight = dynamics.Flight.hovering(config, num_envs)
+        self._integrator = dynamics.Integrator(self.flight, config.substep_s)
+        self._sensor = RangeSensor(config, ray_angles(config))
+        self._contact = Contact(config)
+        self._queue = None
+        if config.latency is not None:
+            longest = config.latency.longest_s
+            self._queue = CommandQueue(num_envs, longest, config.control_period_s, config.substep_s)
+        n, m = self.slots.total, self.slots.movers
+        self.goal = np.zeros((2, num_envs), np.float32)
+        self.centre = np.zeros((2, num_envs, n), np.float32)
+        self.size = np.zeros((num_envs, n), np.float32)
+        self.mover_velocity = np.zeros((2, num_envs, m), np.float32)
+        self._mover_limit = np.zeros((num_envs, m), np.float32)
+        self.command = np.zeros((3, num_envs), np.float32)
+        self.episode_id = np.full(num_envs, -1, np.int64)
+        self.steps = np.zeros(num_envs, np.int64)
+        self.cause = np.zeros(num_envs, np.int8)
+        self.goal_distance = np.zeros(num_envs, np.float32)
+        self.flight_time = np.zeros(num_envs, np.float32)
+        self.distance = np.zeros(num_envs, np.float32)
+        self.energy = np.zeros(num_envs, np.float32)
+        self._gap = np.zeros((num_envs, n), np.float32)
+        self._track = np.zeros((config.substeps + 1, 2, num_envs), np.float32)
+        self._keys = np.zeros(num_envs, np.uint64)
+        self._seed = 0
+        self._pool: LayoutPool | None = None
+
+    @property
+    def seed(self) -> int:
+        """The seed given to the last :meth:`reset`."""
+        return self._seed
+
+    def reset(self, episode_ids: NDArray[np.integer] | None = None, seed: int = 0) -> Floats:
+        """Begin an episode in every drone and return the observations (E, 32).
+
+        Args:
+            episode_ids: (E,) non-negative; 0 to E - 1 by default.
+            seed: episodes of different seeds are independent.
+        """
+        ids = np.arange(self.num_envs) if episode_ids is None else episode_ids
+        if self._pool is None or seed != self._seed:
+            self._pool, self._seed = LayoutPool(self.config, seed), seed
+        return self.reset_where(np.ones(self.num_envs, bool), ids)
+
+    def reset_where(self, mask: Bools, episode_ids: NDArray[np.integer]) -> Floats:
+        """Begin new episodes where ``mask`` (E,) is set.
+
+        Args:
+            mask: which drones.
+            episode_ids: (E,), read where the mask is set; or one for each drone that is reset.
+
+        Returns:
+            Observations (k, 32) of the k drones that were reset, in order.
+        """
+        rows = np.flatnonzero(mask)
+        ids = np.asarray(episode_ids, dtype=np.int64)
+        if ids.shape != rows.shape:
+            if ids.shape != (self.num_envs,):
+                raise SettingsError(
+                    f"episode_ids have the shape {ids.shape}; allowed is ({self.num_envs},) or ({len(rows)},)."
+                )
+            ids = ids[rows]
+        if self._pool is None:
+            raise SettingsError("reset_where was called before reset; call reset first.")
+        if len(ids) and ids.min() < 0:
+            raise SettingsError(f"episode ids must not be negative; received {ids.min()}.")
+        if not len(rows):
+            return np.zeros((0, self.config.ray_count + VECTOR_SIZE), np.float32)
+        self._place(rows, ids, self._pool.take(ids))
+        return self._observe(rows)
+
+    def _place(self, rows: Ids, ids: Ids, layouts: Layouts) -> None:
+        """Put new episodes into some rows."""
+        flight, config = self.flight, self.config
+        self.episode_id[rows] = ids
+        self._keys[rows] = rng.episode_keys(self._seed, ids)
+        flight.position[:, rows], flight.yaw[rows] = layouts.start, layouts.yaw
+        for state in (flight.velocity, flight.acceleration, flight.wind, self.command):
+            state[:, rows] = 0.0
+        flight.yaw_rate[rows] = 0.0
+        self.goal[:, rows] = layouts.goal
+        self.centre[:, rows], self.size[rows] = layouts.centre, layouts.size
+        self.mover_velocity[:, rows], self._mover_limit[rows] = layouts.velocity, layouts.limit
+        for tally in (self.steps, self.cause, self.flight_time, self.distance, self.energy):
+            tally[rows] = 0
+        offset = layouts.goal - layouts.start
+        self.goal_distance[rows] = np.sqrt(offset[0] * offset[0] + offset[1] * offset[1])
+        if self._queue is not None:
+            self._queue.clear(rows)
+        if config.gain_spread:
+            factor = rng.uniforms(self._keys[rows], Stream.GAINS, np.arange(5)[:, None])
+            factor = 1.0 + np.float32(config.gain_spread) * (np.float32(2.0) * factor - np.float32(1.0))
+            flight.gains[:, rows] = dynamics.nominal_gains(config)[:, None] * factor
+            self._integrator.refresh()
+        if config.wind_m_s or config.gust_m_s:
+            flight.wind[:, rows] = self._mean_wind(rows)
+
+    def _mean_wind(self, rows: Ids | slice) -> Floats:
+        """Mean wind (2, k) of the episodes in some rows."""
+        draws = rng.uniforms(self._keys[rows], Stream.WIND, np.arange(2)[:, None])
+        angle = 2.0 * np.pi * draws[1].astype(np.float64)
+        speed = np.float32(self.config.wind_m_s) * draws[0]
+        return np.asarray(speed * np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32))
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        """Hold a command for one control period.
+
+        Args:
+            actions: (E,) integers 0 to 24, or (E, 3) float commands.
+
+        Raises:
+            SettingsError: the actions' shape or values are not allowed.
+        """
+        if self._pool is None:
+            raise SettingsError("step was called before reset; call reset first.")
+        commands = self._commands(actions)
+        ended = self.cause != EndCause.NONE
+        if ended.any():
+            return self._step_some(commands, ended)
+        return self._step_all(commands)
+
+    def _commands(self, actions: NDArray[Any]) -> Floats:
+        """(3, E) float32 commands from actions of either kind."""
+        actions = np.asarray(actions)
+        if np.issubdtype(actions.dtype, np.integer) and actions.shape == (self.num_envs,):
+            if actions.min() < 0 or actions.max() >= len(ACTION_NAMES):
+                wrong = actions[(actions < 0) | (actions >= len(ACTION_NAMES))][0]
+                raise SettingsError(f"action {wrong} is not known; allowed are 0 to {len(ACTION_NAMES) - 1}.")
+            return ACTION_COMMANDS[actions].T
+        if np.issubdtype(actions.dtype, np.floating) and actions.shape == (self.num_envs, 3):
+            if not np.isfinite(actions).all():
+                raise SettingsError("a continuous action is not finite.")
+            return np.clip(actions, COMMAND_LOW, COMMAND_HIGH).T.astype(np.float32)
+        raise SettingsError(
+            f"actions are {actions.dtype}{list(actions.shape)}; allowed are integers of shape ({self.num_envs},) "
+            f"or floats of shape ({self.num_envs}, 3)."
+        )
+
+    def _step_some(self, commands: Floats, ended: Bools) -> Step:
+        """A step in which the drones whose episode has ended stay as they are."""
+        flight = self.flight
+        columns = (flight.position, flight.velocity, flight.acceleration, flight.wind, self.command)
+        moved = (self.centre, self.mover_velocity)
+        rows = (
+            flight.yaw, flight.yaw_rate, self.steps, self.cause, self.goal_distance, self.flight_time,
+            self.distance, self.energy, self._gap,
+        )  # fmt: skip
+        kept_columns = [array[:, ended] for array in (*columns, *moved)]
+        kept_rows = [array[ended] for array in rows]
+        observation = self._observe(np.flatnonzero(ended))
+        step = self._step_all(commands)
+        for array, kept in zip((*columns, *moved), kept_columns, strict=True):
+            array[:, ended] = kept
+        for array, kept in zip(rows, kept_rows, strict=True):
+            array[ended] = kept
+        step.observation[ended] = observation
+        step.reward[ended] = 0.0
+        step.truncated[:] = self.cause == EndCause.TIME
+        step.terminated[:] = (self.cause != EndCause.NONE) & ~step.truncated
+        step.info.update(self._info())
+        return step
+
+    def _step_all(self, commands: Floats) -> Step:
+        config, flight = self.config, self.flight
+        self.command[:] = commands
+        if config.gust_m_s:
+            self._blow()
+        segments = self._fly()
+        before = self.goal_distance.copy()
+        cause, when = self._contact.first(
+            self._track, segments, self.goal, self.centre, self.size, self._gap, self.mover_velocity, self._mover_limit
+        )
+        elapsed = self._contact.elapsed(when)
+        ended = np.flatnonzero(cause)
+        if len(ended):  # the flight ends where the event happened, not at the end of the period
+            flight.position[:, ended] = self._track[when[ended] + 1, :, ended].T
+            segments[np.arange(config.substeps)[:, None] > when] = 0.0
+        self._contact.advance_movers(self.centre, self.mover_velocity, self._mover_limit, elapsed)
+        self.steps += 1
+        self.flight_time += elapsed
+        self.distance += segments.sum(axis=0)
+        self.energy += dynamics.power_w(flight.velocity, flight.acceleration) * elapsed
+        cause[(cause == EndCause.NONE) & (self.steps >= config.max_steps)] = EndCause.TIME
+        self.cause[:] = cause
+        observation = self._observe(None)
+        reward = self._reward(before)
+        truncated = cause == EndCause.TIME
+        terminated = (cause != EndCause.NONE) & ~truncated
+        return Step(observation, reward, terminated, truncated, self._info())
+
+    def _fly(self) -> Floats:
+        """Integrate one control period; fills the track and returns the segments' lengths (substeps, E)."""
+        track, queue = self._track, self._queue
+        track[0] = self.flight.position
+        if queue is not None:
+            assert self.config.latency is not None
+            counters = self.steps
+            uniform = rng.uniforms(self._keys, Stream.LATENCY, 2 * counters)
+            normal = rng.normals(self._keys, Stream.LATENCY, 2 * counters + 1)
+            queue.push(self.command, self.config.latency.draw(uniform, normal))
+        for k in range(self.config.substeps):
+            self._integrator.substep(self.command if queue is None else queue.in_force(k))
+            track[k + 1] = self.flight.position
+        segments = track[1:] - track[:-1]
+        segments *= segments
+        return np.sqrt(segments[:, 0] + segments[:, 1])
+
+    def _blow(self) -> None:
+        """Gusts around the mean wind: w' = m + rho (w - m) + sigma sqrt(1 - rho^2) n, rho = exp(-dt / T)."""
+        config = self.config
+        rho = np.exp(-config.control_period_s / config.gust_time_constant_s)
+        mean = self._mean_wind(slice(None))
+        noise = rng.normals(self._keys, Stream.GUST, 2 * self.steps + np.arange(2)[:, None])
+        kick = np.float32(config.gust_m_s * np.sqrt(1.0 - rho * rho))
+        self.flight.wind[:] = mean + np.float32(rho) * (self.flight.wind - mean) + kick * noise
+
+    def _reward(self, before: Floats) -> Floats:
+        """Reward of the step (E,), see :class:`NavigationConfig`; ``before`` is the goal's distance before it."""
+        config, cause = self.config, self.cause
+        progress = before - self.goal_distance
+        crashed = (cause >= EndCause.COLLISION) & (cause <= EndCause.LEFT_ARENA)
+        if config.reward_style is RewardStyle.SHAPED:
+            # r = 0.1 (d_before - d_now) - 0.01 [+ 5 at the goal] [- 3 on collision or leaving]
+            reward = np.float32(config.progress_reward_per_m) * progress
+            reward += np.float32(config.step_reward)
+            reward[cause == EndCause.GOAL] += np.float32(config.goal_reward)
+            reward[crashed] += np.float32(config.collision_reward)
+            return reward
+        # Air Learning: r = -1 + (d_before - d_now) + (4 - |v|) 0.01875 within 6 m; 1000 at the goal; -100 on
+        # collision, leaving and the step limit.
+        velocity = self.flight.velocity
+        speed = np.sqrt(velocity[0] * velocity[0] + velocity[1] * velocity[1])
+        braking = np.where(self.goal_distance < 6.0, (np.float32(4.0) - speed) * np.float32(0.01875), np.float32(0.0))
+        reward = progress - np.float32(1.0) + braking
+        reward[cause == EndCause.GOAL] = 1000.0
+        reward[crashed | (cause == EndCause.TIME)] = -100.0
+        return reward
+
+    def _observe(self, rows: Ids | None) -> Floats:
+        """Observations of some rows (all where None); also refreshes their goal distance and obstacle gaps."""
+        flight, config = self.flight, self.config
+        every = rows is None
+        position, velocity, command = flight.position, flight.velocity, self.command
+        yaw, yaw_rate, goal, centre, size = flight.yaw, flight.yaw_rate, self.goal, self.centre, self.size
+        if rows is not None:
+            position, velocity, command, goal = position[:, rows], velocity[:, rows], command[:, rows], goal[:, rows]
+            yaw, yaw_rate, centre, size = yaw[rows], yaw_rate[rows], centre[:, rows], size[rows]
+        cosine64, sine64 = np.cos(yaw), np.sin(yaw)
+        cosine, sine = cosine64.astype(np.float32), sine64.astype(np.float32)
+        ranges, gap = self._sensor.scan(position, cosine, sine, centre, size)
+        offset = goal - position
+        distance = np.sqrt(offset[0] * offset[0] + offset[1] * offset[1])
+        bearing = np.arctan2(cosine64 * offset[1] - sine64 * offset[0], cosine64 * offset[0] + sine64 * offset[1])
+        self.goal_distance[slice(None) if rows is None else rows] = distance
+        self._gap[slice(None) if rows is None else rows] = gap
+        count = config.ray_count
+        observation = np.empty((len(yaw), count + VECTOR_SIZE), np.float32)
+        observation[:, :count] = ranges
+        observation[:, count] = bearing
+        observation[:, count + 1] = distance
+        observation[:, count + 2] = cosine * velocity[0] + sine * velocity[1]
+        observation[:, count + 3] = cosine * velocity[1] - sine * velocity[0]
+        observation[:, count + 4] = yaw_rate
+        observation[:, count + 5 :] = command.T
+        if config.range_noise_m or config.range_dropout or config.motion_noise:
+            self._disturb(observation, slice(None) if every else rows)
+        return observation
+
+    def _disturb(self, observation: Floats, rows: Any) -> None:
+        """Sensor noise and dropout, in place."""
+        config, count = self.config, self.config.ray_count
+        keys, steps = self._keys[rows][:, None], self.steps[rows][:, None]
+        rays = observation[:, :count]
+        if config.range_noise_m:
+            rays += np.float32(config.range_noise_m) * rng.normals(
+                keys, Stream.RANGE_NOISE, steps * count + np.arange(count)
+            )
+            np.clip(rays, 0.0, np.float32(config.max_range_m), out=rays)
+        if config.range_dropout:
+            lost = rng.uniforms(keys, Stream.RANGE_DROPOUT, steps * count + np.arange(count))
+            rays[lost < np.float32(config.range_dropout)] = config.max_range_m
+        if config.motion_noise:
+            noise = rng.normals(keys, Stream.MOTION_NOISE, steps * 3 + np.arange(3))
+            observation[:, count + 2 : count + 5] += np.float32(config.motion_noise) * noise
+
+    def _info(self) -> dict[str, NDArray[Any]]:
+        return {
+            "success": self.cause == EndCause.GOAL,
+            "cause": self.cause.copy(),
+            "flight_time_s": self.flight_time.copy(),
+            "distance_m": self.distance.copy(),
+            "energy_j": self.energy.copy(),
+            "goal_distance_m": self.goal_distance.copy(),
+            "episode_id": self.episode_id.copy(),
+        }

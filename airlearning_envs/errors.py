@@ -1,0 +1,7 @@
+"""Errors of the navigation task."""
+
+from __future__ import annotations
+
+
+class SettingsError(ValueError):
+    """A setting, an action or a name is not one the task knows; the message says which, and what is allowed."""

@@ -1,0 +1,170 @@
+"""Flying many episodes with a policy and counting what came of them. Ships to the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs import rng
+from airlearning_envs.actions import ACTION_COMMANDS
+from airlearning_envs.causes import EndCause
+from airlearning_envs.config import NavigationConfig
+from airlearning_envs.core import NavigationCore
+
+Floats = NDArray[np.float32]
+Decide = Callable[[Floats], NDArray[Any]]
+
+Z_95 = 1.959964
+"""The normal distribution's two-sided 95 % quantile."""
+
+
+def wilson_interval(successes: int, trials: int, z: float = Z_95) -> tuple[float, float]:
+    """Wilson's interval of a proportion (1927); honest near 0 and 1, where the plain one is not.
+
+    (p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2/4n^2)) / (1 + z^2/n)
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    p, zz = successes / trials, z * z / trials
+    middle, spread = p + zz / 2.0, z * math.sqrt(p * (1.0 - p) / trials + zz / (4.0 * trials))
+    return max(0.0, (middle - spread) / (1.0 + zz)), min(1.0, (middle + spread) / (1.0 + zz))
+
+
+@dataclass(frozen=True)
+class FlightResults:
+    """Outcome of episodes 0 to n - 1 of one seed; every array is (n,) by episode id.
+
+    Attributes:
+        success: bool.
+        cause: int8, :class:`~airlearning_envs.causes.EndCause`.
+        steps: int64, decisions taken.
+        flight_time_s, distance_m, energy_j: float32.
+        episode_return: float32, sum of the rewards.
+    """
+
+    success: NDArray[np.bool_]
+    cause: NDArray[np.int8]
+    steps: NDArray[np.int64]
+    flight_time_s: Floats
+    distance_m: Floats
+    energy_j: Floats
+    episode_return: Floats
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes."""
+        return len(self.success)
+
+    def success_rate(self) -> float:
+        """Share of the episodes that reached the goal."""
+        return float(self.success.mean())
+
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the success rate (Wilson)."""
+        return wilson_interval(int(self.success.sum()), self.episodes)
+
+    def causes(self) -> dict[str, int]:
+        """How many episodes ended for each cause, by the cause's name in lower case."""
+        return {c.name.lower(): int((self.cause == c).sum()) for c in EndCause if c is not EndCause.NONE}
+
+
+def fly(
+    config: NavigationConfig,
+    decide: Decide,
+    episodes: int,
+    seed: int,
+    batch: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+) -> FlightResults:
+    """Fly episodes 0 to ``episodes`` - 1 of ``seed``.
+
+    The episodes, and with a deterministic policy their outcomes, do not depend on ``batch``; so two policies flown
+    with one seed are paired by episode.
+
+    Args:
+        config: the task.
+        decide: observations (E, 32) float32 -> actions (E,) int or (E, 3) float.
+        episodes: how many.
+        seed: which.
+        batch: how many fly at once, E.
+        progress: called with (episodes done, episodes) now and then.
+    """
+    width = max(1, min(batch, episodes))
+    core = NavigationCore(config, width)
+    observation = core.reset(np.arange(width), seed)
+    total_return, next_id = np.zeros(width, np.float32), width
+    results = FlightResults(
+        success=np.zeros(episodes, bool),
+        cause=np.zeros(episodes, np.int8),
+        steps=np.zeros(episodes, np.int64),
+        flight_time_s=np.zeros(episodes, np.float32),
+        distance_m=np.zeros(episodes, np.float32),
+        energy_j=np.zeros(episodes, np.float32),
+        episode_return=np.zeros(episodes, np.float32),
+    )
+    flying, done = np.ones(width, bool), 0
+    while done < episodes:
+        step = core.step(decide(observation))
+        observation = step.observation
+        total_return += step.reward
+        ended = flying & (step.terminated | step.truncated)
+        if not ended.any():
+            continue
+        ids = core.episode_id[ended]
+        results.success[ids], results.cause[ids] = step.info["success"][ended], step.info["cause"][ended]
+        results.flight_time_s[ids], results.distance_m[ids] = core.flight_time[ended], core.distance[ended]
+        results.energy_j[ids], results.steps[ids] = core.energy[ended], core.steps[ended]
+        results.episode_return[ids] = total_return[ended]
+        done += len(ids)
+        rows = np.flatnonzero(ended)
+        again, idle = np.split(rows, [min(len(rows), episodes - next_id)])
+        mask = np.zeros(width, bool)
+        mask[again] = True
+        observation[again] = core.reset_where(mask, np.arange(next_id, next_id + len(again)))
+        total_return[again] = 0.0
+        flying[idle] = False
+        next_id += len(again)
+        if progress is not None:
+            progress(done, episodes)
+    return results
+
+
+_TURNS = np.arange(15, 25)
+_TURN_RATES = ACTION_COMMANDS[15:25, 2]
+
+
+def blind_policy(observation: Floats) -> NDArray[np.int64]:
+    """Fly to the goal at 5 m/s as if there were nothing in between: the baseline of every table.
+
+    Where the goal is more than 5 degrees off, the yaw action that turns by the nearest angle is taken (a rate w held
+    for a period turns by w times the period in the end; what the current yaw rate will still turn is taken off).
+
+    Args:
+        observation: (E, 32).
+
+    Returns:
+        (E,) actions.
+    """
+    bearing, yaw_rate = observation[:, -8], observation[:, -4]
+    left_to_turn = bearing - np.float32(0.26) * yaw_rate
+    turns = np.abs(_TURN_RATES * np.float32(0.25) - left_to_turn[:, None]).argmin(axis=1)
+    return np.where(np.abs(left_to_turn) > np.radians(5.0), _TURNS[turns], 0)
+
+
+def random_policy(seed: int) -> Decide:
+    """Uniformly random actions; each call draws the next ones."""
+    key = rng.episode_keys(seed, np.zeros(1, np.int64))
+    calls = 0
+
+    def decide(observation: Floats) -> NDArray[np.int64]:
+        nonlocal calls
+        counters = calls * 65536 + np.arange(len(observation))
+        calls += 1
+        return rng.integers(key, rng.Stream.ACTION, counters, 0, len(ACTION_COMMANDS) - 1)
+
+    return decide

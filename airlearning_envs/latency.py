@@ -1,0 +1,154 @@
+"""Command latency: the time between an observation and the moment the command chosen from it takes effect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.errors import SettingsError
+
+Floats = NDArray[np.float32]
+
+
+class LatencyKind(Enum):
+    """Shape of a latency distribution; the value is its name in settings."""
+
+    FIXED = "fixed"
+    UNIFORM = "uniform"
+    NORMAL = "normal"
+    EMPIRICAL = "empirical"
+
+
+_PARAMETERS = {
+    LatencyKind.FIXED: "[seconds]",
+    LatencyKind.UNIFORM: "[low, high] in seconds",
+    LatencyKind.NORMAL: "[mean, standard deviation] in seconds",
+    LatencyKind.EMPIRICAL: "[sample, sample, ...] in seconds",
+}
+
+
+@dataclass(frozen=True)
+class CommandLatency:
+    """A distribution from which each command's latency is drawn.
+
+    Attributes:
+        kind: FIXED, UNIFORM, NORMAL (cut to [0, mean + 4 standard deviations]) or EMPIRICAL (measured samples,
+            each equally likely), so that the latencies measured on a device can be flown.
+        values_s: the distribution's parameters in seconds: one value; low and high; mean and standard
+            deviation; or the samples.
+    """
+
+    kind: LatencyKind
+    values_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        wanted = {LatencyKind.FIXED: 1, LatencyKind.UNIFORM: 2, LatencyKind.NORMAL: 2}.get(self.kind)
+        good = len(self.values_s) == wanted if wanted else len(self.values_s) >= 1
+        good = good and all(math.isfinite(v) and v >= 0.0 for v in self.values_s)
+        if self.kind is LatencyKind.UNIFORM and good:
+            good = self.values_s[0] <= self.values_s[1]
+        if not good:
+            raise SettingsError(
+                f"latency {self.kind.value!r} has the values {list(self.values_s)}; it takes {_PARAMETERS[self.kind]}, "
+                "finite, none negative."
+            )
+
+    @property
+    def longest_s(self) -> float:
+        """No latency is longer than this."""
+        if self.kind is LatencyKind.NORMAL:
+            return self.values_s[0] + 4.0 * self.values_s[1]
+        return max(self.values_s)
+
+    def draw(self, uniform: Floats, normal: Floats) -> Floats:
+        """Latencies in seconds from uniform [0, 1) and standard normal numbers of the same shape."""
+        if self.kind is LatencyKind.FIXED:
+            return np.full(uniform.shape, self.values_s[0], dtype=np.float32)
+        if self.kind is LatencyKind.UNIFORM:
+            low, high = self.values_s
+            return np.float32(low) + uniform * np.float32(high - low)
+        if self.kind is LatencyKind.NORMAL:
+            mean, deviation = self.values_s
+            return np.clip(np.float32(mean) + np.float32(deviation) * normal, 0.0, np.float32(self.longest_s))
+        samples = np.array(self.values_s, dtype=np.float32)
+        return samples[(uniform * np.float32(len(samples))).astype(np.int64)]
+
+    def to_settings(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"kind": self.kind.value, "values_s": list(self.values_s)}
+
+    @classmethod
+    def from_settings(cls, data: object) -> CommandLatency | None:
+        """Read what :meth:`to_settings` wrote; a plain number is a fixed latency in seconds, None or 0 is none."""
+        if data is None or data == 0:
+            return None
+        if isinstance(data, CommandLatency):
+            return data
+        if isinstance(data, (int, float)) and not isinstance(data, bool):
+            return cls(LatencyKind.FIXED, (float(data),))
+        allowed = ", ".join(kind.value for kind in LatencyKind)
+        if not isinstance(data, Mapping) or set(data) != {"kind", "values_s"}:
+            raise SettingsError(
+                f"latency is {data!r}; allowed are seconds as a number, or "
+                f'{{"kind": one of {allowed}, "values_s": [...]}}.'
+            )
+        try:
+            return cls(LatencyKind(data["kind"]), tuple(float(v) for v in data["values_s"]))
+        except (TypeError, ValueError) as error:
+            if isinstance(error, SettingsError):
+                raise
+            raise SettingsError(f"latency is {data!r}; kind must be one of {allowed}, values_s numbers.") from error
+
+
+class CommandQueue:
+    """The commands on their way: at any moment the newest one that has arrived is in force.
+
+    A command decided at time t with latency L arrives at t + L. A command that arrives after a newer one is
+    dropped. Latencies may be longer than the control period, then several commands are under way at once.
+
+    Args:
+        num_envs: batch size E.
+        longest_s: no latency is longer.
+        period_s: control period.
+        substep_s: integration step.
+    """
+
+    def __init__(self, num_envs: int, longest_s: float, period_s: float, substep_s: float) -> None:
+        self._period, self._substep = np.float32(period_s), np.float32(substep_s)
+        depth = math.ceil(longest_s / period_s) + 1
+        # Oldest first. commands[0] has certainly arrived; arrival times count from the current period's start.
+        self.commands = np.zeros((depth + 1, 3, num_envs), dtype=np.float32)
+        self.arrivals = np.zeros((depth + 1, num_envs), dtype=np.float32)
+
+    def clear(self, rows: NDArray[np.integer]) -> None:
+        """New episodes hover: the command in force is zero and nothing is under way."""
+        self.commands[:, :, rows] = 0.0
+        self.arrivals[:, rows] = -np.inf
+
+    def push(self, command: Floats, latency: Floats) -> None:
+        """A period begins: ``command`` (3, E) has been decided and will arrive after ``latency`` (E,) seconds."""
+        self.commands[:-1] = self.commands[1:]
+        self.arrivals[:-1] = self.arrivals[1:] - self._period
+        self.commands[-1], self.arrivals[-1] = command, latency
+        # An older command that would arrive later than this one is never in force.
+        np.minimum(self.arrivals[:-1], latency, out=self.arrivals[:-1])
+
+    def in_force(self, substep: int) -> Floats:
+        """Mean command (3, E) over a substep, counted from 0 within the current period.
+
+        Every command is weighted with the share of the substep in which it is in force, so a latency of a
+        fraction of a substep is not rounded away: u = c_0 + sum_k f_k (c_k - c_{k-1}),
+        f_k = clip((t_end - arrival_k) / dt, 0, 1).
+        """
+        end = np.float32(substep + 1) * self._substep
+        share = np.clip((end - self.arrivals[1:]) / self._substep, 0.0, 1.0)
+        mean = self.commands[0].copy()
+        for k in range(share.shape[0]):
+            mean += share[k] * (self.commands[k + 1] - self.commands[k])
+        return mean

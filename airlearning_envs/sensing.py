@@ -1,0 +1,103 @@
+"""Range rays: which obstacles can be seen at all, and how far each ray goes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs import geometry
+from airlearning_envs.config import NavigationConfig
+from airlearning_envs.layout import Slots
+
+Floats = NDArray[np.float32]
+
+_ROOT_2 = np.float32(np.sqrt(2.0))
+
+
+def ray_angles(config: NavigationConfig) -> NDArray[np.float64]:
+    """(R,) angles of the range rays from straight ahead in radians, positive to the right, ascending."""
+    half = np.radians(config.field_of_view_deg / 2.0)
+    return np.linspace(-half, half, config.ray_count)
+
+
+class RangeSensor:
+    """Casts the same fan of R rays from many drones at once.
+
+    Args:
+        config: gives the arena and the range.
+        angles: (R,) ray angles in radians within +-60 degrees, positive to the right.
+    """
+
+    def __init__(self, config: NavigationConfig, angles: NDArray[np.float64]) -> None:
+        self._slots = Slots.of(config)
+        self._half, self._range = config.half_m, np.float32(config.max_range_m)
+        self._cosines, self._sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        # The fan is the wedge |right| <= slope * forward.
+        widest = max(float(np.abs(angles).max()), 1e-3)
+        self._slope = np.float32(np.tan(widest))
+        self._stretch = np.float32(1.0 / np.cos(widest))
+        # A circle around the whole obstacle, for culling: a box reaches sqrt(2) half sides.
+        columns = np.arange(self._slots.total)
+        self._bound = np.where(columns < self._slots.circles, np.float32(1.0), _ROOT_2)
+
+    def scan(
+        self, position: Floats, cosine: Floats, sine: Floats, centre: Floats, size: Floats
+    ) -> tuple[Floats, Floats]:
+        """What E drones see.
+
+        Args:
+            position: (2, E).
+            cosine, sine: (E,) of the yaw.
+            centre: (2, E, N) obstacles in the columns of :class:`~airlearning_envs.layout.Slots`.
+            size: (E, N).
+
+        Returns:
+            ranges (E, R) in metres, at most the sensor's range; and gap (E, N), a lower bound of the distance from
+            the drone's centre to each obstacle's surface.
+        """
+        # Ray directions in the world frame, (2, E, R).
+        directions = np.empty((2, len(cosine), len(self._cosines)), np.float32)
+        np.subtract(cosine[:, None] * self._cosines, sine[:, None] * self._sines, out=directions[0])
+        np.add(sine[:, None] * self._cosines, cosine[:, None] * self._sines, out=directions[1])
+        inverse = geometry.inverse_directions(directions)
+        ranges = geometry.wall_ranges(position, inverse, self._half)
+        gap = np.empty_like(size)
+        if self._slots.total:
+            offset = centre - position[:, :, None]
+            square = offset * offset
+            bound = size * self._bound
+            np.subtract(np.sqrt(square[0] + square[1]), bound, out=gap)
+            forward = cosine[:, None] * offset[0] + sine[:, None] * offset[1]
+            right = cosine[:, None] * offset[1] - sine[:, None] * offset[0]
+            # A circle meets the wedge only if its distance from the wedge's edge is less than its radius:
+            # |right| - slope forward < radius / cos(widest); and only what is ahead and near can be seen.
+            seen = np.abs(right) - self._slope * forward < self._stretch * bound
+            seen &= gap < self._range
+            seen &= forward > -bound
+            self._cast(ranges, seen, offset, forward, right, size, inverse)
+        np.maximum(ranges, np.float32(0.0), out=ranges)
+        np.minimum(ranges, self._range, out=ranges)
+        return ranges, gap
+
+    def _cast(
+        self,
+        ranges: Floats,
+        seen: NDArray[np.bool_],
+        offset: Floats,
+        forward: Floats,
+        right: Floats,
+        size: Floats,
+        inverse: Floats,
+    ) -> None:
+        """Lower ``ranges`` to the (drone, obstacle) pairs that are seen: typically a quarter of all."""
+        circles = self._slots.circles
+        rows, columns = np.nonzero(seen[:, :circles])
+        hits = geometry.circle_ranges(
+            forward[rows, columns], right[rows, columns], size[rows, columns], self._cosines, self._sines
+        )
+        geometry.nearest_per_row(ranges, rows, hits)
+        if circles < self._slots.total:
+            rows, columns = np.nonzero(seen[:, circles:])
+            columns += circles
+            hits = geometry.box_ranges(offset[:, rows, columns], size[rows, columns], inverse[:, rows])
+            geometry.nearest_per_row(ranges, rows, hits)
