@@ -1,0 +1,97 @@
+"""Checkpoints: arrays in one safetensors file, JSON facts in its header, replaced atomically. Never pickle.
+
+A checkpoint holds everything that the next iteration depends on, so that resuming gives the same bits as never
+having stopped: weights, optimiser moments, normaliser statistics, the random generator, and for the environments
+the episode ids with the actions taken so far (an episode is a pure function of those; see ``train/episodes.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+FORMAT_VERSION = 1
+FILE_NAME = "checkpoint.safetensors"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is absent, damaged, of another version or of another run."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved: arrays by name and JSON facts."""
+
+    arrays: dict[str, NDArray[Any]]
+    facts: dict[str, Any]
+
+    def group(self, name: str) -> dict[str, NDArray[Any]]:
+        """The arrays under ``name/``, by the rest of their names."""
+        prefix = name + "/"
+        return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
+
+
+def flattened(groups: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """``{"policy": {"head/bias": …}}`` as ``{"policy/head/bias": …}``; the inverse of ``Checkpoint.group``."""
+    return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
+
+
+def generator_facts(generator: np.random.Generator) -> dict[str, Any]:
+    """The state of a numpy random generator as JSON values (its integers are exact in JSON)."""
+    state: dict[str, Any] = dict(generator.bit_generator.state)
+    return state
+
+
+def restored_generator(facts: Mapping[str, Any]) -> np.random.Generator:
+    """The generator whose state :func:`generator_facts` took."""
+    generator = np.random.default_rng()
+    generator.bit_generator.state = dict(facts)
+    return generator
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write to a temporary name, flush to the disk, then rename: a reader sees the old file or the new one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE_NAME
+    temporary = path.with_suffix(".partial")
+    facts = json.dumps({"format_version": FORMAT_VERSION, **checkpoint.facts})
+    data = save({name: np.ascontiguousarray(array) for name, array in checkpoint.arrays.items()}, {"facts": facts})
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    return path
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Read the checkpoint of a training folder.
+
+    Raises:
+        CheckpointError: there is none, it cannot be read, or another version of this program wrote it.
+    """
+    path = folder / FILE_NAME
+    if not path.is_file():
+        raise CheckpointError(f"there is no checkpoint at {path}. Leave out --resume to start from the beginning.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            facts = json.loads((file.metadata() or {}).get("facts", "{}"))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}). Delete it and train without --resume.") from error
+    version = facts.pop("format_version", None)
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format_version {version!r}; this program reads {FORMAT_VERSION}. "
+            "Resume with the version that wrote it, or train without --resume."
+        )
+    return Checkpoint(arrays, facts)

@@ -1,0 +1,213 @@
+"""Endless episodes in a batch, which can be stopped and resumed to the same bits.
+
+A task offers :class:`Episodes`: a batch of environments in which an episode is a pure function of its seed, its
+episode id and the actions taken. :class:`EpisodeStream` numbers the episodes, resets what ended, and remembers the
+actions since each reset. Its saved state is therefore small and needs no knowledge of any simulator: to restore it,
+the unfinished episodes are simply flown again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Decide = Callable[[Floats], NDArray[np.int64]]
+"""Raw observations (batch, size) to actions (batch,)."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step of a batch of environments: the observation *before* any reset, and how it was judged.
+
+    Attributes:
+        observation: (environments, size) float32, raw.
+        reward: (environments,) float32.
+        terminated: (environments,) bool, the episode ended in a state of no further reward.
+        truncated: (environments,) bool, the episode was cut by its time limit.
+        success: (environments,) bool at the end of an episode; None for a task that has no notion of it.
+    """
+
+    observation: Floats
+    reward: Floats
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    success: NDArray[np.bool_] | None
+
+
+class Episodes(Protocol):
+    """A batch of environments whose episodes are pure functions of (seed, episode id, actions)."""
+
+    @property
+    def environments(self) -> int:
+        """Number of environments."""
+
+    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
+        """Begin the episodes of the masked environments; observations (environments, size) of all."""
+
+    def step(self, actions: NDArray[np.int64]) -> StepResult:
+        """Apply actions (environments,) without any reset."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What :meth:`EpisodeStream.step` returns.
+
+    Attributes:
+        observation: (environments, size), after the reset of ended episodes: what to act on next.
+        reward: (environments,) float32.
+        terminated: (environments,) bool.
+        done: (environments,) bool, terminated or truncated.
+        last_observation: (environments, size), before any reset: what the step led to.
+    """
+
+    observation: Floats
+    reward: Floats
+    terminated: NDArray[np.bool_]
+    done: NDArray[np.bool_]
+    last_observation: Floats
+
+
+@dataclass
+class Tally:
+    """Episodes that ended since the last :meth:`EpisodeStream.take_tally`."""
+
+    episodes: int = 0
+    total_return: float = 0.0
+    total_length: int = 0
+    successes: int = 0
+    knows_success: bool = False
+
+    def row(self) -> dict[str, float]:
+        """Means for a log; NaN where no episode ended."""
+        count = self.episodes or float("nan")
+        return {
+            "episodes": float(self.episodes),
+            "return": self.total_return / count,
+            "length": self.total_length / count,
+            "success": self.successes / count if self.knows_success else float("nan"),
+        }
+
+
+class EpisodeStream:
+    """Steps a batch of environments for ever: ended episodes are followed by the next number."""
+
+    def __init__(self, episodes: Episodes) -> None:
+        self._episodes = episodes
+        count = episodes.environments
+        self._ids = np.arange(count, dtype=np.int64)
+        self._next_id = count
+        self._lengths = np.zeros(count, np.int64)
+        self._returns = np.zeros(count, np.float64)
+        self._actions = np.zeros((count, 64), np.int16)  # since the reset; grows with the longest episode
+        self._tally = Tally()
+        self._rows = np.arange(count)
+        self.observation = episodes.reset(np.ones(count, np.bool_), self._ids)
+
+    def step(self, actions: NDArray[np.int64]) -> Transition:
+        """Apply actions (environments,), then begin a new episode wherever one ended."""
+        result = self._episodes.step(actions)
+        self._remember(actions)
+        self._returns += result.reward
+        done = result.terminated | result.truncated
+        self.observation = result.observation
+        if done.any():
+            self._count_ended(done, result.success)
+            self._ids[done] = np.arange(self._next_id, self._next_id + int(done.sum()))
+            self._next_id += int(done.sum())
+            self._lengths[done] = 0
+            self._returns[done] = 0.0
+            self.observation = self._episodes.reset(done, self._ids)
+        return Transition(self.observation, result.reward, result.terminated, done, result.observation)
+
+    def _remember(self, actions: NDArray[np.int64]) -> None:
+        if self._lengths.max() == self._actions.shape[1]:
+            self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)], axis=1)
+        self._actions[self._rows, self._lengths] = actions
+        self._lengths += 1
+
+    def _count_ended(self, done: NDArray[np.bool_], success: NDArray[np.bool_] | None) -> None:
+        self._tally.episodes += int(done.sum())
+        self._tally.total_return += float(self._returns[done].sum())
+        self._tally.total_length += int(self._lengths[done].sum())
+        if success is not None:
+            self._tally.successes += int(success[done].sum())
+            self._tally.knows_success = True
+
+    def take_tally(self) -> Tally:
+        """The episodes that ended since the last call."""
+        tally, self._tally = self._tally, Tally()
+        return tally
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Episode ids and the actions since each reset; take the tally first, it is not part of the state."""
+        longest = max(int(self._lengths.max()), 1)
+        return {
+            "ids": self._ids.copy(),
+            "next_id": np.array([self._next_id], np.int64),
+            "lengths": self._lengths.copy(),
+            "returns": self._returns.copy(),
+            "actions": self._actions[:, :longest].copy(),
+        }
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Fly the unfinished episodes again, so that all arrive at their present at the same step.
+
+        An environment whose episode is shorter than the longest idles (action 0) until its time has come.
+        """
+        self._ids, self._lengths = state["ids"].copy(), state["lengths"].copy()
+        self._next_id = int(state["next_id"][0])
+        self._returns, self._actions = state["returns"].copy(), state["actions"].copy()
+        longest = int(self._lengths.max())
+        begins = longest - self._lengths  # the step of the replay before which each episode begins
+        self.observation = self._episodes.reset(np.ones(len(self._ids), np.bool_), self._ids)
+        ended = np.zeros(len(self._ids), np.bool_)
+        for now in range(longest + 1):
+            begin = (begins == now) | ended
+            if now > 0 and begin.any():
+                self.observation = self._episodes.reset(begin, self._ids)
+            if now == longest:
+                break
+            column = now - begins
+            actions = np.where(column >= 0, self._actions[self._rows, np.maximum(column, 0)], 0).astype(np.int64)
+            result = self._episodes.step(actions)
+            self.observation = result.observation
+            ended = (result.terminated | result.truncated) & (column < 0)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Greedy episodes by number: ``returns`` and ``lengths`` (episodes,), ``success`` (episodes,) or None."""
+
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    success: NDArray[np.bool_] | None
+
+
+def judge(episodes: Episodes, decide: Decide, count: int) -> Judged:
+    """Play the episodes 0 … count − 1, each once, whatever the size of the batch."""
+    batch = episodes.environments
+    ids = np.arange(batch, dtype=np.int64)
+    next_id = batch
+    returns, lengths = np.zeros(count), np.zeros(count, np.int64)
+    success: NDArray[np.bool_] | None = None
+    observation = episodes.reset(np.ones(batch, np.bool_), ids)
+    while (ids < count).any():
+        result = episodes.step(decide(observation))
+        playing = ids < count
+        returns[ids[playing]] += result.reward[playing]
+        lengths[ids[playing]] += 1
+        done = result.terminated | result.truncated
+        observation = result.observation
+        if done.any():
+            if result.success is not None:
+                success = np.zeros(count, np.bool_) if success is None else success
+                success[ids[done & playing]] = result.success[done & playing]
+            ids[done] = np.arange(next_id, next_id + int(done.sum()))
+            next_id += int(done.sum())
+            observation = episodes.reset(done, ids)
+    return Judged(returns, lengths, success)

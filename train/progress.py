@@ -1,0 +1,80 @@
+"""The progress bar: steps/s, return, success, time left. On a terminal a bar, elsewhere a line every ten seconds."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from types import TracebackType
+
+LINE_EVERY_S = 10.0
+SMOOTHING = 0.9  # of return and success from one report to the next
+
+
+class TrainingProgress:
+    """Shows how training goes. Use as a context manager; a quiet one shows nothing."""
+
+    def __init__(self, title: str, steps: int, start: int = 0, quiet: bool = False) -> None:
+        self._title, self._steps, self._start = title, steps, start
+        self._quiet = quiet
+        self._began = time.monotonic()
+        self._last_line = self._began
+        self._smooth: dict[str, float] = {}
+        self._bar = None if quiet or not sys.stderr.isatty() else self._make_bar()
+
+    def _make_bar(self):  # type: ignore[no-untyped-def]  # rich is imported only where it is shown
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = ("{task.description}", BarColumn(None), "{task.percentage:>3.0f} %", "{task.fields[figures]}")
+        bar = Progress(
+            *(column if isinstance(column, BarColumn) else TextColumn(column) for column in columns),
+            TimeElapsedColumn(),
+            "left",
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = bar.add_task(self._title, total=self._steps, completed=self._start, figures="compiling")
+        return bar
+
+    def __enter__(self) -> TrainingProgress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def update(self, step: int, row: dict[str, float]) -> None:
+        """Show that ``step`` of all steps are made, with the figures of this iteration."""
+        if self._quiet:
+            return
+        now = time.monotonic()
+        speed = (step - self._start) / max(now - self._began, 1e-9)
+        for name in ("return", "success"):
+            value = row.get(name, math.nan)
+            if not math.isnan(value):
+                self._smooth[name] = SMOOTHING * self._smooth.get(name, value) + (1 - SMOOTHING) * value
+        figures = f"{speed:,.0f} steps/s"
+        if "return" in self._smooth:
+            figures += f"  return {self._smooth['return']:.2f}"
+        if "success" in self._smooth:
+            figures += f"  success {100 * self._smooth['success']:.1f} %"
+        if self._bar:
+            self._bar.update(self._task, completed=step, figures=figures)
+        elif now - self._last_line >= LINE_EVERY_S:
+            self._last_line = now
+            left = (self._steps - step) / max(speed, 1e-9)
+            self.say(f"{self._title}: step {step:,} of {self._steps:,}  {figures}  {left:.0f} s left")
+
+    def say(self, text: str) -> None:
+        """Print a line without tearing the bar."""
+        if self._quiet:
+            return
+        if self._bar:
+            self._bar.console.print(text, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)

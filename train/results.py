@@ -1,0 +1,107 @@
+"""From a trained network to its bundle: recorded observations, provenance, learning curve."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.bundle import Bundle, write_bundle
+from policy.network import choose_actions, forward_float
+from policy.spec import DiscreteHead, NetworkSpec, PolicySpec
+from train.episodes import Decide, Floats
+from train.logs import CURVE_FILE, PICTURE_FILE, draw_curve
+from train.run import Run, Trained
+from train.tasks import Task, episode_seed
+
+RECORDED_EPISODES = 64  # greedy episodes a preset
+CALIBRATION_ROWS = 4096
+GOLDEN_ROWS = 512
+VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
+
+
+def policy_spec(run: Run, trained: Trained, provenance: Mapping[str, Any]) -> PolicySpec:
+    """The contract of what was trained."""
+    task = run.task
+    return PolicySpec(
+        name=run.request.policy,
+        observation=task.observation,
+        normaliser=trained.normaliser,
+        network=NetworkSpec(run.request.hidden),
+        head=DiscreteHead(task.action_names),
+        control_period_s=task.control_period_s,
+        environment=task.environment,
+        provenance=provenance,
+    )
+
+
+def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
+    """The policy as a function of raw observations, through the reference forward pass of the contract."""
+
+    def decide(observation: Floats) -> NDArray[np.int64]:
+        return choose_actions(spec, forward_float(spec, weights, observation))
+
+    return decide
+
+
+def record_observations(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[np.float32]:
+    """Raw observations of greedy episodes on all presets of the task, in equal shares, (≤ rows, size) float32.
+
+    For every element the rows with its smallest and its largest value are kept, so that a calibration sees the ends of
+    every range; the rest is drawn without replacement.
+    """
+    share = rows // len(task.presets)
+    kept: list[NDArray[np.float32]] = []
+    for preset in task.presets:
+        seen: list[NDArray[np.float32]] = []
+
+        def recording(observation: Floats, seen: list[NDArray[np.float32]] = seen) -> NDArray[np.int64]:
+            seen.append(observation.copy())
+            return decide(observation)
+
+        task.evaluate(recording, RECORDED_EPISODES, episode_seed(seed, purpose), preset)
+        every = np.unique(np.concatenate(seen), axis=0)
+        ends = np.unique(np.concatenate([every.argmin(axis=0), every.argmax(axis=0)]))
+        others = np.setdiff1d(np.arange(len(every)), ends)
+        generator = np.random.default_rng(episode_seed(seed, purpose))
+        drawn = generator.choice(others, size=min(max(share - len(ends), 0), len(others)), replace=False)
+        kept.append(every[np.concatenate([ends[:share], drawn])])
+    return np.concatenate(kept).astype(np.float32)
+
+
+def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, Any]:
+    """Where the policy came from, as JSON values."""
+    request = run.request
+    last = {name: round(value, 6) for name, value in run.last_row.items() if value == value}
+    return {
+        "algorithm": request.method,
+        "task": request.task,
+        "seed": request.seed,
+        "steps": trained.steps,
+        "ended": run.outcome,
+        "settings": dict(request.settings),
+        "settings_source": settings_source,
+        "training": last,
+        "cpu_s": round(run.cpu_s, 1),
+        "wall_s": round(run.wall_s, 1),
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS_OF}},
+        **trained.notes,
+    }
+
+
+def write_result(run: Run, trained: Trained, settings_source: str, path: Path | None = None) -> Bundle:
+    """Record real rollouts of the greedy policy and write the bundle with its learning curve, atomically."""
+    request, task = run.request, run.task
+    curve = run.curve.read_text(encoding="utf-8")
+    spec = policy_spec(run, trained, provenance(run, trained, settings_source))
+    decide = greedy(spec, trained.weights)
+    calibration = record_observations(task, decide, request.seed, "calibration", CALIBRATION_ROWS)
+    golden = record_observations(task, decide, request.seed, "golden", GOLDEN_ROWS)
+    title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
+    extra = {CURVE_FILE: curve.encode(), PICTURE_FILE: draw_curve(curve, title)}
+    return write_bundle(path or request.output_path, spec, trained.weights, calibration, golden, extra)

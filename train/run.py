@@ -1,0 +1,270 @@
+"""One training run: its folder, clock, logs, checkpoints and the reasons to stop. What all algorithms share.
+
+An algorithm calls ``run.report`` after every iteration, ``run.save`` when ``run.wants_checkpoint`` says so, and leaves
+its loop when ``run.stop_reason`` gives one. Ctrl-C only raises a flag, so the iteration ends whole and a checkpoint
+and a bundle are written.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import Normaliser
+from train.checkpoint import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from train.episodes import Decide
+from train.logs import CurveLog
+from train.networks import Weights
+from train.progress import TrainingProgress
+from train.tasks import Evaluation, Task, episode_seed
+
+CHECKPOINT_EVERY_S = 60.0
+TRAINING_FOLDER = ".training"
+
+
+class DivergenceError(ArithmeticError):
+    """A loss, a gradient or a weight is no longer finite."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What was asked for on the command line.
+
+    Attributes:
+        task, policy, method: their names.
+        hidden: hidden layers of the policy network.
+        steps: environment steps to make in all.
+        seed: everything random follows from it.
+        output_path: the bundle's folder.
+        resume: go on from the checkpoint.
+        minutes: stop after so much wall time of this process, or None.
+        stop_at_success: stop when the greedy success reaches it, or None.
+        stop_preset: the preset on which ``stop_at_success`` is judged; "" for the first.
+        evaluate_every: steps between two greedy evaluations.
+        evaluate_episodes: episodes of each.
+        settings: the algorithm's settings as JSON values, to recognise a checkpoint of another run.
+        quiet: no progress on the screen.
+    """
+
+    task: str
+    policy: str
+    method: str
+    hidden: tuple[int, ...]
+    steps: int
+    seed: int
+    output_path: Path
+    resume: bool = False
+    minutes: float | None = None
+    stop_at_success: float | None = None
+    stop_preset: str = ""
+    evaluate_every: int = 500_000
+    evaluate_episodes: int = 400
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    quiet: bool = False
+
+    @property
+    def training_folder(self) -> Path:
+        """Where checkpoint and logs lie: beside the bundle, since a bundle is replaced as a whole."""
+        return self.output_path.parent / TRAINING_FOLDER / self.output_path.name
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must agree on to be resumed to the same curve."""
+        return {
+            "task": self.task,
+            "policy": self.policy,
+            "method": self.method,
+            "hidden": list(self.hidden),
+            "steps": self.steps,
+            "seed": self.seed,
+            "evaluate_every": self.evaluate_every,
+            "evaluate_episodes": self.evaluate_episodes,
+            "settings": dict(self.settings),
+        }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What an algorithm returns.
+
+    Attributes:
+        weights: of the policy network, as the bundle names them.
+        normaliser: of the observations.
+        steps: environment steps made.
+        notes: how it was trained, for the provenance.
+    """
+
+    weights: Weights
+    normaliser: Normaliser
+    steps: int
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Run:
+    """See the module's docstring. Use as a context manager."""
+
+    def __init__(self, request: RunRequest, task: Task, began: float | None = None) -> None:
+        """Args: the request, its task, and ``time.monotonic()`` of the start of the process if that was earlier."""
+        self.request, self.task = request, task
+        self._began = time.monotonic() if began is None else began
+        self._cpu_before = 0.0  # seconds of the processes that this run resumes
+        self._wall_before = 0.0
+        self._interrupted = False
+        self._last_saved = time.monotonic()
+        self._stop: str | None = None
+        self.last_row: dict[str, float] = {}
+        self.checkpoint = self._load() if request.resume else None
+        if self.checkpoint is None and request.training_folder.exists():
+            shutil.rmtree(request.training_folder)
+        self.start_step = 0 if self.checkpoint is None else int(self.checkpoint.facts["step"])
+        self._log = CurveLog(request.training_folder, None if self.checkpoint is None else self.start_step)
+        title = f"{request.policy} · {request.task} · {request.method}"
+        self.progress = TrainingProgress(title, request.steps, self.start_step, request.quiet)
+
+    def _load(self) -> Checkpoint:
+        checkpoint = load_checkpoint(self.request.training_folder)
+        saved, asked = checkpoint.facts["identity"], self.request.identity()
+        for name, value in asked.items():
+            if saved.get(name) != value:
+                raise CheckpointError(
+                    f"the checkpoint in {self.request.training_folder} is of a run with {name} = {saved.get(name)!r}, "
+                    f"asked for is {value!r}. Resume with the options it was started with, or leave out --resume."
+                )
+        self._cpu_before, self._wall_before = checkpoint.facts["cpu_s"], checkpoint.facts["wall_s"]
+        return checkpoint
+
+    def __enter__(self) -> Run:
+        self._handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.progress.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self.progress.__exit__(kind, error, trace)
+        self._log.close()
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
+        self.progress.say("Stopping after this iteration and writing the bundle; once more to stop at once.")
+
+    @property
+    def wall_s(self) -> float:
+        """Wall time so far, s, over all resumptions."""
+        return self._wall_before + time.monotonic() - self._began
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of all threads so far, s, over all resumptions."""
+        return self._cpu_before + time.process_time()
+
+    @property
+    def curve(self) -> Path:
+        """The learning curve's CSV file."""
+        return self._log.path
+
+    @property
+    def outcome(self) -> str:
+        """Why the run ended: "all steps made", "interrupted", …"""
+        return self._stop or "all steps made"
+
+    def report(self, step: int, row: Mapping[str, float], iteration_steps: int, decide: Decide) -> None:
+        """Log an iteration that ended at ``step`` and made ``iteration_steps``; judge the policy greedily when due."""
+        greedy, reached = self._judge_when_due(step, iteration_steps, decide)
+        times = {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
+        self.last_row = {**row, **greedy}
+        self._log.add(step, {**row, **greedy, **times})
+        self.progress.update(step, self.last_row)
+        self._stop = self._find_stop(step, reached)
+
+    def _judge_when_due(self, step: int, iteration_steps: int, decide: Decide) -> tuple[dict[str, float], bool]:
+        request = self.request
+        every = request.evaluate_every
+        due = every > 0 and (step // every > (step - iteration_steps) // every or step >= request.steps)
+        row: dict[str, float] = {}
+        reached = False
+        for preset in self.task.presets:
+            suffix = f"_{preset}" if preset else ""
+            names = (f"greedy_return{suffix}", f"greedy_success{suffix}")
+            row |= dict.fromkeys(names, math.nan)
+            if not due:
+                continue
+            # Fresh episodes every time, and never those of training or of the final evaluation.
+            seed = episode_seed(request.seed, f"judging at {step}")
+            result = self.task.evaluate(decide, request.evaluate_episodes, seed, preset)
+            row[names[0]] = result.mean_return
+            row[names[1]] = math.nan if result.success is None else result.success
+            if preset == (request.stop_preset or self.task.presets[0]) and result.success is not None:
+                reached = request.stop_at_success is not None and result.success >= request.stop_at_success
+            self.progress.say(
+                f"step {step:,}: greedy {describe(result)}  ({self.wall_s:.0f} s, {self.cpu_s:.0f} CPU-s)"
+            )
+        return row, reached
+
+    def _find_stop(self, step: int, reached: bool) -> str | None:
+        if self._interrupted:
+            return "interrupted"
+        if reached:
+            return f"greedy success reached {self.request.stop_at_success:g}"
+        if self.request.minutes is not None and time.monotonic() - self._began >= 60.0 * self.request.minutes:
+            return f"{self.request.minutes:g} minutes were over"
+        return None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why to leave the loop now, or None."""
+        return self._stop
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a checkpoint is due: every minute, and before stopping."""
+        return self._stop is not None or time.monotonic() - self._last_saved >= CHECKPOINT_EVERY_S
+
+    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Write the checkpoint; the curve so far is flushed first, so that it is never behind."""
+        self._log.flush()
+        common = {"identity": self.request.identity(), "step": step, "cpu_s": self.cpu_s, "wall_s": self.wall_s}
+        save_checkpoint(self.request.training_folder, Checkpoint(dict(arrays), {**common, **facts}))
+        self._last_saved = time.monotonic()
+
+    def check_finite(self, step: int, metrics: NDArray[np.float32], names: tuple[str, ...]) -> None:
+        """Stop training when a metric (updates, names) is not finite.
+
+        Raises:
+            DivergenceError: names the step, the update, the metric and the checkpoint that is still good.
+        """
+        finite = np.isfinite(metrics)
+        if finite.all():
+            return
+        update, which = np.argwhere(~finite)[0]
+        kept = self.request.training_folder / "checkpoint.safetensors"
+        good = f"The last good checkpoint is {kept}" if kept.exists() else "No checkpoint had been written yet"
+        raise DivergenceError(
+            f"{names[which]} became {metrics[update, which]} at step {step:,}, update {update + 1} of {len(metrics)} of "
+            f"this iteration. {good}. Lower the learning rate (--set learning_rate=...) and train again."
+        )
+
+
+def describe(result: Evaluation) -> str:
+    """One line: success or return with its interval."""
+    name = f"{result.preset}: " if result.preset else ""
+    if result.success is None or result.interval is None:
+        low, high = result.return_interval
+        return f"{name}return {result.mean_return:.2f} [{low:.2f}, {high:.2f}] over {result.episodes} episodes"
+    low, high = result.interval
+    return (
+        f"{name}success {100 * result.success:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {result.episodes} episodes"
+    )

@@ -1,0 +1,117 @@
+"""Task names and what training needs of a task: a batch of environments, the facts for the spec, and judging.
+
+``navigation`` is the task of ``airlearning_envs`` flown through its numpy core. Any other name is a Gymnasium id
+with a Box observation and Discrete actions, such as ``CartPole-v1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import EnvironmentSpec, ObservationField
+from train.episodes import Decide, Episodes
+
+NAVIGATION = "navigation"
+
+
+class TaskError(ValueError):
+    """A task name, or an option of a task, is not known."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Greedy episodes of one policy on one preset.
+
+    Attributes:
+        preset: name of the preset, or "" where the task has none.
+        episodes: number of episodes.
+        success: share that succeeded with its 95 % interval (low, high), or None where the task has no success.
+        interval: see ``success``.
+        mean_return: mean of the undiscounted returns, with ``return_interval`` (95 %, normal).
+        mean_length: mean number of steps.
+        details: further figures of the task by name with their unit, e.g. mean flight time.
+    """
+
+    preset: str
+    episodes: int
+    success: float | None
+    interval: tuple[float, float] | None
+    mean_return: float
+    return_interval: tuple[float, float]
+    mean_length: float
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task, ready for training.
+
+    Attributes:
+        name: as typed after ``--task``.
+        environment: id and settings for the spec.
+        observation: fields for the spec.
+        action_names: for the spec's head.
+        control_period_s: for the spec, s.
+        presets: those on which the policy is judged, the first being the one it is trained on; ("",) for none.
+        make: (environments, seed) → the training episodes.
+        evaluate: (decide, episodes, seed, preset) → greedy episodes judged.
+        baseline: a policy that learned nothing, to print beside the result, or None.
+    """
+
+    name: str
+    environment: EnvironmentSpec
+    observation: tuple[ObservationField, ...]
+    action_names: tuple[str, ...]
+    control_period_s: float
+    presets: tuple[str, ...]
+    make: Callable[[int, int], Episodes]
+    evaluate: Callable[[Decide, int, int, str], Evaluation]
+    baseline: Decide | None = None
+
+    @property
+    def observation_size(self) -> int:
+        """Floats of one observation."""
+        return sum(part.size for part in self.observation)
+
+
+def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] | None = None) -> Task:
+    """The task of that name.
+
+    Args:
+        name: ``navigation`` or a Gymnasium id.
+        preset: preset to train on, for a task that has presets; None is the task's own default.
+        options: further settings of the task, as found in the settings file.
+
+    Raises:
+        TaskError: the name, the preset or an option is not known; says what is.
+    """
+    if name == NAVIGATION:
+        from train.navigation_task import navigation_task
+
+        return navigation_task(preset, options or {})
+    if preset is not None:
+        raise TaskError(f"--preset {preset} means nothing to the task {name}. Leave it out.")
+    from train.gymnasium_task import gymnasium_task
+
+    return gymnasium_task(name, options or {})
+
+
+def episode_seed(seed: int, purpose: str) -> int:
+    """A 63-bit seed for one purpose of a run, so that training and judging never share an episode.
+
+    Deterministic on every machine: the first bytes of SHA-256 of ``purpose:seed``.
+    """
+    from hashlib import sha256
+
+    return int.from_bytes(sha256(f"{purpose}:{seed}".encode()).digest()[:8], "big") >> 1
+
+
+def mean_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """95 % interval of a mean: mean ± 1.96 · s / √n."""
+    half = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+    return float(values.mean()) - half, float(values.mean()) + half
