@@ -1,0 +1,186 @@
+"""Where measurements are kept: SQLite, append-only, for as many writers as like; JSON lines to carry them elsewhere.
+
+results/results.sqlite is what a machine measured and stays on it. A JSON-lines file of a few of its documents is what a
+README's tables stand on: small, readable, under version control. Both are read by :func:`read_results`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from bench.report import Kind, Report
+from bench.validation import InvalidDocumentError
+
+STORE_VERSION = 1
+BUSY_SECONDS = 30.0
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+DEFAULT_STORE = RESULTS / "results.sqlite"
+_SQLITE_MAGIC = b"SQLite format 3\0"
+
+# The columns repeat what queries ask for; the document is the truth. No row is ever changed or deleted.
+_TABLES = """
+CREATE TABLE measurements (
+    id TEXT PRIMARY KEY NOT NULL,
+    time TEXT NOT NULL,
+    run TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    policy TEXT NOT NULL,
+    precision TEXT,
+    runtime TEXT NOT NULL,
+    target TEXT NOT NULL,
+    document TEXT NOT NULL
+) STRICT;
+CREATE INDEX measurements_by_time ON measurements (kind, policy, time);
+CREATE TRIGGER never_changed BEFORE UPDATE ON measurements
+    BEGIN SELECT RAISE(ABORT, 'measurements are append-only'); END;
+CREATE TRIGGER never_deleted BEFORE DELETE ON measurements
+    BEGIN SELECT RAISE(ABORT, 'measurements are append-only'); END;
+"""
+
+
+class StoreError(ValueError):
+    """A results file is missing, damaged or of another version; the message says which and what to do."""
+
+
+def add(reports: Iterable[Report], path: Path = DEFAULT_STORE) -> int:
+    """Store measurements, all or none; those that are already there (by id) are left alone.
+
+    Returns:
+        How many are new.
+
+    Raises:
+        InvalidDocumentError: one of them is not a valid document; nothing is stored.
+        StoreError: the file is no store of this version.
+    """
+    rows = [
+        (r.id, r.time, r.run, r.kind.value, r.policy, r.precision, r.runtime, r.target, r.to_json()) for r in reports
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _opened(path) as connection, _transaction(connection):
+        before = connection.total_changes
+        connection.executemany("INSERT OR IGNORE INTO measurements VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        return connection.total_changes - before
+
+
+def read_store(path: Path = DEFAULT_STORE, kind: Kind | None = None, policy: str | None = None) -> list[Report]:
+    """The stored measurements, oldest first.
+
+    Raises:
+        StoreError: there is no store, or it is damaged or of another version.
+    """
+    if not path.exists():
+        raise StoreError(f"{path} does not exist: nothing was measured yet.\n  next: python bench/demo.py")
+    query = "SELECT document FROM measurements WHERE (?1 IS NULL OR kind = ?1) AND (?2 IS NULL OR policy = ?2)"
+    with _opened(path) as connection:
+        try:
+            values = (kind.value if kind else None, policy)
+            rows = connection.execute(f"{query} ORDER BY time, rowid", values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"{path} is damaged: {error}. Move it away; a new one is made by itself.") from None
+    return [Report.from_json(row[0]) for row in rows]
+
+
+def write_lines(reports: Iterable[Report], path: Path) -> int:
+    """Write measurements as JSON lines, whole or not at all; returns how many."""
+    lines = [report.to_json() + "\n" for report in reports]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text("".join(lines), encoding="utf-8")
+    part.replace(path)
+    return len(lines)
+
+
+def read_lines(path: Path) -> list[Report]:
+    """Measurements from JSON lines.
+
+    Raises:
+        StoreError: names the line that is not a valid document.
+    """
+    reports = []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path} cannot be read: {error}.") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                reports.append(Report.from_json(line))
+            except InvalidDocumentError as error:
+                raise StoreError(f"{path}, line {number}: {error}") from None
+    return reports
+
+
+def read_results(path: Path) -> list[Report]:
+    """Measurements from a store or a JSON-lines file, told apart by content; oldest first."""
+    if not path.exists():
+        return read_store(path)  # says that it is missing
+    with path.open("rb") as stream:
+        is_store = stream.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
+    return read_store(path) if is_store else sorted(read_lines(path), key=lambda report: report.time)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
+            _prepare(connection, path)
+            yield connection
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path}: {error}. If it is damaged, move it away; a new one is made by itself.") from None
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new file; refuse one of another version."""
+    _use_write_ahead_log(connection)
+    if _version(connection) == 0:
+        with _transaction(connection):
+            if _version(connection) == 0:  # nobody was faster
+                for statement in _statements(_TABLES):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {STORE_VERSION}")
+    if (version := _version(connection)) != STORE_VERSION:
+        raise StoreError(
+            f"{path} is of version {version}; this program reads {STORE_VERSION}. Use the program that wrote it."
+        )
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    # Switching the journal needs the file for itself for a moment, and does not wait for the busy timeout.
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, one by one: executescript() would commit the transaction around it."""
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
