@@ -79,10 +79,10 @@ class NavigationConfig:
     static_obstacles: tuple[int, int] = (10, 19)
     moving_obstacles: tuple[int, int] = (6, 9)
     spacing_m: float = 4.0
-    obstacle_radius_m: tuple[float, float] = (0.75, 1.25)
+    obstacle_radius_m: tuple[float, float] = (0.9, 1.6)
     mover_radius_m: tuple[float, float] = (0.4, 0.6)
     mover_speed_m_s: tuple[float, float] = (0.5, 2.0)
-    goal_distance_m: tuple[float, float] = (8.0, 24.0)
+    goal_distance_m: tuple[float, float] = (6.0, 25.0)
     wall_margin_m: float = 2.0
     start_clearance_m: float = 1.5
     mover_clearance_m: float = 3.0
@@ -261,7 +261,7 @@ PRESETS: dict[str, NavigationConfig] = {
         static_obstacles=(7, 7),
         moving_obstacles=(0, 0),
         spacing_m=2.0,
-        goal_distance_m=(8.0, 28.0),
+        goal_distance_m=(10.0, 23.0),
     ),
     "hard": NavigationConfig(),
 }

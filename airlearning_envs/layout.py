@@ -22,8 +22,9 @@ Ids = NDArray[np.int64]
 FAR_AWAY_M = 1e6
 """Unused obstacle slots stand here, out of every ray's range."""
 
-WALL_GAP_M = 1.0
-"""Gap between a standing obstacle and the walls, wider than the drone: no pocket of the arena is closed off."""
+PASSAGE_M = 0.9
+"""Least gap between a standing obstacle and the next one or a wall, wider than the drone (0.6 m): no part of the
+arena is closed off, so every episode has a way from start to goal past all that stands."""
 
 _ATTEMPTS = 4096  # candidates for each episode before the settings are called impossible
 _BLOCK = 256  # episodes drawn at once
@@ -134,6 +135,8 @@ def _standing(config: NavigationConfig, keys: Words, start: Floats, goal: Floats
     if not most:
         return centre, size
     count = rng.integers(keys, Stream.OBSTACLE_COUNT, 0, fewest, most)
+    # Radius of the circle around each obstacle; a box reaches sqrt(2) half sides.
+    bound = size * np.where(np.arange(most) % 2 == 1, np.float32(np.sqrt(2.0)), np.float32(1.0))
     placed = np.zeros(episodes, np.int64)
     waiting = np.flatnonzero(placed < count)
     for attempt in range(_ATTEMPTS):
@@ -141,13 +144,14 @@ def _standing(config: NavigationConfig, keys: Words, start: Floats, goal: Floats
             return centre, size
         slot = placed[waiting]
         radius = size[waiting, slot]
-        reach = np.where(slot % 2 == 1, np.float32(np.sqrt(2.0)), np.float32(1.0)) * radius  # a box's corner
-        room = np.float32(config.half_m - WALL_GAP_M) - radius
+        reach = bound[waiting, slot]
+        room = np.float32(config.half_m - PASSAGE_M) - radius
         draws = rng.uniforms(keys[waiting], Stream.OBSTACLE_PLACE, np.arange(2)[:, None] + 2 * attempt)
         xy = room * (np.float32(2.0) * draws - np.float32(1.0))
         good = _apart(xy, start[:, waiting], reach + np.float32(config.start_clearance_m))
         good &= _apart(xy, goal[:, waiting], reach + np.float32(config.goal_clearance_m))
-        good &= _apart(xy[:, :, None], centre[:, waiting], np.float32(config.spacing_m)).all(axis=1)
+        spacing = np.maximum(reach[:, None] + bound[waiting] + np.float32(PASSAGE_M), np.float32(config.spacing_m))
+        good &= _apart(xy[:, :, None], centre[:, waiting], spacing).all(axis=1)
         chosen = waiting[good]
         centre[:, chosen, slot[good]] = xy[:, good]
         placed[chosen] += 1
