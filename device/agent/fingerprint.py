@@ -1,0 +1,138 @@
+"""Which device this is, from what its kernel says. None where it is unknown: nothing is invented."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+from device.agent.conditions import CPU, ROOT, look, read_number, read_text
+
+ARM_PARTS = {
+    "0xc07": "Cortex-A7",
+    "0xd03": "Cortex-A53",
+    "0xd04": "Cortex-A35",
+    "0xd05": "Cortex-A55",
+    "0xd07": "Cortex-A57",
+    "0xd08": "Cortex-A72",
+    "0xd09": "Cortex-A73",
+    "0xd0b": "Cortex-A76",
+    "0xd0c": "Neoverse-N1",
+    "0xd40": "Neoverse-V1",
+    "0xd4f": "Neoverse-V2",
+}
+"""CPU parts of implementer 0x41 (Arm) in /proc/cpuinfo, from Linux' arch/arm64/include/asm/cputype.h."""
+
+QEMU_BOGOMIPS = 125.0
+"""QEMU's generic timer runs at 62.5 MHz, so that an emulated Arm core shows this; a Pi 3's 19.2 MHz shows 38.40."""
+
+
+def fingerprint(root: Path = ROOT) -> dict[str, Any]:
+    """The DEVICE of the protocol. ``root`` is where proc, sys and etc are."""
+    cpuinfo = _cpuinfo(root)
+    emulated, virtualised, evidence = emulation(root, cpuinfo, platform.machine())
+    return {
+        "model": _model(root, cpuinfo),
+        "machine": platform.machine() or None,
+        "cores": os.cpu_count(),
+        "cpu_model": _cpu_model(cpuinfo),
+        "mhz_nominal": _mhz_nominal(root, cpuinfo),
+        "memory_total_bytes": _memory_total(root),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "os": _os_name(root),
+        "python": platform.python_version(),
+        "glibc": _glibc(),
+        "emulated": emulated,
+        "virtualised": virtualised,
+        "evidence": evidence,
+        **look(root).to_dict(),
+    }
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """First value of every key of /proc/cpuinfo."""
+    values: dict[str, str] = {}
+    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
+        key, separator, value = line.partition(":")
+        if separator:
+            values.setdefault(key.strip(), value.strip())
+    return values
+
+
+def _model(root: Path, cpuinfo: dict[str, str]) -> str | None:
+    tree = read_text(root / "proc/device-tree/model")
+    if tree:
+        return tree
+    maker, product = (read_text(root / f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name"))
+    return " ".join(filter(None, (maker, product))) or cpuinfo.get("Model")
+
+
+def _cpu_model(cpuinfo: dict[str, str]) -> str | None:
+    if cpuinfo.get("CPU implementer") == "0x41":
+        part = cpuinfo.get("CPU part", "")
+        return ARM_PARTS.get(part, f"Arm part {part}")
+    return cpuinfo.get("model name")
+
+
+def _mhz_nominal(root: Path, cpuinfo: dict[str, str]) -> float | None:
+    khz = read_number(root / CPU / "cpu0/cpufreq/cpuinfo_max_freq")
+    if khz is not None:
+        return khz / 1000.0
+    stated = re.search(r"@ ([0-9.]+)GHz", cpuinfo.get("model name", ""))  # Intel's brand string
+    return float(stated[1]) * 1000.0 if stated else None
+
+
+def _memory_total(root: Path) -> int | None:
+    found = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _os_name(root: Path) -> str | None:
+    text = read_text(root / "etc/os-release") or ""
+    found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?$', text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def _glibc() -> str | None:
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc ") or None
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def emulation(root: Path, cpuinfo: dict[str, str], machine: str) -> tuple[bool | None, bool | None, list[str]]:
+    """(emulated, virtualised, evidence): whether the processor is imitated in software, or shared by a hypervisor."""
+    evidence: list[str] = []
+    arm = machine in ("aarch64", "armv7l", "armv6l")
+    if arm and cpuinfo and "CPU implementer" not in cpuinfo:
+        return True, None, [f"the machine is {machine} but /proc/cpuinfo describes another processor: qemu-user"]
+    compatible = read_text(root / "proc/device-tree/compatible") or ""
+    if arm and _number(cpuinfo.get("BogoMIPS")) == QEMU_BOGOMIPS:
+        evidence.append("BogoMIPS 125.00 is QEMU's timer of 62.5 MHz")
+        return True, True, evidence
+    hypervisor = "hypervisor" in cpuinfo.get("flags", "").split()
+    maker = read_text(root / "sys/class/dmi/id/sys_vendor") or ""
+    clocks = read_text(root / "sys/devices/system/clocksource/clocksource0/available_clocksource") or ""
+    if "QEMU Virtual CPU" in cpuinfo.get("model name", "") or "TCG" in cpuinfo.get("model name", ""):
+        return True, True, [f"the processor calls itself {cpuinfo['model name']}"]
+    if "kvm-clock" in clocks:
+        evidence.append("the kernel offers kvm-clock: a virtual machine on this processor")
+        return False, True, evidence
+    if "linux,dummy-virt" in compatible:
+        return None, True, ["the device tree is QEMU's virt machine"]
+    if hypervisor:
+        evidence.append("the processor's flags name a hypervisor")
+        return None if "QEMU" in maker else False, True, evidence
+    if compatible.startswith("raspberrypi,") or (cpuinfo.get("flags") and not hypervisor):
+        evidence.append("nothing hints at a hypervisor or an emulator")
+        return False, False, evidence
+    return None, None, evidence
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,130 @@
+"""The simulator flown on the device: each decision goes through the runtime, one observation at a time, as deployed."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device.agent import conditions
+from device.agent.measure import Statistics
+from device.agent.operations import Episodes
+from device.agent.protocol import AgentError, ErrorCode
+from device.agent.serving import Serving
+
+CONFIDENCE = 0.95
+MEANS = ("flight_time_s", "distance_m", "energy_j", "episode_return")
+
+
+class TimedPilot:
+    """Decides for a batch of drones row by row, and keeps the time of each inference in ns.
+
+    A drone that has ended keeps its last observation while the rest of the batch flies on; such a row is not decided
+    again: the same observation gives the same action.
+    """
+
+    def __init__(self, serving: Serving) -> None:
+        self._decide = serving.executor.decide
+        self._seen: NDArray[np.float32] | None = None
+        self._actions: NDArray[Any] = np.zeros(0, np.int64)
+        self.times_ns: list[int] = []
+
+    def __call__(self, observations: NDArray[np.float32]) -> NDArray[Any]:
+        """Observations (E, N) float32 to actions: int64 (E,), or float32 (E, A)."""
+        if self._seen is None or self._seen.shape != observations.shape:
+            fresh = np.ones(len(observations), bool)
+        else:
+            fresh = (observations != self._seen).any(axis=1)
+        decided, clock = [], time.perf_counter_ns
+        rows = np.flatnonzero(fresh)
+        for row in rows:
+            observation = np.ascontiguousarray(observations[row : row + 1])
+            start = clock()
+            action = self._decide(observation)
+            self.times_ns.append(clock() - start)
+            decided.append(action)
+        if len(rows) == len(observations):
+            self._actions = np.asarray(decided)
+        elif decided:
+            self._actions[rows] = decided
+        self._seen = observations.copy()
+        return self._actions.copy()
+
+
+def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """What the ``episodes`` operation replies.
+
+    Raises:
+        AgentError: the simulator is not installed, or a setting is not known to it.
+        SpecError: the settings make another observation than the policy's; names the field.
+    """
+    try:
+        from airlearning_envs.config import preset
+        from airlearning_envs.core import ACTION_NAMES, observation_fields
+        from airlearning_envs.errors import SettingsError
+        from airlearning_envs.flights import FlightResults, fly
+    except ImportError as error:
+        raise AgentError(
+            ErrorCode.UNAVAILABLE, f"the simulator is not on this device ({error}).", "Deploy again."
+        ) from error
+    try:
+        config = preset(request.preset).with_settings(request.settings)
+    except (SettingsError, OverflowError) as error:
+        raise AgentError(ErrorCode.BAD_FIELD, str(error), 'Type {"op": "help"} for an example.') from error
+    spec = serving.bundle.spec
+    spec.check_observation(observation_fields(config))
+    if spec.output_size != (len(ACTION_NAMES) if spec.is_discrete else 3):
+        raise AgentError(
+            ErrorCode.SPEC,
+            f"policy {spec.name!r} has {spec.output_size} outputs; the simulator takes one of {len(ACTION_NAMES)} "
+            "actions, or 3 continuous commands.",
+            "Load a policy of the navigation task.",
+        )
+    pilot = TimedPilot(serving)
+    begin, before = time.perf_counter(), conditions.look()
+    results: FlightResults = fly(config, pilot, request.episodes, request.seed, request.batch, progress)
+    after, wall = conditions.look(), time.perf_counter() - begin
+    serving.decisions += len(pilot.times_ns)
+    reasons = conditions.invalid_reasons([before, after])
+    return {
+        "loaded": serving.to_dict(),
+        "preset": request.preset,
+        "settings": dict(request.settings),
+        "episodes": request.episodes,
+        "seed": request.seed,
+        "batch": request.batch,
+        "success": {
+            "count": int(results.success.sum()),
+            "rate": results.success_rate(),
+            "interval": list(results.interval()),
+            "confidence": CONFIDENCE,
+        },
+        "causes": results.causes(),
+        "mean": _means(results, np.ones(request.episodes, bool)),
+        "mean_of_successes": _means(results, results.success),
+        "success_bits": base64.b64encode(np.packbits(results.success).tobytes()).decode(),
+        "decisions": len(pilot.times_ns),
+        "decision_ns": Statistics.of(sorted(pilot.times_ns)).to_dict(),
+        "wall_s": round(wall, 3),
+        "throttled_before": _throttle(before),
+        "throttled_after": _throttle(after),
+        "valid": not reasons,
+        "invalid_reasons": reasons,
+    }
+
+
+def _throttle(look: conditions.Conditions) -> dict[str, Any] | None:
+    return None if look.throttled is None else look.throttled.to_dict()
+
+
+def _means(results: Any, mask: NDArray[np.bool_]) -> dict[str, float | None]:
+    arrays = dataclasses.asdict(results)
+    return {
+        name.removeprefix("episode_"): float(arrays[name][mask].mean(dtype=np.float64)) if mask.any() else None
+        for name in MEANS
+    }

@@ -1,0 +1,205 @@
+"""Loading: hash, spec, golden vectors, and only then is an artifact served."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from device.agent import memory
+from device.agent.memory import MemoryLog
+from device.agent.operations import Load
+from device.agent.protocol import AgentError, ErrorCode
+from device.agent.runtimes import (
+    DISTRIBUTIONS,
+    Executor,
+    import_runtime,
+    imported_runtime,
+    installed_runtimes,
+    open_artifact,
+)
+from device.agent.serving import ColdTimes, GoldenCheck, Serving
+from policy.bundle import DEVICE_FILES, Bundle
+from policy.errors import BundleError
+from policy.manifest import ArtifactEntry
+from policy.network import choose_actions
+from policy.spec import PolicySpec, RuntimeName
+
+NAVIGATION_IDS = ("AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0")
+"""Environments whose simulator ships to the device and feeds the policy there."""
+
+
+def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
+    """Verify an artifact on this device and return it ready to serve.
+
+    Args:
+        path: the bundle.
+        request: precision, runtime, threads.
+        threads: of the runtime where the request names none.
+        log: gets the memory before and after.
+
+    Raises:
+        BundleError: something of the bundle is missing, damaged or tampered with.
+        SpecError: the policy was trained on another observation than this device's simulator feeds; names the field.
+        AgentError: the runtime is missing or refuses the artifact, or a golden vector differs.
+    """
+    begin, in_use = time.perf_counter_ns(), imported_runtime()
+    bundle = Bundle.load(path, DEVICE_FILES)
+    check_simulator(bundle.spec)
+    runtime, entry = choose(bundle, request, in_use)
+    if not (bundle.path / entry.file).exists():
+        raise BundleError(f"{bundle.path / entry.file} is listed but not on this device.", "Deploy this precision.")
+    expected = bundle.expected_outputs(entry)
+    golden = bundle.golden()
+    observations = [np.ascontiguousarray(row[None]) for row in golden.observations]
+    verified = time.perf_counter_ns()
+
+    import_runtime(runtime)
+    imported = time.perf_counter_ns()
+    gc.collect()
+    memory.give_back_free_heap()
+    log.before_load = memory.read().now
+    log.loads += 1
+
+    built_from = time.perf_counter_ns()
+    count = request.threads or threads
+    executor = open_artifact(runtime, bundle.path / entry.file, bundle.spec, count)
+    built = time.perf_counter_ns()
+    executor.decide(observations[0])
+    first = time.perf_counter_ns()
+    check = check_golden(bundle.spec, entry, executor, observations, expected, golden.actions, runtime)
+    end = time.perf_counter_ns()
+    memory.give_back_free_heap()
+    log.after_load, log.running_peak, log.peak_reset = memory.read().now, None, False
+    return Serving(
+        bundle=bundle,
+        entry=entry,
+        runtime=runtime,
+        runtime_version=installed_runtimes()[runtime],
+        threads=count,
+        executor=executor,
+        golden=check,
+        cold=ColdTimes(
+            import_ns=0 if in_use else imported - verified,
+            verify_ns=verified - begin,
+            build_ns=built - built_from,
+            first_ns=first - built,
+            golden_ns=end - first,
+            total_ns=end - begin,
+        ),
+        observations=observations,
+    )
+
+
+def check_simulator(spec: PolicySpec) -> None:
+    """Refuse a navigation policy that was trained on another observation than the simulator here feeds.
+
+    Raises:
+        SpecError: names the field that differs.
+    """
+    if spec.environment.id in NAVIGATION_IDS:
+        from airlearning_envs.core import OBSERVATION_FIELDS  # only where it is needed: it costs import time
+
+        spec.check_observation(OBSERVATION_FIELDS)
+
+
+def choose(bundle: Bundle, request: Load, in_use: RuntimeName | None) -> tuple[RuntimeName, ArtifactEntry]:
+    """The runtime and the artifact that a request means.
+
+    Raises:
+        AgentError: the runtime is not installed, or another one is in use in this process.
+        BundleError: the bundle has no such artifact; says which there are and what to type.
+    """
+    installed = tuple(installed_runtimes())
+    if not installed:
+        raise AgentError(
+            ErrorCode.UNAVAILABLE,
+            f"no inference runtime is installed here; known are {', '.join(name.value for name in RuntimeName)}.",
+            f"Type: pip install {DISTRIBUTIONS[RuntimeName.LITERT]}",
+        )
+    if request.runtime is not None and request.runtime not in installed:
+        raise AgentError(
+            ErrorCode.UNAVAILABLE,
+            f"the runtime {request.runtime.value} is not installed here; "
+            f"installed are: {', '.join(name.value for name in installed)}.",
+            f"Type: pip install {DISTRIBUTIONS[request.runtime]}",
+        )
+    if in_use is not None and request.runtime not in (None, in_use):
+        raise AgentError(
+            ErrorCode.UNAVAILABLE,
+            f"this agent already runs on {in_use.value}, and a process uses one runtime, so that what is measured is "
+            "that runtime's alone.",
+            'Type {"op": "bye"} and start a new agent for the other runtime.',
+        )
+    wanted = request.runtime or in_use
+    candidates = (wanted,) if wanted else installed
+    for name in candidates[:-1]:
+        try:
+            return name, bundle.artifact(request.precision, name.artifact_format)
+        except BundleError:
+            continue
+    return candidates[-1], bundle.artifact(request.precision, candidates[-1].artifact_format)
+
+
+def check_golden(
+    spec: PolicySpec,
+    entry: ArtifactEntry,
+    executor: Executor,
+    observations: list[Any],
+    expected: np.ndarray,
+    float_actions: np.ndarray,
+    runtime: RuntimeName,
+) -> GoldenCheck:
+    """Execute every golden vector and compare it with the numpy reference of this precision.
+
+    Args:
+        observations: each float32 (1, N).
+        expected: (n, A) outputs of the reference.
+        float_actions: (n,) or (n, A) actions of the float policy.
+
+    Raises:
+        AgentError: GOLDEN: names the vector, what was computed and what was expected.
+    """
+    outputs = np.empty_like(expected)
+    actions = []
+    for index, observation in enumerate(observations):
+        actions.append(executor.decide(observation))
+        outputs[index] = executor.outputs()
+    own, reference = choose_actions(spec, outputs), choose_actions(spec, expected)
+    finite = np.isfinite(outputs).all(axis=1)
+    errors = np.where(finite, np.abs(outputs.astype(np.float64) - expected).max(axis=1), np.inf)
+    worst = int(errors.argmax())
+    if errors[worst] > entry.tolerance:
+        computed = f"an error of {errors[worst]:.3g}" if finite[worst] else "NaN or infinity"
+        raise AgentError(
+            ErrorCode.GOLDEN,
+            f"{entry.file} computes wrongly in {runtime.value} on this device: golden vector {worst} has {computed}, "
+            f"allowed is {entry.tolerance:.3g}. {int((errors > entry.tolerance).sum())} of {len(errors)} vectors fail.",
+            "Load another runtime or precision, or convert the policy again.",
+        )
+    chosen = np.asarray(actions)
+    if not np.array_equal(chosen, own):
+        wrong = int(np.flatnonzero((chosen != own).reshape(len(own), -1).any(axis=1))[0])
+        raise AgentError(
+            ErrorCode.GOLDEN,
+            f"{entry.file} chooses wrongly in {runtime.value} on this device: on golden vector {wrong} its action is "
+            f"{chosen[wrong].tolist()}, but its own outputs say {own[wrong].tolist()}.",
+            "Load another runtime or precision, or convert the policy again.",
+        )
+
+    def agreement(others: np.ndarray) -> float:
+        if spec.is_discrete:
+            return float((chosen == others).mean())
+        return float((np.abs(chosen.astype(np.float64) - others) <= entry.tolerance).all(axis=1).mean())
+
+    return GoldenCheck(
+        vectors=len(errors),
+        max_error=float(errors[worst]),
+        max_error_steps=None if not entry.output_step else float(errors[worst] / entry.output_step),
+        tolerance=entry.tolerance,
+        action_agreement=agreement(reference),
+        fp32_agreement=agreement(float_actions),
+    )

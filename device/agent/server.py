@@ -1,0 +1,314 @@
+"""The agent: takes one line, answers one line. Whatever a line asks, the answer is a reply and the agent lives on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from device.agent import AGENT_VERSION, conditions, loading, measure, memory
+from device.agent.fingerprint import fingerprint
+from device.agent.measure import Statistics
+from device.agent.memory import MemoryLog
+from device.agent.operations import (
+    Act,
+    Bye,
+    Episodes,
+    Hello,
+    Help,
+    Latency,
+    Load,
+    Memory,
+    Request,
+    TimedPath,
+    help_reply,
+    parse_request,
+)
+from device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, encode, parse_json, request_id
+from device.agent.runtimes import installed_runtimes
+from device.agent.serving import Serving
+from policy.bundle import SPEC_FILE
+from policy.errors import BundleError, PolicyError, SpecError
+from policy.manifest import MANIFEST_FILE, Manifest
+from policy.spec import PolicySpec
+
+PROGRESS_INTERVAL_NS = 500_000_000
+
+
+class Agent:
+    """Holds what is served and answers requests.
+
+    Args:
+        bundle: the bundle's folder; it is read when a request needs it.
+        threads: threads of the runtime where a load request names none.
+        emit: writes a line before the reply (progress).
+    """
+
+    def __init__(self, bundle: Path, threads: int = 1, emit: Callable[[bytes], None] = lambda line: None) -> None:
+        self._path, self._threads, self._emit = bundle, threads, emit
+        self._serving: Serving | None = None
+        self._memory = MemoryLog(baseline=memory.read().now)
+        self._next_progress = 0
+        self._ready_ns: int | None = None
+        self.ended = False
+
+    def ready(self) -> None:
+        """The first request is about to be read: remember how long starting took."""
+        self._ready_ns = since_process_start_ns()
+
+    def handle(self, line: bytes) -> bytes:
+        """Answer one request line with one reply line; never raises an Exception."""
+        name: str | None = None
+        identity: dict[str, Any] = {}
+        try:
+            data = parse_json(line)
+            name = data["op"] if isinstance(data.get("op"), str) else None
+            if "id" in data:
+                identity = {"id": request_id(data)}
+            body = self.answer(parse_request(data))
+            return encode({"ok": True, "op": name, **identity, **body})
+        except Exception as error:
+            return encode({"ok": False, "op": name and name[:60], **identity, "error": error_reply(error)})
+
+    def answer(self, request: Request) -> dict[str, Any]:
+        """The body of the reply to a valid request.
+
+        Raises:
+            PolicyError: the request is refused.
+        """
+        match request:
+            case Help():
+                return help_reply()
+            case Hello():
+                return self._hello()
+            case Load():
+                return self._load(request)
+            case Latency():
+                return self._latency(request, self._served())
+            case Memory():
+                return self._measure_memory(request, self._served())
+            case Episodes():
+                from device.agent.flights import fly_episodes  # the simulator costs import time
+
+                return fly_episodes(self._served(), request, self._progress("episodes"))
+            case Act():
+                return self._act(request, self._served())
+            case Bye():
+                self.ended = True
+                return {"decisions": 0 if self._serving is None else self._serving.decisions}
+
+    def _served(self) -> Serving:
+        if self._serving is None:
+            raise AgentError(
+                ErrorCode.NOT_LOADED,
+                "nothing is loaded yet; load an artifact first.",
+                'Type {"op": "load", "precision": "int8"}',
+            )
+        return self._serving
+
+    def _hello(self) -> dict[str, Any]:
+        runtimes = installed_runtimes()
+        bundle, bundle_error = None, None
+        try:
+            bundle = describe_bundle(self._path)
+        except PolicyError as error:
+            bundle_error = error_reply(error)
+        return {
+            "protocol": PROTOCOL_VERSION,
+            "agent": {"version": AGENT_VERSION, "pid": os.getpid(), "ready_ns": self._ready_ns},
+            "device": fingerprint(),
+            "runtimes": {name.value: version for name, version in runtimes.items()},
+            "preferred_runtime": next((name.value for name in runtimes), None),
+            "simulator": importlib.util.find_spec("airlearning_envs.flights") is not None,
+            "bundle": bundle,
+            "bundle_error": bundle_error,
+            "loaded": None if self._serving is None else self._serving.to_dict(),
+        }
+
+    def _load(self, request: Load) -> dict[str, Any]:
+        # What was served goes on being served unless everything about the new artifact is right.
+        decisions = 0 if self._serving is None else self._serving.decisions
+        serving = loading.load(self._path, request, self._threads, self._memory)
+        serving.decisions = decisions
+        self._serving = serving
+        return {
+            "loaded": serving.to_dict(),
+            "golden": vars(serving.golden),
+            "memory": self._memory.to_dict(),
+            "cold": vars(serving.cold),
+        }
+
+    def _latency(self, request: Latency, serving: Serving) -> dict[str, Any]:
+        call: Callable[[Any], object]
+        inputs: list[Any]
+        if request.path is TimedPath.RUNTIME:
+            call, inputs = serving.executor.decide, serving.observations
+        else:
+            call = self.handle
+            inputs = [
+                json.dumps({"op": "act", "observation": row[0].tolist(), "outputs": False}).encode()
+                for row in serving.observations
+            ]
+        looks = [conditions.look()]
+        progress = self._progress("latency")
+
+        def between(done: int) -> None:
+            looks.append(conditions.look())
+            progress(done, request.runs)
+
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        times = measure.time_calls(call, inputs, request.warmup, request.runs, between)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        looks.append(conditions.look())
+        if request.path is TimedPath.RUNTIME:
+            serving.decisions += request.warmup + request.runs
+        times.sort()
+        reasons = conditions.invalid_reasons(looks)
+        return {
+            "loaded": serving.to_dict(),
+            "path": request.path.value,
+            "warmup": request.warmup,
+            "cold_first_ns": serving.cold.first_ns,
+            "load_ns": serving.cold.total_ns,
+            **Statistics.of(times).to_dict(),
+            "samples_ns": measure.thin(times),
+            "timer": measure.timer_overhead(),
+            "before": looks[0].to_dict(),
+            "after": looks[-1].to_dict(),
+            "context_switches": {
+                "voluntary": used.ru_nvcsw - usage.ru_nvcsw,
+                "involuntary": used.ru_nivcsw - usage.ru_nivcsw,
+            },
+            "page_faults": {"minor": used.ru_minflt - usage.ru_minflt, "major": used.ru_majflt - usage.ru_majflt},
+            "valid": not reasons,
+            "invalid_reasons": reasons,
+            "notes": notes(looks),
+        }
+
+    def _measure_memory(self, request: Memory, serving: Serving) -> dict[str, Any]:
+        rows = serving.observations
+        self._memory.start_running()
+        for index in range(request.runs):
+            serving.executor.decide(rows[index % len(rows)])
+        self._memory.end_running()
+        serving.decisions += request.runs
+        return {
+            "loaded": serving.to_dict(),
+            "memory": self._memory.to_dict(),
+            "artifact_bytes": serving.entry.record.size,
+            "runs": request.runs,
+        }
+
+    def _act(self, request: Act, serving: Serving) -> dict[str, Any]:
+        begin = time.perf_counter_ns()
+        if (request.observation is None) == (request.observations is None):
+            raise AgentError(
+                ErrorCode.BAD_FIELD if request.observation else ErrorCode.MISSING_FIELD,
+                'act takes either "observation" (one list of numbers) or "observations" (a list of them).',
+                f'For example: {{"op": "act", "observation": {serving.example(4)}}}',
+            )
+        if request.observation is not None:
+            rows = [serving.read_observation(request.observation)]
+        else:
+            listed = enumerate(request.observations or ())
+            rows = [serving.read_observation(row, f"observations[{index}]") for index, row in listed]
+        actions, outputs, times = [], [], []
+        for row in rows:
+            start = time.perf_counter_ns()
+            action = serving.executor.decide(row)
+            times.append(time.perf_counter_ns() - start)
+            actions.append(action if isinstance(action, int) else action.tolist())
+            if request.outputs:
+                outputs.append(serving.executor.outputs().tolist())
+        serving.decisions += len(rows)
+        single = request.observation is not None
+        reply: dict[str, Any] = {"action": actions[0]} if single else {"actions": actions}
+        if request.outputs:
+            reply["outputs"] = outputs[0] if single else outputs
+        reply["inference_ns"] = times[0] if single else times
+        reply["request_ns"] = time.perf_counter_ns() - begin
+        return reply
+
+    def _progress(self, operation: str) -> Callable[[int, int], None]:
+        def progress(done: int, total: int) -> None:
+            now = time.monotonic_ns()
+            if now >= self._next_progress:
+                self._next_progress = now + PROGRESS_INTERVAL_NS
+                self._emit(encode({"progress": {"op": operation, "done": done, "total": total}}))
+
+        return progress
+
+
+def describe_bundle(path: Path) -> dict[str, Any]:
+    """What the bundle says of itself; hashes are verified when something is loaded from it.
+
+    Raises:
+        BundleError: the manifest or the spec is missing or unreadable.
+    """
+    try:
+        manifest = Manifest.from_json((path / MANIFEST_FILE).read_bytes(), path / MANIFEST_FILE)
+        spec = PolicySpec.from_json((path / SPEC_FILE).read_bytes())
+    except OSError as error:
+        raise BundleError(f"{error.filename} cannot be read: {error.strerror}.", "Start with --bundle PATH.") from error
+    present = [entry for name, entry in sorted(manifest.artifacts.items()) if (path / name).exists()]
+    return {
+        "path": str(path),
+        "policy": spec.name,
+        "observation_size": spec.observation_size,
+        "output_size": spec.output_size,
+        "discrete": spec.is_discrete,
+        "control_period_s": spec.control_period_s,
+        "environment": spec.environment.id,
+        "precisions": sorted({entry.precision.value for entry in present}),
+        "artifacts": [
+            {
+                "file": entry.file,
+                "precision": entry.precision.value,
+                "format": entry.format.value,
+                "bytes": entry.record.size,
+            }
+            for entry in present
+        ],
+    }
+
+
+def error_reply(error: Exception) -> dict[str, str]:
+    """The "error" of a reply. What nobody foresaw is logged with its place and reported as internal."""
+    if isinstance(error, AgentError):
+        return {"code": error.code.value, "message": error.message, "next": error.next_step}
+    if isinstance(error, PolicyError):
+        code = {SpecError: ErrorCode.SPEC, BundleError: ErrorCode.BUNDLE}.get(type(error), ErrorCode.BAD_REQUEST)
+        message = str(error).removesuffix(error.next_step).rstrip()
+        return {"code": code.value, "message": message, "next": error.next_step or "Deploy again."}
+    traceback.print_exception(error, file=sys.stderr)
+    message = f"{type(error).__name__}: {error}"[:500]
+    return {"code": ErrorCode.INTERNAL.value, "message": message, "next": "See the agent's log (stderr)."}
+
+
+def notes(looks: list[conditions.Conditions]) -> list[str]:
+    """What a reader of the figures should know although it does not make them invalid."""
+    said = []
+    if looks[0].throttled is not None and looks[0].throttled.occurred:
+        said.append(f"since boot, before this measurement: {', '.join(looks[0].throttled.occurred)}")
+    if looks[0].governor not in (None, "performance"):
+        said.append(f"the clock is governed by {looks[0].governor!r}, so the first runs may be slower")
+    if (looks[0].load_1min or 0.0) > (os.cpu_count() or 1):
+        said.append(f"other work kept the cores busy: load average {looks[0].load_1min}")
+    return said
+
+
+def since_process_start_ns() -> int | None:
+    """Time since this process began, ns, to the kernel's tick (10 ms); None where /proc does not say."""
+    try:
+        # Field 22 of /proc/self/stat, in ticks since boot; the name before it may hold spaces and parentheses.
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
