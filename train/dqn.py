@@ -74,10 +74,11 @@ class DQNSettings:
     """Rewards are multiplied by this before learning, so that returns are of order one."""
 
     def __post_init__(self) -> None:
-        if self.replay_capacity < self.environments * (self.rollout_steps + self.n_step):
+        smallest = self.environments * (self.rollout_steps + self.n_step)
+        if self.replay_capacity < smallest:
             raise ValueError(
-                f"replay_capacity {self.replay_capacity} does not hold one rollout of {self.environments} environments; "
-                f"take at least {self.environments * (self.rollout_steps + self.n_step)}."
+                f"replay_capacity {self.replay_capacity} does not hold a rollout of {self.environments} environments; "
+                f"take at least {smallest}."
             )
 
 

@@ -35,12 +35,12 @@ class GymnasiumEpisodes:
             vector_kwargs={"autoreset_mode": AutoresetMode.DISABLED},
             **options,
         )
-        self._observation = np.zeros((environments, 1), np.float32)
 
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
         """Begin the masked episodes; see ``train.episodes.Episodes``."""
         seeds = [self._episode_seed(int(number)) if new else 0 for number, new in zip(episode_ids, mask, strict=True)]
-        observation, _ = self._vector.reset(seed=seeds, options={"reset_mask": mask.copy()})
+        # A list of seeds is what the vector environment takes; its base class is annotated for one seed only.
+        observation, _ = self._vector.reset(seed=seeds, options={"reset_mask": mask.copy()})  # type: ignore[arg-type]
         return self._flat(observation)
 
     def step(self, actions: NDArray[np.int64]) -> StepResult:
@@ -75,6 +75,10 @@ def gymnasium_task(environment_id: str, options: Mapping[str, Any]) -> Task:
         raise TaskError(
             f"--task {environment_id} has the spaces {inputs} and {outputs}; training takes a Box observation "
             "and Discrete actions. Choose another task, for example CartPole-v1."
+        )
+    if outputs.start != 0:
+        raise TaskError(
+            f"--task {environment_id} numbers its actions from {outputs.start}; training takes them from 0."
         )
     size = int(np.prod(inputs.shape))
 

@@ -21,7 +21,7 @@ class CurveLog:
 
     def __init__(self, folder: Path, resume_from: int | None = None) -> None:
         """Open the logs; with ``resume_from``, keep the rows up to that step and drop what came after it."""
-        from tensorboard.summary import Writer
+        from tensorboard.summary import Writer  # type: ignore[import-untyped]
 
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / CURVE_FILE

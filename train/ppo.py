@@ -388,7 +388,8 @@ def learn(
 ) -> NDArray[np.float32]:
     """Run the compiled update on the learner; its metrics (minibatches, 7)."""
     state = {"policy": learner.policy, "value": learner.value, **learner.moments}
-    state, metrics = update(state, batch, order, np.float32(learner.updates), np.float32(rate), np.float32(bonus))
+    arguments = (state, batch, order, np.float32(learner.updates), np.float32(rate), np.float32(bonus))
+    state, metrics = update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
     arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), state)
     learner.policy, learner.value = arrays.pop("policy"), arrays.pop("value")
     learner.moments = arrays

@@ -253,8 +253,8 @@ class Run:
         kept = self.request.training_folder / "checkpoint.safetensors"
         good = f"The last good checkpoint is {kept}" if kept.exists() else "No checkpoint had been written yet"
         raise DivergenceError(
-            f"{names[which]} became {metrics[update, which]} at step {step:,}, update {update + 1} of {len(metrics)} of "
-            f"this iteration. {good}. Lower the learning rate (--set learning_rate=...) and train again."
+            f"{names[which]} became {metrics[update, which]} at step {step:,}, in update {update + 1} of the "
+            f"{len(metrics)} made now. {good}. Lower the learning rate (--set learning_rate=…) and train again."
         )
 
 

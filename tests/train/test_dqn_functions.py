@@ -1,0 +1,115 @@
+"""DQN's pure functions and its replay against numbers worked by hand."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from train import dqn
+from train.dqn import DQNSettings
+from train.episodes import Transition
+from train.replay import Replay, n_step_returns
+
+
+def test_double_targets_by_hand() -> None:
+    # Row 0: the online network prefers action 1, which the target network values 10: 1 + 0.9·10 = 10 (not 1 + 0.9·20).
+    # Row 1: terminated, so the factor is 0 and only the reward is left.
+    targets = dqn.td_targets(
+        tf.constant([1.0, 5.0]),
+        tf.constant([0.9, 0.0]),
+        tf.constant([[2.0, 3.0], [1.0, 0.0]]),
+        tf.constant([[20.0, 10.0], [7.0, 7.0]]),
+    )
+    np.testing.assert_allclose(targets, [10.0, 5.0])
+
+
+def test_n_step_returns_by_hand() -> None:
+    # γ = 0.5; columns: an unbroken episode, one that terminates at its 2nd step, one cut by time at its 2nd,
+    # one that terminates at once.
+    rewards = np.array([[1, 1, 1, 1], [2, 2, 2, 2], [4, 4, 4, 4]], np.float32)
+    done = np.array([[0, 0, 0, 1], [0, 1, 1, 0], [0, 0, 0, 0]], bool)
+    terminated = np.array([[0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0]], bool)
+    returns, factors = n_step_returns(rewards, done, terminated, 0.5)
+    # 1 + ½·2 + ¼·4 = 3;  1 + ½·2 = 2;  2;  1
+    np.testing.assert_array_equal(returns, np.array([3, 2, 2, 1], np.float32))
+    # γ³;  0, since it terminated;  γ², since a time limit is bootstrapped;  0
+    np.testing.assert_array_equal(factors, np.array([0.125, 0, 0.25, 0], np.float32))
+
+
+def test_huber_by_hand() -> None:
+    np.testing.assert_allclose(dqn.huber(tf.constant([0.5, -1.0, 3.0]), 1.0), [0.125, 0.5, 2.5])
+    np.testing.assert_allclose(dqn.huber(tf.constant([3.0]), 2.0), [4.0])  # 2 · (3 − 1)
+
+
+def test_exploration_falls_linearly_then_stays() -> None:
+    settings = DQNSettings(epsilon_first=1.0, epsilon_last=0.1, exploration=0.5)
+    assert [dqn.exploration_rate(settings, share) for share in (0, 0.25, 0.5, 1.0)] == pytest.approx([1, 0.55, 0.1, 0.1])
+
+
+def test_epsilon_greedy_is_greedy_or_uniform() -> None:
+    values = np.tile(np.array([0.0, 2.0, 1.0], np.float32), (3000, 1))
+    assert (dqn.explore(np.random.default_rng(0), values, 0.0) == 1).all()
+    counts = np.bincount(dqn.explore(np.random.default_rng(0), values, 1.0), minlength=3)
+    assert (np.abs(counts - 1000) < 110).all()  # 4 standard deviations of a uniform draw are 103
+
+
+def filled(steps: int, capacity: int) -> Replay:
+    """Two environments; environment 1 ends its episode at every third step. Observation = [time, environment]."""
+    replay = Replay(capacity, environments=2, size=2)
+    for time in range(steps):
+        now = np.array([[time, 0], [time, 1]], np.float32)
+        done = np.array([False, time % 3 == 2])
+        transition = Transition(now, np.array([time, time], np.float32), done, done, now + np.array([0.5, 0], np.float32))
+        replay.add(now, np.array([time % 5, 4]), transition)
+    return replay
+
+
+def test_drawn_rows_belong_together_also_when_the_ring_has_wrapped() -> None:
+    replay = filled(steps=25, capacity=20)  # 10 slots: times 15 … 24 are left
+    assert len(replay) == 20
+    rows = replay.sample(np.random.default_rng(0), 500, n_step=3)
+    times = rows.observations[:, 0]
+    assert times.min() == 15  # the oldest that is left
+    assert times.max() == 22  # the last that has two followers
+    np.testing.assert_array_equal(rows.rewards, np.stack([times, times + 1, times + 2]))
+    np.testing.assert_array_equal(rows.actions, np.where(rows.observations[:, 1] == 0, times % 5, 4))
+    # What follows: two steps later in environment 0; at the end of the episode in environment 1.
+    last = np.where(rows.observations[:, 1] == 0, times + 2, np.minimum(times + 2, times + 2 - times % 3))
+    np.testing.assert_array_equal(rows.next_observations[:, 0], last + 0.5)
+
+
+def test_a_restored_replay_draws_the_same() -> None:
+    replay, copy = filled(25, 20), Replay(20, 2, 2)
+    copy.restore({name: array.copy() for name, array in replay.state().items()})
+    one, other = (r.sample(np.random.default_rng(1), 50, 2) for r in (replay, copy))
+    np.testing.assert_array_equal(one.observations, other.observations)
+    np.testing.assert_array_equal(one.next_observations, other.next_observations)
+    assert len(copy) == len(replay)
+
+
+def test_a_replay_too_small_for_one_rollout_is_refused() -> None:
+    with pytest.raises(ValueError, match="take at least 1216"):
+        DQNSettings(replay_capacity=1000)
+
+
+def test_the_target_network_is_renewed_every_period_and_only_then() -> None:
+    settings = DQNSettings(target_period=3, updates=2, minibatch=4)
+    generator = np.random.default_rng(0)
+    learner = dqn.Learner.fresh(generator, 2, (4,), 3)
+    update = dqn.make_update(settings)
+    shape = (2, 4)
+    batches = {
+        "observation": generator.normal(size=(*shape, 2)).astype(np.float32),
+        "action": generator.integers(3, size=shape).astype(np.int32),
+        "return": np.ones(shape, np.float32),
+        "discount": np.full(shape, 0.9, np.float32),
+        "next_observation": generator.normal(size=(*shape, 2)).astype(np.float32),
+    }
+    first = learner.target["head/bias"].copy()
+    dqn.learn(update, learner, batches, 1e-2)  # updates 1 and 2
+    np.testing.assert_array_equal(learner.target["head/bias"], first)
+    assert not np.array_equal(learner.online["head/bias"], first)
+    dqn.learn(update, learner, batches, 1e-2)  # update 3 renews, update 4 moves on
+    assert not np.array_equal(learner.target["head/bias"], first)
+    assert not np.array_equal(learner.target["head/bias"], learner.online["head/bias"])
+    dqn.learn(update, learner, batches, 1e-2)  # update 6 is the last one and renews
+    np.testing.assert_array_equal(learner.target["head/bias"], learner.online["head/bias"])
