@@ -1,0 +1,167 @@
+"""The host's end of ``on_device.helper``: start it on the device, keep it alive, turn its errors into ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from device.host.connection import Connection
+from device.host.errors import (
+    DeviceFullError,
+    DeviceLockedError,
+    HostError,
+    ReleaseError,
+    RemoteCommandError,
+    VerificationError,
+)
+from device.host.on_device import helper as helper_module
+from device.host.on_device import store as store_module
+from device.host.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
+
+HEARTBEAT_S = 5.0
+SILENCE_S = 30.0  # the device gives the lock back when it hears nothing for so long
+STEP_TIMEOUT_S = 120.0
+# Reads exactly as many bytes as the first line says and runs them; the host then waits for the greeting.
+_BOOTSTRAP = 'import sys;b=sys.stdin.buffer;exec(compile(b.read(int(b.readline())),"quarl-helper","exec"))'
+
+
+class HelperSession:
+    """A running helper on the device."""
+
+    def __init__(self, connection: Connection, process: RemoteProcess) -> None:
+        self._connection = connection
+        self._process = process
+        self._closed = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._heart.start()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(HEARTBEAT_S):
+            try:
+                self._process.send(b"\n")
+            except HostError:
+                return  # the next request will say so
+
+    def call(
+        self,
+        op: str,
+        *,
+        timeout: float = STEP_TIMEOUT_S,
+        progress: Callable[[int, int], None] | None = None,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """One request to the helper and its reply.
+
+        Raises:
+            HostError: the subclass says what went wrong on the device.
+        """
+        doing = f"the device worked on `{op}`"
+        try:
+            self._process.send(json.dumps({"op": op, **fields}).encode() + b"\n")
+            while True:
+                reply = json.loads(self._process.read_line(timeout))
+                if "progress" not in reply:
+                    break
+                if progress is not None:
+                    progress(reply["progress"]["done"], reply["progress"]["total"])
+        except LineTimeoutError:
+            raise self._connection.lost(f"{doing} (no answer within {timeout:g} s)") from None
+        except EndOfOutputError:
+            if not self._connection.alive:
+                raise self._connection.lost(doing) from None
+            tail = " / ".join(self._process.stderr_lines(3)) or "it said nothing"
+            raise RemoteCommandError(
+                f"The helper on {self._connection.name} ended while {doing}: {tail}.",
+                "Run the command again; what was half done is discarded.",
+            ) from None
+        except ValueError:
+            raise RemoteCommandError(f"The helper on {self._connection.name} answered with nonsense.") from None
+        if not reply.get("ok"):
+            raise _error(self._connection.name, reply.get("error", {}))
+        return dict(reply)
+
+    def close(self) -> None:
+        """Hang up; the helper discards what was not published and gives the lock back."""
+        self._closed.set()
+        self._process.close_input()
+        self._process.wait(5.0)
+        self._process.close()
+        self._heart.join(1.0)
+
+
+def _error(device: str, error: Mapping[str, Any]) -> HostError:
+    code, message = error.get("code"), error.get("message", "no reason given")
+    if code == "locked":
+        holder = error.get("holder") or {}
+        who = f"{holder.get('user', 'somebody')}@{holder.get('host', 'unknown')} (pid {holder.get('pid', '?')})"
+        return DeviceLockedError(
+            f"{device} is being deployed to by {who}, policy {holder.get('policy', '?')}, "
+            f"since {holder.get('since', '?')}. Nothing was changed.",
+            "Wait for it to end, or add --wait 120.",
+        )
+    if code == "no-space":
+        free = error.get("free_bytes", 0) / 1e6
+        return DeviceFullError(
+            f"The disk of {device} is full ({free:.1f} MB free): {message}. What was written is removed.",
+            "Make room on the device (`df -h ~`, `du -sh ~/*`), then run the same command again.",
+        )
+    if code == "verify":
+        return VerificationError(
+            f"What arrived on {device} is not what was sent: {message}. It was removed.",
+            "Run the command again; if it happens twice, test the device's disk and memory.",
+        )
+    if code == "release":
+        return ReleaseError(f"On {device} {message}.", "python -m device.host releases shows them.")
+    return RemoteCommandError(
+        f"{device} could not do it: {message}.", "Look at the device's home folder and its rights."
+    )
+
+
+def _script(silence_s: float) -> bytes:
+    """The program for the device: its two modules as text, entered by name, then started."""
+    modules = {
+        module.__name__: Path(str(module.__file__)).read_text("utf-8") for module in (store_module, helper_module)
+    }
+    return f"""
+import sys, types
+for name, text in {modules!r}.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, name, "exec"), module.__dict__)
+module.main({silence_s!r})
+""".encode()
+
+
+@contextlib.contextmanager
+def helper(connection: Connection, python: str, *, silence_s: float = SILENCE_S) -> Iterator[HelperSession]:
+    """The helper running on the device for the length of the block.
+
+    Args:
+        connection: to the device.
+        python: the interpreter there (``probe`` knows it).
+        silence_s: seconds without a heartbeat after which the device gives up on us.
+    """
+    script = _script(silence_s)
+    process = connection.start(f"exec {python} -c '{_BOOTSTRAP}'")
+    try:
+        process.send(f"{len(script)}\n".encode() + script)
+        while True:  # a login shell's start-up files may print before the helper speaks
+            line = process.read_line(STEP_TIMEOUT_S)
+            if line.startswith(b'{"quarl-helper"'):
+                break
+    except (EndOfOutputError, LineTimeoutError):
+        if not connection.alive:
+            raise connection.lost("the helper started") from None
+        tail = " / ".join(process.stderr_lines(3)) or "it said nothing"
+        process.close()
+        raise RemoteCommandError(
+            f"{python} on {connection.name} does not start: {tail}.", "Try `python3 -V` on the device."
+        ) from None
+    session = HelperSession(connection, process)
+    try:
+        yield session
+    finally:
+        session.close()

@@ -1,0 +1,165 @@
+"""known_hosts: who is who, read strictly and written only when a person accepts a fingerprint.
+
+Two files are read: the user's own ``~/.ssh/known_hosts`` (never written here) and the project's, where
+``accept-host-key`` adds a line. The format is OpenSSH's (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"): plain,
+comma separated, wildcard and hashed names, and the markers ``@revoked`` and ``@cert-authority``.
+
+A host that is known by one kind of key and shows another kind counts as changed: whoever sits in between
+could otherwise escape by offering only a kind that was never recorded.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from device.host.places import state_folder
+
+
+class Verdict(Enum):
+    """What known_hosts says about a key that a server showed."""
+
+    KNOWN = "known"
+    UNKNOWN = "unknown"
+    CHANGED = "changed"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """A public host key: its kind (``ssh-ed25519``) and its bytes on the wire."""
+
+    kind: str
+    blob: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """``SHA256:…`` as OpenSSH prints it: base64 of the digest without padding."""
+        digest = hashlib.sha256(self.blob).digest()
+        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a known_hosts file."""
+
+    file: Path
+    line: int
+    names: str
+    key: HostKey
+    marker: str = ""
+
+    def matches(self, name: str) -> bool:
+        """Whether the line speaks of the host ``name`` (``host`` or ``[host]:port``)."""
+        if self.names.startswith("|1|"):
+            return _hashed_name_matches(self.names, name)
+        found = False
+        for pattern in self.names.split(","):
+            if pattern.startswith("!"):
+                if _pattern_matches(pattern[1:], name):
+                    return False
+            elif _pattern_matches(pattern, name):
+                found = True
+        return found
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict on one shown key, and the entries it rests on."""
+
+    verdict: Verdict
+    entries: tuple[Entry, ...] = ()
+
+
+def _pattern_matches(pattern: str, name: str) -> bool:
+    # fnmatch reads [..] as a set of characters; in known_hosts brackets are part of "[host]:port".
+    return fnmatch.fnmatchcase(name.lower(), pattern.lower().replace("[", "[[]"))
+
+
+def _hashed_name_matches(hashed: str, name: str) -> bool:
+    # |1|base64(salt)|base64(HMAC-SHA1(salt, name))
+    try:
+        _, _, salt, digest = hashed.split("|")
+        expected = base64.b64decode(digest, validate=True)
+        made = hmac.new(base64.b64decode(salt, validate=True), name.lower().encode(), hashlib.sha1).digest()
+    except (ValueError, binascii.Error):
+        return False
+    return hmac.compare_digest(made, expected)
+
+
+def read_entries(file: Path) -> list[Entry]:
+    """The lines of a known_hosts file that hold a key; a line that cannot be read accepts nobody."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    entries = []
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = line.split()
+        if not fields or fields[0].startswith("#"):
+            continue
+        marker = fields.pop(0) if fields[0].startswith("@") else ""
+        if len(fields) < 3:
+            continue
+        try:
+            blob = base64.b64decode(fields[2], validate=True)
+        except binascii.Error:
+            continue
+        entries.append(Entry(file, number, fields[0], HostKey(fields[1], blob), marker))
+    return entries
+
+
+class KnownHosts:
+    """The host keys a person has accepted, in one file we may write and others we only read."""
+
+    def __init__(self, own: Path, *others: Path) -> None:
+        self.own = own
+        self.files = (own, *others)
+
+    @classmethod
+    def of_user(cls) -> KnownHosts:
+        """The project's own file under the user's state folder, and ``~/.ssh/known_hosts``."""
+        return cls(state_folder() / "known_hosts", Path.home() / ".ssh" / "known_hosts")
+
+    def entries(self, name: str) -> tuple[Entry, ...]:
+        """The usable and the revoked entries of one host. Certificate authorities are not supported: ignored."""
+        found = [entry for file in self.files for entry in read_entries(file) if entry.matches(name)]
+        return tuple(entry for entry in found if entry.marker in ("", "@revoked"))
+
+    def kinds(self, name: str) -> list[str]:
+        """The kinds of key recorded for a host, so that the server can be asked for one of them."""
+        return list(dict.fromkeys(entry.key.kind for entry in self.entries(name) if not entry.marker))
+
+    def check(self, name: str, key: HostKey) -> Finding:
+        """Judge the key that the server ``name`` has shown."""
+        entries = self.entries(name)
+        revoked = tuple(entry for entry in entries if entry.marker and entry.key.blob == key.blob)
+        if revoked:
+            return Finding(Verdict.REVOKED, revoked)
+        accepted = tuple(entry for entry in entries if not entry.marker)
+        same = tuple(entry for entry in accepted if entry.key.blob == key.blob)
+        if same:
+            return Finding(Verdict.KNOWN, same)
+        return Finding(Verdict.CHANGED, accepted) if accepted else Finding(Verdict.UNKNOWN)
+
+    def accept(self, name: str, key: HostKey, *, replace: bool = False) -> None:
+        """Write the key into our own file, whole or not at all; ``replace`` drops our older lines of that host."""
+        self.own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        old = self.own.read_text(encoding="utf-8").splitlines() if self.own.exists() else []
+        dropped = {entry.line for entry in read_entries(self.own) if replace and entry.matches(name)}
+        kept = [line for number, line in enumerate(old, 1) if number not in dropped]
+        kept.append(f"{name} {key.kind} {base64.b64encode(key.blob).decode()}")
+        temporary = self.own.with_name(f"{self.own.name}.{os.getpid()}.part")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write("\n".join(kept) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(self.own)

@@ -1,0 +1,142 @@
+"""``TARGET=local``, the host's side: start the embedded device, know where it listens, end it surely."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from device.host.errors import ConnectionFailedError
+
+LOCAL_HOST_KEY_NAME = "quarl-local-device"  # its port changes with every start, so its host key has a name of its own
+HOST_KEY = "host_ed25519"
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 12.0
+
+
+@dataclass(frozen=True)
+class LocalFolder:
+    """The folder of an embedded device and what lies where in it."""
+
+    root: Path
+
+    @property
+    def home(self) -> Path:
+        """The device's home folder."""
+        return self.root / "home"
+
+    @property
+    def bin(self) -> Path:
+        """Where the device's python3 is."""
+        return self.root / "bin"
+
+    @property
+    def keys(self) -> Path:
+        """Keys and known_hosts."""
+        return self.root / "keys"
+
+    @property
+    def client_key_file(self) -> Path:
+        """The private key that is let in."""
+        return self.keys / "client_ed25519"
+
+    @property
+    def known_hosts_file(self) -> Path:
+        """The only known_hosts file that counts for this device."""
+        return self.keys / "known_hosts"
+
+
+@dataclass(frozen=True)
+class LocalDevice:
+    """A running embedded device."""
+
+    folder: LocalFolder
+    host: str
+    port: int
+    pid: int
+
+    @property
+    def known_hosts_file(self) -> Path:
+        """The file with its host key."""
+        return self.folder.known_hosts_file
+
+    @property
+    def client_key_file(self) -> Path:
+        """The private key that is let in."""
+        return self.folder.client_key_file
+
+
+def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:
+    assert process.stdout is not None
+    deadline = time.monotonic() + timeout
+    line = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not line.endswith(b"\n") and (left := deadline - time.monotonic()) > 0:
+            if selector.select(left):
+                chunk = os.read(process.stdout.fileno(), 4096)
+                if not chunk:
+                    break
+                line += chunk
+    return line
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server: first by closing its input, so that it ends its own children, then by force."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    for end in (None, process.terminate, process.kill):
+        if end is not None:
+            end()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT_S)
+            break
+    process.stdout.close()
+
+
+@contextlib.contextmanager
+def running_local_device(root: Path, *, command_prefix: tuple[str, ...] = ()) -> Iterator[LocalDevice]:
+    """Start the embedded device of ``root`` and end it, with all that runs on it, at the end of the block.
+
+    Two at once on the same folder are one device with two doors: same home, same keys, different ports.
+
+    Args:
+        root: its folder, made when missing.
+        command_prefix: put before the server's command (a test starts it in a mount namespace of its own).
+
+    Raises:
+        ConnectionFailedError: it did not start.
+    """
+    root = root.resolve()
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    errors = root / "server.err"
+    with errors.open("wb") as stderr:
+        # A session of its own: Ctrl-C reaches this command first, which then ends the server in good order.
+        process = subprocess.Popen(
+            [*command_prefix, sys.executable, "-m", "device.host.local_server", "--root", str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    try:
+        line = _first_line(process, START_TIMEOUT_S)
+        try:
+            said = json.loads(line)
+        except ValueError:
+            tail = errors.read_text(errors="replace").strip().splitlines()[-3:]
+            raise ConnectionFailedError(
+                f"The embedded device in {root} did not start: {' / '.join(tail) or 'it said nothing'}.",
+                f"Look at {errors}; removing {root} sets the device up anew.",
+            ) from None
+        yield LocalDevice(LocalFolder(root), said["host"], said["port"], said["pid"])
+    finally:
+        _stop(process)

@@ -1,0 +1,8 @@
+"""What the host runs on the device while it deploys: standard library only, sent as text, nothing is installed.
+
+~/quarl/lock                          held with flock(2) while a deployment works on this device
+~/quarl/envs/NAME-VERSION-HASH/       one unpacked wheel each, shared by all releases of all policies
+~/quarl/policies/POLICY/incoming/ID/  being uploaded and checked; swept by the next deployment if one dies
+~/quarl/policies/POLICY/releases/ID/  complete, verified, its golden vectors checked on this device
+~/quarl/policies/POLICY/current       symbolic link to one of them, switched by rename(2)
+"""

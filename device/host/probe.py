@@ -1,0 +1,148 @@
+"""What the device is: asked with one POSIX shell script, before anything of ours is there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from device.host.connection import Connection
+from device.host.errors import RemoteCommandError, UnsupportedDeviceError
+
+# Every line it prints is KEY=VALUE; a line without a known key (a login greeting) is skipped. Python is asked for
+# its own word size: a 32-bit Raspberry Pi OS runs under a 64-bit kernel, and `uname -m` names the kernel.
+PROBE_SCRIPT = r"""
+echo "machine=$(uname -m)"
+echo "kernel=$(uname -sr)"
+echo "home=$HOME"
+echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)"
+echo "disk=$(df -Pk "$HOME" 2>/dev/null | tail -n 1)"
+echo "memory=$(grep -E '^(MemTotal|MemAvailable):' /proc/meminfo 2>/dev/null | tr '\n' ' ')"
+echo "model=$(tr -d '\0' </proc/device-tree/model 2>/dev/null)"
+for name in python3 python3.11 python3.12 python3.13; do
+  path=$(command -v "$name" 2>/dev/null) || continue
+  found=$("$path" -s -c '
+import importlib.util, struct, sys
+numpy = ""
+if importlib.util.find_spec("numpy"):
+    from importlib import metadata
+    try:
+        numpy = metadata.version("numpy")
+    except Exception:
+        numpy = "?"
+version = "%d.%d.%d" % sys.version_info[:3]
+print("|".join((version, str(struct.calcsize("P") * 8), numpy, sys.implementation.name)))' 2>/dev/null) || continue
+  echo "python=$path|$found"
+done
+echo "end=1"
+"""
+_DISK = re.compile(r"\s(\d+)\s+(\d+)\s+(-?\d+)\s+\d+%")
+_MEMORY = re.compile(r"(MemTotal|MemAvailable):\s+(\d+) kB")
+_MACHINES = {"aarch64": "aarch64", "arm64": "aarch64", "x86_64": "x86_64", "amd64": "x86_64"}
+_THIRTY_TWO_BIT = {"aarch64": "armv7l", "x86_64": "i686"}
+
+
+@dataclass(frozen=True)
+class PythonFacts:
+    """One interpreter of the device."""
+
+    path: str
+    version: tuple[int, int, int]
+    bits: int
+    """32 or 64: the word size of the interpreter, which is what a wheel must fit."""
+    numpy: str = ""
+    """Version of the numpy it has by itself, or empty."""
+
+    @property
+    def series(self) -> str:
+        """``3.11`` of 3.11.2."""
+        return f"{self.version[0]}.{self.version[1]}"
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """What a probe found."""
+
+    machine: str
+    """What a wheel must be built for: the interpreter's word size is taken into account."""
+    kernel: str
+    home: str
+    glibc: tuple[int, int] | None
+    """None: another C library (musl), for which there are no wheels."""
+    free_disk_bytes: int
+    memory_total_bytes: int
+    memory_available_bytes: int
+    model: str
+    pythons: tuple[PythonFacts, ...]
+
+    @property
+    def python(self) -> PythonFacts:
+        """The interpreter that `python3` names."""
+        return self.pythons[0]
+
+    def summary(self) -> str:
+        """One line for people."""
+        glibc = f"glibc {self.glibc[0]}.{self.glibc[1]}" if self.glibc else "no glibc"
+        pythons = ", ".join(".".join(map(str, python.version)) for python in self.pythons)
+        return (
+            f"{self.model or self.machine} ({self.machine}), Python {pythons}, {glibc}, "
+            f"{self.memory_total_bytes / 1e6:.0f} MB memory, {self.free_disk_bytes / 1e9:.1f} GB disk free"
+        )
+
+
+def parse_facts(output: str, device: str) -> TargetFacts:
+    """Read what the probe script printed.
+
+    Raises:
+        UnsupportedDeviceError: there is no Python 3.
+        RemoteCommandError: the script did not run to its end.
+    """
+    values: dict[str, str] = {}
+    pythons: list[PythonFacts] = []
+    for line in output.splitlines():
+        key, _, value = line.partition("=")
+        if key == "python":
+            path, version, bits, numpy, implementation = value.split("|")
+            major, minor, micro = (int(part) for part in version.split("."))
+            facts = PythonFacts(path, (major, minor, micro), int(bits), numpy)
+            # python3 and python3.11 are often the same; wheels are for CPython.
+            if implementation == "cpython" and all(other.version != facts.version for other in pythons):
+                pythons.append(facts)
+        else:
+            values.setdefault(key, value.strip())
+    if "end" not in values:
+        raise RemoteCommandError(
+            f"The probe of {device} did not run to its end; it printed {output[-200:]!r}.",
+            "The device needs a POSIX shell as `sh`.",
+        )
+    if not pythons:
+        raise UnsupportedDeviceError(
+            f"{device} ({values.get('machine', 'unknown machine')}) has no python3 (CPython) on its PATH.",
+            "On the device: sudo apt-get install python3",
+        )
+    disk, memory = _DISK.search(values.get("disk", "")), dict(_MEMORY.findall(values.get("memory", "")))
+    glibc = re.search(r"glibc (\d+)\.(\d+)", values.get("glibc", ""))
+    machine = _MACHINES.get(values["machine"].lower(), values["machine"].lower())
+    if pythons[0].bits == 32:
+        machine = _THIRTY_TWO_BIT.get(machine, machine)
+    return TargetFacts(
+        machine=machine,
+        kernel=values.get("kernel", ""),
+        home=values.get("home", ""),
+        glibc=(int(glibc[1]), int(glibc[2])) if glibc else None,
+        free_disk_bytes=max(0, int(disk[3])) * 1024 if disk else 0,
+        memory_total_bytes=int(memory.get("MemTotal", 0)) * 1024,
+        memory_available_bytes=int(memory.get("MemAvailable", 0)) * 1024,
+        model=values.get("model", ""),
+        pythons=tuple(pythons),
+    )
+
+
+def probe(connection: Connection) -> TargetFacts:
+    """Ask the device what it is, with one command.
+
+    Raises:
+        UnsupportedDeviceError: it has no Python 3.
+        RemoteCommandError, ConnectionLostError.
+    """
+    result = connection.run("exec sh -s", stdin=PROBE_SCRIPT.encode(), timeout=60, check=False)
+    return parse_facts(result.stdout, connection.name)

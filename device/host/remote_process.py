@@ -1,0 +1,138 @@
+"""A process on the device that we talk to in lines: what the helper and the agent have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+
+import paramiko
+
+from device.host.errors import ConnectionLostError, HostError
+
+_CHUNK = 1 << 16
+_STDERR_LINES = 200
+_MAX_LINE = 64 << 20  # bytes; a reply longer than this is a fault, not a reply
+
+
+class EndOfOutputError(HostError):
+    """The process has closed its output: it ended, or is about to."""
+
+    code = "end-of-output"
+
+
+class LineTimeoutError(HostError):
+    """No whole line came in the time given."""
+
+    code = "line-timeout"
+
+
+class RemoteProcess:
+    """One command running on the device, with its input, output lines and the tail of its error output.
+
+    Standard error is drained by a thread all the time: a process whose error output nobody reads stops
+    when the SSH window is full.
+    """
+
+    def __init__(self, channel: paramiko.Channel, command: str, device: str) -> None:
+        self._channel = channel
+        self.command = command
+        self._device = device
+        self._buffer = bytearray()
+        self._send_lock = threading.Lock()
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._drain = threading.Thread(target=self._drain_stderr, name="stderr", daemon=True)
+        self._drain.start()
+
+    def _drain_stderr(self) -> None:
+        rest = b""
+        while True:
+            try:
+                chunk = self._channel.recv_stderr(_CHUNK)
+            except TimeoutError:
+                continue  # the channel's timeout is for the replies, silence here is normal
+            except (OSError, paramiko.SSHException):
+                break
+            if not chunk:
+                break
+            *lines, rest = (rest + chunk).split(b"\n")
+            self._stderr.extend(line.decode(errors="replace") for line in lines)
+        if rest:
+            self._stderr.append(rest.decode(errors="replace"))
+
+    def stderr_lines(self, last: int = _STDERR_LINES) -> list[str]:
+        """The last lines the process wrote to standard error."""
+        return list(self._stderr)[-last:]
+
+    def send(self, data: bytes, timeout: float = 30.0) -> None:
+        """Write to the process's standard input.
+
+        Raises:
+            EndOfOutputError: the process no longer reads.
+            ConnectionLostError: nothing could be sent for ``timeout`` seconds.
+        """
+        with self._send_lock:
+            self._channel.settimeout(timeout)
+            try:
+                self._channel.sendall(data)
+            except TimeoutError:
+                raise ConnectionLostError(
+                    f"{self._device} took nothing for {timeout:g} s.",
+                    "Look at the network and try again.",
+                ) from None
+            except (OSError, EOFError, paramiko.SSHException):
+                raise EndOfOutputError("the process no longer reads") from None
+
+    def read_line(self, timeout: float) -> bytes:
+        """The next line of standard output, without its end.
+
+        Raises:
+            LineTimeoutError: no whole line within ``timeout`` seconds.
+            EndOfOutputError: the process closed its output.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            end = self._buffer.find(b"\n")
+            if end >= 0:
+                line = bytes(self._buffer[:end])
+                del self._buffer[: end + 1]
+                return line
+            if len(self._buffer) > _MAX_LINE:
+                raise EndOfOutputError(f"a line longer than {_MAX_LINE} bytes")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise LineTimeoutError(f"no answer within {timeout:g} s")
+            self._channel.settimeout(left)
+            try:
+                chunk = self._channel.recv(_CHUNK)
+            except TimeoutError:
+                continue
+            except (OSError, EOFError, paramiko.SSHException):
+                chunk = b""
+            if not chunk:
+                raise EndOfOutputError("the process closed its output")
+            self._buffer += chunk
+
+    def close_input(self) -> None:
+        """Tell the process that nothing more will come."""
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.shutdown_write()
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit status; -1 when a signal ended it, None when it still runs after ``timeout`` seconds."""
+        if not self._channel.status_event.wait(timeout):
+            return None
+        self._drain.join(1.0)
+        return int(self._channel.exit_status)
+
+    @property
+    def connection_alive(self) -> bool:
+        """Whether the SSH connection below is still there."""
+        transport = self._channel.get_transport()
+        return bool(transport is not None and transport.is_active())
+
+    def close(self) -> None:
+        """Close the channel; whether the process ends by that is up to it."""
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.close()

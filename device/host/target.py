@@ -1,0 +1,137 @@
+"""TARGET: which device, as the user writes it, and how to reach it after reading ``~/.ssh/config``."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+
+from device.host.errors import TargetError
+
+LOCAL = "local"
+DEFAULT_SSH_PORT = 22
+_FORMS = "local, host, user@host, user@host:port, user@[ipv6]:port"
+# Letters, digits and the signs of host names, IPv4, IPv6 and its %zone; never a leading '-' or a space.
+_HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*\Z")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device as it was named: ``local``, or a host with what was said about user and port."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read ``local``, ``user@host[:port]`` or an IPv6 form of it.
+
+        Raises:
+            TargetError: the text is none of these forms.
+        """
+
+        def refuse(reason: str) -> TargetError:
+            return TargetError(
+                f"TARGET={text!r} cannot be read: {reason}. Allowed: {_FORMS}.", "TARGET=pi@raspberrypi, for example."
+            )
+
+        rest = text.strip().removeprefix("ssh://")
+        user: str | None = None
+        if "@" in rest:
+            user, rest = rest.rsplit("@", 1)
+            if not _USER.match(user):
+                raise refuse(f"{user!r} is no user name")
+        port_text: str | None = None
+        if rest.startswith("["):
+            host, bracket, after = rest[1:].partition("]")
+            if not bracket or (after and not after.startswith(":")):
+                raise refuse("the bracket around the address is not closed, or something other than :port follows")
+            port_text = after[1:] if after else None
+        elif rest.count(":") == 1:
+            host, port_text = rest.split(":")
+        else:  # no colon: a name or IPv4; two and more: a bare IPv6 address, which has no room for a port
+            host = rest
+        if not _HOST.match(host):
+            raise refuse(f"{host!r} is no host name or address")
+        port: int | None = None
+        if port_text is not None:
+            if not port_text.isascii() or not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
+                raise refuse(f"port {port_text!r} is not between 1 and 65535")
+            port = int(port_text)
+        if host == LOCAL and (user is not None or port is not None):
+            raise refuse("local is the embedded device and takes no user and no port")
+        return cls(host, user, port)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is the embedded device that the command starts itself."""
+        return self.host == LOCAL
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host and self.port is not None else self.host
+        user = f"{self.user}@" if self.user else ""
+        return f"{user}{host}" + (f":{self.port}" if self.port is not None else "")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where to open the connection, and what to check and to offer there."""
+
+    hostname: str
+    port: int
+    user: str
+    host_key_name: str
+    """The name to look up in known_hosts: ``host``, or ``[host]:port`` when the port is not 22."""
+    identity_files: tuple[Path, ...] = ()
+    identities_only: bool = False
+    """Offer only identity_files: not the SSH agent's keys, not the default ones."""
+
+
+def host_key_name(hostname: str, port: int) -> str:
+    """The name under which OpenSSH files a host key in known_hosts."""
+    return hostname if port == DEFAULT_SSH_PORT else f"[{hostname}]:{port}"
+
+
+def resolve(target: Target, identity: Path | None = None, config_file: Path | None = None) -> Endpoint:
+    """Join what the user typed with ``~/.ssh/config``; what was typed wins, as in OpenSSH.
+
+    Understood of the configuration: HostName, Port, User, IdentityFile, IdentitiesOnly, HostKeyAlias.
+
+    Raises:
+        TargetError: the configuration cannot be read or asks for a proxy.
+    """
+    path = config_file if config_file is not None else Path.home() / ".ssh" / "config"
+    options: dict[str, object] = {}
+    if path.is_file():
+        try:
+            options = dict(paramiko.SSHConfig.from_path(str(path)).lookup(target.host))
+        except (paramiko.SSHException, OSError, UnicodeDecodeError, KeyError, ValueError) as error:
+            raise TargetError(
+                f"{path} cannot be read: {error}", "Mend it; `ssh -G HOST` shows what is wrong."
+            ) from None
+    for proxy in ("proxyjump", "proxycommand"):
+        if str(options.get(proxy, "none")).lower() != "none":
+            raise TargetError(
+                f"{path} reaches {target.host} with {proxy}, which is not supported here.",
+                f"Open a tunnel, ssh -N -L 2222:localhost:22 {target.host}, and use TARGET=user@localhost:2222.",
+            )
+    hostname = str(options.get("hostname", target.host))
+    port = target.port if target.port is not None else int(str(options.get("port", DEFAULT_SSH_PORT)))
+    configured = options.get("identityfile", [])
+    files = [Path(str(name)).expanduser() for name in configured] if isinstance(configured, list) else []
+    if identity is not None:
+        files.insert(0, identity.expanduser())
+    alias = options.get("hostkeyalias")
+    return Endpoint(
+        hostname=hostname,
+        port=port,
+        user=target.user or str(options.get("user") or getpass.getuser()),
+        host_key_name=str(alias) if alias else host_key_name(hostname, port),
+        identity_files=tuple(files),
+        identities_only=str(options.get("identitiesonly", "no")).lower() == "yes",
+    )
