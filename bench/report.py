@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.validation import InvalidDocumentError, load_schema, validate
+from device.agent.measure import required_runs
 
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
 SCHEMA_VERSION = 1
 MAX_SAMPLES = 200
-PERCENTILE_CONFIDENCE = 0.99
 BLIND = "blind"
 """Name under which the fly-to-the-goal baseline is stored."""
 
@@ -100,17 +100,24 @@ class Memory:
     """Resident memory of the agent's process, in bytes; see report.schema.json."""
 
     baseline: int | None
-    before_load: int
-    after_load: int
-    running: int
+    before_load: int | None
+    after_load: int | None
+    running: int | None
     running_peak: int | None
     lifetime_peak: int | None
     clean: bool
 
     @property
-    def resident(self) -> int:
+    def resident(self) -> int | None:
         """The number for a table: the peak while serving, or what is resident after it where no peak is known."""
-        return max(self.running, self.running_peak or 0)
+        return max(filter(None, (self.running, self.running_peak)), default=None)
+
+    @property
+    def artifact_share(self) -> int | None:
+        """What loading the artifact added to the process."""
+        if self.before_load is None or self.after_load is None:
+            return None
+        return max(0, self.after_load - self.before_load)
 
 
 @dataclass(frozen=True)
@@ -237,7 +244,7 @@ def check(data: Any) -> None:
 def _check_latency(latency: Mapping[str, Any]) -> None:
     found = sorted(latency["percentiles_ns"].items(), key=lambda item: _fraction(item[0]))
     for name, _ in found:
-        need = minimum_runs(_fraction(name))
+        need = required_runs(_fraction(name))
         if latency["runs"] < need:
             raise InvalidDocumentError(f"report.latency has {name} of {latency['runs']} runs; it needs {need}.")
     values = [latency["min_ns"], *(value for _, value in found), latency["max_ns"]]
@@ -258,18 +265,6 @@ def _check_success(success: Mapping[str, Any]) -> None:
         raise InvalidDocumentError("report.success.outcomes are not those of the counted episodes.")
     if sum(success["causes"].values()) != success["episodes"]:
         raise InvalidDocumentError("report.success.causes do not add up to the episodes.")
-
-
-@functools.cache
-def minimum_runs(fraction: float) -> int:
-    """Runs that a percentile needs: so many that, with 99 % confidence, two of them lie beyond it.
-
-    P(at most 1 of n beyond) = pⁿ + n (1 − p) pⁿ⁻¹ ≤ 0.01 (Wilks 1941, Ann. Math. Statist. 12:91, order 2); p99: 662.
-    """
-    runs = 2
-    while fraction**runs + runs * (1 - fraction) * fraction ** (runs - 1) > 1 - PERCENTILE_CONFIDENCE:
-        runs += 1
-    return runs
 
 
 def _fraction(name: str) -> float:

@@ -1,0 +1,278 @@
+"""The tables that join stored measurements: the case study, the latency flown, and where the policies come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bench.interval import PairedDifference
+from bench.paper import PAPER, PAPER_DEVICE
+from bench.rendering import Table
+from bench.report import BLIND, Report
+from bench.selection import FP32, Selection, command_latency, paired, policy_order, speed_up
+from bench.words import (
+    NOT_KNOWN,
+    circumstances,
+    joined,
+    kilobytes,
+    machine,
+    megabytes,
+    nanoseconds,
+    percent,
+    points,
+    times,
+)
+
+CASE_STUDY, LATENCY_FLOWN, ZOO = "case-study", "latency-flown", "zoo"
+PATH = "runtime"
+FLOWN_LATENCIES_S = (0.0, 0.05, 0.1, 0.2, 0.4)
+
+
+class NothingStoredError(ValueError):
+    """No stored measurement that the table could stand on; the message says which command makes one."""
+
+
+def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
+    """Policies × precisions: latency, speed-up, memory, size and success, with the paper's figures labelled as such.
+
+    Returns:
+        The table and the measurements that it stands on.
+    """
+    rows: list[tuple[str, ...]] = []
+    used: list[Report] = []
+    for policy in selection.policies():
+        fp32_success = None
+        for precision in selection.precisions(policy):
+            latency = selection.latest_latency(policy, precision, None, PATH)
+            runtime = latency.runtime if latency else None
+            sha256 = latency.artifact.sha256 if latency and latency.artifact else None
+            memory = selection.latest_memory(policy, precision, runtime, sha256)
+            success = selection.best_success(policy, precision, preset, sha256)
+            found = [report for report in (latency, memory, success) if report is not None]
+            if not found:
+                continue
+            if precision == FP32:
+                fp32_success = success
+            partner = selection.fp32_partner(latency) if latency else None
+            keras = selection.baseline(latency.run, policy, "keras") if latency else None
+            used += [*found, *(report for report in (partner, keras) if report)]
+            change = paired(success, fp32_success) if precision != FP32 else None
+            rows.append(_case_row(policy, precision, latency, partner, keras, memory, success, change))
+        rows.append(())
+    if not used:
+        raise NothingStoredError("no measurement of a policy is stored yet.\n  next: python bench/demo.py")
+    blind = selection.best_success(BLIND, None, preset)
+    if blind is not None:
+        used.append(blind)
+        rows.append((BLIND, *[NOT_KNOWN] * 9, _rate(blind), *[NOT_KNOWN] * 2, joined(circumstances(blind))))
+    headers = (
+        "policy",
+        "precision",
+        "runtime",
+        "p50",
+        "p99",
+        "speed-up over fp32",
+        "speed-up over Keras fp32",
+        "MB resident",
+        "MB of the artifact",
+        "KB artifact",
+        f"% success, {preset}",
+        "points to fp32",
+        f"paper's, {PAPER_DEVICE}",
+        "measured",
+    )
+    unique = list({report.id: report for report in used}.values())
+    table = Table(CASE_STUDY, "Case study", headers, tuple(rows), _case_notes(unique, preset), left=2)
+    return without_constant_columns(table, ("runtime", "measured")), unique
+
+
+def without_constant_columns(table: Table, headers: Sequence[str]) -> Table:
+    """The table with each of these columns moved to the title when it says the same in every measured row."""
+    for header in headers:
+        index = table.headers.index(header)
+        said = {row[index] for row in table.rows if row and row[0] != BLIND}
+        if len(said) == 1:
+            table = Table(
+                table.name,
+                f"{table.title} · {said.pop()}",
+                table.headers[:index] + table.headers[index + 1 :],
+                tuple(row[:index] + row[index + 1 :] for row in table.rows),
+                table.notes,
+                table.left - (index < table.left),
+            )
+    return table
+
+
+def _case_row(
+    policy: str,
+    precision: str,
+    latency: Report | None,
+    partner: Report | None,
+    keras: Report | None,
+    memory: Report | None,
+    success: Report | None,
+    change: PairedDifference | None,
+) -> tuple[str, ...]:
+    any_report = latency or memory or success
+    assert any_report is not None
+    assert any_report.artifact is not None
+    held = memory.memory if memory else None
+    paper = PAPER.get((policy, precision))
+    return (
+        policy,
+        precision,
+        any_report.runtime,
+        percentile(latency, "p50"),
+        percentile(latency, "p99"),
+        "1 (base)" if precision == FP32 else times(speed_up(partner, latency)),
+        times(speed_up(keras, latency)),
+        megabytes(held.resident if held else None),
+        megabytes(held.artifact_share if held else None),
+        kilobytes(any_report.artifact.bytes),
+        _rate(success),
+        points(change.difference, change.low, change.high) if change else NOT_KNOWN,
+        f"{paper.latency_ms:g} ms, {100 * paper.success:.0f} %" if paper else NOT_KNOWN,
+        joined(word for report in (latency, memory, success) if report for word in circumstances(report)),
+    )
+
+
+def percentile(report: Report | None, name: str) -> str:
+    """A percentile for a table's cell; a dash where the number of runs does not support it."""
+    if report is None or report.latency is None:
+        return NOT_KNOWN
+    return nanoseconds(report.latency.percentiles_ns.get(name))
+
+
+def withheld_notes(reports: Iterable[Report], names: Sequence[str]) -> list[str]:
+    """Why a percentile is a dash."""
+    reasons = (
+        f"{name} {reason}"
+        for report in reports
+        if report.latency is not None
+        for name, reason in report.latency.withheld.items()
+        if name in names
+    )
+    found = list(dict.fromkeys(reasons))
+    return [f"{NOT_KNOWN}: not enough runs ({'; '.join(found)})."] if found else []
+
+
+def machine_notes(reports: Iterable[Report]) -> list[str]:
+    """One sentence for each machine that numbers come from, and what they may not be read as."""
+    notes = []
+    by_machine: dict[str, list[Report]] = {}
+    for report in reports:
+        by_machine.setdefault(f"{report.target}: {machine(report.device)}", []).append(report)
+    for name, found in by_machine.items():
+        said = [word for report in found for word in circumstances(report) if not word.startswith("NOT VALID")]
+        runtimes = joined(f"{r.runtime} {r.runtime_version}" for r in found if r.artifact is not None)
+        notes.append(f"Measured on {name} ({joined(said)}); runtime {runtimes}; {_dates(found)}; code {_codes(found)}.")
+    if any(report.device.get("emulated") for report in reports):
+        notes.append("EMULATED: the instructions were emulated; these times say nothing of a real device.")
+    return notes
+
+
+def _case_notes(reports: Sequence[Report], preset: str) -> tuple[str, ...]:
+    device = [report for report in reports if report.policy != BLIND and report.artifact is not None]
+    runs = sorted({r.latency.runs for r in device if r.latency})
+    episodes = sorted({r.success.episodes for r in reports if r.success})
+    threads = sorted({r.threads for r in device if r.threads})
+    notes = [
+        *machine_notes(device),
+        f"p50, p99: one decision at batch 1 (set input, invoke, read the action), {_some(threads)} thread(s), "
+        f"{_some(runs)} runs each, precisions taking turns. Speed-up over fp32: p50 of the fp32 artifact in the same "
+        "runtime over this p50; over Keras fp32: p50 of model(x) on the host over this p50; both within one run.",
+        "MB resident: the agent's whole process (Python, numpy, runtime) at its peak while serving; "
+        "MB of the artifact: what loading it added.",
+        f"Success: greedy, {_some(episodes)} fresh episodes of preset {preset}, 95 % Wilson intervals; points to fp32: "
+        "on the same episodes, paired, 95 % interval (Newcombe's method 10).",
+        f"Paper's: QuaRL's figures on a {PAPER_DEVICE}, other networks and another task, no intervals given.",
+    ]
+    return (*notes, *withheld_notes(device, ("p50", "p99")))
+
+
+def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
+    """Success of each policy when commands take effect late, and the paired loss against no latency."""
+    used: list[Report] = []
+    rows: list[tuple[str, ...]] = []
+    latencies = sorted(
+        {
+            value
+            for report in selection.reports
+            if report.success is not None
+            and report.success.preset == preset
+            and (value := command_latency(report)) is not None
+        }
+    )
+    if len(latencies) < 2:
+        raise NothingStoredError("no flights with latency are stored yet.\n  next: python bench/latency_flown.py")
+    keys = sorted(
+        {
+            (r.policy, r.precision)
+            for r in selection.reports
+            if r.success is not None and r.success.preset == preset and (command_latency(r) or 0) > 0
+        },
+        key=lambda key: policy_order(key[0]),
+    )
+    for policy, precision in keys:
+        late = [selection.best_success(policy, precision, preset, latency_s=value) for value in latencies]
+        sha256 = next((r.artifact.sha256 for r in reversed(late) if r and r.artifact), None)
+        late = [selection.best_success(policy, precision, preset, sha256, value) for value in latencies]
+        cells = []
+        for report in late:
+            loss = paired(report, late[0]) if report is not late[0] else None
+            used += [report] if report else []
+            cells.append(_rate(report) + (f" ({points(loss.difference, loss.low, loss.high)})" if loss else ""))
+        said = joined(word for report in late if report for word in circumstances(report))
+        rows.append((policy, precision or NOT_KNOWN, *cells, said))
+    headers = ("policy", "precision", *(f"% at {1000 * value:g} ms" for value in latencies), "measured")
+    episodes = sorted({report.success.episodes for report in used if report.success})
+    notes = (
+        *machine_notes([report for report in used if report.artifact is not None]),
+        f"Success on preset {preset}, {_some(episodes)} episodes, 95 % Wilson interval; in parentheses the difference "
+        "to no latency in points, paired on the same episodes, 95 % interval. A decision is due every 250 ms; "
+        "the policies were trained without latency.",
+    )
+    table = Table(LATENCY_FLOWN, f"Latency flown, {preset}", headers, tuple(rows), notes, left=2)
+    return without_constant_columns(table, ("measured",)), used
+
+
+def zoo_table(zoo: Path) -> Table:
+    """Where the committed bundles come from, out of their policy.json."""
+    rows: list[tuple[str, ...]] = []
+    for folder in sorted((p.parent for p in zoo.glob("*/policy.json")), key=lambda p: policy_order(p.name)):
+        spec = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
+        said = spec["provenance"]
+        hidden = " × ".join(str(width) for width in spec["network"]["hidden"])
+        rows.append((spec["name"], hidden, *(_told(said, key) for key in ("algorithm", "steps", "seconds", "seed"))))
+    if not rows:
+        raise NothingStoredError(f"{zoo} holds no bundle yet.\n  next: make train POLICY=I")
+    headers = ("policy", "hidden layers", "algorithm", "environment steps", "training seconds", "seed")
+    return Table(
+        ZOO, "Where the policies come from", headers, tuple(rows), ("From each bundle's policy.json.",), left=3
+    )
+
+
+def _told(provenance: dict[str, object], key: str) -> str:
+    value = provenance.get(key, NOT_KNOWN)
+    return f"{value:,.0f}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+def _rate(report: Report | None) -> str:
+    if report is None or report.success is None:
+        return NOT_KNOWN
+    return percent(report.success.rate, report.success.low, report.success.high)
+
+
+def _some(values: Sequence[int]) -> str:
+    if not values:
+        return NOT_KNOWN
+    return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}"
+
+
+def _dates(reports: Sequence[Report]) -> str:
+    return " to ".join(dict.fromkeys((min(r.time for r in reports)[:10], max(r.time for r in reports)[:10])))
+
+
+def _codes(reports: Sequence[Report]) -> str:
+    return joined(report.code_version for report in reports)

@@ -1,0 +1,168 @@
+"""What all commands of this folder share: arguments, errors and exit codes, where words and JSON go."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from policy.errors import PolicyError
+from policy.spec import Precision, RuntimeName
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bench.report import Report
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+EPILOG = "exit status: 0 done, 1 failed (the message says what to do next), 2 wrong arguments, 130 interrupted"
+FILE_WIDTH = 240  # characters of a line when no terminal says how wide it is
+
+Progress = Callable[[int, int], None]
+
+
+class BenchError(RuntimeError):
+    """A question that could not be answered; ``next_step`` is what to type next."""
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(f"{message}\n  next: {next_step}" if next_step else message)
+        self.next_step = next_step
+
+
+def parser(doc: str | None, prog: str) -> argparse.ArgumentParser:
+    """A parser that prints the module's docstring."""
+    return argparse.ArgumentParser(
+        prog=f"python bench/{prog}.py",
+        description=doc,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_device_arguments(arguments: argparse.ArgumentParser, precisions: str) -> None:
+    """--policy, --precision, --runtime, --target, --json, --results."""
+    arguments.add_argument("--policy", required=True, type=words, metavar="III", help="one, or several with commas")
+    arguments.add_argument(
+        "--precision",
+        type=read_precisions,
+        default=read_precisions(precisions),
+        metavar=precisions,
+        help="fp32, fp16, int8, int7 … int2; several with commas (default: %(metavar)s)",
+    )
+    add_runtime_and_target(arguments)
+
+
+def add_runtime_and_target(arguments: argparse.ArgumentParser) -> None:
+    """--runtime, --target, --json, --results."""
+    arguments.add_argument(
+        "--runtime",
+        choices=[name.value for name in RuntimeName],
+        default=RuntimeName.LITERT.value,
+        help="default: %(default)s",
+    )
+    arguments.add_argument(
+        "--target",
+        default="local",
+        metavar="user@host[:port]",
+        help="device; local (default) is an SSH server on this machine that the command starts itself",
+    )
+    add_output_arguments(arguments)
+
+
+def add_output_arguments(arguments: argparse.ArgumentParser) -> None:
+    """--json, --results."""
+    arguments.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    arguments.add_argument(
+        "--results",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="where measurements are kept (default: results/results.sqlite of the checkout)",
+    )
+
+
+def words(text: str) -> list[str]:
+    """``I,II`` as a list."""
+    found = [word for word in text.replace(",", " ").split() if word]
+    if not found:
+        raise argparse.ArgumentTypeError("it is empty; type III, or I,II,III")
+    return found
+
+
+def read_precisions(text: str) -> list[Precision]:
+    """``fp32,int8`` as precisions."""
+    try:
+        return list(dict.fromkeys(Precision.parse(word) for word in words(text)))
+    except PolicyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def positive(text: str) -> int:
+    """A whole number of at least one."""
+    try:
+        value = int(text.replace("_", "").replace(",", ""))
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return value
+
+
+def not_negative(text: str) -> int:
+    """A whole number of at least zero."""
+    return 0 if text.strip() == "0" else positive(text)
+
+
+def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """Run a command; a known error becomes a message and exit status 1, with --json also ``{"ok": false, …}``."""
+    from airlearning_envs.errors import SettingsError
+    from bench.case_study import NothingStoredError
+    from bench.rendering import ReadmeError
+    from bench.store import StoreError
+    from bench.validation import InvalidDocumentError
+    from device.host.errors import HostError
+
+    known = (BenchError, PolicyError, HostError, SettingsError, NothingStoredError, ReadmeError, StoreError)
+    try:
+        return body(arguments)
+    except KeyboardInterrupt:
+        print("Interrupted; what was measured before is stored.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return EXIT_FAILED
+    except (*known, InvalidDocumentError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        if getattr(arguments, "json", False):
+            next_step = str(getattr(error, "next_step", ""))
+            print(json.dumps({"ok": False, "error": {"message": str(error), "next": next_step}}))
+        return EXIT_FAILED
+
+
+def print_json(reports: Sequence[Report], **more: Any) -> None:
+    """What a program reads: ``{"ok": true, "reports": […], …}``."""
+    print(json.dumps({"ok": True, "reports": [report.to_dict() for report in reports], **more}, ensure_ascii=False))
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that never cuts a table when its output goes to a file."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr)
+    return made if made.is_terminal else Console(stderr=stderr, width=FILE_WIDTH)
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[Progress]:
+    """A progress bar on stderr, where a terminal is there; calls of the yielded (done, total) move it."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    screen = console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=screen, disable=not screen.is_terminal, transient=True) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

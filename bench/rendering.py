@@ -1,0 +1,143 @@
+"""A table once, rendered for the terminal and for Markdown, and put between the README's markers."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+COLUMN_GAP = 3
+
+
+class ReadmeError(ValueError):
+    """The README's markers are missing or do not pair."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under headers.
+
+    Attributes:
+        name: for the README's markers, e.g. ``"case-study"``.
+        title: one line.
+        headers: one for each column.
+        rows: each as long as the headers; an empty row is a rule.
+        notes: sentences under the table: the machine, the denominators, what is missing and why.
+        left: number of leading columns that are words, not numbers.
+    """
+
+    name: str
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = field(default=())
+    left: int = 1
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if row and len(row) != len(self.headers):
+                raise ValueError(f"table {self.name!r}: the row {row} does not have {len(self.headers)} cells.")
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table and its notes; one too wide for the terminal is cut into parts that repeat its leading columns."""
+    from rich import box
+    from rich.table import Table as Grid
+
+    headers = [textwrap.fill(header, _widest_cell(table, index)) for index, header in enumerate(table.headers)]
+    for number, columns in enumerate(column_groups(table, console.width)):
+        title = table.title if number == 0 else None
+        grid = Grid(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+        for index in columns:
+            grid.add_column(headers[index], justify="left" if index < table.left else "right", no_wrap=True)
+        for row in table.rows:
+            if row:
+                grid.add_row(*(row[index].replace("[", "\\[") for index in columns))
+            else:
+                grid.add_section()
+        console.print(grid)
+    for note in table.notes:
+        console.print(note, markup=False, highlight=False, style="dim")
+    console.print()
+
+
+def column_groups(table: Table, width: int) -> list[list[int]]:
+    """Indices of the columns of each part, so that each part fits into ``width`` characters where it can."""
+    widths = [_widest_cell(table, index) + COLUMN_GAP for index in range(len(table.headers))]
+    lead = list(range(table.left))
+    start = sum(widths[index] for index in lead)
+    groups, used = [list(lead)], start
+    for index in range(table.left, len(widths)):
+        if used + widths[index] > width and len(groups[-1]) > len(lead):
+            groups.append(list(lead))
+            used = start
+        groups[-1].append(index)
+        used += widths[index]
+    return groups
+
+
+def _widest_cell(table: Table, index: int) -> int:
+    """Width of a column: its widest cell, or the longest word of its header."""
+    return max(*map(len, table.headers[index].split()), *(len(row[index]) for row in table.rows if row), 1)
+
+
+def to_markdown(table: Table) -> str:
+    """The table as GitHub-flavoured Markdown, its notes beneath."""
+    lines = [
+        f"**{table.title}**",
+        "",
+        _markdown_row(table.headers),
+        _markdown_row([":---" if index < table.left else "---:" for index in range(len(table.headers))]),
+        *(_markdown_row(row) for row in table.rows if row),
+        "",
+        *(f"{_escaped(note)}  " for note in table.notes),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def update_readme(text: str, tables: dict[str, Table]) -> str:
+    """The README's text with each ``<!-- table:NAME -->…<!-- /table:NAME -->`` filled anew.
+
+    Sections whose table is not among ``tables`` stay as they are.
+
+    Raises:
+        ReadmeError: a marker without its partner, or none at all.
+    """
+    opened = re.findall(r"<!-- table:(\S+) -->", text)
+    closed = re.findall(r"<!-- /table:(\S+) -->", text)
+    if not opened:
+        raise ReadmeError("the README has no <!-- table:NAME --> marker, so there is nowhere to write a table.")
+    if opened != closed or len(set(opened)) != len(opened):
+        raise ReadmeError(f"the README's table markers do not pair: opened {opened}, closed {closed}.")
+    for name in opened:
+        if name in tables:
+            section = f"<!-- table:{name} -->\n{to_markdown(tables[name])}<!-- /table:{name} -->"
+            pattern = rf"<!-- table:{re.escape(name)} -->.*?<!-- /table:{re.escape(name)} -->"
+            text = re.sub(pattern, lambda _, section=section: section, text, flags=re.DOTALL)  # type: ignore[misc]
+    return text
+
+
+def update_readme_file(path: Path, tables: dict[str, Table]) -> bool:
+    """Write the README whole or not at all; returns whether it changed."""
+    before = path.read_text(encoding="utf-8")
+    after = update_readme(before, tables)
+    if after == before:
+        return False
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(after, encoding="utf-8")
+    part.replace(path)
+    return True
+
+
+def _markdown_row(cells: list[str] | tuple[str, ...]) -> str:
+    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
