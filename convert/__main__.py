@@ -1,0 +1,176 @@
+"""``python -m convert``: a policy's bundle to TFLite and ONNX artifacts, each verified in every runtime it names."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from convert.calibration import CalibrationReport, inspect
+from convert.pipeline import Converted, convert_all
+from policy.bundle import Bundle
+from policy.errors import BundleError, PolicyError
+from policy.integer import quantize_network
+from policy.locate import ZOO, working_bundle
+from policy.manifest import ArtifactEntry
+from policy.spec import ArtifactFormat, Precision, RuntimeName
+
+EXAMPLES = """examples:
+  python -m convert --policy III --bits 8          int8.tflite and int8.onnx of Policy III
+  python -m convert --bits 32,16,8                 all policies of the zoo
+  python -m convert --policy path/to/bundle --bits 4 --format tflite --json"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m convert",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--policy", default="", help="name (I, II, III) or folder of a bundle; default: all of the zoo")
+    made.add_argument(
+        "--bits",
+        "--precision",
+        dest="precisions",
+        default="8",
+        metavar="BITS",
+        help="32 (fp32), 16 (fp16), 8 (int8), 7 … 2 (n-bit weights in an int8 container), or several: 32,16,8",
+    )
+    made.add_argument("--format", default="all", choices=["tflite", "onnx", "all"], help="default: all")
+    made.add_argument("--calibration", action="store_true", help="also print the table of activation ranges")
+    made.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Convert; the exit code is 0, or 1 when something was refused (and then not written)."""
+    arguments = parser().parse_args(argv)
+    started = time.perf_counter()
+    try:
+        precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in arguments.precisions.split(",")))
+        formats = [f for f in ArtifactFormat if arguments.format in (f.value, "all")]
+        bundles = [working_bundle(name) for name in _names(arguments.policy)]
+        done = _convert(bundles, precisions, formats)
+    except PolicyError as error:
+        print(f"convert: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps([_as_json(converted) for converted in done], indent=2))
+        return 0
+    print(_table(done))
+    print(f"{len(done)} artifacts in {time.perf_counter() - started:.1f} s, each executed in every runtime it names.")
+    for bundle in bundles:
+        report = _calibration(bundle)
+        for warning in report.warnings:
+            print(f"warning: {bundle.spec.name}: {warning}")
+        if arguments.calibration:
+            print(_calibration_table(bundle, report))
+    return 0
+
+
+def _names(policy: str) -> list[str]:
+    if policy:
+        return [policy]
+    names = sorted(path.name for path in ZOO.iterdir() if path.is_dir()) if ZOO.is_dir() else []
+    if not names:
+        raise BundleError("the zoo is empty and no policy was named.", "Train one: make train POLICY=I")
+    return names
+
+
+def _convert(bundles: list[Bundle], precisions: list[Precision], formats: list[ArtifactFormat]) -> list[Converted]:
+    console = Console(stderr=True)
+    columns = TextColumn("converting {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=len(bundles) * len(precisions) * len(formats))
+
+        def advance(converted: Converted) -> None:
+            progress.update(task, advance=1, description=f"{converted.policy}/{converted.entry.file}")
+
+        return convert_all(bundles, precisions, formats, advance)
+
+
+def _as_json(converted: Converted) -> dict[str, object]:
+    entry = converted.entry
+    return {
+        "policy": converted.policy,
+        "file": entry.file,
+        "precision": entry.precision.value,
+        "format": entry.format.value,
+        "bytes": entry.record.size,
+        "sha256": entry.record.sha256,
+        "ratio_to_fp32": entry.record.size / converted.fp32_bytes,
+        "agreement_with_fp32": converted.fp32_agreement,
+        "scheme": entry.scheme,
+        "execution": entry.execution,
+        "tolerance": entry.tolerance,
+        "output_step": entry.output_step,
+        "runtimes": {name.value: vars(parity) for name, parity in entry.runtimes.items()},
+    }
+
+
+def _table(done: list[Converted]) -> str:
+    """Artifact, size and parity, one line each, then the schemes as footnotes."""
+    head = ["policy", "artifact", "bytes", "of fp32", "actions = fp32", "largest error in each runtime"]
+    rows = []
+    for converted in done:
+        entry = converted.entry
+        agreement = "–" if converted.fp32_agreement is None else f"{converted.fp32_agreement:.1%}"
+        ratio = f"{entry.record.size / converted.fp32_bytes:.3f}"
+        errors = ", ".join(f"{name.value} {_error(entry, name)}" for name in entry.runtimes)
+        rows.append([converted.policy, entry.file, f"{entry.record.size:,}", ratio, agreement, errors])
+    text = _columns([head, *rows], right={2, 3, 4})
+    notes = dict.fromkeys(f"{c.entry.file}: {c.entry.scheme}. Executed as {c.entry.execution}." for c in done)
+    return "\n".join([text, "", *notes])
+
+
+def _error(entry: ArtifactEntry, name: RuntimeName) -> str:
+    parity = entry.runtimes[name]
+    if parity.max_error_steps is None:
+        return f"{parity.max_error:.1e}"
+    return f"{parity.max_error_steps:g} steps"
+
+
+def _calibration(bundle: Bundle) -> CalibrationReport:
+    calibration, weights = bundle.calibration(), bundle.weights()
+    network = quantize_network(bundle.spec, weights, calibration)
+    return inspect(bundle.spec, weights, network, calibration, bundle.golden().observations)
+
+
+def _calibration_table(bundle: Bundle, report: CalibrationReport) -> str:
+    head = ["tensor", "lowest", "highest", "int8 step", "golden values cut", "idle units"]
+    rows = [
+        [
+            item.name,
+            f"{item.low:.4g}",
+            f"{item.high:.4g}",
+            f"{item.step:.3g}",
+            f"{item.outside:.3%}",
+            f"{item.idle:.1%}",
+        ]
+        for item in report.ranges
+    ]
+    title = f"policy {bundle.spec.name}: activation ranges over {report.rows} recorded observations"
+    return f"\n{title}\n{_columns([head, *rows], right={1, 2, 3, 4, 5})}"
+
+
+def _columns(rows: list[list[str]], right: set[int]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,108 @@
+"""The calibration set: recorded rollouts that fix the int8 ranges of a policy's activations.
+
+Ranges are the smallest and the largest value seen in the rollouts. (A policy calibrated on random numbers is another
+policy than the one that was trained.) What can be wrong with a set shows in this table: too few rows, the same row
+again and again, a field that never moves, golden observations that leave the ranges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policy.errors import QuantizationError
+from policy.integer import IntegerNetwork
+from policy.network import Weights, as_batch, hidden_activations, layer_names
+from policy.quantization import INT8_MAX, INT8_MIN, Affine, check_finite
+from policy.spec import PolicySpec
+
+# Fewer rows do not reach the tails of the activations; 256 is where Policy I–III's ranges stop growing visibly.
+FEWEST_ROWS = 256
+# Values outside the calibrated range are cut; more of them than this are worth a warning.
+OUTSIDE_WARNING = 0.01
+
+
+@dataclass(frozen=True)
+class ActivationRange:
+    """One quantized tensor as the rollouts fill it.
+
+    Attributes:
+        name: ``input`` or the layer.
+        low, high: smallest and largest value seen, in the tensor's unit.
+        step: of its int8 scale.
+        outside: fraction of the golden observations' values that the scale cannot represent and cuts.
+        idle: fraction of units that never leave zero (or never move at all).
+    """
+
+    name: str
+    low: float
+    high: float
+    step: float
+    outside: float
+    idle: float
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """The table and what is suspicious about the set."""
+
+    rows: int
+    ranges: tuple[ActivationRange, ...]
+    warnings: tuple[str, ...]
+
+
+def inspect(
+    spec: PolicySpec, weights: Weights, network: IntegerNetwork, calibration: np.ndarray, golden: np.ndarray
+) -> CalibrationReport:
+    """Table of the activation ranges, and warnings about the set.
+
+    Args:
+        spec, weights: the policy.
+        network: it in integers, quantized on ``calibration``.
+        calibration: raw observations (n, observation_size).
+        golden: other raw observations (m, observation_size), also from rollouts.
+
+    Raises:
+        QuantizationError: the set is empty or not finite.
+    """
+    observations = as_batch(spec, calibration)
+    if len(observations) == 0:
+        raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
+    check_finite(observations, "calibration observations")
+    seen = hidden_activations(spec, weights, observations)
+    fresh = hidden_activations(spec, weights, golden)
+    maps = (network.input, *(layer.output for layer in network.layers))
+    names = ("input", *layer_names(spec))
+    ranges = tuple(_range(*items) for items in zip(names, seen, fresh, maps, strict=True))
+    return CalibrationReport(len(observations), ranges, tuple(_warnings(spec, observations, ranges)))
+
+
+def _range(name: str, seen: np.ndarray, fresh: np.ndarray, affine: Affine) -> ActivationRange:
+    low, high = (affine.scale * (level - affine.zero_point) for level in (INT8_MIN, INT8_MAX))
+    margin = affine.scale / 2
+    # A ReLU's negative results are cut on purpose: hidden activations come after it and start at 0.
+    outside = float(np.mean((fresh < low - margin) | (fresh > high + margin)))
+    idle = float(np.mean(seen.max(axis=0) == seen.min(axis=0)))
+    return ActivationRange(name, float(seen.min()), float(seen.max()), affine.scale, outside, idle)
+
+
+def _warnings(spec: PolicySpec, observations: np.ndarray, ranges: tuple[ActivationRange, ...]) -> list[str]:
+    found = []
+    if len(observations) < FEWEST_ROWS:
+        found.append(f"only {len(observations)} calibration rows; record {FEWEST_ROWS} or more from rollouts.")
+    different = len(np.unique(observations, axis=0))
+    if different < len(observations) / 2:
+        found.append(f"only {different} of {len(observations)} calibration rows differ from each other.")
+    start = 0
+    for field in spec.observation:
+        part = observations[:, start : start + field.size]
+        start += field.size
+        if len(observations) > 1 and (part.max(axis=0) == part.min(axis=0)).all():
+            found.append(f"observation field {field.name!r} never changes in the calibration set.")
+    found.extend(
+        f"{item.name}: {item.outside:.1%} of the golden observations' values lie outside the calibrated range."
+        for item in ranges
+        if item.outside > OUTSIDE_WARNING
+    )
+    return found

@@ -1,0 +1,184 @@
+"""A policy as an ONNX graph: raw observation in, action out, every number taken from policy/.
+
+    observation ─ Sub mean ─ Mul 1/scale ─ Clip ─┐                                    (float32, always)
+      fp32, fp16:  Gemm ─ Relu … ────────────────┤
+      int8 … int2: QuantizeLinear ─ (DequantizeLinear ─ Gemm ─ Relu ─ QuantizeLinear) … ─ DequantizeLinear ─ Clip
+    discrete:   logits ─ ArgMax ─ action
+    continuous: Tanh or Clip ─ Mul gain ─ Add offset ─ action
+
+The integer graph is written in standard QDQ form, which any ONNX runtime understands. onnxruntime replaces each
+DequantizeLinear ─ Gemm ─ QuantizeLinear by one QGemm node (int8 × int8 → int32, one weight scale per output channel):
+:func:`executed_operators` shows it, and a test demands it. Three details decide whether that happens and how fast it is
+(onnxruntime 1.31, Policy III, x86): kernels stored as (out, in) with transB (60 µs; 84 µs as (in, out)); QDQ rather
+than QGemm nodes written out (2170 µs: on x86-64 only the QDQ form has its activations moved to uint8, which has the
+fast kernel); and a Clip between the last DequantizeLinear and the logits (else ArgMax shares the quantized head, whose
+Gemm is then left in float).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from convert.interface import ACTION, LOGITS, OBSERVATION
+from policy.integer import IntegerLayer, IntegerNetwork
+from policy.network import Weights, head_constants, layer_names, normaliser_constants
+from policy.quantization import Affine, to_fp16
+from policy.spec import ContinuousHead, PolicySpec, Squash
+
+# QuantizeLinear with one scale per channel needs 13; 17 is read by every onnxruntime since 1.12 (2022).
+OPSET = 17
+IR_VERSION = 8
+
+
+@dataclass
+class GraphBuilder:
+    """Nodes and constants of one graph under construction."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: list[onnx.TensorProto] = field(default_factory=list)
+
+    def constant(self, name: str, values: np.ndarray | np.generic) -> str:
+        """Add a constant; the result is its name."""
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name))
+        return name
+
+    def node(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        """Add a node; the result is its output's name."""
+        self.nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
+        return output
+
+
+def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes:
+    """The policy in float32; with ``half`` its weights and biases are stored as IEEE half precision.
+
+    A Cast widens the half weights to float32; onnxruntime folds it when it loads the graph.
+    """
+    graph = GraphBuilder()
+    x = _normalised(graph, spec)
+    for name in layer_names(spec):
+        kernel, bias = f"{name}/kernel", f"{name}/bias"
+        constant = _half_constant if half else GraphBuilder.constant
+        operands = [x, constant(graph, kernel, weights[kernel]), constant(graph, bias, weights[bias])]
+        x = graph.node("Gemm", operands, f"{name}/raw")
+        if name != "head":
+            x = graph.node("Relu", [x], f"{name}/output")
+    return _policy(graph, spec, x)
+
+
+def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
+    """The policy with int8 weights and activations, exactly the integers and scales of ``network``."""
+    graph = GraphBuilder()
+    scales = _affine(graph, "input", network.input)
+    x = graph.node("QuantizeLinear", [_normalised(graph, spec), *scales], "input/levels")
+    input_map = network.input
+    for layer in network.layers:
+        x, scales = _integer_layer(graph, layer, input_map, x, scales)
+        input_map = layer.output
+    x = graph.node("DequantizeLinear", [x, *scales], "head/dequantized")
+    # Changes nothing: these are the smallest and the largest value that the levels can stand for. See the module.
+    reach = np.float32(input_map.scale) * np.array([input_map.low, input_map.high], np.float32)
+    low, high = reach - np.float32(input_map.scale) * np.float32(input_map.zero_point)
+    x = _clip(graph, x, "head/reach", low, high)
+    return _policy(graph, spec, x)
+
+
+def executed_operators(data: bytes) -> list[str]:
+    """Operators of the graph that onnxruntime really executes on this machine, after its own optimisations."""
+    import onnxruntime  # here, because writing a graph does not need it
+
+    with tempfile.TemporaryDirectory() as folder:
+        optimised = Path(folder) / "optimised.graph"
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(optimised)
+        options.log_severity_level = 3  # it warns that the written graph is for this machine only: so it is meant
+        onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return [node.op_type for node in onnx.load(optimised).graph.node]
+
+
+def _normalised(graph: GraphBuilder, spec: PolicySpec) -> str:
+    # z = clip((x − mean) · (1 / scale), −clip, clip): the operations of policy.network.normalise, one by one
+    mean, inverse_scale = normaliser_constants(spec.normaliser)
+    x = graph.node("Sub", [OBSERVATION, graph.constant("normaliser/mean", mean[None])], "normaliser/centred")
+    x = graph.node("Mul", [x, graph.constant("normaliser/inverse_scale", inverse_scale[None])], "normaliser/scaled")
+    if np.isfinite(spec.normaliser.clip):
+        x = _clip(graph, x, "normaliser/clipped", -spec.normaliser.clip, spec.normaliser.clip)
+    return x
+
+
+def _integer_layer(
+    graph: GraphBuilder, layer: IntegerLayer, input_map: Affine, x: str, input_scales: tuple[str, str]
+) -> tuple[str, tuple[str, str]]:
+    name, channels = layer.name, len(layer.bias)
+    x = graph.node("DequantizeLinear", [x, *input_scales], f"{name}/input")
+    # (out, in): the output channel is axis 0
+    kernel = [
+        graph.constant(f"{name}/kernel", layer.kernel.T),
+        graph.constant(f"{name}/kernel_scales", layer.kernel_scales),
+        graph.constant(f"{name}/kernel_zero_points", np.zeros(channels, np.int8)),
+    ]
+    bias_scales = np.float32(input_map.scale) * layer.kernel_scales
+    bias = [
+        graph.constant(f"{name}/bias", layer.bias),
+        graph.constant(f"{name}/bias_scales", bias_scales),
+        graph.constant(f"{name}/bias_zero_points", np.zeros(channels, np.int32)),
+    ]
+    w = graph.node("DequantizeLinear", kernel, f"{name}/kernel_dequantized", axis=0)
+    b = graph.node("DequantizeLinear", bias, f"{name}/bias_dequantized", axis=0)
+    y = graph.node("Gemm", [x, w, b], f"{name}/raw", transB=1)
+    if layer.relu:
+        y = graph.node("Relu", [y], f"{name}/relu")
+    scales = _affine(graph, f"{name}/output", layer.output)
+    return graph.node("QuantizeLinear", [y, *scales], f"{name}/levels"), scales
+
+
+def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str) -> bytes:
+    if isinstance(spec.head, ContinuousHead):
+        outputs = _continuous_head(graph, spec.head, raw)
+    else:
+        graph.nodes[-1].output[0] = LOGITS
+        # The first largest logit, as numpy's argmax.
+        graph.node("ArgMax", [LOGITS], ACTION, axis=1, keepdims=0, select_last_index=0)
+        outputs = [
+            helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, [1, spec.output_size]),
+            helper.make_tensor_value_info(ACTION, TensorProto.INT64, [1]),
+        ]
+    observation = helper.make_tensor_value_info(OBSERVATION, TensorProto.FLOAT, [1, spec.observation_size])
+    made = helper.make_graph(graph.nodes, f"policy {spec.name}", [observation], outputs, graph.constants)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    onnx.checker.check_model(model)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _continuous_head(graph: GraphBuilder, head: ContinuousHead, raw: str) -> list[onnx.ValueInfoProto]:
+    # a = squash(y) · gain + offset
+    if head.squash is Squash.TANH:
+        squashed = graph.node("Tanh", [raw], "head/tanh")
+    else:
+        squashed = _clip(graph, raw, "head/clipped", -1.0, 1.0)
+    gain, offset = head_constants(head)
+    scaled = graph.node("Mul", [squashed, graph.constant("head/gain", gain[None])], "head/scaled")
+    graph.node("Add", [scaled, graph.constant("head/offset", offset[None])], ACTION)
+    return [helper.make_tensor_value_info(ACTION, TensorProto.FLOAT, [1, head.size])]
+
+
+def _clip(graph: GraphBuilder, x: str, output: str, low: float, high: float) -> str:
+    bounds = [graph.constant(f"{output}/low", np.float32(low)), graph.constant(f"{output}/high", np.float32(high))]
+    return graph.node("Clip", [x, *bounds], output)
+
+
+def _half_constant(graph: GraphBuilder, name: str, values: np.ndarray) -> str:
+    half = graph.constant(f"{name}/half", to_fp16(values))
+    return graph.node("Cast", [half], name, to=TensorProto.FLOAT)
+
+
+def _affine(graph: GraphBuilder, name: str, affine: Affine) -> tuple[str, str]:
+    scale = graph.constant(f"{name}/scale", np.float32(affine.scale))
+    return scale, graph.constant(f"{name}/zero_point", np.int8(affine.zero_point))

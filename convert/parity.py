@@ -1,0 +1,162 @@
+"""The parity gate: no artifact is listed in a manifest before every runtime that is named there has executed it.
+
+Loading is not running: a graph can load and be silently wrong. So each artifact runs on all golden observations in each
+runtime, and is held to
+
+* names, shapes, types, and no NaN or infinity in any output;
+* action = first argmax of the artifact's own logits;
+* fp32 and fp16: the numpy reference on the same weights (for fp16 rounded to half), within the error that float32
+  additions in another order can make (:func:`float_tolerance`);
+* int8 … int2: one of the two exact integer references, float multiplier or fixed point (``convert.rounding``), within
+  one step. Measured: zero steps in all three runtimes on x86-64.
+
+What a device then compares with (``ArtifactEntry.tolerance``) is wider by what separates the two integer references on
+the golden observations: the device may round the other way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from convert.executor import Execution
+from convert.interface import ACTION, output_names
+from convert.rounding import action_step, forward_fixed_point
+from policy.errors import PolicyError
+from policy.integer import IntegerNetwork, forward_integer
+from policy.manifest import Parity
+from policy.network import Weights, as_batch, choose_actions, forward_float, layer_names, normalise
+from policy.quantization import Floats
+from policy.spec import ContinuousHead, PolicySpec, RuntimeName
+
+# Half the distance between 1 and the next float32.
+UNIT_ROUNDOFF = float(np.finfo(np.float32).eps) / 2
+# Standard deviations that a sum of independent rounding errors is granted, in numpy and in the runtime together.
+DEVIATIONS = 8.0
+# A tanh of another library differs by a few units in the last place (XNNPACK states 5), and two roundings follow.
+HEAD_ROUNDINGS = 8
+# An integer runtime may be this many steps from its own arithmetic.
+OWN_STEPS = 1.0
+# Steps come back as floats: scale · levels is rounded.
+STEP_SLACK = 1e-3
+
+
+class ParityError(PolicyError):
+    """An artifact failed in a runtime; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What an artifact has to compute on the golden observations.
+
+    Attributes:
+        outputs: float32 (n, output_size), by the numpy reference of the artifact's precision.
+        own: references of which one has to be met within ``own_tolerance``; ``outputs`` is the first.
+        own_tolerance: in the unit of the outputs.
+        tolerance: largest allowed |output − outputs| on any device.
+        step: one step of the output's scale; None for a float artifact.
+    """
+
+    outputs: Floats
+    own: tuple[Floats, ...]
+    own_tolerance: float
+    tolerance: float
+    step: float | None
+
+    def describe(self, error: float) -> str:
+        """An error in words: in steps where there are steps."""
+        return f"{error:.3g}" if self.step is None else f"{error / self.step:.2f} steps ({error:.3g})"
+
+
+def float_reference(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> Reference:
+    """The reference of an fp32 artifact; of an fp16 one when ``weights`` are those that its half weights stand for."""
+    outputs = forward_float(spec, weights, observations)
+    tolerance = float_tolerance(spec, weights, observations)
+    return Reference(outputs, (outputs,), tolerance, tolerance, None)
+
+
+def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Reference:
+    """The reference of an int8 … int2 artifact, with the tolerance that the two ways of rounding make necessary."""
+    step = action_step(spec, network)
+    own = forward_integer(spec, network, observations), forward_fixed_point(spec, network, observations)
+    apart = float(np.abs(own[0] - own[1]).max())
+    slack = STEP_SLACK * step
+    return Reference(own[0], own, OWN_STEPS * step + slack, apart + OWN_STEPS * step + slack, step)
+
+
+def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> float:
+    """Largest |difference| that two float32 evaluations in different order of summation may show, in output units.
+
+    A sum of n products has an error of standard deviation at most √n · u · Σ|x w| (u: unit roundoff; independent
+    roundings: Higham & Mary, "A new approach to probabilistic rounding error analysis", 2019). Layer by layer:
+    var' = var @ W² + (√n · u · (|x| @ |W| + |b|))². The result is eight standard deviations of the worst output.
+    """
+    x = normalise(spec.normaliser, as_batch(spec, observations)).astype(np.float64)
+    variance = np.zeros_like(x)
+    for name in layer_names(spec):
+        kernel, bias = (weights[f"{name}/{part}"].astype(np.float64) for part in ("kernel", "bias"))
+        rounding = np.sqrt(len(kernel) + 1) * UNIT_ROUNDOFF * (np.abs(x) @ np.abs(kernel) + np.abs(bias))
+        variance = variance @ kernel**2 + rounding**2
+        y = x @ kernel + bias
+        x = y if name == "head" else np.maximum(y, 0.0)
+    tolerance = DEVIATIONS * float(np.sqrt(variance.max()))
+    if isinstance(spec.head, ContinuousHead):
+        widest = max(high - low for low, high in zip(spec.head.low, spec.head.high, strict=True))
+        largest = max(abs(bound) for bound in (*spec.head.low, *spec.head.high))
+        # |d squash| ≤ 1, then the gain; the squashing, the product and the sum are rounded too
+        tolerance = tolerance * widest / 2 + HEAD_ROUNDINGS * UNIT_ROUNDOFF * (widest + largest)
+    return tolerance
+
+
+def check(runtime: RuntimeName, artifact: str, spec: PolicySpec, execution: Execution, reference: Reference) -> Parity:
+    """Hold what a runtime made of the golden observations to the reference.
+
+    Raises:
+        ParityError: names the artifact, the runtime, the golden vector, the error and the tolerance.
+    """
+    where = f"{artifact} in {runtime.value} {execution.version}"
+    outputs = _checked_outputs(where, spec, execution, len(reference.outputs))
+    # (references, n): largest error of each golden vector against each reference
+    errors = np.stack([np.abs(outputs - own).max(axis=1) for own in reference.own])
+    best = int(errors.max(axis=1).argmin())
+    vector, error = int(errors[best].argmax()), float(errors[best].max())
+    if error > reference.own_tolerance:
+        raise ParityError(
+            f"{where}: golden vector {vector} is off by {reference.describe(error)}; "
+            f"allowed are {reference.describe(reference.own_tolerance)}. Nothing was written."
+        )
+    worst = float(errors[0].max())
+    agreement = 1.0
+    if spec.is_discrete:
+        agreement = float(np.mean(execution.outputs[ACTION] == choose_actions(spec, reference.outputs)))
+    steps = None if reference.step is None else round(worst / reference.step, 3)
+    return Parity(execution.version, worst, steps, agreement)
+
+
+def _checked_outputs(where: str, spec: PolicySpec, execution: Execution, vectors: int) -> Floats:
+    """The artifact's first output, (n, output_size), after all that can be said without a reference."""
+    names = output_names(spec)
+    if set(execution.outputs) != set(names):
+        raise ParityError(f"{where}: the outputs are {sorted(execution.outputs)}, not {sorted(names)}.")
+    outputs = execution.outputs[names[0]]
+    if outputs.shape != (vectors, spec.output_size) or outputs.dtype != np.float32:
+        raise ParityError(
+            f"{where}: {names[0]} is {outputs.dtype}{list(outputs.shape)}, "
+            f"not float32{[vectors, spec.output_size]} for {vectors} golden vectors."
+        )
+    broken = ~np.isfinite(outputs).all(axis=1)
+    if broken.any():
+        raise ParityError(f"{where}: golden vector {int(broken.argmax())} gives NaN or infinity. Nothing was written.")
+    if spec.is_discrete:
+        actions = execution.outputs[ACTION]
+        if actions.shape != (vectors,) or actions.dtype.kind != "i":
+            raise ParityError(f"{where}: action is {actions.dtype}{list(actions.shape)}, not int[{vectors}].")
+        wrong = actions != choose_actions(spec, outputs)
+        if wrong.any():
+            vector = int(wrong.argmax())
+            raise ParityError(
+                f"{where}: golden vector {vector}: action {actions[vector]} is not the first argmax of its own logits, "
+                f"{outputs[vector].argmax()}. Nothing was written."
+            )
+    return outputs

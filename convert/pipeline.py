@@ -1,0 +1,208 @@
+"""From a bundle to an artifact that is listed in its manifest: build, execute everywhere, compare, then write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from convert import onnx_graph, tflite_graph
+from convert.executor import ExecutionError, RuntimeProcess, runtime_processes
+from convert.parity import ParityError, Reference, check, float_reference, integer_reference
+from policy.bundle import Bundle, add_artifact
+from policy.integer import quantize_network
+from policy.manifest import ArtifactEntry, FileRecord, Parity
+from policy.network import Weights, choose_actions
+from policy.quantization import Floats, to_fp16
+from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
+
+Runtimes = Mapping[RuntimeName, RuntimeProcess]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An artifact that has been built and not been judged yet."""
+
+    precision: Precision
+    format: ArtifactFormat
+    data: bytes
+    reference: Reference
+
+    @property
+    def file(self) -> str:
+        """Its name in the bundle, e.g. ``int8.tflite``."""
+        return f"{self.precision.value}.{self.format.value}"
+
+
+@dataclass(frozen=True)
+class Converted:
+    """An artifact that passed and was written.
+
+    Attributes:
+        policy: the policy's name.
+        entry: as it stands in the manifest.
+        fp32_bytes: size of the fp32 artifact of the same format.
+        fp32_agreement: fraction of the golden observations on which this precision's reference chooses the fp32
+            policy's action; None for a continuous head.
+    """
+
+    policy: str
+    entry: ArtifactEntry
+    fp32_bytes: int
+    fp32_agreement: float | None
+
+
+def build_graph(
+    spec: PolicySpec,
+    weights: Weights,
+    calibration: np.ndarray,
+    precision: Precision,
+    artifact_format: ArtifactFormat,
+) -> bytes:
+    """The artifact's bytes, not yet verified; milliseconds, also for Policy III.
+
+    Args:
+        spec, weights: the policy.
+        calibration: raw observations (n, observation_size) from rollouts; not looked at for fp32 and fp16.
+        precision: of the weights.
+        artifact_format: TFLite or ONNX.
+    """
+    graphs = tflite_graph if artifact_format is ArtifactFormat.TFLITE else onnx_graph
+    if precision.is_integer:
+        return graphs.integer_graph(spec, quantize_network(spec, weights, calibration, precision.bits))
+    return graphs.float_graph(spec, weights, half=precision is Precision.FP16)
+
+
+def half_weights(weights: Weights) -> dict[str, Floats]:
+    """The float32 weights that an fp16 artifact's half weights stand for."""
+    return {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
+
+
+def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat) -> Candidate:
+    """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
+    spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
+    observations = bundle.golden().observations
+    data = build_graph(spec, weights, calibration, precision, artifact_format)
+    if precision.is_integer:
+        network = quantize_network(spec, weights, calibration, precision.bits)
+        return Candidate(precision, artifact_format, data, integer_reference(spec, network, observations))
+    stored = half_weights(weights) if precision is Precision.FP16 else weights
+    return Candidate(precision, artifact_format, data, float_reference(spec, stored, observations))
+
+
+def judge(bundle: Bundle, candidate: Candidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
+    """Execute a candidate in every one of these runtimes that reads its format.
+
+    Raises:
+        ParityError: it fails in one of them, or none of them reads it; nothing is written.
+    """
+    parities = {}
+    name = f"{bundle.spec.name}/{candidate.file}"
+    for runtime, process in runtimes.items():
+        if runtime.artifact_format is not candidate.format:
+            continue
+        try:
+            execution = process.execute(candidate.data, bundle.golden().observations)
+        except ExecutionError as error:
+            raise ParityError(f"{name}: {error} Nothing was written.") from error
+        parities[runtime] = check(runtime, name, bundle.spec, execution, candidate.reference)
+    if not parities:
+        raise ParityError(f"{name}: no runtime was named that executes {candidate.format.value}. Nothing was written.")
+    return parities
+
+
+def convert(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat, runtimes: Runtimes) -> Converted:
+    """Build, judge and write one artifact."""
+    candidate = build(bundle, precision, artifact_format)
+    parities = judge(bundle, candidate, runtimes)
+    entry = ArtifactEntry(
+        file=candidate.file,
+        precision=precision,
+        format=artifact_format,
+        scheme=scheme(precision),
+        execution=execution(candidate),
+        record=FileRecord.of(candidate.data),
+        golden_file=f"{precision.value}.golden.npz",
+        tolerance=candidate.reference.tolerance,
+        output_step=candidate.reference.step,
+        runtimes=parities,
+    )
+    add_artifact(bundle, entry, candidate.data, candidate.reference.outputs)
+    fp32 = candidate.data if precision is Precision.FP32 else _fp32_data(bundle, artifact_format)
+    return Converted(bundle.spec.name, entry, len(fp32), _fp32_agreement(bundle, candidate))
+
+
+def convert_all(
+    bundles: Iterable[Bundle],
+    precisions: Iterable[Precision],
+    formats: Iterable[ArtifactFormat],
+    on_artifact: Callable[[Converted], None] = lambda converted: None,
+) -> list[Converted]:
+    """Convert every bundle to every precision in every format; each runtime is started once.
+
+    Raises:
+        ParityError: names the first artifact that fails; those before it are written, it and those after it are not.
+    """
+    wanted = tuple(formats)
+    done = []
+    with runtime_processes(tuple(r for r in RuntimeName if r.artifact_format in wanted)) as runtimes:
+        for bundle in bundles:
+            for precision in precisions:
+                for artifact_format in wanted:
+                    done.append(convert(bundle, precision, artifact_format, runtimes))
+                    on_artifact(done[-1])
+    return done
+
+
+def ensure_artifact(
+    bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat
+) -> tuple[Bundle, ArtifactEntry]:
+    """The bundle's artifact of this precision and format, made first where it is missing."""
+    for entry in bundle.manifest.artifacts.values():
+        if (entry.precision, entry.format) == (precision, artifact_format):
+            return bundle, entry
+    convert_all([bundle], [precision], [artifact_format])
+    current = Bundle.load(bundle.path)
+    return current, current.artifact(precision, artifact_format)
+
+
+def scheme(precision: Precision) -> str:
+    """How the weights were quantized, in words."""
+    if precision is Precision.FP32:
+        return "float32 weights"
+    if precision is Precision.FP16:
+        return "IEEE half weights and biases; normaliser and action scaling float32"
+    return (
+        f"weights symmetric per output channel, {precision.bits} bits; activations affine per tensor, 8 bits, ranges "
+        "from recorded rollouts; normaliser float32, before the quantization"
+    )
+
+
+def execution(candidate: Candidate) -> str:
+    """How a device executes the artifact, in words."""
+    if candidate.precision is Precision.FP32:
+        return "float32 arithmetic"
+    if candidate.precision is Precision.FP16:
+        return "widened to float32 when loaded: half the file, the arithmetic and the running memory of fp32"
+    if candidate.format is ArtifactFormat.TFLITE:
+        words = "int8 × int8 → int32 (LiteRT: XNNPACK, float multiplier; tflite-runtime: built-in kernels, fixed point)"
+    else:
+        operators = onnx_graph.executed_operators(candidate.data)
+        fused, unfused = operators.count("QGemm"), operators.count("Gemm") + operators.count("FusedGemm")
+        words = f"int8 × int8 → int32 (onnxruntime: {fused} QGemm, {unfused} float Gemm)"
+    if candidate.precision.bits < 8:
+        words = f"{candidate.precision.bits}-bit weights in an int8 container: size and speed are int8's; {words}"
+    return words
+
+
+def _fp32_data(bundle: Bundle, artifact_format: ArtifactFormat) -> bytes:
+    empty = np.zeros((0, bundle.spec.observation_size), np.float32)
+    return build_graph(bundle.spec, bundle.weights(), empty, Precision.FP32, artifact_format)
+
+
+def _fp32_agreement(bundle: Bundle, candidate: Candidate) -> float | None:
+    if not bundle.spec.is_discrete:
+        return None
+    chosen = choose_actions(bundle.spec, candidate.reference.outputs)
+    return float(np.mean(chosen == bundle.golden().actions))

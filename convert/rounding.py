@@ -1,0 +1,76 @@
+"""The two ways in which integer kernels bring an accumulator back to int8, and how far apart they take a policy.
+
+* **Float multiplier** (LiteRT's XNNPACK, onnxruntime's MLAS, ``policy.integer``): q = round(float32(acc) · m), half
+  to even.
+* **Fixed point** (TFLite's built-in kernels, the only int8 kernels of tflite-runtime 2.14): m is a 31-bit fraction and
+  a shift, and the product is rounded twice, which lifts a value that lies within 2⁻ˢʰⁱᶠᵗ⁻¹ under a half by one step.
+
+About one activation in a thousand differs between them, by one step. The layers behind it pass that on to the logits
+as a fraction of a step, seldom as more. Both are emulated to the bit, so that the parity gate can hold each runtime to
+its own arithmetic and say how far the other arithmetic may take the same artifact on another device.
+
+Source of the fixed-point rules: ruy/apply_multiplier.cc (halves round up in both places, as on Arm's NEON) and
+tensorflow/lite/kernels/internal/quantization_util.cc (QuantizeMultiplier); tests compare them with tflite-runtime.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy import quantization
+from policy.integer import IntegerLayer, IntegerNetwork
+from policy.network import apply_head, as_batch, normalise
+from policy.quantization import INT8_MAX, Affine, Floats
+from policy.spec import ContinuousHead, PolicySpec
+
+FRACTION_BITS = 31
+
+
+def fixed_point_multipliers(layer: IntegerLayer, input_map: Affine) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """m_c as (fraction, exponent), each (out,): m_c = fraction / 2³¹ · 2^exponent with the fraction in [2³⁰, 2³¹)."""
+    # In double, from the float32 scales that stand in the file
+    input_scale, output_scale = float(np.float32(input_map.scale)), float(np.float32(layer.output.scale))
+    mantissa, exponent = np.frexp(input_scale * layer.kernel_scales.astype(np.float64) / output_scale)
+    fraction = _round_half_away(mantissa * 2.0**FRACTION_BITS)
+    carried = fraction == 2**FRACTION_BITS
+    return np.where(carried, fraction // 2, fraction), exponent.astype(np.int64) + carried
+
+
+def fixed_point_requantize(
+    accumulator: NDArray[np.int64], fraction: NDArray[np.int64], exponent: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """round(acc · m) in integers, (batch, out): a doubling high multiplication and a shift, each rounding halves up."""
+    # high = ⌊acc · 2^max(e, 0) · fraction / 2³¹ + ½⌋
+    high = (accumulator * 2 ** np.maximum(exponent, 0) * fraction + 2 ** (FRACTION_BITS - 1)) >> FRACTION_BITS
+    # q = ⌊high / 2^shift + ½⌋
+    shift = np.maximum(-exponent, 0)
+    half = np.where(shift > 0, 2 ** np.maximum(shift - 1, 0), 0)
+    return (high + half) >> shift
+
+
+def forward_fixed_point(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
+    """``policy.integer.forward_integer`` in the arithmetic of TFLite's built-in kernels, bit by bit."""
+    input_map = network.input
+    levels = quantization.quantize_affine(normalise(spec.normaliser, as_batch(spec, observations)), input_map)
+    for layer in network.layers:
+        centred = (levels - input_map.zero_point).astype(np.float64)
+        accumulator = (centred @ layer.kernel.astype(np.float64) + layer.bias).astype(np.int64)
+        scaled = fixed_point_requantize(accumulator, *fixed_point_multipliers(layer, input_map))
+        low = layer.output.zero_point if layer.relu else layer.output.low
+        levels = np.clip(scaled + layer.output.zero_point, low, INT8_MAX).astype(np.int32)
+        input_map = layer.output
+    return apply_head(spec, quantization.dequantize_affine(levels, input_map))
+
+
+def action_step(spec: PolicySpec, network: IntegerNetwork) -> float:
+    """One step of the head's levels, in the unit of the outputs: the largest that squashing and gain can make of it."""
+    if not isinstance(spec.head, ContinuousHead):
+        return network.output_step
+    # |d tanh| and |d clip| are at most 1
+    widest = max(high - low for low, high in zip(spec.head.low, spec.head.high, strict=True))
+    return network.output_step * widest / 2
+
+
+def _round_half_away(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    return (np.sign(values) * np.floor(np.abs(values) + 0.5)).astype(np.int64)
