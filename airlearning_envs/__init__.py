@@ -1,7 +1,9 @@
 """The navigation task: a numpy-only simulator core, and the Gymnasium face on it.
 
-Importing this package imports nothing else, so that a device needs numpy only. Gymnasium finds the environments
-through the package's entry point; without an installation, call :func:`register`.
+Importing this package imports nothing else, so that a device needs numpy only. Gymnasium knows the environments after
+:func:`register` or ``import airlearning_envs.gym_env``, or by the full name:
+
+    gymnasium.make("airlearning_envs.gym_env:AirLearning/Navigation-v0")
 """
 
 from __future__ import annotations
@@ -9,6 +11,6 @@ from __future__ import annotations
 
 def register() -> None:
     """Make ``AirLearning/Navigation-v0`` and its sisters known to Gymnasium (imports gymnasium)."""
-    from airlearning_envs import gym_env
+    from airlearning_envs.gym_env import register as register_all
 
-    gym_env.register()
+    register_all()

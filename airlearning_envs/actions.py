@@ -36,7 +36,7 @@ ACTION_COMMANDS = np.array([row[1:] for row in _ROWS], dtype=np.float32)
 ACTION_COMMANDS.setflags(write=False)
 
 COMMAND_LOW = np.array([-2.5, -2.5, -math.radians(216.0)], dtype=np.float32)
-COMMAND_HIGH = np.array([5.0, 2.5, math.radians(216.0)], dtype=np.float32)
+COMMAND_HIGH = np.array([5.0, 5.0 * math.sqrt(0.5), math.radians(216.0)], dtype=np.float32)
 """Bounds of a continuous command (3,): forward m/s, rightward m/s, yaw rate rad/s; they enclose the table's."""
 COMMAND_LOW.setflags(write=False)
 COMMAND_HIGH.setflags(write=False)

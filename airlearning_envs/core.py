@@ -17,6 +17,7 @@ rightward m/s, yaw rate rad/s), which are clipped to :data:`~airlearning_envs.ac
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +32,10 @@ from airlearning_envs.contact import Contact
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.latency import CommandQueue
 from airlearning_envs.layout import LayoutPool, Layouts, Slots
+from airlearning_envs.observation import OBSERVATION_FIELDS, VECTOR_SIZE, add_noise, is_noisy
+from airlearning_envs.rewards import air_learning_reward, shaped_reward
 from airlearning_envs.rng import Stream
 from airlearning_envs.sensing import RangeSensor, ray_angles
-from policy.spec import ObservationField
 
 __all__ = [
     "ACTION_NAMES",
@@ -49,25 +51,6 @@ __all__ = [
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Ids = NDArray[np.int64]
-
-VECTOR_SIZE = 8
-"""Observation elements that follow the ranges."""
-
-
-def observation_fields(config: NavigationConfig) -> tuple[ObservationField, ...]:
-    """The observation's fields in order."""
-    return (
-        ObservationField("ranges", (config.ray_count,), "m"),
-        ObservationField("goal_bearing", (1,), "rad"),
-        ObservationField("goal_distance", (1,), "m"),
-        ObservationField("velocity", (2,), "m/s"),
-        ObservationField("yaw_rate", (1,), "rad/s"),
-        ObservationField("last_command", (3,), "m/s, m/s, rad/s"),
-    )
-
-
-OBSERVATION_FIELDS = observation_fields(NavigationConfig())
-"""Fields of the standard observation of 32 floats."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +134,23 @@ class NavigationCore:
         if self._pool is None or seed != self._seed:
             self._pool, self._seed = LayoutPool(self.config, seed), seed
         return self.reset_where(np.ones(self.num_envs, bool), ids)
+
+    def use(self, config: NavigationConfig) -> None:
+        """Draw all further episodes from another task with the same observation, obstacle slots and dynamics.
+
+        Meant for a curriculum, which changes ``goal_distance_m``; episodes under way go on as they are.
+        """
+        same = dataclasses.replace(config, goal_distance_m=self.config.goal_distance_m)
+        if same != self.config:
+            raise SettingsError("use() may change goal_distance_m only; make a new NavigationCore for another task.")
+        if config != self.config:
+            self.config = config
+            if self._pool is not None:
+                self._pool = LayoutPool(config, self._seed)
+
+    def observe(self) -> Floats:
+        """Observations (E, 32) of what the drones see now."""
+        return self._observe(None)
 
     def reset_where(self, mask: Bools, episode_ids: NDArray[np.integer]) -> Floats:
         """Begin new episodes where ``mask`` (E,) is set.
@@ -249,17 +249,19 @@ class NavigationCore:
     def _step_some(self, commands: Floats, ended: Bools) -> Step:
         """A step in which the drones whose episode has ended stay as they are."""
         flight = self.flight
-        columns = (flight.position, flight.velocity, flight.acceleration, flight.wind, self.command)
-        moved = (self.centre, self.mover_velocity)
-        rows = (
+        columns: tuple[Floats, ...] = (
+            flight.position, flight.velocity, flight.acceleration, flight.wind, self.command, self.centre,
+            self.mover_velocity,
+        )  # fmt: skip
+        rows: tuple[NDArray[Any], ...] = (
             flight.yaw, flight.yaw_rate, self.steps, self.cause, self.goal_distance, self.flight_time,
             self.distance, self.energy, self._gap,
         )  # fmt: skip
-        kept_columns = [array[:, ended] for array in (*columns, *moved)]
+        kept_columns = [array[:, ended] for array in columns]
         kept_rows = [array[ended] for array in rows]
         observation = self._observe(np.flatnonzero(ended))
         step = self._step_all(commands)
-        for array, kept in zip((*columns, *moved), kept_columns, strict=True):
+        for array, kept in zip(columns, kept_columns, strict=True):
             array[:, ended] = kept
         for array, kept in zip(rows, kept_rows, strict=True):
             array[ended] = kept
@@ -267,16 +269,46 @@ class NavigationCore:
         step.reward[ended] = 0.0
         step.truncated[:] = self.cause == EndCause.TIME
         step.terminated[:] = (self.cause != EndCause.NONE) & ~step.truncated
-        step.info.update(self._info())
+        step.info.update(self.info())
         return step
 
     def _step_all(self, commands: Floats) -> Step:
+        before = self.goal_distance.copy()
+        self._advance(commands)
+        observation = self._observe(None)
+        return self._finish(observation, before)
+
+    def step_or_reset(self, actions: NDArray[Any], mask: Bools, episode_ids: NDArray[np.integer]) -> Step:
+        """As :meth:`step`, but the drones of ``mask`` (E,) begin a new episode instead (their action is ignored).
+
+        That is Gymnasium's next-step autoreset, at the price of one observation of the whole batch.
+
+        Args:
+            actions: as in :meth:`step`.
+            mask: the drones to reset; every drone whose episode has ended has to be among them.
+            episode_ids: one for each drone that is reset.
+        """
+        rows = np.flatnonzero(mask)
+        if self._pool is None or ((self.cause != EndCause.NONE) & ~mask).any():
+            raise SettingsError("step_or_reset needs a reset before it, and every ended episode in its mask.")
+        if not len(rows):
+            return self.step(actions)
+        before = self.goal_distance.copy()
+        self._advance(self._commands(actions))
+        ids = np.asarray(episode_ids, dtype=np.int64)
+        self._place(rows, ids, self._pool.take(ids))
+        before[rows] = self.goal_distance[rows]
+        step = self._finish(self._observe(None), before)
+        step.reward[rows] = 0.0
+        return step
+
+    def _advance(self, commands: Floats) -> None:
+        """One control period of physics: fly, move the movers, find what ends the flight, keep the tallies."""
         config, flight = self.config, self.flight
         self.command[:] = commands
         if config.gust_m_s:
             self._blow()
         segments = self._fly()
-        before = self.goal_distance.copy()
         cause, when = self._contact.first(
             self._track, segments, self.goal, self.centre, self.size, self._gap, self.mover_velocity, self._mover_limit
         )
@@ -292,11 +324,12 @@ class NavigationCore:
         self.energy += dynamics.power_w(flight.velocity, flight.acceleration) * elapsed
         cause[(cause == EndCause.NONE) & (self.steps >= config.max_steps)] = EndCause.TIME
         self.cause[:] = cause
-        observation = self._observe(None)
-        reward = self._reward(before)
-        truncated = cause == EndCause.TIME
-        terminated = (cause != EndCause.NONE) & ~truncated
-        return Step(observation, reward, terminated, truncated, self._info())
+
+    def _finish(self, observation: Floats, before: Floats) -> Step:
+        """The step's result; ``before`` (E,) is the goal's distance before it."""
+        truncated = self.cause == EndCause.TIME
+        terminated = (self.cause != EndCause.NONE) & ~truncated
+        return Step(observation, self._reward(before), terminated, truncated, self.info())
 
     def _fly(self) -> Floats:
         """Integrate one control period; fills the track and returns the segments' lengths (substeps, E)."""
@@ -325,33 +358,19 @@ class NavigationCore:
         self.flight.wind[:] = mean + np.float32(rho) * (self.flight.wind - mean) + kick * noise
 
     def _reward(self, before: Floats) -> Floats:
-        """Reward of the step (E,), see :class:`NavigationConfig`; ``before`` is the goal's distance before it."""
-        config, cause = self.config, self.cause
         progress = before - self.goal_distance
-        crashed = (cause >= EndCause.COLLISION) & (cause <= EndCause.LEFT_ARENA)
-        if config.reward_style is RewardStyle.SHAPED:
-            # r = 0.1 (d_before - d_now) - 0.01 [+ 5 at the goal] [- 3 on collision or leaving]
-            reward = np.float32(config.progress_reward_per_m) * progress
-            reward += np.float32(config.step_reward)
-            reward[cause == EndCause.GOAL] += np.float32(config.goal_reward)
-            reward[crashed] += np.float32(config.collision_reward)
-            return reward
-        # Air Learning: r = -1 + (d_before - d_now) + (4 - |v|) 0.01875 within 6 m; 1000 at the goal; -100 on
-        # collision, leaving and the step limit.
-        velocity = self.flight.velocity
-        speed = np.sqrt(velocity[0] * velocity[0] + velocity[1] * velocity[1])
-        braking = np.where(self.goal_distance < 6.0, (np.float32(4.0) - speed) * np.float32(0.01875), np.float32(0.0))
-        reward = progress - np.float32(1.0) + braking
-        reward[cause == EndCause.GOAL] = 1000.0
-        reward[crashed | (cause == EndCause.TIME)] = -100.0
-        return reward
+        if self.config.reward_style is RewardStyle.SHAPED:
+            return shaped_reward(self.config, self.cause, progress)
+        vx, vy = self.flight.velocity
+        return air_learning_reward(self.cause, progress, self.goal_distance, np.sqrt(vx * vx + vy * vy))
 
     def _observe(self, rows: Ids | None) -> Floats:
         """Observations of some rows (all where None); also refreshes their goal distance and obstacle gaps."""
         flight, config = self.flight, self.config
-        every = rows is None
+        at: Any = slice(None) if rows is None else rows
         position, velocity, command = flight.position, flight.velocity, self.command
-        yaw, yaw_rate, goal, centre, size = flight.yaw, flight.yaw_rate, self.goal, self.centre, self.size
+        yaw: NDArray[Any] = flight.yaw
+        yaw_rate, goal, centre, size = flight.yaw_rate, self.goal, self.centre, self.size
         if rows is not None:
             position, velocity, command, goal = position[:, rows], velocity[:, rows], command[:, rows], goal[:, rows]
             yaw, yaw_rate, centre, size = yaw[rows], yaw_rate[rows], centre[:, rows], size[rows]
@@ -361,8 +380,7 @@ class NavigationCore:
         offset = goal - position
         distance = np.sqrt(offset[0] * offset[0] + offset[1] * offset[1])
         bearing = np.arctan2(cosine64 * offset[1] - sine64 * offset[0], cosine64 * offset[0] + sine64 * offset[1])
-        self.goal_distance[slice(None) if rows is None else rows] = distance
-        self._gap[slice(None) if rows is None else rows] = gap
+        self.goal_distance[at], self._gap[at] = distance, gap
         count = config.ray_count
         observation = np.empty((len(yaw), count + VECTOR_SIZE), np.float32)
         observation[:, :count] = ranges
@@ -372,28 +390,12 @@ class NavigationCore:
         observation[:, count + 3] = cosine * velocity[1] - sine * velocity[0]
         observation[:, count + 4] = yaw_rate
         observation[:, count + 5 :] = command.T
-        if config.range_noise_m or config.range_dropout or config.motion_noise:
-            self._disturb(observation, slice(None) if every else rows)
+        if is_noisy(config):
+            add_noise(config, observation, self._keys[at], self.steps[at])
         return observation
 
-    def _disturb(self, observation: Floats, rows: Any) -> None:
-        """Sensor noise and dropout, in place."""
-        config, count = self.config, self.config.ray_count
-        keys, steps = self._keys[rows][:, None], self.steps[rows][:, None]
-        rays = observation[:, :count]
-        if config.range_noise_m:
-            rays += np.float32(config.range_noise_m) * rng.normals(
-                keys, Stream.RANGE_NOISE, steps * count + np.arange(count)
-            )
-            np.clip(rays, 0.0, np.float32(config.max_range_m), out=rays)
-        if config.range_dropout:
-            lost = rng.uniforms(keys, Stream.RANGE_DROPOUT, steps * count + np.arange(count))
-            rays[lost < np.float32(config.range_dropout)] = config.max_range_m
-        if config.motion_noise:
-            noise = rng.normals(keys, Stream.MOTION_NOISE, steps * 3 + np.arange(3))
-            observation[:, count + 2 : count + 5] += np.float32(config.motion_noise) * noise
-
-    def _info(self) -> dict[str, NDArray[Any]]:
+    def info(self) -> dict[str, NDArray[Any]]:
+        """The info of :class:`Step`, as it stands now."""
         return {
             "success": self.cause == EndCause.GOAL,
             "cause": self.cause.copy(),

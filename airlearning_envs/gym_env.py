@@ -1,0 +1,238 @@
+"""The navigation task as Gymnasium environments, single and vectorised.
+
+:class:`NavigationEnv` is the task's specification. Importing this module registers the environments:
+
+| id | actions | observation |
+| --- | --- | --- |
+| ``AirLearning/Navigation-v0`` | Discrete(25) | Box(32,) |
+| ``AirLearning/NavigationContinuous-v0`` | Box(3,) | Box(32,) |
+| ``AirLearning/NavigationDepth-v0`` | Discrete(25) | Dict(depth (84, 84), vector (8,)) |
+
+``gymnasium.make`` gives the single environment, ``gymnasium.make_vec`` the native vector environment.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.causes import EndCause
+from airlearning_envs.config import NavigationConfig
+from airlearning_envs.core import NavigationCore
+from airlearning_envs.depth import DepthCamera, vector_part
+from airlearning_envs.errors import SettingsError
+from airlearning_envs.spaces import FRAMES_PER_SECOND, action_space, check_render_mode, observation_space
+from airlearning_envs.vector_env import (
+    NavigationContinuousVectorEnv,
+    NavigationDepthVectorEnv,
+    NavigationVectorEnv,
+)
+
+__all__ = [
+    "NavigationContinuousEnv",
+    "NavigationContinuousVectorEnv",
+    "NavigationDepthEnv",
+    "NavigationDepthVectorEnv",
+    "NavigationEnv",
+    "NavigationVectorEnv",
+    "register",
+]
+
+
+class NavigationEnv(gym.Env[Any, Any]):
+    """A drone flies to a goal between standing and moving obstacles, seeing only what is ahead.
+
+    ## Observation: Box(32,), float32, raw physical units
+
+    | index | field | unit | range | meaning |
+    | --- | --- | --- | --- | --- |
+    | 0-23 | ranges | m | 0 to 20 | range rays from -45 (left, index 0) to +45 degrees, evenly spread; 20 is nothing |
+    | 24 | goal_bearing | rad | -pi to pi | direction to the goal from straight ahead, positive to the right |
+    | 25 | goal_distance | m | 0 to the arena's diagonal | in the plane |
+    | 26 | velocity | m/s | -25 to 25 | forward, body frame |
+    | 27 | velocity | m/s | -25 to 25 | rightward, body frame |
+    | 28 | yaw_rate | rad/s | -10 to 10 | positive to the right (clockwise seen from above) |
+    | 29 | last_command | m/s | -2.5 to 5 | forward speed last commanded, 0 at the start |
+    | 30 | last_command | m/s | -2.5 to 3.54 | rightward speed last commanded |
+    | 31 | last_command | rad/s | -3.77 to 3.77 | yaw rate last commanded |
+
+    Rays start at the drone's centre and end at walls, cylinders, boxes and movers. What is beside or behind the
+    drone is not seen.
+
+    ## Actions: Discrete(25)
+
+    Each holds a velocity in the body frame, or a turn on the spot, for one control period of 0.25 s.
+
+    | action | command |
+    | --- | --- |
+    | 0-4 | forward at 5, 4, 3, 2, 1 m/s |
+    | 5-9 | diagonally forward to the right (45 degrees) at a ground speed of 5, 4, 3, 2, 1 m/s |
+    | 10-14 | backup: backwards at 2.5, 2, 1.5, 1, 0.5 m/s |
+    | 15-19 | stop and yaw right at 108, 54, 27, 13.5, 6.75 degrees/s |
+    | 20-24 | stop and yaw left at 216, 108, 54, 27, 13.5 degrees/s |
+
+    ## Dynamics
+
+    The surrogate of AirSim's SimpleFlight in :mod:`airlearning_envs.dynamics`, in 50 ms steps: t63 0.90 s, t90 1.75 s,
+    no overshoot, at most 6.3 m/s^2 along each body axis, quadratic drag 0.0066 /m, yaw rate lag 0.26 s. The flight is
+    level. Movers fly straight at 0.5 to 2 m/s, pass obstacles, and bounce off walls.
+
+    ## Reward
+
+    0.1 for each metre come nearer to the goal, -0.01 each step, +5 at the goal, -3 on collision and on leaving the
+    arena. ``reward_style="air-learning"`` pays the original: 1000 at the goal; -100 on collision, leaving and the step
+    limit; else -1 + metres come nearer + (4 - |v|) 0.01875 within 6 m of the goal.
+
+    ## Start
+
+    At rest, in a random place at least 2 m from the walls, heading anywhere, the goal at a random distance and
+    direction. Nothing stands within 1.5 m, nothing moves within 3 m; the goal stands free; standing obstacles leave at
+    least 0.9 m between each other and the walls, so there is always a way past them.
+
+    ## End
+
+    Terminated: within 3 m of the goal in the plane (success); contact of the drone (radius 0.3 m) with an obstacle or a
+    mover; leaving the arena (touching its walls). Checked every 50 ms. Truncated: after 200 steps.
+
+    ## Info
+
+    ``success`` (bool), ``cause`` (:class:`~airlearning_envs.causes.EndCause`: NONE, GOAL, COLLISION, COLLISION_MOVER,
+    LEFT_ARENA, TIME), ``flight_time_s``, ``distance_m`` flown, ``energy_j`` used, ``goal_distance_m``, ``episode_id``.
+
+    ## Arguments
+
+    ``preset`` (default ``"hard"``):
+
+    | preset | arena (m) | standing | moving | spacing (m) | goal distance (m) |
+    | --- | --- | --- | --- | --- | --- |
+    | easy | 50 x 50 x 20 | 0 | 0 | | 8 to 40 |
+    | medium | 60 x 60 x 20 | 0 | 0 | | 8 to 48 |
+    | shipped | 35 x 35 x 5 | 7 | 0 | 2 | 10 to 23 |
+    | hard | 30 x 30 x 10 | 10 to 19 | 6 to 9 | 4, centre to centre | 6 to 25 |
+
+    ``render_mode``: None or ``"rgb_array"`` (a top-down picture). Every attribute of
+    :class:`~airlearning_envs.config.NavigationConfig` is an argument too, e.g. ``wind_m_s=3``, ``range_noise_m=0.1``,
+    ``latency=0.2`` or ``latency={"kind": "empirical", "values_s": [0.009, 0.011]}``.
+
+    ``reset(seed=s)`` begins episode 0 of seed ``s``; each further ``reset()`` the next episode.
+    ``reset(options={"episode_id": k})`` begins episode ``k``. An episode is a function of seed, id and actions alone.
+
+    ## Versions
+
+    v0: first version.
+    """
+
+    metadata: dict[str, Any] = {  # noqa: RUF012 (declared so by Gymnasium)
+        "render_modes": ["rgb_array"],
+        "render_fps": FRAMES_PER_SECOND,
+    }
+    continuous: ClassVar[bool] = False
+    depth: ClassVar[bool] = False
+
+    def __init__(self, preset: str = "hard", render_mode: str | None = None, **settings: Any) -> None:
+        check_render_mode(render_mode)
+        self.config = NavigationConfig.from_settings({"preset": preset, **settings})
+        self.render_mode = render_mode
+        self.observation_space = observation_space(self.config, self.depth)
+        self.action_space = action_space(self.continuous)
+        self.core = NavigationCore(self.config, 1)
+        self._camera = DepthCamera(self.core) if self.depth else None
+        self._picture: Any = None
+        self._seed: int | None = None
+        self._next_id = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; see the class."""
+        super().reset(seed=seed)
+        if seed is not None or self._seed is None:
+            self._seed = seed if seed is not None else int(self.np_random.integers(2**31))
+            self._next_id = 0
+        episode = int((options or {}).get("episode_id", self._next_id))
+        self._next_id = episode + 1
+        observation = self.core.reset(np.array([episode]), self._seed)
+        if self.render_mode is not None:
+            self._follow(start=True)
+        return self._observed(observation), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Hold the action's command for one control period; see the class."""
+        step = self.core.step(np.asarray(action)[None])
+        if self.render_mode is not None:
+            self._follow(start=False)
+        reward, terminated, truncated = float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0])
+        return self._observed(step.observation), reward, terminated, truncated, self._info()
+
+    def render(self) -> Any:
+        """The top-down picture (640, 640, 3) uint8, or None without a render mode."""
+        if self.render_mode is None:
+            return None
+        if self._picture is None:
+            raise SettingsError("render was called before reset; call reset first.")
+        return self._picture.draw()
+
+    def _observed(self, observation: NDArray[np.float32]) -> Any:
+        if self._camera is None:
+            return observation[0]
+        return {"depth": self._camera.capture()[0], "vector": vector_part(observation)[0].copy()}
+
+    def _info(self) -> dict[str, Any]:
+        core = self.core
+        cause = EndCause(int(core.cause[0]))
+        return {
+            "success": cause is EndCause.GOAL,
+            "cause": cause,
+            "flight_time_s": float(core.flight_time[0]),
+            "distance_m": float(core.distance[0]),
+            "energy_j": float(core.energy[0]),
+            "goal_distance_m": float(core.goal_distance[0]),
+            "episode_id": int(core.episode_id[0]),
+        }
+
+    def _follow(self, start: bool) -> None:
+        if self._picture is None:
+            from airlearning_envs.render import Picture  # needs Pillow, which flying does not
+
+            self._picture = Picture(self.core, 0)
+        self._picture.follow(start)
+
+
+class NavigationContinuousEnv(NavigationEnv):
+    """As :class:`NavigationEnv`, with continuous commands.
+
+    Actions: Box(3,), float32, physical units in the body frame, held for 0.25 s: forward speed (-2.5 to 5 m/s),
+    rightward speed (-2.5 to 3.54 m/s), yaw rate (-3.77 to 3.77 rad/s, positive to the right). Commands outside are
+    clipped. Unlike the discrete actions, flying and turning can be had at once.
+    """
+
+    continuous = True
+
+
+class NavigationDepthEnv(NavigationEnv):
+    """As :class:`NavigationEnv`, with a depth picture in place of the rays.
+
+    Observation: Dict with ``depth``, Box(84, 84) float32, planar depth in metres, 0 to 20, row 0 on top, column 0 on
+    the left, 90 degrees wide and high (:class:`~airlearning_envs.depth.DepthCamera`); and ``vector``, Box(8,)
+    float32, the elements 24 to 31 of :class:`NavigationEnv`'s observation. Sensor noise and dropout apply to rays only.
+    """
+
+    depth = True
+
+
+_NAMES = ("Navigation", "NavigationContinuous", "NavigationDepth")
+
+
+def register() -> None:
+    """Register the environments with Gymnasium; doing it twice does no harm."""
+    for name in _NAMES:
+        if f"AirLearning/{name}-v0" not in gym.registry:
+            gym.register(
+                id=f"AirLearning/{name}-v0",
+                entry_point=f"airlearning_envs.gym_env:{name}Env",
+                vector_entry_point=f"airlearning_envs.gym_env:{name}VectorEnv",
+            )
+
+
+register()

@@ -1,0 +1,175 @@
+"""Film one episode: ``python -m airlearning_envs.record --preset hard --policy blind --output flight.gif``.
+
+The policy is ``blind``, ``random``, or a bundle (``III``, or its folder), which is flown with the numpy forward pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.config import PRESETS, NavigationConfig
+from airlearning_envs.core import NavigationCore
+from airlearning_envs.errors import SettingsError
+from airlearning_envs.flights import Decide, blind_policy, random_policy
+from airlearning_envs.observation import observation_fields
+from airlearning_envs.render import SIDE_PX, Painter, Scene
+from policy.errors import PolicyError
+
+FRAMES_PER_SECOND = 20
+"""Of the film, which runs in real time: one frame for each 50 ms of flight."""
+
+_LAST_FRAME_S = 1.5  # the end stays on the screen this long
+
+
+def load_decide(policy: str, config: NavigationConfig, seed: int) -> Decide:
+    """The policy of a name: observations (E, 32) -> actions.
+
+    Raises:
+        PolicyError: there is no such bundle, or it was trained on another observation.
+    """
+    if policy == "blind":
+        return blind_policy
+    if policy == "random":
+        return random_policy(seed)
+    from policy.locate import working_bundle
+    from policy.network import choose_actions, forward_float
+
+    bundle = working_bundle(policy)
+    bundle.spec.check_observation(observation_fields(config))
+    weights = bundle.weights()
+    return lambda observation: choose_actions(bundle.spec, forward_float(bundle.spec, weights, observation))
+
+
+def fly_scenes(config: NavigationConfig, decide: Decide, episode: int, seed: int) -> list[Scene]:
+    """The scenes of one episode, one a decision, the start and the end included."""
+    core = NavigationCore(config, 1)
+    observation = core.reset(np.array([episode]), seed)
+    scenes = [Scene.of(core, 0)]
+    while not core.cause[0]:
+        observation = core.step(decide(observation)).observation
+        scenes.append(Scene.of(core, 0))
+    return scenes
+
+
+def frames(
+    config: NavigationConfig,
+    scenes: Sequence[Scene],
+    caption: str,
+    side_px: int = SIDE_PX,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[NDArray[np.uint8]]:
+    """Pictures at 20 a second of flight time; between two decisions the scene is interpolated."""
+    painter = Painter(config, side_px)
+    trail: list[NDArray[np.float32]] = []
+    pictures: list[NDArray[np.uint8]] = []
+    for number, (before, after) in enumerate(itertools.pairwise(scenes)):
+        pieces = max(1, round((after.time_s - before.time_s) * FRAMES_PER_SECOND))
+        for piece in range(pieces):
+            scene = before.towards(after, piece / pieces)
+            pictures.append(painter.draw(scene, trail, caption))
+            trail.append(scene.position)
+        if progress is not None:
+            progress(number + 1, len(scenes))
+    last = painter.draw(scenes[-1], trail, caption)
+    return pictures + [last] * round(_LAST_FRAME_S * FRAMES_PER_SECOND)
+
+
+def save_film(path: Path, pictures: Sequence[NDArray[np.uint8]]) -> None:
+    """Write a .gif or .mp4, under a temporary name first so that no half film is left behind.
+
+    Raises:
+        SettingsError: the suffix is neither.
+    """
+    import imageio.v3 as imageio
+
+    suffix = path.suffix.lower()
+    if suffix not in (".gif", ".mp4"):
+        raise SettingsError(f"--output is {str(path)!r}; allowed are names that end in .gif or .mp4.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.stem}.part{suffix}")
+    options: dict[str, Any] = {"fps": FRAMES_PER_SECOND, "codec": "libx264"}
+    if suffix == ".gif":
+        options = {"duration": 1000 // FRAMES_PER_SECOND, "loop": 0}
+    try:
+        imageio.imwrite(draft, np.stack(pictures), **options)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    parser = argparse.ArgumentParser(prog="python -m airlearning_envs.record", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--preset", default="hard", help=f"one of {', '.join(PRESETS)} (default hard)")
+    parser.add_argument("--policy", default="blind", help="blind, random, or a bundle's name or folder (default blind)")
+    parser.add_argument("--output", type=Path, default=Path("flight.gif"), help="a .gif or .mp4 (default flight.gif)")
+    parser.add_argument("--episode", type=int, default=0, help="episode number (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the episodes (default 0)")
+    parser.add_argument("--side", type=int, default=480, help="side of the picture in pixels (default 480)")
+    parser.add_argument("--settings", default="{}", help="other settings as JSON, e.g. '{\"latency\": 0.2}'")
+    parser.add_argument("--json", action="store_true", help="print what was filmed as JSON")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Film one episode; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        if arguments.output.suffix.lower() not in (".gif", ".mp4"):
+            raise SettingsError(f"--output is {str(arguments.output)!r}; allowed are names that end in .gif or .mp4.")
+        settings = {"preset": arguments.preset, **json.loads(arguments.settings)}
+        config = NavigationConfig.from_settings(settings)
+        decide = load_decide(arguments.policy, config, arguments.seed)
+        scenes = fly_scenes(config, decide, arguments.episode, arguments.seed)
+        caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, episode {arguments.episode}"
+        with _bar(len(scenes)) as progress:
+            pictures = frames(config, scenes, caption, 16 * max(10, round(arguments.side / 16)), progress)
+        save_film(arguments.output, pictures)
+    except (SettingsError, PolicyError, OSError, ValueError) as error:
+        print(f"record: {error}", file=sys.stderr)
+        return 2
+    end = scenes[-1]
+    report = {
+        "output": str(arguments.output),
+        "cause": end.cause.name.lower(),
+        "flight_time_s": round(end.time_s, 3),
+        "frames": len(pictures),
+    }
+    print(json.dumps(report) if arguments.json else f"{arguments.output}: {report['cause']} after {end.time_s:.2f} s")
+    return 0
+
+
+class _bar:  # noqa: N801 (used like a function)
+    """A progress bar on a terminal, nothing elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._progress: Any = None
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        if not sys.stderr.isatty():
+            return lambda done, total: None
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._progress = Progress(console=Console(stderr=True), transient=True)
+        self._progress.start()
+        task = self._progress.add_task("drawing", total=self._total)
+        return lambda done, total: self._progress.update(task, completed=done)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
