@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.causes import EndCause
+from airlearning_envs import causes
 from airlearning_envs.config import NavigationConfig
 from airlearning_envs.layout import Slots
 
@@ -61,32 +61,32 @@ class Contact:
             mover_velocity, mover_limit: (2, E, M), (E, M).
         """
         num_envs, last = track.shape[2], self._substeps - 1
-        causes = np.zeros(num_envs, np.int8)
+        found = np.zeros(num_envs, np.int8)
         when = np.full(num_envs, last)
         offset = track[1:] - goal
         offset *= offset
         reached = offset[:, 0] + offset[:, 1] < self._success_square
-        self._record(causes, when, reached, EndCause.GOAL)
-        self._record(causes, when, (np.abs(track[1:]) > self._inside).any(axis=1), EndCause.LEFT_ARENA)
+        self._record(found, when, reached, causes.GOAL)
+        self._record(found, when, (np.abs(track[1:]) > self._inside).any(axis=1), causes.LEFT_ARENA)
         if self._slots.total:
             near = gap < segments.sum(axis=0)[:, None] + self._reach
             rows, columns = np.nonzero(near)
             if len(rows):
-                self._touch(causes, when, rows, columns, track, centre, size, mover_velocity, mover_limit)
-        return causes, when
+                self._touch(found, when, rows, columns, track, centre, size, mover_velocity, mover_limit)
+        return found, when
 
     @staticmethod
-    def _record(causes: NDArray[np.int8], when: NDArray[np.int64], events: NDArray[np.bool_], cause: EndCause) -> None:
+    def _record(found: NDArray[np.int8], when: NDArray[np.int64], events: NDArray[np.bool_], cause: int) -> None:
         """Note events (substeps, E) that come not later than what is noted; later calls win a tie."""
         if not events.any():
             return
         first = events.argmax(axis=0)
-        wins = events.any(axis=0) & ((causes == EndCause.NONE) | (first <= when))
-        causes[wins], when[wins] = cause, first[wins]
+        wins = events.any(axis=0) & ((found == causes.NONE) | (first <= when))
+        found[wins], when[wins] = cause, first[wins]
 
     def _touch(
         self,
-        causes: NDArray[np.int8],
+        found: NDArray[np.int8],
         when: NDArray[np.int64],
         rows: NDArray[np.int64],
         columns: NDArray[np.int64],
@@ -112,10 +112,10 @@ class Contact:
         touched = apart[:, 0] + apart[:, 1] < rim * rim
         for pair in np.flatnonzero(touched.any(axis=0)):
             row, substep = rows[pair], touched[:, pair].argmax()
-            cause = EndCause.COLLISION_MOVER if moving[pair] else EndCause.COLLISION
-            contact = causes[row] in (EndCause.COLLISION, EndCause.COLLISION_MOVER)
-            if causes[row] == EndCause.NONE or substep < when[row] or (substep == when[row] and not contact):
-                causes[row], when[row] = cause, substep
+            cause = causes.COLLISION_MOVER if moving[pair] else causes.COLLISION
+            contact = found[row] in (causes.COLLISION, causes.COLLISION_MOVER)
+            if found[row] == causes.NONE or substep < when[row] or (substep == when[row] and not contact):
+                found[row], when[row] = cause, substep
 
     def elapsed(self, when: NDArray[np.int64]) -> Floats:
         """Time from the period's start to the end of a substep, (E,) seconds."""

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs import dynamics, rng
+from airlearning_envs import causes, dynamics, rng
 from airlearning_envs.actions import ACTION_COMMANDS, ACTION_NAMES, COMMAND_HIGH, COMMAND_LOW
 from airlearning_envs.causes import EndCause
 from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig, RewardStyle
@@ -224,7 +224,7 @@ class NavigationCore:
         if self._pool is None:
             raise SettingsError("step was called before reset; call reset first.")
         commands = self._commands(actions)
-        ended = self.cause != EndCause.NONE
+        ended = self.cause != causes.NONE
         if ended.any():
             return self._step_some(commands, ended)
         return self._step_all(commands)
@@ -267,8 +267,8 @@ class NavigationCore:
             array[ended] = kept
         step.observation[ended] = observation
         step.reward[ended] = 0.0
-        step.truncated[:] = self.cause == EndCause.TIME
-        step.terminated[:] = (self.cause != EndCause.NONE) & ~step.truncated
+        step.truncated[:] = self.cause == causes.TIME
+        step.terminated[:] = (self.cause != causes.NONE) & ~step.truncated
         step.info.update(self.info())
         return step
 
@@ -289,7 +289,7 @@ class NavigationCore:
             episode_ids: one for each drone that is reset.
         """
         rows = np.flatnonzero(mask)
-        if self._pool is None or ((self.cause != EndCause.NONE) & ~mask).any():
+        if self._pool is None or ((self.cause != causes.NONE) & ~mask).any():
             raise SettingsError("step_or_reset needs a reset before it, and every ended episode in its mask.")
         if not len(rows):
             return self.step(actions)
@@ -322,13 +322,13 @@ class NavigationCore:
         self.flight_time += elapsed
         self.distance += segments.sum(axis=0)
         self.energy += dynamics.power_w(flight.velocity, flight.acceleration) * elapsed
-        cause[(cause == EndCause.NONE) & (self.steps >= config.max_steps)] = EndCause.TIME
+        cause[(cause == causes.NONE) & (self.steps >= config.max_steps)] = causes.TIME
         self.cause[:] = cause
 
     def _finish(self, observation: Floats, before: Floats) -> Step:
         """The step's result; ``before`` (E,) is the goal's distance before it."""
-        truncated = self.cause == EndCause.TIME
-        terminated = (self.cause != EndCause.NONE) & ~truncated
+        truncated = self.cause == causes.TIME
+        terminated = (self.cause != causes.NONE) & ~truncated
         return Step(observation, self._reward(before), terminated, truncated, self.info())
 
     def _fly(self) -> Floats:
@@ -397,7 +397,7 @@ class NavigationCore:
     def info(self) -> dict[str, NDArray[Any]]:
         """The info of :class:`Step`, as it stands now."""
         return {
-            "success": self.cause == EndCause.GOAL,
+            "success": self.cause == causes.GOAL,
             "cause": self.cause.copy(),
             "flight_time_s": self.flight_time.copy(),
             "distance_m": self.distance.copy(),

@@ -83,6 +83,7 @@ class Integrator:
         self._flight = flight
         self._dt = np.float32(substep_s)
         self._half_dt = np.float32(substep_s / 2.0)
+        self._turn = np.empty((2, 2, len(flight.yaw)), np.float32)
         self.refresh()
 
     def refresh(self) -> None:
@@ -110,18 +111,22 @@ class Integrator:
         # x = x + dt v_half
         np.multiply(velocity, self._dt, out=kick)
         flight.position += kick
-        # a_cmd = clip(K (v_cmd - v), +-a_max) along the body's axes
-        cosine, sine = np.cos(flight.yaw).astype(np.float32), np.sin(flight.yaw).astype(np.float32)
-        vx, vy = velocity
-        forward = command[0] - (cosine * vx + sine * vy)
-        right = command[1] - (cosine * vy - sine * vx)
-        forward *= self._gain
-        right *= self._gain
-        np.minimum(np.maximum(forward, self._floor, out=forward), self._limit, out=forward)
-        np.minimum(np.maximum(right, self._floor, out=right), self._limit, out=right)
-        # a = a + (1 - exp(-dt/tau)) (a_cmd - a)
-        kick[0] = cosine * forward - sine * right
-        kick[1] = sine * forward + cosine * right
+        # R turns world vectors into the body frame: [[cos, sin], [-sin, cos]].
+        turn = self._turn
+        turn[0, 0] = np.cos(flight.yaw)
+        turn[0, 1] = np.sin(flight.yaw)
+        np.negative(turn[0, 1], out=turn[1, 0])
+        turn[1, 1] = turn[0, 0]
+        # a_cmd = clip(K (v_cmd - R v), +-a_max) along the body's axes
+        product = turn * velocity
+        wanted = command[:2] - product[:, 0]
+        wanted -= product[:, 1]
+        wanted *= self._gain
+        np.maximum(wanted, self._floor, out=wanted)
+        np.minimum(wanted, self._limit, out=wanted)
+        # a = a + (1 - exp(-dt/tau)) (R' a_cmd - a)
+        np.multiply(turn, wanted[:, None], out=product)
+        np.add(product[0], product[1], out=kick)
         kick -= acceleration
         kick *= self._lag_share
         acceleration += kick
@@ -130,9 +135,9 @@ class Integrator:
         kick *= half_dt
         velocity += kick
         # w = w + (1 - exp(-dt/tau_yaw)) (w_cmd - w);  psi = psi + dt w
-        turn = command[2] - flight.yaw_rate
-        turn *= self._yaw_share
-        flight.yaw_rate += turn
+        change = command[2] - flight.yaw_rate
+        change *= self._yaw_share
+        flight.yaw_rate += change
         flight.yaw += flight.yaw_rate * self._dt
 
 

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-_TINY = np.float32(1e-6)
+_FIRST = np.ones(1, bool)
+_TINY = np.float32(1e-20)
 
 
 def inverse_directions(directions: Floats) -> Floats:
-    """1 / d for each component of unit directions, large but finite where a ray runs along an axis."""
-    sign = np.where(directions < 0, np.float32(-1.0), np.float32(1.0))
-    return sign / np.maximum(np.abs(directions), _TINY)
+    """1 / d for each component of unit directions, huge but finite where a ray runs along an axis.
+
+    A component is either 0 or, by float32's spacing, far larger than the 1e-20 that is added.
+    """
+    return np.reciprocal(directions + _TINY)
 
 
 def wall_ranges(position: Floats, inverse: Floats, half: float) -> Floats:
@@ -91,6 +94,7 @@ def nearest_per_row(ranges: Floats, rows: NDArray[np.integer], hits: Floats) -> 
     """Lower ``ranges`` (E, R) in place to the ``hits`` (P, R) of its rows; ``rows`` (P,) is ascending."""
     if not len(rows):
         return
-    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    # Where a new row begins.
+    first = np.flatnonzero(np.concatenate([_FIRST, rows[1:] != rows[:-1]]))
     touched = rows[first]
     ranges[touched] = np.minimum(ranges[touched], np.minimum.reduceat(hits, first, axis=0))

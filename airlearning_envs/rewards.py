@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.causes import EndCause
+from airlearning_envs import causes
 from airlearning_envs.config import NavigationConfig
 
 Floats = NDArray[np.float32]
@@ -17,7 +17,7 @@ BRAKING_FACTOR = 0.01875
 
 
 def _crashed(cause: NDArray[np.int8]) -> NDArray[np.bool_]:
-    return (cause >= EndCause.COLLISION) & (cause <= EndCause.LEFT_ARENA)
+    return (cause >= causes.COLLISION) & (cause <= causes.LEFT_ARENA)
 
 
 def shaped_reward(config: NavigationConfig, cause: NDArray[np.int8], progress: Floats) -> Floats:
@@ -32,7 +32,7 @@ def shaped_reward(config: NavigationConfig, cause: NDArray[np.int8], progress: F
     """
     reward = np.float32(config.progress_reward_per_m) * progress
     reward += np.float32(config.step_reward)
-    reward[cause == EndCause.GOAL] += np.float32(config.goal_reward)
+    reward[cause == causes.GOAL] += np.float32(config.goal_reward)
     reward[_crashed(cause)] += np.float32(config.collision_reward)
     return reward
 
@@ -42,6 +42,6 @@ def air_learning_reward(cause: NDArray[np.int8], progress: Floats, goal_distance
     near = goal_distance < BRAKING_RADIUS_M
     reward = progress - np.float32(1.0)
     reward[near] += np.float32(BRAKING_FACTOR) * (np.float32(BRAKING_SPEED_M_S) - speed[near])
-    reward[cause == EndCause.GOAL] = 1000.0
-    reward[_crashed(cause) | (cause == EndCause.TIME)] = -100.0
+    reward[cause == causes.GOAL] = 1000.0
+    reward[_crashed(cause) | (cause == causes.TIME)] = -100.0
     return reward
