@@ -15,7 +15,8 @@ hello     protocol, agent {version, pid, ready_ns (process start to first reques
           bundle {path, policy, observation_size, output_size, discrete, control_period_s, environment,
           precisions [..], artifacts [{file, precision, format, bytes}]} or null, with bundle_error {code, message,
           next}; loaded → LOADED or null
-load      loaded → LOADED, golden {vectors, max_error, max_error_steps, tolerance, action_agreement},
+load      loaded → LOADED, golden {vectors, max_error, max_error_steps, tolerance, action_agreement (with this
+          precision's numpy reference), fp32_agreement (with the float policy)},
           memory → MEMORY, cold {import_ns, verify_ns (hashes), build_ns, first_ns (first inference of the fresh
           interpreter, before any golden vector; the file is in the page cache), golden_ns, total_ns}
 latency   loaded → LOADED, path, warmup, runs, cold_first_ns, load_ns, STATISTICS →, samples_ns (sorted; at most 2000,
@@ -59,6 +60,8 @@ from policy.errors import PolicyError
 PROTOCOL_VERSION = 1
 # A row of an 84×84 depth image is about 150 kB of JSON; 64 such rows and some air.
 MAX_LINE_BYTES = 16 * 2**20
+
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 class ErrorCode(Enum):
@@ -147,4 +150,4 @@ def request_id(data: Mapping[str, Any]) -> str | int | None:
 
 def encode(reply: Mapping[str, Any]) -> bytes:
     """A reply as one line of strict JSON (NaN and infinity would be a defect of the agent and raise ValueError)."""
-    return json.dumps(reply, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    return _encode(reply).encode() + b"\n"

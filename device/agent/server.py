@@ -54,6 +54,7 @@ class Agent:
     def __init__(self, bundle: Path, threads: int = 1, emit: Callable[[bytes], None] = lambda line: None) -> None:
         self._path, self._threads, self._emit = bundle, threads, emit
         self._serving: Serving | None = None
+        memory.give_back_free_heap()
         self._memory = MemoryLog(baseline=memory.read().now)
         self._next_progress = 0
         self._ready_ns: int | None = None

@@ -1,0 +1,214 @@
+"""A small policy of the navigation task that flies, its real artifacts, and an agent in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from airlearning_envs.actions import ACTION_COMMANDS, ACTION_NAMES
+from airlearning_envs.core import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationCore
+from airlearning_envs.flights import blind_policy
+from policy import network
+from policy.bundle import Bundle, add_artifact, write_bundle
+from policy.integer import forward_integer, quantize_network
+from policy.manifest import ArtifactEntry, FileRecord, Parity
+from policy.spec import (
+    ArtifactFormat,
+    ContinuousHead,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    PolicySpec,
+    Precision,
+    RuntimeName,
+    Squash,
+)
+
+HIDDEN = 16
+BEARING, YAW_RATE = 24, 28
+RUNTIMES = tuple(RuntimeName)
+
+
+class AgentProcess:
+    """An agent to talk to."""
+
+    def __init__(self, bundle: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "device.agent", "--bundle", str(bundle), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.progress: list[dict[str, Any]] = []
+
+    def send(self, line: bytes) -> dict[str, Any]:
+        """Send one line and return its reply; progress lines are collected."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(line.rstrip(b"\n") + b"\n")
+        self.process.stdin.flush()
+        while True:
+            answer = self.process.stdout.readline()
+            assert answer, f"the agent ended: {self.process.communicate()[1].decode()}"
+            reply: dict[str, Any] = json.loads(answer)
+            if "progress" not in reply:
+                return reply
+            self.progress.append(reply["progress"])
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Send a request that has to succeed."""
+        reply = self.request(op, **fields)
+        assert reply["ok"], reply
+        return reply
+
+    def request(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Send a request, whatever its reply."""
+        return self.send(json.dumps({"op": op, **fields}).encode())
+
+    def end(self) -> int:
+        """Close its input and wait for its exit code."""
+        self.process.communicate(timeout=30)
+        return self.process.returncode
+
+
+def converse(bundle: Path, lines: Sequence[bytes], *arguments: str) -> tuple[list[dict[str, Any]], bytes]:
+    """Send all lines, close the input, and return all replies and the log of an agent that ended with exit code 0."""
+    done = subprocess.run(
+        [sys.executable, "-m", "device.agent", "--bundle", str(bundle), *arguments],
+        input=b"".join(line + b"\n" for line in lines),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def recorded_observations(count: int, first_episode: int) -> np.ndarray:
+    """Observations (count, 32) of the hard task, flown blindly."""
+    core = NavigationCore(PRESETS["hard"], 32)
+    observation = core.reset(np.arange(first_episode, first_episode + 32), seed=1)
+    seen: list[np.ndarray] = []
+    while sum(len(rows) for rows in seen) < count:
+        seen.append(observation)
+        observation = core.step(blind_policy(observation)).observation
+    return np.concatenate(seen)[:count].astype(np.float32)
+
+
+def flying_policy(name: str = "pilot") -> tuple[PolicySpec, dict[str, np.ndarray]]:
+    """A policy that turns to the goal and flies there: −(a_k − e)² = 2 a_k e − a_k² (− e²) is linear in the error e."""
+    rng = np.random.default_rng(3)
+    spec = PolicySpec(
+        name=name,
+        observation=OBSERVATION_FIELDS,
+        normaliser=Normaliser((0.0,) * 32, (20.0,) * 24 + (1.0,) + (20.0,) + (1.0,) * 6, clip=25.0),
+        network=NetworkSpec((HIDDEN,)),
+        head=DiscreteHead(ACTION_NAMES),
+        control_period_s=CONTROL_PERIOD_S,
+        environment=EnvironmentSpec("AirLearning/Navigation-v0", {"preset": "hard"}),
+    )
+    first = np.zeros((32, HIDDEN), np.float32)
+    for unit, sign in ((0, 1.0), (1, -1.0)):  # e = bearing − 0.26 s · yaw rate, as relu(e) − relu(−e)
+        first[BEARING, unit], first[YAW_RATE, unit] = sign, -0.26 * sign
+    first[:, 2:] = rng.normal(0.0, 0.1, (32, HIDDEN - 2))
+    turn = ACTION_COMMANDS[:, 2] * CONTROL_PERIOD_S
+    head = np.zeros((HIDDEN, 25), np.float32)
+    head[0], head[1] = 2.0 * turn, -2.0 * turn
+    head[2:] = rng.normal(0.0, 0.0003, (HIDDEN - 2, 25))
+    bias = -np.square(turn)
+    bias[1:15] = -1.0
+    bias[[18, 19, 24]] = -1.0
+    weights = {
+        "dense_0/kernel": first,
+        "dense_0/bias": np.zeros(HIDDEN, np.float32),
+        "head/kernel": head,
+        "head/bias": bias.astype(np.float32),
+    }
+    return spec, weights
+
+
+def continuous_policy() -> tuple[PolicySpec, dict[str, np.ndarray]]:
+    """A policy with three continuous outputs."""
+    rng = np.random.default_rng(5)
+    spec = PolicySpec(
+        name="gliding",
+        observation=OBSERVATION_FIELDS,
+        normaliser=Normaliser((0.0,) * 32, (20.0,) * 32),
+        network=NetworkSpec((HIDDEN,)),
+        head=ContinuousHead((-2.5, -2.5, -3.0), (5.0, 2.5, 3.0), Squash.TANH),
+        control_period_s=CONTROL_PERIOD_S,
+        environment=EnvironmentSpec("AirLearning/NavigationContinuous-v0", {"preset": "hard"}),
+    )
+    shapes = network.weight_shapes(spec)
+    return spec, {name: rng.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
+    """Real fp32 and int8 graphs in both formats, with the tolerances of conversion."""
+    from convert import onnx_graph, tflite_graph
+
+    spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()
+    integers = quantize_network(spec, weights, bundle.calibration())
+    step = integers.output_step
+    if isinstance(spec.head, ContinuousHead):
+        step *= max((high - low) / 2 for low, high in zip(spec.head.low, spec.head.high, strict=True))
+    makers = {
+        (Precision.FP32, ArtifactFormat.TFLITE): lambda: tflite_graph.float_graph(spec, weights),
+        (Precision.FP32, ArtifactFormat.ONNX): lambda: onnx_graph.float_graph(spec, weights),
+        (Precision.INT8, ArtifactFormat.TFLITE): lambda: tflite_graph.integer_graph(spec, integers),
+        (Precision.INT8, ArtifactFormat.ONNX): lambda: onnx_graph.integer_graph(spec, integers),
+    }
+    for (precision, artifact_format), make in makers.items():
+        data = make()
+        expected = forward_integer(spec, integers, golden.observations) if precision.is_integer else golden.outputs
+        entry = ArtifactEntry(
+            file=f"{precision.value}.{artifact_format.value}",
+            precision=precision,
+            format=artifact_format,
+            scheme="test",
+            execution="test",
+            record=FileRecord.of(data),
+            golden_file=f"{precision.value}.golden.npz",
+            tolerance=tolerance_steps * step if precision.is_integer else 1e-4,
+            output_step=step if precision.is_integer else None,
+            runtimes={
+                name: Parity("0", 0.0, None, 1.0) for name in RUNTIMES if name.artifact_format is artifact_format
+            },
+        )
+        bundle = add_artifact(bundle, entry, data, expected)
+    return bundle
+
+
+def make_bundle(path: Path, spec: PolicySpec, weights: dict[str, np.ndarray]) -> Bundle:
+    """A bundle of this policy with real artifacts."""
+    return add_artifacts(
+        write_bundle(path, spec, weights, recorded_observations(512, 1000), recorded_observations(48, 5000))
+    )
+
+
+@pytest.fixture(scope="session")
+def pilot(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The flying policy's bundle; tests must not change it."""
+    return make_bundle(tmp_path_factory.mktemp("pilot") / "pilot", *flying_policy())
+
+
+@pytest.fixture(scope="session")
+def gliding(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The continuous policy's bundle; tests must not change it."""
+    return make_bundle(tmp_path_factory.mktemp("gliding") / "gliding", *continuous_policy())
+
+
+@pytest.fixture(scope="module")
+def agent(pilot: Bundle) -> Iterator[AgentProcess]:
+    """An agent of the flying policy with int8 loaded in LiteRT, shared by a module's tests."""
+    process = AgentProcess(pilot.path)
+    process.ask("load", precision="int8", runtime="litert")
+    yield process
+    assert process.end() == 0
