@@ -126,7 +126,10 @@ def _table(done: list[Converted]) -> str:
         errors = ", ".join(f"{name.value} {_error(entry, name)}" for name in entry.runtimes)
         rows.append([converted.policy, entry.file, f"{entry.record.size:,}", ratio, agreement, errors])
     text = _columns([head, *rows], right={2, 3, 4})
-    notes = dict.fromkeys(f"{c.entry.file}: {c.entry.scheme}. Executed as {c.entry.execution}." for c in done)
+    notes: dict[str, None] = {}
+    for entry in (converted.entry for converted in done):
+        notes[f"{entry.precision.value}: {entry.scheme}."] = None
+        notes[f"  {entry.format.value}: {entry.execution}."] = None
     return "\n".join([text, "", *notes])
 
 

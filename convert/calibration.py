@@ -1,6 +1,7 @@
 """The calibration set: recorded rollouts that fix the int8 ranges of a policy's activations.
 
-Ranges are the smallest and the largest value seen in the rollouts. (A policy calibrated on random numbers is another
+Ranges go from the smallest to the largest value seen in the rollouts; those of a discrete head's outputs leave out what
+lies far below every winner (:func:`policy.integer.output_range`). (A policy calibrated on random numbers is another
 policy than the one that was trained.) What can be wrong with a set shows in this table: too few rows, the same row
 again and again, a field that never moves, golden observations that leave the ranges.
 """
@@ -31,7 +32,8 @@ class ActivationRange:
         name: ``input`` or the layer.
         low, high: smallest and largest value seen, in the tensor's unit.
         step: of its int8 scale.
-        outside: fraction of the golden observations' values that the scale cannot represent and cuts.
+        outside: fraction of the golden observations' values that the scale cannot represent and cuts; of a discrete
+            head, fraction of the winning outputs.
         idle: fraction of units that never leave zero (or never move at all).
     """
 
@@ -74,6 +76,9 @@ def inspect(
     fresh = hidden_activations(spec, weights, golden)
     maps = (network.input, *(layer.output for layer in network.layers))
     names = ("input", *layer_names(spec))
+    if spec.is_discrete:
+        # Only the winner counts, and the range is made for it: smaller outputs are cut on purpose.
+        fresh[-1] = fresh[-1].max(axis=1, keepdims=True)
     ranges = tuple(_range(*items) for items in zip(names, seen, fresh, maps, strict=True))
     return CalibrationReport(len(observations), ranges, tuple(_warnings(spec, observations, ranges)))
 
@@ -81,7 +86,6 @@ def inspect(
 def _range(name: str, seen: np.ndarray, fresh: np.ndarray, affine: Affine) -> ActivationRange:
     low, high = (affine.scale * (level - affine.zero_point) for level in (INT8_MIN, INT8_MAX))
     margin = affine.scale / 2
-    # A ReLU's negative results are cut on purpose: hidden activations come after it and start at 0.
     outside = float(np.mean((fresh < low - margin) | (fresh > high + margin)))
     idle = float(np.mean(seen.max(axis=0) == seen.min(axis=0)))
     return ActivationRange(name, float(seen.min()), float(seen.max()), affine.scale, outside, idle)

@@ -224,11 +224,15 @@ def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected_out
         expected_outputs: the reference's outputs on the golden observations, float32 (n, output_size).
     """
     golden = npz(outputs=expected_outputs.astype(np.float32))
-    write_atomically(bundle.path / entry.golden_file, golden)
-    write_atomically(bundle.path / entry.file, data)
     # Read again: another process may have added another artifact meanwhile.
     current = Manifest.from_json(_read(bundle.path / MANIFEST_FILE), bundle.path / MANIFEST_FILE)
-    manifest = current.with_artifact(entry, FileRecord.of(golden))
+    valid = current.without_stale(current.with_artifact(entry, FileRecord.of(golden)))
+    if valid != current:
+        # An interruption between the files must not leave a manifest that calls the new ones tampered with.
+        write_atomically(bundle.path / MANIFEST_FILE, valid.to_json().encode())
+    manifest = valid.with_artifact(entry, FileRecord.of(golden))
+    write_atomically(bundle.path / entry.golden_file, golden)
+    write_atomically(bundle.path / entry.file, data)
     write_atomically(bundle.path / MANIFEST_FILE, manifest.to_json().encode())
     return replace(bundle, manifest=manifest)
 

@@ -103,6 +103,17 @@ class Manifest:
             artifacts={**self.artifacts, entry.file: entry},
         )
 
+    def without_stale(self, newer: Manifest) -> Manifest:
+        """This manifest without what ``newer`` replaces: records that differ there, and artifacts that rest on them."""
+        fresh = newer.records()
+        files = {name: record for name, record in self.files.items() if fresh.get(name) == record}
+        artifacts = {
+            name: entry
+            for name, entry in self.artifacts.items()
+            if fresh.get(name) == entry.record and entry.golden_file in files
+        }
+        return replace(self, files=files, artifacts=artifacts)
+
     def to_json(self) -> str:
         """An indented JSON document that ends in a newline."""
         data = {
