@@ -1,1 +1,49 @@
-"""tmp"""
+"""The host's side of a device: SSH, deployment, releases, and talking to the agent. paramiko lives only here.
+
+    from device.host import AgentSession, Target, connect, deploy
+
+    with connect(Target.parse("pi@raspberrypi")) as connection:
+        deploy(connection, bundle, [Precision.INT8])
+        with AgentSession(connection, "III") as agent:
+            agent.request("load", precision="int8")
+            print(agent.request("latency", runs=1000)["percentiles"])
+
+On the device (several policies live side by side, and share the unpacked wheels):
+
+    ~/quarl/lock                          held while a deployment works on this device
+    ~/quarl/envs/NAME-VERSION-HASH/       one unpacked wheel each; the device needs no pip and no internet
+    ~/quarl/policies/III/incoming/ID/     an upload; gone, or renamed into releases/ when it passed every check
+    ~/quarl/policies/III/releases/ID/     run-agent, lib/, bundle/, release.json; the last three stay
+    ~/quarl/policies/III/current          symbolic link to one of them, switched by rename(2)
+"""
+
+from device.host.agent_session import AgentSession
+from device.host.connection import CommandResult, Connection, UploadResult, connect
+from device.host.deploy import DeployResult, GoldenCheck, Step, deploy
+from device.host.errors import AgentError, HostError
+from device.host.probe import TargetFacts, probe
+from device.host.releases import DeviceReleases, RollbackResult, list_releases, rollback
+from device.host.target import Target
+from device.host.wheels import parse_runtimes
+
+__all__ = [
+    "AgentError",
+    "AgentSession",
+    "CommandResult",
+    "Connection",
+    "DeployResult",
+    "DeviceReleases",
+    "GoldenCheck",
+    "HostError",
+    "RollbackResult",
+    "Step",
+    "Target",
+    "TargetFacts",
+    "UploadResult",
+    "connect",
+    "deploy",
+    "list_releases",
+    "parse_runtimes",
+    "probe",
+    "rollback",
+]

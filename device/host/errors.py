@@ -17,6 +17,10 @@ class HostError(RuntimeError):
         self.message = message
         self.next_step = next_step
 
+    def also(self, more: str) -> None:
+        """Add a sentence to the message, in front of the next step."""
+        HostError.__init__(self, f"{self.message} {more}", self.next_step)
+
     def to_json(self) -> dict[str, str]:
         """The error as a program reads it."""
         return {"code": self.code, "message": self.message, "next": self.next_step}

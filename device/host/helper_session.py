@@ -123,9 +123,8 @@ def _error(device: str, error: Mapping[str, Any]) -> HostError:
 
 def _script(silence_s: float) -> bytes:
     """The program for the device: its two modules as text, entered by name, then started."""
-    modules = {
-        module.__name__: Path(str(module.__file__)).read_text("utf-8") for module in (store_module, helper_module)
-    }
+    parts = (store_module, helper_module)
+    modules = {part.__name__: Path(str(part.__file__)).read_text("utf-8") for part in parts}
     return f"""
 import sys, types
 for name, text in {modules!r}.items():

@@ -116,7 +116,7 @@ class LocalServer:
         self._folder = folder
         self._commands: set[asyncio.Task[None]] = set()
         self._acceptor: asyncssh.SSHAcceptor | None = None
-        self._connections: set[asyncssh.SSHConnection] = set()
+        self._connections: set[asyncssh.connection.SSHConnection] = set()
 
     async def start(self) -> int:
         """Listen; returns the port."""

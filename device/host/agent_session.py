@@ -1,0 +1,219 @@
+"""The agent on the device, as a context manager: requests in, replies out, and no process left behind.
+
+with AgentSession(connection, "III") as agent:
+    agent.request("load", precision="int8")
+    print(agent.request("latency", runs=1000)["percentiles"])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from device.host.connection import Connection
+from device.host.errors import AgentError, HostError, ReleaseError
+from device.host.payload import STARTER, check_policy_name
+from device.host.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
+
+START_TIMEOUT_S = 60.0  # a Pi needs seconds to import numpy from an SD card
+REQUEST_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 5.0
+_PID = b"quarl-agent-pid "
+Progress = Callable[[int, int], None]
+
+
+def agent_command(folder: str, arguments: str = "") -> str:
+    """The shell command that starts the agent of a release folder and first says its process id.
+
+    ``exec`` all the way makes that the agent's own. Where setpriv exists (util-linux), the kernel kills the agent
+    when the SSH session's process dies, so that a lost connection leaves no agent computing.
+    """
+    script = (
+        f'cd "$HOME" && cd -P {shlex.quote(folder)} && [ -x ./{STARTER} ] || {{ echo missing; exit 66; }}; '
+        f'echo "{_PID.decode()}$$"; tie=""; '
+        'if setpriv --pdeathsig KILL true 2>/dev/null; then tie="setpriv --pdeathsig KILL"; fi; '
+        f"exec $tie ./{STARTER} {arguments}"
+    )
+    return f"exec sh -c {shlex.quote(script)}"
+
+
+class AgentSession:
+    """A running agent. Enter it to start, leave it to end."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        policy: str,
+        *,
+        release: str | None = None,
+        folder: str | None = None,
+        threads: int | None = None,
+        request_timeout: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        """Prepare a session.
+
+        Args:
+            connection: to the device.
+            policy: whose release.
+            release: which; default the one that ``current`` points to when the session starts.
+            folder: instead of a release, a folder relative to the device's home (an upload being checked).
+            threads: of the inference runtime; default the agent's own.
+            request_timeout: seconds without a reply or a progress line after which a request is given up.
+        """
+        self._connection = connection
+        self._policy = check_policy_name(policy)
+        where = f"releases/{release}" if release else "current"
+        self._folder = folder or f"quarl/policies/{policy}/{where}"
+        self._release = release
+        self._arguments = f"--threads {threads}" if threads is not None else ""
+        self._timeout = request_timeout
+        self._process: RemoteProcess | None = None
+        self._pid = 0
+        self._next_id = 0
+
+    def __enter__(self) -> AgentSession:
+        process = self._connection.start(agent_command(self._folder, self._arguments))
+        self._process = process
+        try:
+            while True:
+                line = process.read_line(START_TIMEOUT_S)
+                if line == b"missing":
+                    raise ReleaseError(
+                        f"{self._connection.name} has no {'release ' + self._release if self._release else 'release'} "
+                        f"of policy {self._policy}.",
+                        f"python -m device.host deploy --target {self._connection.target} --policy {self._policy}",
+                    )
+                if line.startswith(_PID):
+                    self._pid = int(line[len(_PID) :])
+                    break
+        except (EndOfOutputError, LineTimeoutError):
+            error = self._died("starting")
+            self.close()
+            raise error from None
+        except HostError:
+            process.close()
+            self._process = None
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The agent's process id on the device."""
+        return self._pid
+
+    def stderr_lines(self, last: int = 20) -> list[str]:
+        """The last lines of the agent's log."""
+        return self._process.stderr_lines(last) if self._process else []
+
+    def request(
+        self, op: str, *, timeout: float | None = None, progress: Progress | None = None, **fields: Any
+    ) -> dict[str, Any]:
+        """One request, one reply.
+
+        Args:
+            op: hello, load, latency, memory, episodes, act.
+            timeout: seconds without a reply or a progress line; default the session's.
+            progress: called with (done, total) for each progress line.
+            fields: the operation's own.
+
+        Returns:
+            The reply. ``hello`` gets ``device.transport`` added: "loopback" or "ssh".
+
+        Raises:
+            AgentError: an error reply (its code in ``agent_code``), no reply in time, or the agent died.
+            ConnectionLostError: the connection ended.
+        """
+        if self._process is None:
+            raise AgentError("The agent is not running.", "Use the session in a `with` block.", agent_code="closed")
+        self._next_id += 1
+        limit = self._timeout if timeout is None else timeout
+        try:
+            self._process.send(json.dumps({"op": op, **fields, "id": self._next_id}, allow_nan=False).encode() + b"\n")
+            reply = self._read_reply(limit, progress)
+        except LineTimeoutError:
+            self._kill()
+            raise AgentError(
+                f"The agent on {self._connection.name} did not answer `{op}` within {limit:g} s and was ended.",
+                "Give it more time, or look at the device's load.",
+                agent_code="timeout",
+            ) from None
+        except EndOfOutputError:
+            raise self._died(f"answering `{op}`") from None
+        if not reply.get("ok"):
+            error = reply.get("error") or {}
+            raise AgentError(
+                f"The agent on {self._connection.name} refuses `{op}`: {error.get('message', 'no reason given')}",
+                str(error.get("next", "")),
+                agent_code=str(error.get("code", "")),
+            )
+        if op == "hello" and isinstance(reply.get("device"), dict):
+            reply["device"]["transport"] = self._connection.transport_name
+        return reply
+
+    def _read_reply(self, timeout: float, progress: Progress | None) -> dict[str, Any]:
+        assert self._process is not None
+        while True:
+            line = self._process.read_line(timeout)
+            try:
+                reply = json.loads(line)
+            except ValueError:
+                reply = None
+            if not isinstance(reply, dict):
+                raise AgentError(
+                    f"The agent on {self._connection.name} wrote something that is no reply: {line[:120]!r}.",
+                    "Deploy again: the agent on the device is of another version.",
+                    agent_code="protocol",
+                )
+            if "progress" in reply:
+                if progress is not None:
+                    progress(int(reply["progress"]["done"]), int(reply["progress"]["total"]))
+            elif reply.get("id", self._next_id) == self._next_id:
+                return reply  # a late reply to an earlier request has another id
+
+    def _died(self, doing: str) -> HostError:
+        assert self._process is not None
+        status = self._process.wait(STOP_TIMEOUT_S)
+        if not self._process.connection_alive:
+            return self._connection.lost(f"the agent was {doing}")
+        tail = "\n    ".join(self._process.stderr_lines(12)) or "(it wrote no error)"
+        if status is None:
+            how = "closed its output"
+        elif status == -1:
+            how = "was killed by a signal"
+        else:
+            how = f"ended with status {status}"
+        return AgentError(
+            f"The agent on {self._connection.name} {how} while {doing}. Its last lines:\n    {tail}",
+            "Start it again; if it was killed, `dmesg | tail` on the device tells whether memory ran out.",
+            agent_code="died",
+            exit_status=status,
+        )
+
+    def close(self) -> None:
+        """End the agent: bye, then the end of its input, then a signal. Safe to call twice."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(HostError):
+            process.send(b'{"op":"bye"}\n', STOP_TIMEOUT_S)
+        process.close_input()
+        if process.wait(STOP_TIMEOUT_S) is None:
+            self._kill()
+            process.wait(STOP_TIMEOUT_S)
+        process.close()
+
+    def _kill(self) -> None:
+        """End the agent by force, through another channel; its command line is compared, ids are used again."""
+        if self._pid and self._connection.alive:
+            script = f"grep -q device.agent /proc/{self._pid}/cmdline 2>/dev/null && kill -KILL {self._pid}"
+            with contextlib.suppress(HostError):
+                self._connection.run(f"sh -c {shlex.quote(script)}", check=False, timeout=STOP_TIMEOUT_S)

@@ -1,0 +1,359 @@
+"""Deployment: upload under a temporary name, verify, try it on the device, and only then switch.
+
+Until the last step the old release serves, untouched. Whatever fails before, from a cut connection to a golden
+vector that differs, leaves nothing of the new release behind.
+"""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import os
+import socket
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from device.host.agent_session import AgentSession
+from device.host.connection import Connection
+from device.host.errors import AgentError, CheckFailedError, DeviceFullError, HostError, RemoteCommandError
+from device.host.helper_session import SILENCE_S, HelperSession, helper
+from device.host.payload import GoldenRun, Payload, build_payload
+from device.host.probe import probe
+from device.host.wheels import Wheel, WheelSet, fetch, select
+from policy.bundle import Bundle
+from policy.spec import Precision, RuntimeName
+
+BLOCK = 4096  # bytes; a file takes whole blocks of the device's file system
+RESERVE = 8 << 20  # bytes left free: a full disk harms more than us
+UNPACK_TIMEOUT_S = 600.0  # an SD card takes its time over a thousand small files
+CHECK_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a deployment is: ``done`` of ``total``, in bytes when ``unit`` is "B"."""
+
+    name: str
+    done: int
+    total: int
+    unit: str = ""
+
+
+Progress = Callable[[Step], None]
+
+
+@dataclass(frozen=True)
+class DeployRequest:
+    """What was asked."""
+
+    target: str
+    policy: str
+    precisions: tuple[Precision, ...]
+    runtimes: tuple[RuntimeName, ...]
+
+
+@dataclass(frozen=True)
+class GoldenCheck:
+    """What the release's own agent found on the device."""
+
+    precision: str
+    runtime: str
+    vectors: int
+    max_error: float
+    tolerance: float
+    action_agreement: float
+
+
+@dataclass(frozen=True)
+class DeployResult:
+    """What was done."""
+
+    request: DeployRequest
+    release: str
+    previous: str | None
+    """The release that served before; the same as ``release`` when nothing had to change."""
+    unchanged: bool
+    """The device already had exactly this content: nothing was sent."""
+    sent_files: int
+    sent_bytes: int
+    reused_files: int
+    """Copied on the device from an older release instead of being sent."""
+    wheels_sent: tuple[str, ...]
+    checks: tuple[GoldenCheck, ...]
+    removed: tuple[str, ...]
+    """Older releases that were pruned."""
+    seconds: float
+
+
+@dataclass
+class _Counts:
+    files: int = 0
+    bytes: int = 0
+    reused: int = 0
+
+
+def deploy(
+    connection: Connection,
+    bundle: Bundle,
+    precisions: Sequence[Precision],
+    runtimes: Sequence[RuntimeName] = (RuntimeName.LITERT,),
+    *,
+    wait_s: float = 0.0,
+    progress: Progress | None = None,
+) -> DeployResult:
+    """Bring a policy onto a device and switch it on.
+
+    Args:
+        connection: to the device.
+        bundle: as loaded on the host.
+        precisions: which to bring; each must have been converted for ``runtimes``.
+        runtimes: what will execute it; their wheels are brought along where they are missing.
+        wait_s: how long to wait for another deployment to end.
+        progress: told about every step.
+
+    Raises:
+        BundleError: the bundle is damaged or lacks an artifact. Nothing was sent.
+        UnsupportedDeviceError, WheelError: no wheels for this device. Nothing was sent.
+        DeviceLockedError: another deployment is at work. Nothing was changed.
+        DeviceFullError, VerificationError, CheckFailedError, ConnectionLostError: the old release still serves and
+            nothing of the new one is left.
+    """
+    facts = probe(connection)
+    wheel_set = select(facts, runtimes)
+    payload = build_payload(bundle, precisions, runtimes, wheel_set)
+    return install(connection, payload, wheel_set, wait_s=wait_s, progress=progress)
+
+
+def install(
+    connection: Connection,
+    payload: Payload,
+    wheel_set: WheelSet,
+    *,
+    wait_s: float = 0.0,
+    progress: Progress | None = None,
+    wheel_cache: Path | None = None,
+    silence_s: float = SILENCE_S,
+) -> DeployResult:
+    """Bring a gathered release onto a device; ``deploy`` without the gathering. Raises what ``deploy`` raises."""
+    begun = time.monotonic()
+    tell = progress if progress is not None else lambda step: None
+    request = DeployRequest(str(connection.target), payload.policy, payload.precisions, payload.runtimes)
+    with helper(connection, wheel_set.python.path, silence_s=silence_s) as session:
+        state = begin(session, payload.policy, payload.digest, wait_s)
+        serving = state["current"]
+        try:
+            known = _known_release(session, state["same"])
+            if known is not None and known == serving:
+                return DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
+            counts, wheels_sent = _Counts(), []
+            if known is None:
+                release = f"{state['next_number']:04d}-{payload.digest[:8]}"
+                missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in state["environments"]]
+                files = fetch(missing, wheel_cache, lambda wheel: tell(Step(f"download {wheel}", 0, 0)))
+                incoming = _receive(session, release, payload, files)
+                _send_wheels(connection, session, incoming, files, counts, tell)
+                wheels_sent = [str(wheel) for wheel in files]
+                _send_files(connection, session, incoming, payload, counts, tell)
+                checks = golden_checks(connection, payload.policy, f"incoming/{release}", payload.checks, tell)
+                session.call("publish", record=_record(payload), files=payload.hashes)
+            else:
+                release = known
+                checks = golden_checks(connection, payload.policy, f"releases/{release}", payload.checks, tell)
+            previous = session.call("switch", release=release)["previous"]
+        except HostError as error:
+            error.also(f"Release {serving} still serves." if serving else "No release was serving before.")
+            raise
+        removed = session.call("prune")["releases"]
+    return DeployResult(
+        request=request,
+        release=release,
+        previous=previous,
+        unchanged=False,
+        sent_files=counts.files,
+        sent_bytes=counts.bytes,
+        reused_files=counts.reused,
+        wheels_sent=tuple(wheels_sent),
+        checks=checks,
+        removed=tuple(removed),
+        seconds=time.monotonic() - begun,
+    )
+
+
+def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float) -> dict[str, Any]:
+    """Take the device's lock under our name."""
+    by = {"user": getpass.getuser(), "host": socket.gethostname(), "pid": os.getpid(), "policy": policy}
+    return session.call("begin", policy=policy, digest=digest, by=by, wait_s=wait_s, timeout=wait_s + 60)
+
+
+def golden_checks(
+    connection: Connection, policy: str, folder: str, runs: Sequence[GoldenRun], tell: Progress
+) -> tuple[GoldenCheck, ...]:
+    """Start the release's own agent on the device and let it check every golden vector.
+
+    One agent for each runtime: a process that has loaded one runtime refuses another.
+
+    Args:
+        connection: to the device.
+        policy: whose release.
+        folder: ``incoming/ID`` or ``releases/ID``.
+        runs: what to try.
+        tell: told about each.
+
+    Raises:
+        CheckFailedError: the agent did not start, or refused one of them.
+    """
+    checks: list[GoldenCheck] = []
+    for runtime in dict.fromkeys(run.runtime for run in runs):
+        try:
+            with AgentSession(connection, policy, folder=f"quarl/policies/{policy}/{folder}") as agent:
+                agent.request("hello", timeout=CHECK_TIMEOUT_S)
+                for run in (run for run in runs if run.runtime is runtime):
+                    name = runtime.value if runtime else None
+                    tell(Step(f"check {run.precision.value} on the device", len(checks), len(runs)))
+                    reply = agent.request("load", precision=run.precision.value, runtime=name, timeout=CHECK_TIMEOUT_S)
+                    checks.append(_golden_check(run, reply))
+        except AgentError as error:
+            raise CheckFailedError(
+                f"The release did not pass its check on {connection.name} and was not switched on. {error.message}",
+                error.next_step,
+            ) from error
+    tell(Step("check on the device", len(checks), len(runs)))
+    return tuple(checks)
+
+
+def _golden_check(run: GoldenRun, reply: Mapping[str, Any]) -> GoldenCheck:
+    golden = reply.get("golden", {})
+    runtime = run.runtime.value if run.runtime else str(reply.get("loaded", {}).get("runtime", ""))
+    return GoldenCheck(
+        precision=run.precision.value,
+        runtime=runtime,
+        vectors=int(golden.get("vectors", 0)),
+        max_error=float(golden.get("max_error", 0.0)),
+        tolerance=float(golden.get("tolerance", 0.0)),
+        action_agreement=float(golden.get("action_agreement", 0.0)),
+    )
+
+
+def _known_release(session: HelperSession, same: str | None) -> str | None:
+    """A release on the device that has this very content and is still whole."""
+    if same is None:
+        return None
+    found = session.call("check", release=same)
+    return None if found["damaged"] or found["missing_environments"] else same
+
+
+def _record(payload: Payload) -> dict[str, Any]:
+    return {
+        "policy": payload.policy,
+        "digest": payload.digest,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "precisions": [precision.value for precision in payload.precisions],
+        "runtimes": [runtime.value for runtime in payload.runtimes],
+        "environments": list(payload.environments),
+    }
+
+
+def _blocks(size: int) -> int:
+    return (size + BLOCK) // BLOCK * BLOCK + BLOCK  # its data and its share of folders
+
+
+def needed_bytes(payload: Payload, wheels: Mapping[Wheel, Path]) -> int:
+    """What the deployment will write at most: the release, the unpacked wheels, and one packed wheel at a time."""
+    need = RESERVE + sum(_blocks(len(file.data)) for file in payload.files)
+    for path in wheels.values():
+        with zipfile.ZipFile(path) as archive:
+            need += sum(_blocks(member.file_size) for member in archive.infolist())
+    return need + max((path.stat().st_size for path in wheels.values()), default=0)
+
+
+def _receive(session: HelperSession, release: str, payload: Payload, wheels: Mapping[Wheel, Path]) -> str:
+    reply = session.call("receive", release=release, need_bytes=needed_bytes(payload, wheels), folders=payload.folders)
+    return str(reply["incoming"])
+
+
+def _send(
+    connection: Connection,
+    session: HelperSession,
+    data: bytes | Path,
+    remote_path: str,
+    progress: Callable[[int], None],
+) -> int:
+    try:
+        return connection.upload(data, remote_path, progress=progress).bytes
+    except OSError as error:
+        # SFTP only says "failure" when the disk is full, so ask how much room there is.
+        free = session.call("show")["free_bytes"]
+        size = len(data) if isinstance(data, bytes) else data.stat().st_size
+        if free < size + BLOCK:
+            raise DeviceFullError(
+                f"The disk of {connection.name} became full while {Path(remote_path).name} was sent "
+                f"({free / 1e6:.1f} MB free). What was sent is removed.",
+                "Make room on the device (`df -h ~`, `du -sh ~/*`), then run the same command again.",
+            ) from None
+        raise RemoteCommandError(
+            f"{connection.name} does not write {remote_path}: {error}.", "Look at the rights of ~/quarl on the device."
+        ) from None
+
+
+def _send_wheels(
+    connection: Connection,
+    session: HelperSession,
+    incoming: str,
+    wheels: Mapping[Wheel, Path],
+    counts: _Counts,
+    tell: Progress,
+) -> None:
+    for wheel, path in wheels.items():
+        counts.bytes += _send(
+            connection, session, path, f"{incoming}/{wheel.file}", _adder(f"send {wheel}", path.stat().st_size, tell)
+        )
+        counts.files += 1
+
+        def unpacked(done: int, total: int, wheel: Wheel = wheel) -> None:
+            tell(Step(f"unpack {wheel}", done, total))
+
+        session.call(
+            "unpack",
+            file=wheel.file,
+            sha256=wheel.sha256,
+            folder=wheel.folder,
+            timeout=UNPACK_TIMEOUT_S,
+            progress=unpacked,
+        )
+
+
+def _adder(name: str, total: int, tell: Progress) -> Callable[[int], None]:
+    """A progress callback for bytes that come in pieces."""
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        tell(Step(name, done, total, "B"))
+
+    return add
+
+
+def _send_files(
+    connection: Connection,
+    session: HelperSession,
+    incoming: str,
+    payload: Payload,
+    counts: _Counts,
+    tell: Progress,
+) -> None:
+    hashes = payload.hashes
+    reused = set(session.call("reuse", files=hashes)["files"])
+    missing = [file for file in payload.files if file.path not in reused]
+    add = _adder(f"send {payload.policy}", sum(len(file.data) for file in missing), tell)
+    for file in missing:
+        counts.bytes += _send(connection, session, file.data, f"{incoming}/{file.path}", add)
+    counts.files += len(missing)
+    counts.reused = len(reused)
+    executable = [file.path for file in payload.files if file.executable]
+    session.call("verify", files=hashes, executable=executable)

@@ -1,0 +1,225 @@
+"""What is sent to a device, and nothing else: the agent's code, the part of the bundle it needs, a starter.
+
+run-agent                 starts the agent of this very folder; speaks JSON lines on stdin and stdout
+lib/policy/               the contract
+lib/airlearning_envs/     the modules that the agent imports: the simulator core, never its Gymnasium face
+lib/device/agent/         the agent
+bundle/                   policy.json, golden.npz, manifest.json, the chosen artifacts and their expected outputs;
+                          never the fp32 master weights, never the calibration observations
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from device.host.errors import VerificationError
+from device.host.places import project_root
+from device.host.wheels import WheelSet
+from policy.bundle import DEVICE_FILES, Bundle
+from policy.errors import BundleError
+from policy.manifest import MANIFEST_FILE
+from policy.spec import Precision, RuntimeName
+
+STARTER = "run-agent"
+CODE, BUNDLE = "lib", "bundle"
+_POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+
+
+@dataclass(frozen=True)
+class PayloadFile:
+    """One file of a release, with the content it had when it was hashed."""
+
+    path: str
+    data: bytes
+    executable: bool = False
+
+    @property
+    def sha256(self) -> str:
+        """The hash that the device must find too."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True)
+class GoldenRun:
+    """One thing to try on the device before the release is switched on: this precision in this runtime."""
+
+    precision: Precision
+    runtime: RuntimeName | None
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A release as it will lie on the device."""
+
+    policy: str
+    files: tuple[PayloadFile, ...]
+    environments: tuple[str, ...]
+    """Folders under ~/quarl/envs that it needs."""
+    precisions: tuple[Precision, ...]
+    runtimes: tuple[RuntimeName, ...]
+    checks: tuple[GoldenRun, ...]
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """sha256 of every file by its path in the release."""
+        return {file.path: file.sha256 for file in self.files}
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(len(file.data) for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """One hash for everything that makes the release: the same content has the same digest."""
+        content = {"files": self.hashes, "environments": self.environments, "policy": self.policy}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders inside the release, parents first."""
+        found = {str(parent) for file in self.files for parent in Path(file.path).parents if str(parent) != "."}
+        return sorted(found)
+
+
+def check_policy_name(name: str) -> str:
+    """A policy's name becomes a folder on the device: letters, digits, ``.``, ``_`` and ``-`` only.
+
+    Raises:
+        VerificationError: it has other signs.
+    """
+    if not _POLICY_NAME.match(name):
+        raise VerificationError(
+            f"The policy is called {name!r}; allowed are 1 to 64 letters, digits, '.', '_' and '-'.",
+            "Give it another name in policy.json and manifest.json (train it under that name).",
+        )
+    return name
+
+
+def build_payload(
+    bundle: Bundle,
+    precisions: Sequence[Precision],
+    runtimes: Sequence[RuntimeName],
+    wheel_set: WheelSet,
+    root: Path | None = None,
+) -> Payload:
+    """Gather a release. Every file of the bundle is verified against the manifest as it is read.
+
+    Args:
+        bundle: as loaded on the host.
+        precisions: what to deploy; each in every format that ``runtimes`` execute.
+        runtimes: what will execute it.
+        wheel_set: the device's interpreter and wheels.
+        root: the checkout to take the code from.
+
+    Raises:
+        BundleError: an artifact is missing, tampered with, or was never checked in one of the runtimes.
+    """
+    files = code_files(root or project_root())
+    files += bundle_files(bundle, precisions, runtimes)
+    environments = tuple(wheel.folder for wheel in wheel_set.wheels)
+    own_numpy = any(wheel.distribution == "numpy" for wheel in wheel_set.wheels)
+    files.append(
+        PayloadFile(STARTER, starter(wheel_set.python.path, environments, isolated=own_numpy).encode(), executable=True)
+    )
+    checks = tuple(GoldenRun(precision, runtime) for runtime in runtimes for precision in precisions)
+    return Payload(
+        check_policy_name(bundle.spec.name), tuple(files), environments, tuple(precisions), tuple(runtimes), checks
+    )
+
+
+def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequence[RuntimeName]) -> list[PayloadFile]:
+    """The device's part of a bundle, each file compared with the manifest's hash.
+
+    Raises:
+        BundleError: as ``build_payload``.
+    """
+    manifest = (bundle.path / MANIFEST_FILE).read_bytes()
+    names = {name: bundle.manifest.files[name] for name in DEVICE_FILES}
+    for precision in precisions:
+        for runtime in runtimes:
+            entry = bundle.artifact(precision, runtime.artifact_format)
+            if runtime not in entry.runtimes:
+                checked = ", ".join(name.value for name in entry.runtimes) or "none"
+                raise BundleError(
+                    f"{entry.file} was not checked in {runtime.value}; the manifest names {checked}.",
+                    f"Type: make convert BITS={precision.bits} POLICY={bundle.spec.name}, or choose another --runtime.",
+                )
+            names[entry.file] = entry.record
+            names[entry.golden_file] = bundle.manifest.files[entry.golden_file]
+    files = [PayloadFile(f"{BUNDLE}/{MANIFEST_FILE}", manifest)]
+    for name, record in sorted(names.items()):
+        path = bundle.path / name
+        data = path.read_bytes() if path.is_file() else b""
+        file = PayloadFile(f"{BUNDLE}/{name}", data)
+        if len(data) != record.size or file.sha256 != record.sha256:
+            state = "is missing" if not path.is_file() else "was tampered with or damaged (its sha256 differs)"
+            raise BundleError(f"{path} {state}; nothing was sent.", f"Type: make convert POLICY={bundle.spec.name}")
+        files.append(file)
+    return files
+
+
+def code_files(root: Path) -> list[PayloadFile]:
+    """The agent's code: policy/, device/agent/ and what these import of airlearning_envs/."""
+    paths = {root / "device" / "__init__.py", *_modules(root / "policy"), *_modules(root / "device" / "agent")}
+    paths |= simulator_modules(root, sorted(paths))
+    return [PayloadFile(f"{CODE}/{path.relative_to(root)}", path.read_bytes()) for path in sorted(paths)]
+
+
+def _modules(folder: Path) -> Iterable[Path]:
+    return (path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def simulator_modules(root: Path, users: Sequence[Path]) -> set[Path]:
+    """The files of airlearning_envs/ that ``users`` need, followed import by import.
+
+    What the package's own __init__ imports inside functions is its Gymnasium face, which stays at home.
+    """
+    package = root / "airlearning_envs"
+    found: set[Path] = set()
+    left = list(users)
+    while left:
+        path = left.pop()
+        tree = ast.parse(path.read_bytes())
+        nodes = tree.body if path == package / "__init__.py" else ast.walk(tree)
+        names: set[str] = set()
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        for name in names:
+            parts = name.split(".")
+            if parts[0] != package.name:
+                continue
+            for file in (package / "__init__.py", package.joinpath(*parts[1:]).with_suffix(".py")):
+                if file.is_file() and file not in found:
+                    found.add(file)
+                    left.append(file)
+    return found
+
+
+def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:
+    """The script that starts a release's agent, for the host and for a person who types to it.
+
+    Args:
+        python: the device's interpreter.
+        environments: folders under ~/quarl/envs, in the order of the path.
+        isolated: leave out the device's own packages; false where its numpy is needed.
+    """
+    # releases/ID and incoming/ID are equally deep: four levels below ~/quarl.
+    path = ":".join(["$here/lib", *(f"$here/../../../../envs/{name}" for name in environments)])
+    return f"""#!/bin/sh
+# Starts the agent of this release: one JSON object a line. Try {{"op": "help"}}.
+here=$(CDPATH= cd -P -- "$(dirname -- "$0")" && pwd -P) || exit 1
+cd -- "$here" || exit 1
+exec env -i HOME="$HOME" PATH="$PATH" LANG=C.UTF-8 PYTHONPATH="{path}" PYTHONNOUSERSITE=1 PYTHONSAFEPATH=1 \\
+  {shlex.quote(python)} -s{"S" if isolated else ""} -m device.agent --bundle "$here/{BUNDLE}" "$@"
+"""

@@ -1,0 +1,149 @@
+"""Releases that are on a device already: which there are, and going back to one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from device.host.connection import Connection
+from device.host.deploy import GoldenCheck, Progress, begin, golden_checks
+from device.host.errors import HostError, ReleaseError, VerificationError
+from device.host.helper_session import helper
+from device.host.payload import GoldenRun, check_policy_name
+from device.host.probe import probe
+from policy.spec import Precision, RuntimeName
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release on a device."""
+
+    name: str
+    created: str
+    """When it was deployed, by the host's clock (a Pi without network has none)."""
+    by: str
+    precisions: tuple[str, ...]
+    runtimes: tuple[str, ...]
+    digest: str
+
+
+@dataclass(frozen=True)
+class PolicyReleases:
+    """The releases of one policy, oldest first, and the one that serves."""
+
+    current: str | None
+    releases: tuple[Release, ...]
+
+
+@dataclass(frozen=True)
+class DeviceReleases:
+    """Everything deployed on a device."""
+
+    root: str
+    free_bytes: int
+    environments: tuple[str, ...]
+    locked_by: Mapping[str, Any] | None
+    """Who is deploying now, or None."""
+    policies: Mapping[str, PolicyReleases]
+
+
+@dataclass(frozen=True)
+class RollbackResult:
+    """What was asked (``asked`` is None for "the one before") and what was done."""
+
+    policy: str
+    asked: str | None
+    release: str
+    previous: str | None
+    checks: tuple[GoldenCheck, ...]
+    seconds: float
+
+
+def list_releases(connection: Connection) -> DeviceReleases:
+    """What is deployed on the device. Changes nothing and needs no lock."""
+    facts = probe(connection)
+    with helper(connection, facts.python.path) as session:
+        found = session.call("show")
+    policies = {
+        name: PolicyReleases(
+            entry["current"],
+            tuple(
+                Release(
+                    row["release"],
+                    row["created"] or "",
+                    row["by"] or "",
+                    tuple(row["precisions"] or ()),
+                    tuple(row["runtimes"] or ()),
+                    row["digest"] or "",
+                )
+                for row in entry["releases"]
+            ),
+        )
+        for name, entry in found["policies"].items()
+    }
+    return DeviceReleases(
+        found["root"], found["free_bytes"], tuple(found["environments"]), found["locked_by"], policies
+    )
+
+
+def rollback(
+    connection: Connection,
+    policy: str,
+    release: str | None = None,
+    *,
+    wait_s: float = 0.0,
+    progress: Progress | None = None,
+) -> RollbackResult:
+    """Switch back to an older release, after its files and golden vectors were checked again on the device.
+
+    Args:
+        connection: to the device.
+        policy: whose release.
+        release: which; default the one before the current one.
+        wait_s: how long to wait for a deployment to end.
+        progress: told about the checks.
+
+    Raises:
+        ReleaseError: there is no such release, or none before the current one.
+        VerificationError, CheckFailedError: the older release is damaged; the current one still serves.
+    """
+    begun = time.monotonic()
+    check_policy_name(policy)
+    facts = probe(connection)
+    with helper(connection, facts.python.path) as session:
+        state = begin(session, policy, None, wait_s)
+        serving, names = state["current"], state["releases"]
+        wanted = release or _before(names, serving, policy, connection)
+        try:
+            found = session.call("check", release=wanted)
+            damaged = [*found["damaged"], *found["missing_environments"]]
+            if damaged:
+                raise VerificationError(
+                    f"Release {wanted} of {policy} on {connection.name} is damaged: {', '.join(damaged)}.",
+                    "Deploy it again, or roll back to another: --to RELEASE.",
+                )
+            record = found["record"]
+            runs = tuple(
+                GoldenRun(Precision(precision), RuntimeName(runtime))
+                for runtime in record["runtimes"]
+                for precision in record["precisions"]
+            )
+            tell = progress if progress is not None else lambda step: None
+            checks = golden_checks(connection, policy, f"releases/{wanted}", runs, tell)
+            previous = session.call("switch", release=wanted)["previous"]
+        except HostError as error:
+            error.also(f"Release {serving} still serves." if serving else "No release was serving before.")
+            raise
+    return RollbackResult(policy, release, wanted, previous, checks, time.monotonic() - begun)
+
+
+def _before(names: list[str], serving: str | None, policy: str, connection: Connection) -> str:
+    older = names[: names.index(serving)] if serving in names else names
+    if not older:
+        raise ReleaseError(
+            f"{connection.name} has no release of {policy} before {serving or 'the first'}.",
+            f"python -m device.host releases --target {connection.target} shows what there is.",
+        )
+    return older[-1]
