@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import sys
 import time
@@ -132,7 +133,9 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any) -> tupl
         stop_preset=arguments.stop_preset,
         evaluate_every=evaluate_every,
         evaluate_episodes=arguments.evaluate_episodes or found.evaluate_episodes,
-        settings={**dataclasses.asdict(settings), "preset": arguments.preset, "task": dict(found.task)},
+        settings=json.loads(
+            json.dumps({**dataclasses.asdict(settings), "preset": arguments.preset, "task": found.task})
+        ),
         quiet=arguments.quiet,
     )
     return request, settings

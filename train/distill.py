@@ -26,6 +26,7 @@ from policy.spec import Normaliser
 from train import networks
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
 from train.episodes import EpisodeStream
+from train.gradients import clipped_by_norm
 from train.networks import Weights
 from train.run import Run, Trained
 from train.tasks import episode_seed
@@ -141,10 +142,7 @@ def make_update(settings: DistillSettings) -> Callable[..., tuple[Any, tf.Tensor
             tape.watch(state["student"])
             logits = networks.mlp(state["student"], batch["observation"], tf.nn.relu)
             loss = tf.reduce_mean(divergence(batch["teacher"], logits, settings.temperature))
-        gradients = tape.gradient(loss, state["student"])
-        norm = tf.sqrt(tf.add_n([tf.reduce_sum(g * g) for g in gradients.values()]))
-        scale = tf.minimum(1.0, settings.gradient_norm / (norm + 1e-8))
-        gradients = {name: g * scale for name, g in gradients.items()}
+        gradients, norm = clipped_by_norm(tape.gradient(loss, state["student"]), settings.gradient_norm)
         student, first, second = networks.adam_step(
             state["student"], gradients, state["first"], state["second"], tf.cast(count + 1, tf.float32), rate
         )

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from train import networks
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
 from train.episodes import EpisodeStream
+from train.gradients import clipped_by_norm
 from train.networks import Weights
 from train.normalisation import RunningNormaliser
 from train.replay import Replay, n_step_returns
@@ -160,10 +161,7 @@ def make_update(settings: DQNSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
             values = networks.mlp(state["online"], batch["observation"], tf.nn.relu)
             chosen = tf.gather(values, batch["action"], batch_dims=1)
             loss = tf.reduce_mean(huber(targets - chosen, settings.huber_delta))
-        gradients = tape.gradient(loss, state["online"])
-        norm = tf.sqrt(tf.add_n([tf.reduce_sum(g * g) for g in gradients.values()]))
-        scale = tf.minimum(1.0, settings.gradient_norm / (norm + 1e-8))
-        gradients = {name: g * scale for name, g in gradients.items()}
+        gradients, norm = clipped_by_norm(tape.gradient(loss, state["online"]), settings.gradient_norm)
         steps = tf.cast(count + 1, tf.float32)
         online, first, second = networks.adam_step(
             state["online"], gradients, state["first"], state["second"], steps, rate

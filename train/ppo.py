@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from train import networks
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
 from train.episodes import EpisodeStream
+from train.gradients import clipped_by_norm
 from train.networks import Weights
 from train.normalisation import RunningNormaliser
 from train.run import Run, Trained
@@ -128,13 +129,6 @@ def normalised_advantages(advantages: tf.Tensor) -> tf.Tensor:
 def linear(first: float, last: float, share: float) -> float:
     """first + (last − first) · share, with the share of all steps already made clipped to [0, 1]."""
     return first + (last - first) * min(max(share, 0.0), 1.0)
-
-
-def clipped_by_norm(gradients: dict[str, tf.Tensor], largest: float) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """g · min(1, largest / ‖g‖₂) over all tensors together, and the norm before."""
-    norm = tf.sqrt(tf.add_n([tf.reduce_sum(g * g) for g in gradients.values()]))
-    scale = tf.minimum(1.0, largest / (norm + 1e-8))
-    return {name: g * scale for name, g in gradients.items()}, norm
 
 
 def policy_loss(

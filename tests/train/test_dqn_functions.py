@@ -42,7 +42,9 @@ def test_huber_by_hand() -> None:
 
 def test_exploration_falls_linearly_then_stays() -> None:
     settings = DQNSettings(epsilon_first=1.0, epsilon_last=0.1, exploration=0.5)
-    assert [dqn.exploration_rate(settings, share) for share in (0, 0.25, 0.5, 1.0)] == pytest.approx([1, 0.55, 0.1, 0.1])
+    assert [dqn.exploration_rate(settings, share) for share in (0, 0.25, 0.5, 1.0)] == pytest.approx(
+        [1, 0.55, 0.1, 0.1]
+    )
 
 
 def test_epsilon_greedy_is_greedy_or_uniform() -> None:
@@ -58,7 +60,9 @@ def filled(steps: int, capacity: int) -> Replay:
     for time in range(steps):
         now = np.array([[time, 0], [time, 1]], np.float32)
         done = np.array([False, time % 3 == 2])
-        transition = Transition(now, np.array([time, time], np.float32), done, done, now + np.array([0.5, 0], np.float32))
+        transition = Transition(
+            now, np.array([time, time], np.float32), done, done, now + np.array([0.5, 0], np.float32)
+        )
         replay.add(now, np.array([time % 5, 4]), transition)
     return replay
 

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from train import ppo
+from train.gradients import clipped_by_norm
 from train.ppo import PPOSettings, generalized_advantages
 
 
@@ -28,7 +29,7 @@ def test_generalized_advantages_by_hand_over_one_unbroken_episode() -> None:
 
 
 def test_a_termination_cuts_bootstrap_and_trace() -> None:
-    # The second step terminates: δ₁ = 2 + 0 − 4 = −2, A₁ = −2; A₀ = 1 + 0.25·(−2) = 0.5; A₂ belongs to the next episode.
+    # The second step terminates: δ₁ = 2 + 0 − 4 = −2, A₁ = −2; A₀ = 1 + 0.25·(−2) = 0.5; A₂ is the next episode's.
     ended = flags(False, True, False)
     advantages = generalized_advantages(column(1, 2, 3), column(2, 4, 8), column(4, 8, 16), ended, ended, 0.5, 0.5)
     np.testing.assert_array_equal(advantages[:, 0], np.array([0.5, -2.0, 3.0], np.float32))
@@ -96,10 +97,10 @@ def test_value_loss_by_hand() -> None:
 
 def test_clipping_by_norm_scales_all_gradients_together() -> None:
     gradients = {"a": tf.constant([3.0]), "b": tf.constant([4.0])}  # norm 5
-    clipped, norm = ppo.clipped_by_norm(gradients, 0.5)
+    clipped, norm = clipped_by_norm(gradients, 0.5)
     assert float(norm) == 5.0
     np.testing.assert_allclose([clipped["a"][0], clipped["b"][0]], [0.3, 0.4], rtol=1e-6)
-    untouched, _ = ppo.clipped_by_norm(gradients, 10.0)
+    untouched, _ = clipped_by_norm(gradients, 10.0)
     np.testing.assert_allclose([untouched["a"][0], untouched["b"][0]], [3.0, 4.0], rtol=1e-6)
 
 

@@ -1,0 +1,223 @@
+"""``python -m train``: reproducing, resuming, interrupting, diverging, and its messages."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policy.bundle import Bundle
+from train import __main__ as command
+from train.logs import read_rows
+from train.run import TRAINING_FOLDER
+
+SMALL = ["--task", "CartPole-v1", "--policy", "I", "--seed", "3", "--quiet"]
+PPO = [*SMALL, "--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=32", "--set", "minibatch=64"]
+DQN = [*SMALL, "--method", "dqn", "--set", "environments=8", "--set", "learning_starts=256", "--set", "minibatch=32"]
+METHODS = {"ppo": (PPO, 256), "dqn": (DQN, 128)}  # with the steps of one iteration
+TIMES = ("wall_s", "cpu_s")
+
+
+def train(output: Path, *options: str) -> int:
+    return command.main([*options, "--evaluate-every", "512", "--evaluate-episodes", "3", "--output-path", str(output)])
+
+
+def curve(output: Path) -> list[dict[str, str]]:
+    rows = read_rows((output / "learning_curve.csv").read_text())
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    a, b = Bundle.load(one).weights(), Bundle.load(other).weights()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_runs_of_one_seed_are_identical_and_another_seed_is_not(method: str, tmp_path: Path) -> None:
+    options, _ = METHODS[method]
+    for name in ("a", "b"):
+        assert train(tmp_path / name, *options, "--steps", "1024") == 0
+    assert train(tmp_path / "c", *options, "--steps", "1024", "--seed", "4") == 0
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+    assert curve(tmp_path / "a") == curve(tmp_path / "b")
+    assert (tmp_path / "a" / "calibration.npz").read_bytes() == (tmp_path / "b" / "calibration.npz").read_bytes()
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path / "a", tmp_path / "c")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interrupted_run_resumes_to_the_same_curve_and_weights(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, iteration = METHODS[method]
+    assert train(tmp_path / "whole", *options, "--steps", "2048") == 0
+    # Two interruptions at the ends of iterations, by the time limit that --minutes sets.
+    for stop_at in (2, 5):
+        stop_after_rows(monkeypatch, tmp_path / "parts", stop_at)
+        resume = ["--resume"] if stop_at > 2 else []
+        assert train(tmp_path / "parts", *options, "--steps", "2048", *resume) == 0
+        monkeypatch.undo()
+        assert int(curve(tmp_path / "parts")[-1]["step"]) == stop_at * iteration
+    assert train(tmp_path / "parts", *options, "--steps", "2048", "--resume") == 0
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+    assert curve(tmp_path / "whole") == curve(tmp_path / "parts")
+    assert Bundle.load(tmp_path / "parts").spec.normaliser == Bundle.load(tmp_path / "whole").spec.normaliser
+
+
+def stop_after_rows(monkeypatch: pytest.MonkeyPatch, output: Path, rows: int) -> None:
+    """Make the run stop by itself once its curve has so many rows, as Ctrl-C or --minutes would."""
+    from train.run import Run
+
+    original = Run._find_stop
+
+    def find_stop(run: Run, step: int, reached: bool) -> str | None:
+        made = step // METHODS[run.request.method][1]
+        return "stopped by the test" if made >= rows else original(run, step, reached)
+
+    monkeypatch.setattr(Run, "_find_stop", find_stop)
+
+
+def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "a", *PPO, "--steps", "512") == 0
+    assert train(tmp_path / "a", *PPO, "--steps", "512", "--resume", "--set", "epochs=2") == 2
+    assert "settings" in capsys.readouterr().err
+    assert train(tmp_path / "b", *PPO, "--steps", "512", "--resume") == 2
+    assert "no checkpoint" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_ctrl_c_leaves_a_usable_bundle_and_a_checkpoint(tmp_path: Path) -> None:
+    output = tmp_path / "I"
+    options = [option for option in PPO if option != "--quiet"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "train", *options, "--steps", "100000000", "--output-path", str(output),
+         "--evaluate-every", "512", "--evaluate-episodes", "3"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "greedy" in line:  # training is under way
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stderr.read()
+    assert process.wait(timeout=60) == 130, rest
+    bundle = Bundle.load(output)
+    assert bundle.spec.provenance["ended"] == "interrupted"
+    assert len(bundle.golden().observations) >= 256
+    assert (tmp_path / TRAINING_FOLDER / "I" / "checkpoint.safetensors").exists()
+
+
+def test_a_nan_stops_training_names_the_step_and_keeps_the_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train import ppo
+
+    monkeypatch.setattr("train.run.CHECKPOINT_EVERY_S", 0.0)  # a checkpoint after every iteration
+    original = ppo.training_batch
+    calls = []
+
+    def poisoned(*arguments: object) -> dict[str, np.ndarray]:
+        batch = original(*arguments)  # type: ignore[arg-type]
+        calls.append(1)
+        if len(calls) == 3:
+            batch["return"][7] = np.nan
+        return batch
+
+    monkeypatch.setattr(ppo, "training_batch", poisoned)
+    assert train(tmp_path / "I", *PPO, "--steps", "2048") == 1
+    message = capsys.readouterr().err
+    assert "value_loss became nan at step 768" in message
+    checkpoint = tmp_path / TRAINING_FOLDER / "I" / "checkpoint.safetensors"
+    assert str(checkpoint) in message
+    assert not (tmp_path / "I").exists()
+    monkeypatch.undo()
+    assert train(tmp_path / "I", *PPO, "--steps", "2048", "--resume") == 0  # from step 512, before the NaN
+    assert train(tmp_path / "clean", *PPO, "--steps", "2048") == 0
+    assert_same_weights(tmp_path / "I", tmp_path / "clean")
+
+
+def test_a_success_or_a_time_limit_can_end_training(tmp_path: Path) -> None:
+    navigation = ["--task", "navigation", "--preset", "easy", "--quiet", "--set", "environments=16"]
+    small = [*navigation, "--set", "rollout_steps=16", "--set", "minibatch=128", "--steps", "100000"]
+    assert train(tmp_path / "a", *small, "--stop-at-success", "0", "--stop-preset", "shipped") == 0
+    spec = Bundle.load(tmp_path / "a").spec
+    assert spec.provenance["ended"] == "greedy success reached 0"
+    assert spec.provenance["steps"] == 512
+    assert spec.environment.settings == {"preset": "easy"}
+    assert train(tmp_path / "b", *small, "--minutes", "0") == 0
+    assert Bundle.load(tmp_path / "b").spec.provenance["ended"] == "0 minutes were over"
+
+
+def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
+    assert train(tmp_path / "I", *PPO, "--steps", "512") == 0
+    bundle = Bundle.load(tmp_path / "I")
+    provenance = bundle.spec.provenance
+    assert provenance["algorithm"] == "ppo"
+    assert (provenance["seed"], provenance["steps"], provenance["ended"]) == (3, 512, "all steps made")
+    assert provenance["settings"]["minibatch"] == 64
+    assert {"python", "tensorflow-cpu", "numpy"} <= provenance["versions"].keys()
+    assert provenance["cpu_s"] > 0 and provenance["wall_s"] > 0
+    assert (tmp_path / "I" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert bundle.spec.environment.id == "CartPole-v1"
+    assert bundle.spec.control_period_s == 0.02  # CartPole's own tau
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--task", "NoSuch-v0"], ["NoSuch-v0", "navigation", "CartPole-v1"]),
+        (["--task", "Pendulum-v1"], ["Pendulum-v1", "Discrete"]),
+        (["--task", "navigation", "--preset", "extreme"], ["extreme", "hard", "shipped"]),
+        (["--task", "CartPole-v1", "--preset", "hard"], ["--preset hard", "Leave it out"]),
+        (["--set", "learning_rat=1"], ["learning_rat", "learning_rate"]),
+        (["--set", "epochs=1.5"], ["epochs", "1.5", "int"]),
+        (["--set", "epochs"], ["--set NAME=VALUE"]),
+        (["--set", "minibatch=1000"], ["1000", "does not divide", "2048"]),
+        (["--method", "distill", "--teacher", "./nowhere"], ["nowhere"]),
+    ],
+)
+def test_mistakes_are_answered_with_what_is_allowed(
+    options: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([*options, "--quiet", "--output-path", str(tmp_path / "x")]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    for word in words:
+        assert word in message
+    assert not (tmp_path / "x").exists()
+
+
+def test_help_needs_neither_tensorflow_nor_numpy() -> None:
+    script = (
+        "import sys; from train.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('tensorflow', 'numpy', 'gymnasium') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "--stop-at-success" in done.stdout
+    assert done.stderr.strip() == "[]"
+
+
+def test_evaluate_prints_the_baseline_beside_the_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from train import evaluate
+
+    small = ["--task", "navigation", "--quiet", "--set", "environments=16", "--set", "rollout_steps=16"]
+    assert train(tmp_path / "I", *small, "--set", "minibatch=128", "--steps", "256") == 0
+    options = ["--input-path", str(tmp_path / "I"), "--episodes", "20", "--preset", "shipped", "--seed", "5"]
+    assert evaluate.main([*options, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    rows = {row["policy"]: row for row in report["results"]}
+    assert rows.keys() == {"I", "blind"}
+    low, high = rows["blind"]["interval"]
+    assert 0.0 <= low < rows["blind"]["success"] < high <= 1.0
+    assert evaluate.main(options) == 0
+    assert "blind" in capsys.readouterr().out
+    assert evaluate.main(["--input-path", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert evaluate.main([*options, "--task", "CartPole-v1"]) == 2
+    assert "another observation" in capsys.readouterr().err
