@@ -56,8 +56,9 @@ def episode_keys(seed: int, episode_ids: NDArray[np.integer]) -> Words:
     Any integer is a seed (it is taken modulo 2^64); episode ids are non-negative.
     """
     ids = np.asarray(episode_ids).astype(np.uint64)
+    # Chained, not added: a sum of two equal hashes would make episode 1 of seed 0 episode 0 of seed 1.
     seed_word = mix(np.array([seed % 2**64], dtype=np.uint64) + GOLDEN)
-    return mix(mix(ids + GOLDEN) + seed_word)
+    return mix(seed_word + (ids + np.uint64(1)) * GOLDEN)
 
 
 def words(keys: Words, stream: Stream, counters: NDArray[np.integer] | int) -> Words:
