@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from device.agent.protocol import AgentError, ErrorCode
 from device.agent.serving import Serving
 
 CONFIDENCE = 0.95
+MAX_TIMED = 200_000
 MEANS = ("flight_time_s", "distance_m", "energy_j", "episode_return")
 
 
@@ -26,13 +28,18 @@ class TimedPilot:
 
     A drone that has ended keeps its last observation while the rest of the batch flies on; such a row is not decided
     again: the same observation gives the same action.
+
+    Attributes:
+        decisions: inferences.
+        times_ns: time of each of the first MAX_TIMED of them; more would fill a small device's memory.
     """
 
     def __init__(self, serving: Serving) -> None:
         self._decide = serving.executor.decide
         self._seen: NDArray[np.float32] | None = None
         self._actions: NDArray[Any] = np.zeros(0, np.int64)
-        self.times_ns: list[int] = []
+        self.decisions = 0
+        self.times_ns = array("q")
 
     def __call__(self, observations: NDArray[np.float32]) -> NDArray[Any]:
         """Observations (E, N) float32 to actions: int64 (E,), or float32 (E, A)."""
@@ -46,8 +53,11 @@ class TimedPilot:
             observation = np.ascontiguousarray(observations[row : row + 1])
             start = clock()
             action = self._decide(observation)
-            self.times_ns.append(clock() - start)
+            elapsed = clock() - start
+            if len(self.times_ns) < MAX_TIMED:
+                self.times_ns.append(elapsed)
             decided.append(action)
+        self.decisions += len(rows)
         if len(rows) == len(observations):
             self._actions = np.asarray(decided)
         elif decided:
@@ -90,7 +100,7 @@ def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, i
     begin, before = time.perf_counter(), conditions.look()
     results: FlightResults = fly(config, pilot, request.episodes, request.seed, request.batch, progress)
     after, wall = conditions.look(), time.perf_counter() - begin
-    serving.decisions += len(pilot.times_ns)
+    serving.decisions += pilot.decisions
     reasons = conditions.invalid_reasons([before, after])
     return {
         "loaded": serving.to_dict(),
@@ -109,7 +119,7 @@ def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, i
         "mean": _means(results, np.ones(request.episodes, bool)),
         "mean_of_successes": _means(results, results.success),
         "success_bits": base64.b64encode(np.packbits(results.success).tobytes()).decode(),
-        "decisions": len(pilot.times_ns),
+        "decisions": pilot.decisions,
         "decision_ns": Statistics.of(sorted(pilot.times_ns)).to_dict(),
         "wall_s": round(wall, 3),
         "throttled_before": _throttle(before),

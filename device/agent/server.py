@@ -56,7 +56,6 @@ class Agent:
         self._serving: Serving | None = None
         memory.give_back_free_heap()
         self._memory = MemoryLog(baseline=memory.read().now)
-        self._next_progress = 0
         self._ready_ns: int | None = None
         self.ended = False
 
@@ -238,10 +237,13 @@ class Agent:
         return reply
 
     def _progress(self, operation: str) -> Callable[[int, int], None]:
+        due = 0
+
         def progress(done: int, total: int) -> None:
+            nonlocal due
             now = time.monotonic_ns()
-            if now >= self._next_progress:
-                self._next_progress = now + PROGRESS_INTERVAL_NS
+            if now >= due:
+                due = now + PROGRESS_INTERVAL_NS
                 self._emit(encode({"progress": {"op": operation, "done": done, "total": total}}))
 
         return progress

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,7 @@ class AgentProcess:
         return self.process.returncode
 
 
-def converse(bundle: Path, lines: Sequence[bytes], *arguments: str) -> tuple[list[dict[str, Any]], bytes]:
+def run_conversation(bundle: Path, lines: Sequence[bytes], *arguments: str) -> tuple[list[dict[str, Any]], bytes]:
     """Send all lines, close the input, and return all replies and the log of an agent that ended with exit code 0."""
     done = subprocess.run(
         [sys.executable, "-m", "device.agent", "--bundle", str(bundle), *arguments],
@@ -205,10 +207,38 @@ def gliding(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return make_bundle(tmp_path_factory.mktemp("gliding") / "gliding", *continuous_policy())
 
 
+@pytest.fixture
+def converse() -> Callable[..., tuple[list[dict[str, Any]], bytes]]:
+    """All lines at once, then the end of input; replies and log."""
+    return run_conversation
+
+
 @pytest.fixture(scope="module")
-def agent(pilot: Bundle) -> Iterator[AgentProcess]:
-    """An agent of the flying policy with int8 loaded in LiteRT, shared by a module's tests."""
-    process = AgentProcess(pilot.path)
-    process.ask("load", precision="int8", runtime="litert")
-    yield process
-    assert process.end() == 0
+def start_agent() -> Iterator[Callable[..., AgentProcess]]:
+    """Starts agents and ends them after the module's tests."""
+    with ExitStack() as stack:
+
+        def start(bundle: Path, *arguments: str) -> AgentProcess:
+            agent = AgentProcess(bundle, *arguments)
+            stack.callback(agent.process.communicate, timeout=30)
+            return agent
+
+        yield start
+
+
+@pytest.fixture
+def copied(pilot: Bundle, tmp_path: Path) -> Path:
+    """A copy of the flying policy's bundle that a test may damage."""
+    return Path(shutil.copytree(pilot.path, tmp_path / "copied"))
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., Bundle]:
+    """Makes a bundle with real artifacts from (path, spec, weights)."""
+    return make_bundle
+
+
+@pytest.fixture(scope="session")
+def fresh_observations() -> np.ndarray:
+    """Real observations that are neither calibration nor golden ones, float32 (32, 32)."""
+    return recorded_observations(32, 9000)

@@ -1,0 +1,239 @@
+"""What is wrong is refused by name, and what was served goes on being served."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device.agent.protocol import AgentError
+from device.agent.runtimes import _match, _Tensor, installed_runtimes
+from policy.bundle import Bundle, npz
+from policy.manifest import FileRecord
+from policy.spec import ObservationField, RuntimeName
+
+Start = Callable[..., Any]
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the manifest."""
+    data = json.loads((path / "manifest.json").read_text())
+    change(data)
+    (path / "manifest.json").write_text(json.dumps(data))
+
+
+def record_again(path: Path, name: str) -> None:
+    """Let the manifest's hash of a file be that of what is there now: a fault that no hash shows."""
+    data = (path / name).read_bytes()
+    record = {"bytes": len(data), "sha256": FileRecord.of(data).sha256}
+
+    def change(manifest: dict[str, Any]) -> None:
+        for entry in manifest["artifacts"]:
+            if entry["file"] == name:
+                entry.update(record)
+        if name in manifest["files"]:
+            manifest["files"][name] = record
+
+    rewrite(path, change)
+
+
+def flip(path: Path, offset: int = -200) -> None:
+    """Damage one byte."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x40
+    path.write_bytes(data)
+
+
+def test_a_tampered_artifact_is_refused_and_the_old_one_goes_on_serving(
+    copied: Path, start_agent: Start, fresh_observations: np.ndarray
+) -> None:
+    agent = start_agent(copied)
+    agent.ask("load", precision="fp32", runtime="litert")
+    before = agent.ask("act", observation=fresh_observations[0].tolist())
+    flip(copied / "int8.tflite")
+    reply = agent.request("load", precision="int8")
+    assert reply["error"]["code"] == "bundle" and "int8.tflite was tampered with" in reply["error"]["message"]
+    after = agent.ask("act", observation=fresh_observations[0].tolist())
+    assert (after["action"], after["outputs"]) == (before["action"], before["outputs"])
+    assert agent.ask("hello")["loaded"]["precision"] == "fp32"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
+def test_an_artifact_of_other_weights_fails_its_golden_vectors(
+    precision: str, runtime: str, copied: Path, start_agent: Start
+) -> None:
+    name = f"{precision}.{RuntimeName(runtime).artifact_format.value}"
+    golden = f"{precision}.golden.npz"
+    with np.load(copied / golden, allow_pickle=False) as archive:
+        outputs = archive["outputs"]
+    outputs[17, 3] += 1.0  # as if vector 17 had been computed by another network
+    (copied / golden).write_bytes(npz(outputs=outputs))
+    record_again(copied, golden)
+    agent = start_agent(copied)
+    reply = agent.request("load", precision=precision, runtime=runtime)
+    assert reply["error"]["code"] == "golden"
+    assert name in reply["error"]["message"] and "golden vector 17 has an error of 1" in reply["error"]["message"]
+    assert "1 of 48 vectors fail" in reply["error"]["message"]
+    assert agent.request("memory")["error"]["code"] == "not_loaded"
+
+
+def test_a_graph_that_is_no_graph_is_refused(copied: Path, start_agent: Start) -> None:
+    for name in ("int8.tflite", "int8.onnx"):
+        (copied / name).write_bytes(b"TFL3 it is not" * 50)
+        record_again(copied, name)
+    for runtime in ("litert", "onnxruntime"):
+        reply = start_agent(copied).request("load", precision="int8", runtime=runtime)
+        assert reply["error"]["code"] == "runtime" and f"{runtime} cannot execute" in reply["error"]["message"]
+
+
+def test_a_graph_of_another_policy_is_refused(copied: Path, gliding: Bundle, start_agent: Start) -> None:
+    (copied / "fp32.onnx").write_bytes((gliding.path / "fp32.onnx").read_bytes())
+    record_again(copied, "fp32.onnx")
+    reply = start_agent(copied).request("load", precision="fp32", runtime="onnxruntime")
+    assert reply["error"]["code"] == "runtime"
+    assert "float32[1, 25] and an integer [1]" in reply["error"]["message"]
+
+
+def test_a_policy_for_another_observation_is_refused_by_field(
+    pilot: Bundle, make: Callable[..., Bundle], tmp_path: Path, start_agent: Start
+) -> None:
+    fields = list(pilot.spec.observation)
+    fields[1] = ObservationField("goal_bearing", (1,), "deg")
+    spec = dataclasses.replace(pilot.spec, observation=tuple(fields))
+    other = make(tmp_path / "other", spec, pilot.weights())
+    agent = start_agent(other.path)
+    reply = agent.request("load", precision="fp32")
+    assert reply["error"]["code"] == "spec"
+    assert "'goal_bearing' of shape (1,) in 'deg'" in reply["error"]["message"]
+    assert agent.request("memory")["error"]["code"] == "not_loaded"
+
+
+def test_a_policy_of_another_task_is_not_compared_with_the_simulator(
+    pilot: Bundle, make: Callable[..., Bundle], tmp_path: Path, start_agent: Start
+) -> None:
+    environment = dataclasses.replace(pilot.spec.environment, id="CartPole-v1")
+    fields = (ObservationField("state", (32,), "1"),)
+    spec = dataclasses.replace(pilot.spec, observation=fields, environment=environment)
+    agent = start_agent(make(tmp_path / "other", spec, pilot.weights()).path)
+    agent.ask("load", precision="fp32")
+    reply = agent.request("episodes", episodes=2)
+    assert reply["error"]["code"] == "spec" and "'state'" in reply["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["policy.json", "golden.npz", "int8.golden.npz"])
+def test_every_file_that_the_device_reads_is_verified(name: str, copied: Path, start_agent: Start) -> None:
+    flip(copied / name, 40)
+    reply = start_agent(copied).request("load", precision="int8")
+    assert reply["error"]["code"] == "bundle" and name in reply["error"]["message"]
+
+
+def test_a_truncated_artifact_and_one_that_was_not_deployed_are_told_apart(copied: Path, start_agent: Start) -> None:
+    agent = start_agent(copied)
+    (copied / "int8.tflite").unlink()
+    reply = agent.request("load", precision="int8", runtime="litert")
+    assert "int8.tflite is listed but not on this device" in reply["error"]["message"]
+    (copied / "fp32.tflite").write_bytes((copied / "fp32.tflite").read_bytes()[:1000])
+    reply = agent.request("load", precision="fp32")
+    assert "fp32.tflite is truncated: 1000 bytes" in reply["error"]["message"]
+    assert agent.ask("hello")["bundle"]["precisions"] == ["fp32", "int8"]  # int8.onnx is there
+
+
+def test_a_device_that_holds_only_its_part_of_the_bundle_serves(copied: Path, start_agent: Start) -> None:
+    for name in ("weights.safetensors", "calibration.npz", "fp32.onnx", "fp32.tflite", "int8.onnx"):
+        (copied / name).unlink()
+    agent = start_agent(copied)
+    assert agent.ask("hello")["bundle"]["artifacts"] == [
+        {
+            "file": "int8.tflite",
+            "precision": "int8",
+            "format": "tflite",
+            "bytes": (copied / "int8.tflite").stat().st_size,
+        }
+    ]
+    assert agent.ask("load", precision="int8")["loaded"]["file"] == "int8.tflite"
+
+
+def test_a_precision_that_was_never_converted_is_refused_with_the_command_that_makes_it(
+    pilot: Bundle, start_agent: Start
+) -> None:
+    reply = start_agent(pilot.path).request("load", precision="fp16")
+    assert reply["error"]["code"] == "bundle" and reply["error"]["next"] == "Type: make convert BITS=16 POLICY=pilot"
+    assert not reply["error"]["message"].endswith(reply["error"]["next"])
+
+
+def test_a_future_manifest_is_refused(copied: Path, start_agent: Start) -> None:
+    rewrite(copied, lambda manifest: manifest.update(format_version=99))
+    agent = start_agent(copied)
+    assert "format_version 99" in agent.ask("hello")["bundle_error"]["message"]
+    assert "format_version 99" in agent.request("load", precision="int8")["error"]["message"]
+
+
+def test_a_process_uses_one_runtime(pilot: Bundle, start_agent: Start) -> None:
+    agent = start_agent(pilot.path)
+    agent.ask("load", precision="int8", runtime="onnxruntime")
+    reply = agent.request("load", precision="int8", runtime="litert")
+    assert reply["error"]["code"] == "unavailable" and "already runs on onnxruntime" in reply["error"]["message"]
+    assert agent.ask("load", precision="fp32")["loaded"]["runtime"] == "onnxruntime"
+
+
+def test_without_a_name_the_preferred_installed_runtime_is_taken(pilot: Bundle, start_agent: Start) -> None:
+    agent = start_agent(pilot.path, "--threads", "2")
+    loaded = agent.ask("load", precision="int8", runtime=None)["loaded"]
+    assert loaded["runtime"] == agent.ask("hello")["preferred_runtime"] == "litert" and loaded["threads"] == 2
+    assert agent.ask("load", precision="int8", threads=1)["loaded"]["threads"] == 1
+
+
+def test_the_next_runtime_is_taken_where_the_bundle_has_no_artifact_for_the_preferred(
+    copied: Path, start_agent: Start
+) -> None:
+    rewrite(copied, lambda m: m.update(artifacts=[a for a in m["artifacts"] if a["format"] == "onnx"]))
+    assert start_agent(copied).ask("load", precision="int8")["loaded"]["runtime"] == "onnxruntime"
+
+
+def test_a_runtime_that_is_not_installed_is_refused_with_what_is(
+    monkeypatch: pytest.MonkeyPatch, pilot: Bundle
+) -> None:
+    from device.agent import loading
+    from device.agent.operations import Load
+    from policy.spec import Precision
+
+    request = Load(Precision.INT8, RuntimeName.LITERT, None)
+    monkeypatch.setattr(loading, "installed_runtimes", lambda: {RuntimeName.TFLITE_RUNTIME: "2.14.0"})
+    with pytest.raises(AgentError, match="litert is not installed here; installed are: tflite-runtime"):
+        loading.choose(pilot, request, None)
+    assert loading.choose(pilot, dataclasses.replace(request, runtime=None), None)[0] is RuntimeName.TFLITE_RUNTIME
+    monkeypatch.setattr(loading, "installed_runtimes", dict)
+    with pytest.raises(AgentError, match="no inference runtime is installed"):
+        loading.choose(pilot, request, None)
+
+
+def test_versions_are_those_of_the_installed_distributions() -> None:
+    from importlib import metadata
+
+    assert {name.value: version for name, version in installed_runtimes().items()} == {
+        "litert": metadata.version("ai-edge-litert"),
+        "tflite-runtime": metadata.version("tflite-runtime"),
+        "onnxruntime": metadata.version("onnxruntime"),
+    }
+
+
+def test_the_outputs_of_a_graph_are_told_apart_by_type_and_shape(pilot: Bundle) -> None:
+    source = _Tensor(0, "observation", [1, 32], np.float32)
+    logits, action = _Tensor(1, "a", [1, 25], np.float32), _Tensor(2, "b", [1], np.int64)
+    assert _match(pilot.spec, [source], [action, logits]) == (source, logits, action)
+    for results in (
+        [logits],
+        [logits, logits],
+        [_Tensor(1, "a", [1, 24], np.float32), action],
+        [logits, action, action],
+    ):
+        with pytest.raises(AgentError, match="policy 'pilot' needs"):
+            _match(pilot.spec, [source], results)
+    with pytest.raises(AgentError, match=r"observation int8\[1, 32\]"):
+        _match(pilot.spec, [_Tensor(0, "observation", [1, 32], np.int8)], [logits, action])
