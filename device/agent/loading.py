@@ -173,11 +173,11 @@ def check_golden(
     errors = np.where(finite, np.abs(outputs.astype(np.float64) - expected).max(axis=1), np.inf)
     worst = int(errors.argmax())
     if errors[worst] > entry.tolerance:
-        computed = f"an error of {errors[worst]:.3g}" if finite[worst] else "NaN or infinity"
+        computed = f"an error of {_in_words(errors[worst], entry)}" if finite[worst] else "NaN or infinity"
         raise AgentError(
             ErrorCode.GOLDEN,
             f"{entry.file} computes wrongly in {runtime.value} on this device: golden vector {worst} has {computed}, "
-            f"allowed is {entry.tolerance:.3g}. {int((errors > entry.tolerance).sum())} of {len(errors)} vectors fail.",
+            f"allowed is {_in_words(entry.tolerance, entry)}. {int((errors > entry.tolerance).sum())} of {len(errors)} vectors fail.",
             "Load another runtime or precision, or convert the policy again.",
         )
     chosen = np.asarray(actions)
@@ -203,3 +203,9 @@ def check_golden(
         action_agreement=agreement(reference),
         fp32_agreement=agreement(float_actions),
     )
+
+
+def _in_words(error: float, entry: ArtifactEntry) -> str:
+    """An error in the unit of the outputs, and in steps of their scale where they have one."""
+    steps = f" ({error / entry.output_step:.3f} steps)" if entry.output_step else ""
+    return f"{error:.5g}{steps}"

@@ -28,8 +28,8 @@ episodes  loaded → LOADED, preset, settings (the overrides asked for), episode
           success {count, rate, interval [low, high], confidence}, causes {cause: count},
           mean and mean_of_successes {flight_time_s, distance_m, energy_j, return; null when there is none},
           success_bits (base64 of numpy.packbits of the successes by episode id, big-endian bits), decisions,
-          decision_ns {STATISTICS → of the first 200,000 of them, amid the simulation}, wall_s, throttled_before, throttled_after,
-          valid, invalid_reasons
+          decision_ns {STATISTICS → of the first 200,000 of them, amid the simulation}, wall_s, throttled_before,
+          throttled_after, valid, invalid_reasons
 act       action (or actions), outputs (unless asked not to: logits, or the continuous action), inference_ns (a number,
           or one for each row), request_ns (parsed line to ready reply)
 bye       decisions (inferences served in this process)
