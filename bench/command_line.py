@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policy.errors import PolicyError
-from policy.spec import Precision, RuntimeName
+from policy.spec import Precision, RuntimeName, parse_enum
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +43,7 @@ def parser(doc: str | None, prog: str) -> argparse.ArgumentParser:
     )
 
 
-def add_device_arguments(arguments: argparse.ArgumentParser, precisions: str) -> None:
+def add_device_arguments(arguments: argparse.ArgumentParser, precisions: str, several_runtimes: bool = False) -> None:
     """--policy, --precision, --runtime, --target, --json, --results."""
     arguments.add_argument("--policy", required=True, type=words, metavar="III", help="one, or several with commas")
     arguments.add_argument(
@@ -53,17 +53,27 @@ def add_device_arguments(arguments: argparse.ArgumentParser, precisions: str) ->
         metavar=precisions,
         help="fp32, fp16, int8, int7 … int2; several with commas (default: %(metavar)s)",
     )
-    add_runtime_and_target(arguments)
+    add_runtime_and_target(arguments, several_runtimes)
 
 
-def add_runtime_and_target(arguments: argparse.ArgumentParser) -> None:
+def add_runtime_and_target(arguments: argparse.ArgumentParser, several: bool = False) -> None:
     """--runtime, --target, --json, --results."""
-    arguments.add_argument(
-        "--runtime",
-        choices=[name.value for name in RuntimeName],
-        default=RuntimeName.LITERT.value,
-        help="default: %(default)s",
-    )
+    names = ", ".join(name.value for name in RuntimeName)
+    if several:
+        arguments.add_argument(
+            "--runtime",
+            type=read_runtimes,
+            default=[RuntimeName.LITERT],
+            metavar="litert",
+            help=f"one, or several with commas, of {names} (default: litert)",
+        )
+    else:
+        arguments.add_argument(
+            "--runtime",
+            choices=[name.value for name in RuntimeName],
+            default=RuntimeName.LITERT.value,
+            help="default: %(default)s",
+        )
     arguments.add_argument(
         "--target",
         default="local",
@@ -97,6 +107,14 @@ def read_precisions(text: str) -> list[Precision]:
     """``fp32,int8`` as precisions."""
     try:
         return list(dict.fromkeys(Precision.parse(word) for word in words(text)))
+    except PolicyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def read_runtimes(text: str) -> list[RuntimeName]:
+    """``litert,onnxruntime`` as runtimes."""
+    try:
+        return [parse_enum(RuntimeName, word, "runtime") for word in words(text)]
     except PolicyError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -93,6 +93,8 @@ class Latency:
     block_p50_ns: tuple[float, ...]
     samples_ns: tuple[float, ...]
     timer_overhead_ns: float | None = None
+    major_page_faults: int | None = None
+    preempted: int | None = None
 
 
 @dataclass(frozen=True)

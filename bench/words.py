@@ -21,7 +21,9 @@ def nanoseconds(value: float | None) -> str:
 
 
 def three_digits(value: float) -> str:
-    """``1.52``, ``15.2``, ``152``, ``1520``."""
+    """``0.152``, ``1.52``, ``15.2``, ``152``, ``1520``."""
+    if 0 < abs(value) < 0.995:
+        return f"{value:.3g}"
     for limit, decimals in ((9.995, 2), (99.95, 1)):
         if abs(value) < limit:
             return f"{value:.{decimals}f}"

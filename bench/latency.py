@@ -1,0 +1,76 @@
+"""How long one decision takes on a device: p50, p90, p99, cold start, with named denominators in the same run.
+
+    python bench/latency.py --policy III
+    python bench/latency.py --policy I,II,III --precision fp32,fp16,int8 --target pi@raspberrypi
+
+A missing artifact is made first and deployed first. The fp32 artifact on the device and, where the device is this
+machine, Keras' model(x) and a tf.function of it take turns with what is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+if __name__ == "__main__":  # by whatever Python this was started: go on with the project's
+    try:
+        from bench import project_python
+    except ImportError:
+        import project_python  # type: ignore[import-not-found,no-redef]
+    project_python.ensure()
+
+from bench import command_line
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, store, print."""
+    parser = command_line.parser(__doc__, "latency")
+    command_line.add_device_arguments(parser, precisions="fp32,int8")
+    parser.add_argument("--runs", type=command_line.positive, default=2000, help="timed runs (default: %(default)s)")
+    parser.add_argument(
+        "--warmup", type=command_line.not_negative, default=200, help="untimed runs before each turn (default: 200)"
+    )
+    parser.add_argument(
+        "--path",
+        choices=["runtime", "decide"],
+        default="runtime",
+        help="runtime (default): set input, invoke, read the action; decide: from request line to reply line",
+    )
+    parser.add_argument("--threads", type=command_line.positive, default=None, help="of the runtime (default: 1)")
+    parser.add_argument("--no-baseline", action="store_true", help="leave out Keras and tf.function on the host")
+    return command_line.guarded(_run, parser.parse_args(argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from bench import access, measuring, rendering, store
+    from policy.spec import RuntimeName
+
+    runtime = RuntimeName(arguments.runtime)
+    precisions = measuring.with_fp32(arguments.precision)
+    bundles = [access.bundle_with(policy, precisions, runtime) for policy in arguments.policy]
+    reports = []
+    with access.connected(arguments.target, arguments.threads) as device:
+        for bundle in bundles:
+            with command_line.progress_bar(f"timing {bundle.spec.name}") as progress:
+                made = measuring.measure_latency(
+                    device,
+                    bundle,
+                    precisions,
+                    runtime,
+                    arguments.runs,
+                    arguments.warmup,
+                    arguments.path,
+                    not arguments.no_baseline,
+                    progress,
+                )
+            store.add(made, arguments.results or store.DEFAULT_STORE)
+            reports += made
+    if arguments.json:
+        command_line.print_json(reports)
+    else:
+        rendering.print_table(measuring.latency_table(reports), command_line.console())
+    return command_line.EXIT_OK
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
