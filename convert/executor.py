@@ -2,7 +2,8 @@
 
 A process of its own because tflite_runtime must not meet tensorflow in one process (``vector::reserve``), because a
 runtime that crashes on a bad graph must not take the conversion with it, and because that is how the agent runs them.
-One process serves a whole conversion: JSON lines on standard input, one reply per line.
+The agent's own adapters run them here too: what is checked is what a device executes. One process serves a whole
+conversion: JSON lines on standard input, one reply per line.
 
     python -m convert.executor litert
 """
@@ -13,25 +14,17 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from device.agent.runtimes import installed_runtimes, open_artifact
 from policy.errors import PolicyError
-from policy.spec import RuntimeName, parse_enum
-
-Run = Callable[[np.ndarray], dict[str, np.ndarray]]
-
-DISTRIBUTIONS = {
-    RuntimeName.TFLITE_RUNTIME: "tflite-runtime",
-    RuntimeName.LITERT: "ai-edge-litert",
-    RuntimeName.ONNXRUNTIME: "onnxruntime",
-}
+from policy.quantization import Floats
+from policy.spec import PolicySpec, RuntimeName, parse_enum
 
 
 class ExecutionError(PolicyError):
@@ -44,11 +37,13 @@ class Execution:
 
     Attributes:
         version: of the runtime.
-        outputs: by name of the graph's output, each (n, …): the n results one behind another.
+        outputs: float32 (n, output_size).
+        actions: int64 (n,) of a discrete head, float32 (n, output_size) of a continuous one.
     """
 
     version: str
-    outputs: dict[str, np.ndarray]
+    outputs: Floats
+    actions: np.ndarray
 
 
 class RuntimeProcess:
@@ -57,13 +52,16 @@ class RuntimeProcess:
     def __init__(self, runtime: RuntimeName) -> None:
         self.runtime = runtime
         self._files = tempfile.TemporaryDirectory(prefix="convert-")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "convert.executor", runtime.value],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        # A file, not a pipe: a runtime may say much, and nobody reads while it works.
+        self._said = Path(self._files.name) / "said"
+        with self._said.open("w") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "convert.executor", runtime.value],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+            )
 
     def __enter__(self) -> RuntimeProcess:
         return self
@@ -72,8 +70,8 @@ class RuntimeProcess:
         self._process.communicate()
         self._files.cleanup()
 
-    def execute(self, data: bytes, observations: np.ndarray) -> Execution:
-        """Run an artifact on raw observations (n, observation_size), one at a time, on one thread.
+    def execute(self, spec: PolicySpec, data: bytes, observations: np.ndarray) -> Execution:
+        """Run an artifact of a policy on raw observations (n, observation_size), one at a time, on one thread.
 
         Raises:
             ExecutionError: the runtime refused the artifact or crashed; says what it said.
@@ -81,14 +79,15 @@ class RuntimeProcess:
         folder = Path(self._files.name)
         artifact, fed, made = folder / "artifact", folder / "observations.npy", folder / "outputs.npz"
         artifact.write_bytes(data)
+        (folder / "policy.json").write_text(spec.to_json(), encoding="utf-8")
         np.save(fed, observations.astype(np.float32), allow_pickle=False)
-        reply = self._request({"artifact": str(artifact), "observations": str(fed), "outputs": str(made)})
+        reply = self._request({"folder": str(folder)})
         if "error" in reply:
-            raise ExecutionError(f"{self.runtime.value} cannot execute the artifact: {reply['error']}")
+            raise ExecutionError(reply["error"])
         with np.load(made, allow_pickle=False) as archive:
-            return Execution(str(reply["version"]), {name: archive[name] for name in archive.files})
+            return Execution(reply["version"], archive["outputs"], archive["actions"])
 
-    def _request(self, job: dict[str, str]) -> dict[str, Any]:
+    def _request(self, job: dict[str, str]) -> dict[str, str]:
         assert self._process.stdin is not None and self._process.stdout is not None
         line = ""
         try:
@@ -98,12 +97,12 @@ class RuntimeProcess:
         except BrokenPipeError:
             pass
         if not line:
-            _, said = self._process.communicate()
+            said = self._said.read_text(errors="replace").strip()[-800:]
             raise ExecutionError(
-                f"{self.runtime.value} ended with exit code {self._process.returncode}: {said.strip()[-800:]}",
+                f"{self.runtime.value} ended with exit code {self._process.wait()} on the artifact: {said}",
                 "Is it installed? The pinned version is in requirements.txt.",
             )
-        reply: dict[str, Any] = json.loads(line)
+        reply: dict[str, str] = json.loads(line)
         return reply
 
 
@@ -116,64 +115,18 @@ def runtime_processes(
         yield {runtime: stack.enter_context(RuntimeProcess(runtime)) for runtime in runtimes}
 
 
-def _tflite(interpreter_class: Any, data: bytes) -> Run:
-    interpreter = interpreter_class(model_content=data, num_threads=1)
-    interpreter.allocate_tensors()
-    (fed,) = interpreter.get_input_details()
-    names = {int(detail["index"]): str(detail["name"]) for detail in interpreter.get_output_details()}
-
-    def run(observation: np.ndarray) -> dict[str, np.ndarray]:
-        interpreter.set_tensor(fed["index"], observation)
-        interpreter.invoke()
-        return {name: interpreter.get_tensor(index) for index, name in names.items()}
-
-    return run
-
-
-def _tflite_runtime(data: bytes) -> Run:
-    from tflite_runtime.interpreter import Interpreter
-
-    return _tflite(Interpreter, data)
-
-
-def _litert(data: bytes) -> Run:
-    from ai_edge_litert.interpreter import Interpreter
-
-    return _tflite(Interpreter, data)
-
-
-def _onnxruntime(data: bytes) -> Run:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    fed = session.get_inputs()[0].name
-    names = [output.name for output in session.get_outputs()]
-
-    def run(observation: np.ndarray) -> dict[str, np.ndarray]:
-        return dict(zip(names, session.run(None, {fed: observation}), strict=True))
-
-    return run
-
-
-LOADERS: dict[RuntimeName, Callable[[bytes], Run]] = {
-    RuntimeName.TFLITE_RUNTIME: _tflite_runtime,
-    RuntimeName.LITERT: _litert,
-    RuntimeName.ONNXRUNTIME: _onnxruntime,
-}
-
-
-def _serve(runtime: RuntimeName, job: dict[str, str]) -> dict[str, str]:
+def _serve(runtime: RuntimeName, folder: Path) -> dict[str, str]:
     try:
-        run = LOADERS[runtime](Path(job["artifact"]).read_bytes())
-        observations = np.load(job["observations"], allow_pickle=False)
-        results = [run(observation[None]) for observation in observations]
-        np.savez(job["outputs"], **{name: np.concatenate([r[name] for r in results]) for name in results[0]})
+        spec = PolicySpec.from_json((folder / "policy.json").read_bytes())
+        executor = open_artifact(runtime, folder / "artifact", spec)
+        outputs, actions = [], []
+        for observation in np.load(folder / "observations.npy", allow_pickle=False):
+            actions.append(executor.decide(observation[None]))
+            outputs.append(executor.outputs())
+        np.savez(folder / "outputs.npz", outputs=np.stack(outputs), actions=np.array(actions))
     except Exception as error:  # whatever a runtime raises is its answer to this artifact, and belongs to the caller
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"version": metadata.version(DISTRIBUTIONS[runtime])}
+        return {"error": str(error) or type(error).__name__}
+    return {"version": installed_runtimes()[runtime]}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -181,7 +134,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     runtime = parse_enum(RuntimeName, arguments[0] if arguments else "", "runtime")
     for line in sys.stdin:
-        print(json.dumps(_serve(runtime, json.loads(line))), flush=True)
+        print(json.dumps(_serve(runtime, Path(json.loads(line)["folder"]))), flush=True)
     return 0
 
 

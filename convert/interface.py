@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from policy.spec import PolicySpec
-
 OBSERVATION = "observation"  # float32 [1, observation_size], raw, in the fields' own units
 LOGITS = "logits"  # float32 [1, output_size] of a discrete head
 ACTION = "action"  # int [1], the first largest logit; or float32 [1, output_size] of a continuous head
-
-
-def output_names(spec: PolicySpec) -> tuple[str, ...]:
-    """Names of the graph's outputs in order; the first is what the golden outputs are compared with."""
-    return (LOGITS, ACTION) if spec.is_discrete else (ACTION,)

@@ -3,7 +3,7 @@
 Loading is not running: a graph can load and be silently wrong. So each artifact runs on all golden observations in each
 runtime, and is held to
 
-* names, shapes, types, and no NaN or infinity in any output;
+* the policy's shapes and types, and no NaN or infinity in any output;
 * action = first argmax of the artifact's own logits;
 * fp32 and fp16: the numpy reference on the same weights (for fp16 rounded to half), within the error that float32
   additions in another order can make (:func:`float_tolerance`);
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from convert.executor import Execution
-from convert.interface import ACTION, output_names
 from convert.rounding import action_step, forward_fixed_point
 from policy.errors import PolicyError
 from policy.integer import IntegerNetwork, forward_integer
@@ -129,34 +128,33 @@ def check(runtime: RuntimeName, artifact: str, spec: PolicySpec, execution: Exec
     worst = float(errors[0].max())
     agreement = 1.0
     if spec.is_discrete:
-        agreement = float(np.mean(execution.outputs[ACTION] == choose_actions(spec, reference.outputs)))
+        agreement = float(np.mean(execution.actions == choose_actions(spec, reference.outputs)))
     steps = None if reference.step is None else round(worst / reference.step, 3)
     return Parity(execution.version, worst, steps, agreement)
 
 
 def _checked_outputs(where: str, spec: PolicySpec, execution: Execution, vectors: int) -> Floats:
-    """The artifact's first output, (n, output_size), after all that can be said without a reference."""
-    names = output_names(spec)
-    if set(execution.outputs) != set(names):
-        raise ParityError(f"{where}: the outputs are {sorted(execution.outputs)}, not {sorted(names)}.")
-    outputs = execution.outputs[names[0]]
+    """The artifact's outputs, (n, output_size), after all that can be said without a reference."""
+    outputs, actions = execution.outputs, execution.actions
     if outputs.shape != (vectors, spec.output_size) or outputs.dtype != np.float32:
         raise ParityError(
-            f"{where}: {names[0]} is {outputs.dtype}{list(outputs.shape)}, "
-            f"not float32{[vectors, spec.output_size]} for {vectors} golden vectors."
+            f"{where}: the outputs are {outputs.dtype}{list(outputs.shape)}, "
+            f"not float32{[vectors, spec.output_size]} for {vectors} golden vectors. Nothing was written."
         )
     broken = ~np.isfinite(outputs).all(axis=1)
     if broken.any():
         raise ParityError(f"{where}: golden vector {int(broken.argmax())} gives NaN or infinity. Nothing was written.")
-    if spec.is_discrete:
-        actions = execution.outputs[ACTION]
-        if actions.shape != (vectors,) or actions.dtype.kind != "i":
-            raise ParityError(f"{where}: action is {actions.dtype}{list(actions.shape)}, not int[{vectors}].")
-        wrong = actions != choose_actions(spec, outputs)
-        if wrong.any():
-            vector = int(wrong.argmax())
-            raise ParityError(
-                f"{where}: golden vector {vector}: action {actions[vector]} is not the first argmax of its own logits, "
-                f"{outputs[vector].argmax()}. Nothing was written."
-            )
+    wanted = choose_actions(spec, outputs)
+    if actions.shape != wanted.shape or actions.dtype.kind != wanted.dtype.kind:
+        raise ParityError(
+            f"{where}: the actions are {actions.dtype}{list(actions.shape)}, not {wanted.dtype}{list(wanted.shape)}. "
+            "Nothing was written."
+        )
+    wrong = (actions != wanted).reshape(vectors, -1).any(axis=1)
+    if wrong.any():
+        vector = int(wrong.argmax())
+        raise ParityError(
+            f"{where}: golden vector {vector}: the action {actions[vector]} is not that of its own outputs, "
+            f"{wanted[vector]}. Nothing was written."
+        )
     return outputs

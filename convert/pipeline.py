@@ -103,7 +103,7 @@ def judge(bundle: Bundle, candidate: Candidate, runtimes: Runtimes) -> dict[Runt
         if runtime.artifact_format is not candidate.format:
             continue
         try:
-            execution = process.execute(candidate.data, bundle.golden().observations)
+            execution = process.execute(bundle.spec, candidate.data, bundle.golden().observations)
         except ExecutionError as error:
             raise ParityError(f"{name}: {error} Nothing was written.") from error
         parities[runtime] = check(runtime, name, bundle.spec, execution, candidate.reference)
@@ -153,18 +153,6 @@ def convert_all(
                     done.append(convert(bundle, precision, artifact_format, runtimes))
                     on_artifact(done[-1])
     return done
-
-
-def ensure_artifact(
-    bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat
-) -> tuple[Bundle, ArtifactEntry]:
-    """The bundle's artifact of this precision and format, made first where it is missing."""
-    for entry in bundle.manifest.artifacts.values():
-        if (entry.precision, entry.format) == (precision, artifact_format):
-            return bundle, entry
-    convert_all([bundle], [precision], [artifact_format])
-    current = Bundle.load(bundle.path)
-    return current, current.artifact(precision, artifact_format)
 
 
 def scheme(precision: Precision) -> str:

@@ -1,0 +1,79 @@
+"""Small policies and bundles, and the three runtimes started once for the whole room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert.executor import RuntimeProcess, runtime_processes
+from policy.bundle import Bundle, write_bundle
+from policy.network import weight_shapes
+from policy.spec import (
+    ContinuousHead,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    RuntimeName,
+    Squash,
+)
+
+FIELDS = (ObservationField("ranges", (5,), "m"), ObservationField("velocity", (3,), "m/s"))
+MEAN = (8.0, 8.0, 7.0, 8.0, 9.0, 0.5, 0.0, -0.5)
+SCALE = (4.0, 4.0, 3.5, 4.0, 5.0, 1.5, 1.0, 0.8)
+
+
+def make_spec(hidden: tuple[int, ...] = (24, 16), squash: Squash | None = None, actions: int = 6) -> PolicySpec:
+    head: DiscreteHead | ContinuousHead = DiscreteHead(tuple(f"action {i}" for i in range(actions)))
+    if squash is not None:
+        head = ContinuousHead((-2.0, -0.5, 0.0), (2.0, 1.5, 9.0), squash)
+    return PolicySpec(
+        name="small",
+        observation=FIELDS,
+        normaliser=Normaliser(MEAN, SCALE, 3.0),
+        network=NetworkSpec(hidden),
+        head=head,
+        control_period_s=0.25,
+        environment=EnvironmentSpec("Test-v0"),
+    )
+
+
+def make_weights(spec: PolicySpec, seed: int = 5) -> dict[str, np.ndarray]:
+    """Random weights whose output channels differ in size, as trained ones do."""
+    random = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in weight_shapes(spec).items():
+        spread = np.sqrt(2.0 / shape[0]) * np.exp(random.normal(0.0, 0.6, shape[-1])) if len(shape) == 2 else 0.1
+        weights[name] = (random.normal(0.0, 1.0, shape) * spread).astype(np.float32)
+    return weights
+
+
+def make_observations(spec: PolicySpec, count: int, seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    z = random.normal(0.0, 1.2, (count, spec.observation_size))
+    return (z * spec.normaliser.scale + spec.normaliser.mean).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def runtimes() -> Iterator[dict[RuntimeName, RuntimeProcess]]:
+    with runtime_processes() as started:
+        yield started
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    spec = make_spec()
+    calibration, golden = make_observations(spec, 400, 1), make_observations(spec, 64, 2)
+    return write_bundle(tmp_path / "small", spec, make_weights(spec), calibration, golden)
+
+
+@pytest.fixture(scope="session")
+def small() -> tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """(spec, weights, calibration, fresh observations) of a small discrete policy."""
+    spec = make_spec()
+    return spec, make_weights(spec), make_observations(spec, 400, 1), make_observations(spec, 100, 3)
