@@ -1,0 +1,90 @@
+"""A corridor: the smallest task that tells a working algorithm from a broken one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policy.spec import EnvironmentSpec, ObservationField
+from train.episodes import StepResult, judge
+from train.run import Run, RunRequest
+from train.tasks import Evaluation, Task, mean_interval
+
+LENGTH = 10  # cells from the start to the goal
+TIME_LIMIT = 40
+
+
+class Corridor:
+    """Cells 0 … 10. In even cells action 1 leads on and action 0 back (not below 0), in odd cells the other way round.
+
+    Reward 1 at cell 10, else nothing. Random steps reach it in about one episode of ten within the time limit; always
+    the same action never does, and neither does a policy that prefers the wrong action anywhere on the way.
+    """
+
+    def __init__(self, environments: int) -> None:
+        self.environments = environments
+        self._cell = np.zeros(environments, np.int64)
+        self._steps = np.zeros(environments, np.int64)
+
+    def reset(self, mask: np.ndarray, episode_ids: np.ndarray) -> np.ndarray:
+        self._cell[mask] = 0
+        self._steps[mask] = 0
+        return self._observation()
+
+    def step(self, actions: np.ndarray) -> StepResult:
+        onward = actions != self._cell % 2
+        self._cell = np.maximum(self._cell + np.where(onward, 1, -1), 0)
+        self._steps += 1
+        won = self._cell >= LENGTH
+        late = (self._steps >= TIME_LIMIT) & ~won
+        return StepResult(self._observation(), won.astype(np.float32), won, late, won)
+
+    def _observation(self) -> np.ndarray:
+        cells = np.arange(LENGTH + 1)
+        return (self._cell[:, None] == cells).astype(np.float32)
+
+
+def corridor_task() -> Task:
+    def evaluate(decide: Callable, episodes: int, seed: int, preset: str) -> Evaluation:
+        judged = judge(Corridor(8), decide, episodes)
+        assert judged.success is not None
+        share = float(judged.success.mean())
+        mean, length = float(judged.returns.mean()), float(judged.lengths.mean())
+        return Evaluation(preset, episodes, share, (share, share), mean, mean_interval(judged.returns), length)
+
+    return Task(
+        name="corridor",
+        environment=EnvironmentSpec("corridor", {}),
+        observation=(ObservationField("cell", (LENGTH + 1,), "1"),),
+        action_names=("a", "b"),
+        control_period_s=1.0,
+        presets=("",),
+        make=lambda environments, seed: Corridor(environments),
+        evaluate=evaluate,
+    )
+
+
+@pytest.fixture
+def learn(tmp_path: Path) -> Callable[..., Evaluation]:
+    """learn(train function, settings, steps, task=…) → greedy episodes of the trained network."""
+
+    def run(train: Callable, settings: object, steps: int, task: Task | None = None, seed: int = 1) -> Evaluation:
+        chosen = task or corridor_task()
+        request = RunRequest(
+            chosen.name, "I", "test", (32, 32), steps, seed, tmp_path / "I", evaluate_every=0, quiet=True
+        )
+        with Run(request, chosen) as training:
+            trained = train(training, settings)
+
+        mean, scale = (np.array(v, np.float32) for v in (trained.normaliser.mean, trained.normaliser.scale))
+
+        def decide(observation: np.ndarray) -> np.ndarray:
+            from train.networks import mlp
+
+            z = np.clip((observation - mean) / scale, -trained.normaliser.clip, trained.normaliser.clip)
+            return mlp(trained.weights, z).argmax(axis=1)
+
+        return chosen.evaluate(decide, 24, 99, "")
+
+    return run
