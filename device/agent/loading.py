@@ -173,11 +173,12 @@ def check_golden(
     errors = np.where(finite, np.abs(outputs.astype(np.float64) - expected).max(axis=1), np.inf)
     worst = int(errors.argmax())
     if errors[worst] > entry.tolerance:
+        failed = int((errors > entry.tolerance).sum())
         computed = f"an error of {_in_words(errors[worst], entry)}" if finite[worst] else "NaN or infinity"
         raise AgentError(
             ErrorCode.GOLDEN,
             f"{entry.file} computes wrongly in {runtime.value} on this device: golden vector {worst} has {computed}, "
-            f"allowed is {_in_words(entry.tolerance, entry)}. {int((errors > entry.tolerance).sum())} of {len(errors)} vectors fail.",
+            f"allowed is {_in_words(entry.tolerance, entry)}. {failed} of {len(errors)} vectors fail.",
             "Load another runtime or precision, or convert the policy again.",
         )
     chosen = np.asarray(actions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from policy.bundle import Bundle
 from policy.integer import forward_integer, quantize_network
 from policy.network import forward_float
-from policy.spec import RuntimeName
+from policy.spec import ArtifactFormat, Precision, RuntimeName
 
 Start = Callable[..., Any]
 LOADED_KEYS = {
@@ -64,6 +65,25 @@ def test_a_whole_conversation_in_each_runtime(
     assert agent.ask("memory")["memory"]["clean"] is False  # fp32 was loaded before int8
     assert agent.ask("bye")["decisions"] == 2 * 32 + 100
     assert agent.end() == 0
+
+
+def test_everything_that_conversion_lists_is_served_in_every_runtime_that_it_names(
+    copied: Path, start_agent: Start
+) -> None:
+    from convert.pipeline import convert_all
+
+    precisions = [Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4]
+    convert_all([Bundle.load(copied)], precisions, list(ArtifactFormat))
+    manifest = Bundle.load(copied).manifest
+    assert len(manifest.artifacts) == 8
+    for runtime in RuntimeName:
+        agent = start_agent(copied)
+        for entry in manifest.artifacts.values():
+            if runtime in entry.runtimes:
+                reply = agent.ask("load", precision=entry.precision.value, runtime=runtime.value)
+                assert reply["loaded"]["file"] == entry.file and reply["loaded"]["execution"] == entry.execution
+                assert reply["golden"]["max_error"] == pytest.approx(entry.runtimes[runtime].max_error, abs=1e-6)
+                assert reply["golden"]["action_agreement"] == entry.runtimes[runtime].agreement
 
 
 @pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
