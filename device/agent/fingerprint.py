@@ -31,14 +31,14 @@ QEMU_BOGOMIPS = 125.0
 
 def fingerprint(root: Path = ROOT) -> dict[str, Any]:
     """The DEVICE of the protocol. ``root`` is where proc, sys and etc are."""
-    cpuinfo = _cpuinfo(root)
-    emulated, virtualised, evidence = emulation(root, cpuinfo, platform.machine())
+    cpuinfo = read_cpuinfo(root)
+    emulated, virtualised, evidence = emulation(root, cpuinfo, platform.machine(), platform.release())
     return {
         "model": _model(root, cpuinfo),
         "machine": platform.machine() or None,
         "cores": os.cpu_count(),
         "cpu_model": _cpu_model(cpuinfo),
-        "mhz_nominal": _mhz_nominal(root, cpuinfo),
+        "mhz_nominal": mhz_nominal(root, cpuinfo),
         "memory_total_bytes": _memory_total(root),
         "kernel": f"{platform.system()} {platform.release()}",
         "os": _os_name(root),
@@ -51,7 +51,7 @@ def fingerprint(root: Path = ROOT) -> dict[str, Any]:
     }
 
 
-def _cpuinfo(root: Path) -> dict[str, str]:
+def read_cpuinfo(root: Path) -> dict[str, str]:
     """First value of every key of /proc/cpuinfo."""
     values: dict[str, str] = {}
     for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
@@ -76,7 +76,8 @@ def _cpu_model(cpuinfo: dict[str, str]) -> str | None:
     return cpuinfo.get("model name")
 
 
-def _mhz_nominal(root: Path, cpuinfo: dict[str, str]) -> float | None:
+def mhz_nominal(root: Path, cpuinfo: dict[str, str]) -> float | None:
+    """The clock that the first core is made for, MHz."""
     khz = read_number(root / CPU / "cpu0/cpufreq/cpuinfo_max_freq")
     if khz is not None:
         return khz / 1000.0
@@ -102,10 +103,14 @@ def _glibc() -> str | None:
         return None
 
 
-def emulation(root: Path, cpuinfo: dict[str, str], machine: str) -> tuple[bool | None, bool | None, list[str]]:
+def emulation(
+    root: Path, cpuinfo: dict[str, str], machine: str, release: str = ""
+) -> tuple[bool | None, bool | None, list[str]]:
     """(emulated, virtualised, evidence): whether the processor is imitated in software, or shared by a hypervisor."""
     evidence: list[str] = []
     arm = machine in ("aarch64", "armv7l", "armv6l")
+    if arm and ("amd64" in release or "x86_64" in release):
+        return True, None, [f"the machine is {machine} but its kernel is {release}: qemu-user"]
     if arm and cpuinfo and "CPU implementer" not in cpuinfo:
         return True, None, [f"the machine is {machine} but /proc/cpuinfo describes another processor: qemu-user"]
     compatible = read_text(root / "proc/device-tree/compatible") or ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import platform
 import resource
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from device.agent import AGENT_VERSION, conditions, loading, measure, memory
-from device.agent.fingerprint import fingerprint
+from device.agent.fingerprint import emulation, fingerprint, mhz_nominal, read_cpuinfo
 from device.agent.measure import Statistics
 from device.agent.memory import MemoryLog
 from device.agent.operations import (
@@ -40,6 +41,8 @@ from policy.manifest import MANIFEST_FILE, Manifest
 from policy.spec import PolicySpec
 
 PROGRESS_INTERVAL_NS = 500_000_000
+SLOW_CLOCK = 0.9
+"""A clock below this share of the nominal one is mentioned."""
 
 
 class Agent:
@@ -298,6 +301,13 @@ def error_reply(error: Exception) -> dict[str, str]:
 def notes(looks: list[conditions.Conditions]) -> list[str]:
     """What a reader of the figures should know although it does not make them invalid."""
     said = []
+    cpuinfo = read_cpuinfo(conditions.ROOT)
+    emulated, _, evidence = emulation(conditions.ROOT, cpuinfo, platform.machine(), platform.release())
+    if emulated:
+        said.append(f"emulated: {'; '.join(evidence)}")
+    nominal, clock = mhz_nominal(conditions.ROOT, cpuinfo), looks[-1].mhz_firmware or looks[-1].mhz_now
+    if nominal and clock and clock < SLOW_CLOCK * nominal:
+        said.append(f"the clock was {clock:.0f} MHz at the end, of {nominal:.0f} MHz")
     if looks[0].throttled is not None and looks[0].throttled.occurred:
         said.append(f"since boot, before this measurement: {', '.join(looks[0].throttled.occurred)}")
     if looks[0].governor not in (None, "performance"):

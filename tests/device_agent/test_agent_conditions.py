@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from device.agent import conditions
+from device.agent import conditions, server
 from device.agent.conditions import Conditions, Throttled
 from device.agent.fingerprint import emulation, fingerprint
 
@@ -176,3 +176,23 @@ def test_emulation_is_told_from_virtualisation_and_from_the_unknown(
     emulated, virtualised, evidence = emulation(write(tmp_path, files), cpuinfo, machine)
     assert (emulated, virtualised) == expected
     assert evidence or expected == (None, None)
+
+
+def test_an_arm_program_on_an_x86_kernel_is_emulated(tmp_path: Path) -> None:
+    cpuinfo = {"CPU implementer": "0x41", "BogoMIPS": "38.40"}
+    assert emulation(tmp_path, cpuinfo, "aarch64", "6.1.0-18-amd64")[0] is True
+    assert emulation(tmp_path, cpuinfo, "aarch64", "6.12.25+rpt-rpi-v8")[0] is None
+
+
+def test_a_reader_is_told_of_a_slow_clock_an_emulator_and_earlier_throttling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "mhz_nominal", lambda root, cpuinfo: 1200.0)
+    monkeypatch.setattr(server, "emulation", lambda *_: (True, True, ["its timer"]))
+    slow = seen(0x20000, mhz_firmware=818.0, governor="ondemand")
+    assert server.notes([slow, slow]) == [
+        "emulated: its timer",
+        "the clock was 818 MHz at the end, of 1200 MHz",
+        "since boot, before this measurement: frequency-capped",
+        "the clock is governed by 'ondemand', so the first runs may be slower",
+    ]
+    monkeypatch.setattr(server, "emulation", lambda *_: (None, None, []))
+    assert server.notes([QUIET, QUIET]) == []
