@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bench.command_line import say
 from bench.questions import Served
 from bench.report import Transport
 from policy.spec import Precision, RuntimeName
@@ -15,11 +15,6 @@ from policy.spec import Precision, RuntimeName
 if TYPE_CHECKING:
     from device.host.connection import Connection
     from policy.bundle import Bundle
-
-
-def say(text: str) -> None:
-    """A line about what is being done, on stderr: standard output is for answers."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def bundle_with(policy: str, precisions: Sequence[Precision], runtime: RuntimeName) -> Bundle:

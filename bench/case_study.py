@@ -10,7 +10,7 @@ from bench.interval import PairedDifference
 from bench.paper import PAPER, PAPER_DEVICE
 from bench.rendering import Table
 from bench.report import BLIND, Report
-from bench.selection import FP32, Selection, command_latency, paired, policy_order, speed_up
+from bench.selection import FP32, Selection, command_latency, paired, policy_order, precision_order, speed_up
 from bench.words import (
     NOT_KNOWN,
     circumstances,
@@ -26,7 +26,6 @@ from bench.words import (
 
 CASE_STUDY, LATENCY_FLOWN, ZOO = "case-study", "latency-flown", "zoo"
 PATH = "runtime"
-FLOWN_LATENCIES_S = (0.0, 0.05, 0.1, 0.2, 0.4)
 
 
 class NothingStoredError(ValueError):
@@ -75,7 +74,7 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
         "speed-up over fp32",
         "speed-up over Keras fp32",
         "MB resident",
-        "MB of the artifact",
+        "MB added by loading",
         "KB artifact",
         f"% success, {preset}",
         "points to fp32",
@@ -183,7 +182,7 @@ def _case_notes(reports: Sequence[Report], preset: str) -> tuple[str, ...]:
         f"{_some(runs)} runs each, precisions taking turns. Speed-up over fp32: p50 of the fp32 artifact in the same "
         "runtime over this p50; over Keras fp32: p50 of model(x) on the host over this p50; both within one run.",
         "MB resident: the agent's whole process (Python, numpy, runtime) at its peak while serving; "
-        "MB of the artifact: what loading it added.",
+        "MB added by loading: artifact, interpreter and packed weights.",
         f"Success: greedy, {_some(episodes)} fresh episodes of preset {preset}, 95 % Wilson intervals; points to fp32: "
         "on the same episodes, paired, 95 % interval (Newcombe's method 10).",
         f"Paper's: QuaRL's figures on a {PAPER_DEVICE}, other networks and another task, no intervals given.",
@@ -192,49 +191,44 @@ def _case_notes(reports: Sequence[Report], preset: str) -> tuple[str, ...]:
 
 
 def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
-    """Success of each policy when commands take effect late, and the paired loss against no latency."""
-    used: list[Report] = []
-    rows: list[tuple[str, ...]] = []
-    latencies = sorted(
-        {
-            value
-            for report in selection.reports
-            if report.success is not None
-            and report.success.preset == preset
-            and (value := command_latency(report)) is not None
-        }
-    )
-    if len(latencies) < 2:
+    """Success of each policy when commands take effect late, and the paired loss against no latency.
+
+    Of each policy and precision the latest run that flew with latency is shown, and nothing from other runs.
+    """
+    runs: dict[tuple[str, str | None], str] = {}
+    for report in selection.reports:  # oldest first
+        if report.success is not None and report.success.preset == preset and (command_latency(report) or 0) > 0:
+            runs[report.policy, report.precision] = report.run
+    if not runs:
         raise NothingStoredError("no flights with latency are stored yet.\n  next: python bench/latency_flown.py")
-    keys = sorted(
-        {
-            (r.policy, r.precision)
-            for r in selection.reports
-            if r.success is not None and r.success.preset == preset and (command_latency(r) or 0) > 0
-        },
-        key=lambda key: policy_order(key[0]),
-    )
-    for policy, precision in keys:
-        late = [selection.best_success(policy, precision, preset, latency_s=value) for value in latencies]
-        sha256 = next((r.artifact.sha256 for r in reversed(late) if r and r.artifact), None)
-        late = [selection.best_success(policy, precision, preset, sha256, value) for value in latencies]
-        cells = []
-        for report in late:
-            loss = paired(report, late[0]) if report is not late[0] else None
-            used += [report] if report else []
-            cells.append(_rate(report) + (f" ({points(loss.difference, loss.low, loss.high)})" if loss else ""))
-        said = joined(word for report in late if report for word in circumstances(report))
-        rows.append((policy, precision or NOT_KNOWN, *cells, said))
-    headers = ("policy", "precision", *(f"% at {1000 * value:g} ms" for value in latencies), "measured")
-    episodes = sorted({report.success.episodes for report in used if report.success})
+    flown = [
+        report
+        for report in selection.reports
+        if report.success is not None
+        and report.success.preset == preset
+        and runs.get((report.policy, report.precision)) == report.run
+        and command_latency(report) is not None
+    ]
+    latencies = sorted({command_latency(report) or 0.0 for report in flown})
+    rows: list[tuple[str, ...]] = []
+    for policy, precision in sorted(runs, key=lambda key: (policy_order(key[0]), precision_order(key[1]))):
+        mine = {command_latency(r): r for r in flown if (r.policy, r.precision) == (policy, precision)}
+        said = joined(word for report in mine.values() for word in circumstances(report))
+        losses = [paired(mine.get(value), mine.get(0.0)) if value else None for value in latencies]
+        label = (policy, precision or NOT_KNOWN)
+        rows.append((*label, "% success", *(_rate(mine.get(value)) for value in latencies), said))
+        cells = [points(loss.difference, loss.low, loss.high) if loss else NOT_KNOWN for loss in losses]
+        rows += [(*label, "points to 0 ms", *cells, said), ()]
+    headers = ("policy", "precision", "late by", *(f"{1000 * value:g} ms" for value in latencies), "measured")
+    episodes = sorted({report.success.episodes for report in flown if report.success})
     notes = (
-        *machine_notes([report for report in used if report.artifact is not None]),
-        f"Success on preset {preset}, {_some(episodes)} episodes, 95 % Wilson interval; in parentheses the difference "
-        "to no latency in points, paired on the same episodes, 95 % interval. A decision is due every 250 ms; "
+        *machine_notes([report for report in flown if report.artifact is not None]),
+        f"Preset {preset}, {_some(episodes)} episodes, flown on the device; 95 % intervals: Wilson, and for the "
+        "difference to no latency, paired on the same episodes, Newcombe's method 10. A decision is due every 250 ms; "
         "the policies were trained without latency.",
     )
-    table = Table(LATENCY_FLOWN, f"Latency flown, {preset}", headers, tuple(rows), notes, left=2)
-    return without_constant_columns(table, ("measured",)), used
+    table = Table(LATENCY_FLOWN, f"Latency flown, {preset}", headers, tuple(rows), notes, left=3)
+    return without_constant_columns(table, ("measured",)), flown
 
 
 def zoo_table(zoo: Path) -> Table:

@@ -160,6 +160,11 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
         return EXIT_FAILED
 
 
+def say(text: str) -> None:
+    """A line about what is being done, on stderr: standard output is for answers."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def print_json(reports: Sequence[Report], **more: Any) -> None:
     """What a program reads: ``{"ok": true, "reports": […], …}``."""
     print(json.dumps({"ok": True, "reports": [report.to_dict() for report in reports], **more}, ensure_ascii=False))

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from bench.access import Device, say
+from bench.access import Device
 from bench.case_study import machine_notes, percentile, withheld_notes, without_constant_columns
+from bench.command_line import say
 from bench.questions import (
     Contestant,
     Flights,

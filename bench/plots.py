@@ -66,10 +66,15 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     for axes, (policy, reports) in zip(panels, found.items(), strict=True):
         _success_panel(axes, policy, reports, blind)
     panels[0].set_ylabel(f"success on preset {preset}, %")
-    panels[0].set_ylim(_lowest(found, blind), 100)
+    lowest = _lowest(found, blind)
+    panels[0].set_ylim(lowest, 100 + 0.1 * (100 - lowest))  # room for the labels above a point near 100
+    panels[0].set_yticks(range(int(lowest), 101, 10))
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    reports = [report for found_here in found.values() for report in found_here]
+    said = f"{machine(reports[-1].device)} · {joined(word for r in reports for word in circumstances(r))}"
     figure.suptitle("Success against precision", fontsize=12, fontweight="bold")
+    figure.text(0.5, 0.905, said, ha="center", fontsize=7.5, color=GREY)
     return figure
 
 
@@ -106,7 +111,7 @@ def _success_panel(axes: Axes, policy: str, reports: Sequence[Report], blind: Re
             axes.annotate(f"{at[1]:.0f}", at, (8, -3), textcoords="offset points", fontsize=7.5)
     axes.set_xticks(range(len(reports)), [f"{r.precision}\nn={_episodes(r):,}" for r in reports], fontsize=8)
     axes.set_xlim(-0.6, len(reports) - 0.4)
-    axes.set_title(f"Policy {policy}", fontsize=10)
+    axes.set_title(f"\nPolicy {policy}", fontsize=10)
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

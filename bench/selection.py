@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.interval import PairedDifference, paired_difference
-from bench.report import BLIND, Kind, Report, Where
+from bench.report import BLIND, Kind, Report, Success, Where
 
 FP32 = "fp32"
 _NUMERALS = ("I", "II", "III")
@@ -132,13 +132,22 @@ def speed_up(slow: Report | None, fast: Report | None) -> float | None:
 
 
 def paired(a: Report | None, b: Report | None) -> PairedDifference | None:
-    """Success of a minus success of b on the episodes that both flew; None when they flew different ones."""
+    """Success of a minus success of b on the episodes that both flew; None when they flew different ones.
+
+    Command latency may differ: it changes what becomes of an episode, not where its obstacles and its goal are.
+    """
     if a is None or b is None or a.success is None or b.success is None:
         return None
-    if (a.success.preset, a.success.seed, command_latency(a)) != (b.success.preset, b.success.seed, command_latency(b)):
+    if _episodes_of(a.success) != _episodes_of(b.success):
         return None
     common = min(a.success.episodes, b.success.episodes)
     return paired_difference(a.success.bits()[:common], b.success.bits()[:common])
+
+
+def _episodes_of(success: Success) -> tuple[str, int, dict[str, object]]:
+    """What makes episode k the same episode."""
+    settings = {name: value for name, value in success.settings.items() if name != "latency"}
+    return success.preset, success.seed, settings
 
 
 def _last(reports: Iterable[Report]) -> Report | None:

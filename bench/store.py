@@ -123,6 +123,12 @@ def read_results(path: Path) -> list[Report]:
     return read_store(path) if is_store else sorted(read_lines(path), key=lambda report: report.time)
 
 
+def results_for(table: str, folder: Path = RESULTS) -> Path:
+    """Where a table's measurements are: what this machine measured, or else what was committed with the repository."""
+    own, committed = folder / DEFAULT_STORE.name, folder / f"{table}.jsonl"
+    return committed if committed.exists() and not own.exists() else own
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:

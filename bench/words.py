@@ -21,13 +21,13 @@ def nanoseconds(value: float | None) -> str:
 
 
 def three_digits(value: float) -> str:
-    """``0.152``, ``1.52``, ``15.2``, ``152``, ``1520``."""
+    """``0.152``, ``1.52``, ``15.2``, ``152``, ``1,520``."""
     if 0 < abs(value) < 0.995:
         return f"{value:.3g}"
     for limit, decimals in ((9.995, 2), (99.95, 1)):
         if abs(value) < limit:
             return f"{value:.{decimals}f}"
-    return f"{value:.0f}"
+    return f"{value:,.0f}"
 
 
 def times(value: float | None) -> str:

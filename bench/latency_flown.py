@@ -1,0 +1,80 @@
+"""Latency flown: how often each policy succeeds when its commands take effect 0, 50, 100, 200, 400 ms late.
+
+    python bench/latency_flown.py
+    python bench/latency_flown.py --policy I --latency-ms 0,20,40 --episodes 1000
+
+While a command is on its way the old one is held. Simulator and policy both run on the device; all latencies fly the
+same episodes, so that the differences are paired.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+if __name__ == "__main__":  # by whatever Python this was started: go on with the project's
+    try:
+        from bench import project_python
+    except ImportError:
+        import project_python  # type: ignore[import-not-found,no-redef]
+    project_python.ensure()
+
+from bench import command_line
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fly, store, print."""
+    parser = command_line.parser(__doc__, "latency_flown")
+    parser.add_argument("--policy", type=command_line.words, default=["I", "II", "III"], help="default: I,II,III")
+    parser.add_argument("--precision", type=command_line.read_precisions, default="int8", help="default: int8")
+    parser.add_argument(
+        "--latency-ms", type=_latencies, default=_latencies("0,50,100,200,400"), help="default: 0,50,100,200,400"
+    )
+    parser.add_argument("--episodes", type=command_line.positive, default=3000, help="default: %(default)s")
+    parser.add_argument("--seed", type=command_line.not_negative, default=7, help="default: %(default)s")
+    parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
+    command_line.add_runtime_and_target(parser)
+    return command_line.guarded(_run, parser.parse_args(argv))
+
+
+def _latencies(text: str) -> list[float]:
+    """``0,50`` in milliseconds as sorted seconds; 0 is always among them: the differences are to it."""
+    try:
+        values = {float(word) / 1000.0 for word in command_line.words(text)}
+    except ValueError:
+        values = {-1.0}
+    if not all(0 <= value < 10 for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of milliseconds between 0 and 9999")
+    return sorted(values | {0.0})
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from bench import access, case_study, measuring, rendering, store
+    from bench.questions import Flights, ask_success
+    from bench.selection import Selection
+    from policy.spec import RuntimeName
+
+    runtime, run = RuntimeName(arguments.runtime), measuring.new_run()
+    bundles = [access.bundle_with(policy, arguments.precision, runtime) for policy in arguments.policy]
+    reports = []
+    with access.connected(arguments.target) as device:
+        for bundle in bundles:
+            device.deploy(bundle, arguments.precision, runtime)
+            for precision in arguments.precision:
+                with device.serving(bundle.spec.name, precision, runtime) as served:
+                    for latency_s in arguments.latency_ms:
+                        settings = {"latency": latency_s} if latency_s else {}
+                        flights = Flights(arguments.preset, arguments.episodes, arguments.seed, settings)
+                        with command_line.progress_bar(f"{served.name}, {1000 * latency_s:g} ms late") as progress:
+                            reports.append(ask_success(served, run, flights, progress))
+                        store.add(reports[-1:], arguments.results or store.DEFAULT_STORE)
+    if arguments.json:
+        command_line.print_json(reports)
+    else:
+        table, _ = case_study.latency_flown(Selection(tuple(reports)), arguments.preset)
+        rendering.print_table(table, command_line.console())
+    return command_line.EXIT_OK
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
