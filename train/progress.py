@@ -24,14 +24,15 @@ class TrainingProgress:
 
     def _make_bar(self):  # type: ignore[no-untyped-def]  # rich is imported only where it is shown
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = ("{task.description}", BarColumn(None), "{task.percentage:>3.0f} %", "{task.fields[figures]}")
         bar = Progress(
-            *(column if isinstance(column, BarColumn) else TextColumn(column) for column in columns),
-            TimeElapsedColumn(),
-            "left",
-            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
             console=Console(stderr=True),
         )
         self._task = bar.add_task(self._title, total=self._steps, completed=self._start, figures="compiling")
@@ -75,6 +76,6 @@ class TrainingProgress:
         if self._quiet:
             return
         if self._bar:
-            self._bar.console.print(text, highlight=False)
+            self._bar.console.print(text, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)

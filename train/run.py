@@ -127,7 +127,7 @@ class Run:
             shutil.rmtree(request.training_folder)
         self.start_step = 0 if self.checkpoint is None else int(self.checkpoint.facts["step"])
         self._log = CurveLog(request.training_folder, None if self.checkpoint is None else self.start_step)
-        title = f"{request.policy} · {request.task} · {request.method}"
+        title = f"{request.policy} {request.method}"
         self.progress = TrainingProgress(title, request.steps, self.start_step, request.quiet)
 
     def _load(self) -> Checkpoint:
