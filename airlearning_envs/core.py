@@ -140,9 +140,10 @@ class NavigationCore:
 
         Meant for a curriculum, which changes ``goal_distance_m``; episodes under way go on as they are.
         """
-        same = dataclasses.replace(config, goal_distance_m=self.config.goal_distance_m)
-        if same != self.config:
-            raise SettingsError("use() may change goal_distance_m only; make a new NavigationCore for another task.")
+        names = [field.name for field in dataclasses.fields(config) if field.name != "goal_distance_m"]
+        other = [name for name in names if getattr(config, name) != getattr(self.config, name)]
+        if other:
+            raise SettingsError(f"use() may change goal_distance_m only; received another {', '.join(other)}.")
         if config != self.config:
             self.config = config
             if self._pool is not None:

@@ -33,7 +33,8 @@ class DepthCamera:
         # Pixel centres on the image plane at unit depth: -1 + 1/84 ... 1 - 1/84.
         plane = (np.arange(IMAGE_SIDE) + 0.5) / (IMAGE_SIDE / 2) - 1.0
         angles = np.arctan(plane)
-        self._sensor = RangeSensor(core.config, angles)
+        # The cut at max_range_m is made along the optical axis, so an oblique ray has to reach farther.
+        self._sensor = RangeSensor(core.config, angles, core.config.max_range_m / float(np.cos(angles).min()))
         self._cosines = np.cos(angles).astype(np.float32)
         height = core.config.arena_height_m / 2.0
         self._floor = np.minimum(height / np.abs(plane), core.config.max_range_m).astype(np.float32)

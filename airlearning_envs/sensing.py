@@ -24,13 +24,14 @@ class RangeSensor:
     """Casts the same fan of R rays from many drones at once.
 
     Args:
-        config: gives the arena and the range.
+        config: gives the arena.
         angles: (R,) ray angles in radians within +-60 degrees, positive to the right.
+        range_m: a ray that meets nothing nearer reads this; the config's ``max_range_m`` by default.
     """
 
-    def __init__(self, config: NavigationConfig, angles: NDArray[np.float64]) -> None:
+    def __init__(self, config: NavigationConfig, angles: NDArray[np.float64], range_m: float | None = None) -> None:
         self._slots = Slots.of(config)
-        self._half, self._range = config.half_m, np.float32(config.max_range_m)
+        self._half, self._range = config.half_m, np.float32(config.max_range_m if range_m is None else range_m)
         self._cosines, self._sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         # The fan is the wedge |right| <= slope * forward.
         widest = max(float(np.abs(angles).max()), 1e-3)

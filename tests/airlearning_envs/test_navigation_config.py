@@ -1,0 +1,90 @@
+"""Settings: presets, JSON round trip, refusals; and the curriculum."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airlearning_envs.config import PRESETS, NavigationConfig, RewardStyle
+from airlearning_envs.core import CONTROL_PERIOD_S, NavigationCore
+from airlearning_envs.curriculum import Curriculum, zone_bounds, zone_config
+from airlearning_envs.errors import SettingsError
+
+
+def test_presets_are_air_learnings_arenas() -> None:
+    arenas = {name: (c.arena_m, c.arena_height_m) for name, c in PRESETS.items()}
+    assert arenas == {"easy": (50, 20), "medium": (60, 20), "shipped": (35, 5), "hard": (30, 10)}
+    assert PRESETS["hard"].static_obstacles == (10, 19) and PRESETS["hard"].moving_obstacles == (6, 9)
+    assert PRESETS["shipped"].static_obstacles == (7, 7) and PRESETS["shipped"].moving_obstacles == (0, 0)
+    assert (PRESETS["hard"].spacing_m, PRESETS["shipped"].spacing_m) == (4.0, 2.0)
+    for config in PRESETS.values():
+        assert config.success_radius_m == 3.0 and config.body_radius_m == 0.3
+        assert config.max_steps == 200 and config.control_period_s == CONTROL_PERIOD_S == 0.25
+        assert config.latency is None and config.wind_m_s == config.range_noise_m == config.gain_spread == 0.0
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_settings_survive_json(name: str) -> None:
+    changed = PRESETS[name].with_settings(
+        {"latency": {"kind": "empirical", "values_s": [0.01, 0.2]}, "reward_style": "air-learning", "wind_m_s": 2}
+    )
+    assert changed.reward_style is RewardStyle.AIR_LEARNING and changed.wind_m_s == 2.0
+    assert NavigationConfig.from_settings(json.loads(json.dumps(changed.to_settings()))) == changed
+
+
+def test_from_settings_takes_a_preset_and_changes() -> None:
+    config = NavigationConfig.from_settings({"preset": "shipped", "latency": 0.4})
+    assert config.arena_m == 35.0 and config.latency is not None and config.latency.longest_s == 0.4
+    assert NavigationConfig.from_settings({}) == PRESETS["hard"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"preset": "impossible"}, "easy, medium, shipped, hard"),
+        ({"gravity": 9.81}, "'gravity' is not known; allowed are preset, arena_m"),
+        ({"wind_m_s": -1}, "wind_m_s is -1"),
+        ({"wind_m_s": "strong"}, "wind_m_s is 'strong'"),
+        ({"max_steps": 2.5}, "max_steps is 2.5"),
+        ({"goal_distance_m": [30, 40]}, "goal_distance_m"),
+        ({"goal_distance_m": [2, 10]}, "success_radius_m"),
+        ({"goal_distance_m": [9, 8]}, "the smaller one first"),
+        ({"moving_obstacles": 3}, r"\[low, high\]"),
+        ({"reward_style": "none"}, "shaped or air-learning"),
+        ({"substep_s": 0.06}, "no multiple"),
+        ({"range_dropout": float("nan")}, "range_dropout"),
+    ],
+)
+def test_wrong_settings_are_refused_with_what_is_allowed(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        NavigationConfig.from_settings(settings)
+
+
+def test_zones_cut_the_goal_distance_into_four() -> None:
+    assert zone_bounds(PRESETS["easy"]) == ((8, 16), (16, 24), (24, 32), (32, 40))
+    assert zone_config(PRESETS["easy"], 2).goal_distance_m == (24, 32)
+    assert zone_config(PRESETS["easy"], 2, inclusive=True).goal_distance_m == (8, 32)
+
+
+def test_the_curriculum_advances_at_thirty_percent_of_a_full_window() -> None:
+    curriculum = Curriculum(PRESETS["easy"])
+    assert curriculum.config.goal_distance_m == (8, 16)
+    assert not curriculum.record([True] * 999), "the window is not full"
+    assert curriculum.record([False]), "999 of 1000 succeeded"
+    assert curriculum.zone == 1
+    assert not curriculum.record([False] * 701 + [True] * 299), "29.9 %"
+    assert curriculum.record([True]), "the oldest failure left: 300 of 1000"
+    assert curriculum.zone == 2 and curriculum.config.goal_distance_m == (8, 32)
+    curriculum.record([True] * 1000)
+    assert curriculum.zone == 3 and not curriculum.record([True] * 2000), "there is no fifth zone"
+    assert curriculum.config == PRESETS["easy"]
+
+
+def test_the_core_takes_over_a_zone_for_its_next_episodes() -> None:
+    core = NavigationCore(zone_config(PRESETS["easy"], 0), 200)
+    assert core.reset(seed=0)[:, 25].max() <= 16.0 + 1e-3
+    core.use(zone_config(PRESETS["easy"], 3))
+    assert core.reset(seed=0)[:, 25].min() >= 32.0 - 1e-3
+    with pytest.raises(SettingsError, match="goal_distance_m only"):
+        core.use(PRESETS["hard"])
