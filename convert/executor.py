@@ -11,11 +11,12 @@ conversion: JSON lines on standard input, one reply per line.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,21 +48,19 @@ class Execution:
 
 
 class RuntimeProcess:
-    """One runtime in a process of its own; a context manager."""
+    """One runtime in a process of its own, started again after a crash; a context manager."""
 
     def __init__(self, runtime: RuntimeName) -> None:
         self.runtime = runtime
         self._files = tempfile.TemporaryDirectory(prefix="convert-")
-        # A file, not a pipe: a runtime may say much, and nobody reads while it works.
         self._said = Path(self._files.name) / "said"
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "convert.executor", self.runtime.value]
+        # A file, not a pipe: a runtime may say much, and nobody reads while it works.
         with self._said.open("w") as said:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "convert.executor", runtime.value],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-            )
+            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True)
 
     def __enter__(self) -> RuntimeProcess:
         return self
@@ -90,20 +89,25 @@ class RuntimeProcess:
     def _request(self, job: dict[str, str]) -> dict[str, str]:
         assert self._process.stdin is not None and self._process.stdout is not None
         line = ""
-        try:
+        # A process that has died neither reads nor answers: the missing answer says it.
+        with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
-        except BrokenPipeError:
-            pass
-        if not line:
-            said = self._said.read_text(errors="replace").strip()[-800:]
-            raise ExecutionError(
-                f"{self.runtime.value} ended with exit code {self._process.wait()} on the artifact: {said}",
-                "Is it installed? The pinned version is in requirements.txt.",
-            )
-        reply: dict[str, str] = json.loads(line)
-        return reply
+        if line:
+            reply: dict[str, str] = json.loads(line)
+            return reply
+        code = self._process.wait()
+        with suppress(BrokenPipeError):
+            self._process.communicate()
+        said = self._said.read_text(errors="replace").strip()[-800:]
+        self._process = self._start()
+        if code < 0:
+            raise ExecutionError(f"{self.runtime.value} crashed on the artifact ({signal.Signals(-code).name}): {said}")
+        raise ExecutionError(
+            f"{self.runtime.value} ended with exit code {code} on the artifact: {said}",
+            "Is it installed? The pinned version is in requirements.txt.",
+        )
 
 
 @contextmanager

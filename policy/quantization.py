@@ -124,9 +124,9 @@ def affine_from_range(low: float, high: float) -> Affine:
     if np.float32(step) < SMALLEST_SCALE:
         return Affine(scale=1.0, zero_point=0)
     zero_point = int(np.clip(np.rint(INT8_MIN - low / step), INT8_MIN, INT8_MAX))
-    # s = max(high / (127 − z), low / (−128 − z)), so that both ends are represented. With s = (high − low) / 255 the ends
-    # of a symmetric range (a saturated normaliser's −clip … clip) would lie half-way between two levels, and whether a
-    # runtime divides by s or multiplies by 1/s would decide which one they get.
+    # s = max(high / (127 − z), low / (−128 − z)), so that both ends are represented. With s = (high − low) / 255 the
+    # ends of a symmetric range (a saturated normaliser's −clip … clip) would lie half-way between two levels, and
+    # whether a runtime divides by s or multiplies by 1/s would decide which one they get.
     above = high / (INT8_MAX - zero_point) if zero_point < INT8_MAX else 0.0
     below = low / (INT8_MIN - zero_point) if zero_point > INT8_MIN else 0.0
     return Affine(float(np.float32(max(above, below))), zero_point)

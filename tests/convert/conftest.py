@@ -12,7 +12,6 @@ from convert.executor import RuntimeProcess, runtime_processes
 from policy.bundle import Bundle, write_bundle
 from policy.network import weight_shapes
 from policy.spec import (
-    ContinuousHead,
     DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,
@@ -20,7 +19,6 @@ from policy.spec import (
     ObservationField,
     PolicySpec,
     RuntimeName,
-    Squash,
 )
 
 FIELDS = (ObservationField("ranges", (5,), "m"), ObservationField("velocity", (3,), "m/s"))
@@ -28,16 +26,13 @@ MEAN = (8.0, 8.0, 7.0, 8.0, 9.0, 0.5, 0.0, -0.5)
 SCALE = (4.0, 4.0, 3.5, 4.0, 5.0, 1.5, 1.0, 0.8)
 
 
-def make_spec(hidden: tuple[int, ...] = (24, 16), squash: Squash | None = None, actions: int = 6) -> PolicySpec:
-    head: DiscreteHead | ContinuousHead = DiscreteHead(tuple(f"action {i}" for i in range(actions)))
-    if squash is not None:
-        head = ContinuousHead((-2.0, -0.5, 0.0), (2.0, 1.5, 9.0), squash)
+def make_spec() -> PolicySpec:
     return PolicySpec(
         name="small",
         observation=FIELDS,
         normaliser=Normaliser(MEAN, SCALE, 3.0),
-        network=NetworkSpec(hidden),
-        head=head,
+        network=NetworkSpec((24, 16)),
+        head=DiscreteHead(tuple(f"action {i}" for i in range(6))),
         control_period_s=0.25,
         environment=EnvironmentSpec("Test-v0"),
     )

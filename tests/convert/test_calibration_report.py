@@ -1,0 +1,65 @@
+"""The table of activation ranges and what it warns of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from convert.calibration import inspect
+from policy.errors import QuantizationError
+from policy.integer import quantize_network
+from policy.spec import PolicySpec
+
+Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]
+
+
+def test_the_table_names_every_quantized_tensor_with_its_range(small: Small) -> None:
+    spec, weights, calibration, golden = small
+    network = quantize_network(spec, weights, calibration)
+    report = inspect(spec, weights, network, calibration, golden)
+    assert [item.name for item in report.ranges] == ["input", "dense_0", "dense_1", "head"]
+    assert (report.rows, report.warnings) == (400, ())
+    # The normaliser clips at ±3, which 400 rows reach; one of 255 steps is then 3 / 127.
+    first = report.ranges[0]
+    assert (first.low, first.high) == (-3.0, 3.0)
+    assert first.step == pytest.approx(3.0 / 127)
+    assert first.outside == 0.0
+    for item in report.ranges[1:3]:
+        assert item.low == 0.0
+        assert item.step == pytest.approx(item.high / 255)
+
+
+def test_a_set_that_misses_the_real_range_is_warned_of(small: Small) -> None:
+    """Calibrated on observations near the mean: real ones leave the ranges and are cut."""
+    spec, weights, calibration, golden = small
+    mean = np.array(spec.normaliser.mean, np.float32)
+    timid = mean + 0.2 * (calibration - mean)
+    report = inspect(spec, weights, quantize_network(spec, weights, timid), timid, golden)
+    assert any(warning.startswith("input:") for warning in report.warnings)
+    assert report.ranges[0].outside > 0.2
+
+
+def test_few_repeated_and_frozen_rows_are_warned_of(small: Small) -> None:
+    spec, weights, calibration, golden = small
+    network = quantize_network(spec, weights, calibration)
+    frozen = calibration[:40].copy()
+    frozen[:, 5:] = 0.25
+    frozen[10:] = frozen[0]
+    warnings = inspect(spec, weights, network, frozen, golden).warnings
+    assert any("only 40 calibration rows" in warning for warning in warnings)
+    assert any("only 10 of 40" in warning for warning in warnings)
+    assert any("'velocity' never changes" in warning for warning in warnings)
+    assert not any("'ranges' never changes" in warning for warning in warnings)
+
+
+def test_an_empty_or_broken_set_is_refused(small: Small) -> None:
+    spec, weights, calibration, golden = small
+    network = quantize_network(spec, weights, calibration)
+    with pytest.raises(QuantizationError, match="calibration set is empty"):
+        inspect(spec, weights, network, calibration[:0], golden)
+    with pytest.raises(QuantizationError, match="calibration set is empty"):
+        quantize_network(spec, weights, calibration[:0])
+    broken = calibration.copy()
+    broken[3, 1] = np.inf
+    with pytest.raises(QuantizationError, match="1 values that are NaN or infinite"):
+        quantize_network(spec, weights, broken)

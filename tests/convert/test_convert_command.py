@@ -1,0 +1,110 @@
+"""``python -m convert``: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert import __main__ as cli
+from policy.bundle import WEIGHTS_FILE, Bundle, copy_bundle
+from policy.integer import forward_integer, quantize_network
+from policy.spec import ArtifactFormat, Precision
+
+
+def test_every_precision_in_both_formats(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--policy", str(bundle.path), "--bits", "32,16,8,4"]) == 0
+    said = capsys.readouterr().out
+    written = Bundle.load(bundle.path)
+    assert set(written.manifest.artifacts) == {
+        f"{precision}.{suffix}" for precision in ("fp32", "fp16", "int8", "int4") for suffix in ("tflite", "onnx")
+    }
+    for name, entry in written.manifest.artifacts.items():
+        assert name in said
+        runtimes = {runtime.value for runtime in entry.runtimes}
+        assert runtimes == ({"onnxruntime"} if name.endswith("onnx") else {"litert", "tflite-runtime"})
+    four = written.artifact(Precision.INT4, ArtifactFormat.TFLITE)
+    assert "4 bits" in four.scheme
+    assert "4-bit weights in an int8 container: size and speed are int8's" in four.execution
+    network = quantize_network(bundle.spec, bundle.weights(), bundle.calibration(), 4)
+    reference = forward_integer(bundle.spec, network, bundle.golden().observations)
+    np.testing.assert_array_equal(written.expected_outputs(four), reference)
+    eight = written.artifact(Precision.INT8, ArtifactFormat.ONNX)
+    assert "3 QGemm, 0 float Gemm" in eight.execution
+
+
+def test_json_is_one_document_with_the_figures(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--policy", str(bundle.path), "--bits", "8", "--format", "tflite", "--json"]) == 0
+    (figures,) = json.loads(capsys.readouterr().out)
+    assert (figures["policy"], figures["file"], figures["precision"]) == ("small", "int8.tflite", "int8")
+    assert figures["bytes"] == (bundle.path / "int8.tflite").stat().st_size
+    assert 0.2 < figures["ratio_to_fp32"] < 1.0
+    assert figures["runtimes"]["litert"]["max_error_steps"] == 0.0
+
+
+def test_converting_again_gives_the_same_bytes(bundle: Bundle) -> None:
+    arguments = ["--policy", str(bundle.path), "--bits", "16,8"]
+    assert cli.main(arguments) == 0
+    first = {path.name: path.read_bytes() for path in bundle.path.iterdir()}
+    assert cli.main(arguments) == 0
+    assert {path.name: path.read_bytes() for path in bundle.path.iterdir()} == first
+
+
+def test_a_copy_of_the_bundle_converts_from_any_folder(bundle: Bundle, tmp_path: Path) -> None:
+    copy = copy_bundle(bundle, tmp_path / "elsewhere" / "small", origin="zoo")
+    command = [sys.executable, "-m", "convert", "--policy", "./small", "--bits", "8", "--format", "onnx"]
+    done = subprocess.run(command, cwd=copy.path.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (copy.path / "int8.onnx").exists()
+    assert "int8.onnx" in done.stdout
+
+
+def test_conversion_imports_no_tensorflow(bundle: Bundle) -> None:
+    script = (
+        "import sys; from convert.__main__ import main; code = main(sys.argv[1:]); "
+        "heavy = {'tensorflow', 'keras', 'tf2onnx'} & set(sys.modules); "
+        "print(heavy, file=sys.stderr); sys.exit(code or bool(heavy))"
+    )
+    command = [sys.executable, "-c", script, "--policy", str(bundle.path), "--bits", "32"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_tampered_bundle_is_refused(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    path = bundle.path / WEIGHTS_FILE
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(bytes(data))
+    assert cli.main(["--policy", str(bundle.path), "--bits", "8"]) == 1
+    said = capsys.readouterr().err
+    assert WEIGHTS_FILE in said and "tampered" in said
+    assert not (bundle.path / "int8.tflite").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--bits", "9"], ["BITS=9", "32, 16 and 8 … 2"]),
+        (["--policy", "NoSuchPolicy", "--bits", "8"], ["no policy 'NoSuchPolicy'", "make train POLICY=NoSuchPolicy"]),
+        (["--policy", "./nothing/here"], ["manifest.json is missing"]),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_the_next_step(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    assert cli.main(arguments) == 1
+    said = capsys.readouterr().err
+    for word in words:
+        assert word in said
+
+
+def test_the_calibration_table_is_printed_on_request(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--policy", str(bundle.path), "--bits", "32", "--format", "tflite", "--calibration"]) == 0
+    said = capsys.readouterr().out
+    assert "activation ranges over 400 recorded observations" in said
+    for tensor in ("input", "dense_0", "dense_1", "head"):
+        assert tensor in said

@@ -1,0 +1,203 @@
+"""The gate: whatever is wrong with an artifact, it is named, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import flatbuffers
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from convert import __main__ as cli
+from convert import onnx_graph, parity, pipeline, tflite_graph
+from convert.executor import Execution, ExecutionError, RuntimeProcess
+from convert.parity import ParityError, check, float_reference, float_tolerance, integer_reference
+from policy.bundle import Bundle
+from policy.integer import IntegerNetwork, quantize_network
+from policy.network import forward_float
+from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
+
+Runtimes = dict[RuntimeName, RuntimeProcess]
+Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def wrong_output_scale(network: IntegerNetwork) -> IntegerNetwork:
+    head = network.layers[-1]
+    wrong = replace(head, output=replace(head.output, scale=head.output.scale * 1.05))
+    return replace(network, layers=(*network.layers[:-1], wrong))
+
+
+def one_scale_for_all_channels(network: IntegerNetwork) -> IntegerNetwork:
+    """What a runtime makes of per-channel weights that does not know of them."""
+    layers = [replace(la, kernel_scales=np.full_like(la.kernel_scales, la.kernel_scales[0])) for la in network.layers]
+    return replace(network, layers=tuple(layers))
+
+
+def one_weight_off(network: IntegerNetwork) -> IntegerNetwork:
+    first = network.layers[0]
+    kernel = first.kernel.copy()
+    kernel[0, 0] = -kernel[0, 0]
+    return replace(network, layers=(replace(first, kernel=kernel), *network.layers[1:]))
+
+
+@pytest.mark.parametrize("spoil", [wrong_output_scale, one_scale_for_all_channels, one_weight_off])
+@pytest.mark.parametrize("name", ["tflite", "onnx"])
+def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
+    bundle: Bundle,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[IntegerNetwork], IntegerNetwork],
+    name: str,
+) -> None:
+    graphs = {"tflite": tflite_graph, "onnx": onnx_graph}[name]
+    right = graphs.integer_graph
+    monkeypatch.setattr(graphs, "integer_graph", lambda spec, network: right(spec, spoil(network)))
+    before = contents(bundle.path)
+    assert cli.main(["--policy", str(bundle.path), "--bits", "8", "--format", name]) == 1
+    assert contents(bundle.path) == before
+    said = capsys.readouterr().err
+    runtime = "onnxruntime 1." if name == "onnx" else "tflite-runtime 2.14"
+    for word in (
+        f"small/int8.{name}",
+        runtime,
+        "golden vector",
+        "steps",
+        "allowed are 1.00 steps",
+        "Nothing was written",
+    ):
+        assert word in said
+
+
+def test_a_half_graph_with_one_wrong_bias_is_refused(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = tflite_graph.float_graph
+
+    def spoilt(spec: PolicySpec, weights: dict[str, np.ndarray], half: bool = False) -> bytes:
+        bias = weights["head/bias"].copy()
+        bias[3] += 1e-3
+        return right(spec, {**weights, "head/bias": bias}, half)
+
+    monkeypatch.setattr(tflite_graph, "float_graph", spoilt)
+    before = contents(bundle.path)
+    assert cli.main(["--policy", str(bundle.path), "--bits", "16", "--format", "tflite"]) == 1
+    assert contents(bundle.path) == before
+    assert "fp16.tflite" in capsys.readouterr().err
+
+
+def test_an_artifact_that_takes_the_smallest_logit_is_refused(bundle: Bundle, runtimes: Runtimes) -> None:
+    candidate = pipeline.build(bundle, Precision.FP32, ArtifactFormat.TFLITE)
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(candidate.data))
+    for code in model.operatorCodes:
+        if code.builtinCode == schema.BuiltinOperator.ARG_MAX:
+            code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ARG_MIN
+    last = model.subgraphs[0].operators[-1]
+    last.builtinOptions = schema.ArgMinOptionsT(outputType=schema.TensorType.INT32)
+    last.builtinOptionsType = schema.BuiltinOptions.ArgMinOptions
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    spoilt = replace(candidate, data=bytes(builder.Output()))
+    with pytest.raises(ParityError, match=r"in tflite-runtime 2.14.*is not that of its own outputs"):
+        pipeline.judge(bundle, spoilt, runtimes)
+
+
+@pytest.mark.parametrize("runtime", list(RuntimeName))
+def test_a_runtime_that_refuses_the_file_is_named(bundle: Bundle, runtimes: Runtimes, runtime: RuntimeName) -> None:
+    candidate = pipeline.build(bundle, Precision.FP32, runtime.artifact_format)
+    spoilt = replace(candidate, data=candidate.data[:200])
+    with pytest.raises(ParityError, match=runtime.value):
+        pipeline.judge(bundle, spoilt, {runtime: runtimes[runtime]})
+    # and it goes on working
+    assert pipeline.judge(bundle, candidate, {runtime: runtimes[runtime]})
+
+
+def test_a_runtime_that_crashes_is_named_with_its_signal_and_started_again(small: Small) -> None:
+    spec, weights, _, observations = small
+    data = tflite_graph.float_graph(spec, weights)
+    with RuntimeProcess(RuntimeName.LITERT) as process:
+        process._process.kill()
+        with pytest.raises(ExecutionError, match=r"litert crashed on the artifact \(SIGKILL\)"):
+            process.execute(spec, data, observations)
+        assert len(process.execute(spec, data, observations).outputs) == len(observations)
+
+
+def test_no_runtime_for_the_format_is_no_parity(bundle: Bundle, runtimes: Runtimes) -> None:
+    candidate = pipeline.build(bundle, Precision.FP32, ArtifactFormat.ONNX)
+    with pytest.raises(ParityError, match="no runtime was named"):
+        pipeline.judge(bundle, candidate, {RuntimeName.LITERT: runtimes[RuntimeName.LITERT]})
+
+
+def execution_of(spec: PolicySpec, outputs: np.ndarray) -> Execution:
+    return Execution("1.0", outputs, outputs.argmax(axis=1) if spec.is_discrete else outputs)
+
+
+def test_nan_is_refused_before_anything_else(small: Small) -> None:
+    spec, weights, _, observations = small
+    reference = float_reference(spec, weights, observations)
+    outputs = reference.outputs.copy()
+    outputs[17, 2] = np.nan
+    with pytest.raises(ParityError, match="golden vector 17 gives NaN"):
+        check(RuntimeName.LITERT, "small/fp32.tflite", spec, execution_of(spec, outputs), reference)
+
+
+@pytest.mark.parametrize("outputs", [np.zeros((99, 6), np.float32), np.zeros((100, 6)), np.zeros((100, 7), np.float32)])
+def test_another_shape_or_type_is_refused(small: Small, outputs: np.ndarray) -> None:
+    spec, weights, _, observations = small
+    reference = float_reference(spec, weights, observations)
+    with pytest.raises(ParityError, match=r"not float32\[100, 6\]"):
+        check(RuntimeName.LITERT, "small/fp32.tflite", spec, execution_of(spec, outputs), reference)
+
+
+def test_an_integer_artifact_may_be_one_step_off_but_not_two(small: Small) -> None:
+    spec, weights, calibration, observations = small
+    reference = integer_reference(spec, quantize_network(spec, weights, calibration), observations)
+    step = reference.step
+    assert step is not None
+    outputs = reference.outputs.copy()
+    outputs[5, 1] += np.float32(step)
+    found = check(RuntimeName.LITERT, "small/int8.tflite", spec, execution_of(spec, outputs), reference)
+    assert found.max_error_steps == pytest.approx(1.0, abs=1e-3)
+    outputs[5, 1] += np.float32(step)
+    with pytest.raises(ParityError, match=r"golden vector 5 is off by 2\.00 steps"):
+        check(RuntimeName.LITERT, "small/int8.tflite", spec, execution_of(spec, outputs), reference)
+
+
+def test_the_tolerance_of_a_device_covers_the_other_way_of_rounding_and_little_more(small: Small) -> None:
+    spec, weights, calibration, observations = small
+    reference = integer_reference(spec, quantize_network(spec, weights, calibration), observations)
+    assert reference.step is not None
+    apart = np.abs(reference.own[0] - reference.own[1]).max() / reference.step
+    assert 1.0 <= reference.tolerance / reference.step - apart <= 1.01
+    assert reference.tolerance < 0.03 * np.ptp(reference.outputs), "a tolerance of 3 % of the range checks nothing"
+
+
+def test_the_float_tolerance_is_a_few_units_in_the_last_place(small: Small) -> None:
+    """Tight enough to see one wrong bias in ten thousand, wide enough for another order of summation."""
+    spec, weights, _, observations = small
+    tolerance = float_tolerance(spec, weights, observations)
+    exact = forward_float(spec, weights, observations)
+    scale = float(np.abs(exact).max())
+    assert 1e-7 * scale < tolerance < 2e-5 * scale
+    # Another order of summation: the inputs reversed
+    order = np.arange(spec.observation_size)[::-1]
+    hidden = np.ascontiguousarray(weights["dense_0/kernel"][order])
+    turned = {**weights, "dense_0/kernel": hidden}
+    normaliser = replace(
+        spec.normaliser,
+        mean=tuple(np.array(spec.normaliser.mean)[order]),
+        scale=tuple(np.array(spec.normaliser.scale)[order]),
+    )
+    other = forward_float(replace(spec, normaliser=normaliser), turned, np.ascontiguousarray(observations[:, order]))
+    assert np.abs(other - exact).max() <= tolerance
+
+
+def test_unit_roundoff_is_that_of_float32() -> None:
+    assert np.float32(1.0) + np.float32(parity.UNIT_ROUNDOFF) == np.float32(1.0)
+    assert np.float32(1.0) + np.float32(2.1 * parity.UNIT_ROUNDOFF) > np.float32(1.0)
