@@ -25,6 +25,9 @@ ARM_PARTS = {
 }
 """CPU parts of implementer 0x41 (Arm) in /proc/cpuinfo, from Linux' arch/arm64/include/asm/cputype.h."""
 
+X86_CLOCKS = {"tsc", "hpet", "acpi_pm", "kvm-clock"}
+"""Clock sources of x86 kernels; a program that sees them and calls itself Arm runs under qemu-user."""
+
 QEMU_BOGOMIPS = 125.0
 """QEMU's generic timer runs at 62.5 MHz, so that an emulated Arm core shows this; a Pi 3's 19.2 MHz shows 38.40."""
 
@@ -113,13 +116,20 @@ def emulation(
         return True, None, [f"the machine is {machine} but its kernel is {release}: qemu-user"]
     if arm and cpuinfo and "CPU implementer" not in cpuinfo:
         return True, None, [f"the machine is {machine} but /proc/cpuinfo describes another processor: qemu-user"]
+    clocks = (read_text(root / "sys/devices/system/clocksource/clocksource0/available_clocksource") or "").split()
+    foreign = X86_CLOCKS.intersection(clocks)
+    if arm and foreign:
+        return (
+            True,
+            None,
+            [f"the machine is {machine} but its kernel keeps time by {', '.join(sorted(foreign))}: qemu-user"],
+        )
     compatible = read_text(root / "proc/device-tree/compatible") or ""
     if arm and _number(cpuinfo.get("BogoMIPS")) == QEMU_BOGOMIPS:
         evidence.append("BogoMIPS 125.00 is QEMU's timer of 62.5 MHz")
         return True, True, evidence
     hypervisor = "hypervisor" in cpuinfo.get("flags", "").split()
     maker = read_text(root / "sys/class/dmi/id/sys_vendor") or ""
-    clocks = read_text(root / "sys/devices/system/clocksource/clocksource0/available_clocksource") or ""
     if "QEMU Virtual CPU" in cpuinfo.get("model name", "") or "TCG" in cpuinfo.get("model name", ""):
         return True, True, [f"the processor calls itself {cpuinfo['model name']}"]
     if "kvm-clock" in clocks:

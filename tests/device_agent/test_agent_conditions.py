@@ -148,6 +148,13 @@ def test_this_machines_fingerprint_is_complete_json() -> None:
         ),
         # qemu-user: the kernel below it describes its own processor
         ("aarch64", {"model name": "AMD EPYC", "flags": "fpu"}, {}, (True, None)),
+        # qemu-user with a processor description made for it: the kernel's clocks are still another machine's
+        (
+            "aarch64",
+            {"CPU implementer": "0x41", "BogoMIPS": "38.40"},
+            {"sys/devices/system/clocksource/clocksource0/available_clocksource": "tsc hpet\n"},
+            (True, None),
+        ),
         ("x86_64", {"model name": "QEMU TCG CPU version 2.5+", "flags": "fpu hypervisor"}, {}, (True, True)),
         (
             "x86_64",
