@@ -28,9 +28,11 @@ class NavigationConfig:
     """One navigation task. All lengths in metres, times in seconds, angles in radians unless the name says otherwise.
 
     The dynamics are a surrogate of AirSim's SimpleFlight (t63 0.90 s, t90 1.8 s, no overshoot); the actions, the
-    success radius, the arenas and the obstacle counts are Air Learning's; what those leave open (obstacle sizes,
-    goal distances, clearances) is chosen so that flying blindly to the goal succeeds about as often as in an
-    earlier trial of the task: 73 % in the shipped arena, 35 % in the hard one.
+    success radius, the arenas and the obstacle counts are Air Learning's. What those leave open (obstacle sizes,
+    goal distances, clearances) is chosen so that the task is as hard as in an earlier trial of it. Success, shipped /
+    hard: flying blindly to the goal 73 / 35 % there, 72 / 34 % here (10,000 episodes); random actions 4 / 3 % there,
+    4 / 2.5 % here; policy I after 8 M steps of PPO 99.7 / 87.8 % there, about 99.9 / 89 % here (the movers' size decides
+    that: almost all that is left are movers that come from outside the field of view).
 
     Attributes:
         arena_m: side of the square arena.
@@ -80,7 +82,7 @@ class NavigationConfig:
     moving_obstacles: tuple[int, int] = (6, 9)
     spacing_m: float = 4.0
     obstacle_radius_m: tuple[float, float] = (0.9, 1.6)
-    mover_radius_m: tuple[float, float] = (0.4, 0.6)
+    mover_radius_m: tuple[float, float] = (0.5, 0.8)
     mover_speed_m_s: tuple[float, float] = (0.5, 2.0)
     goal_distance_m: tuple[float, float] = (6.0, 25.0)
     wall_margin_m: float = 2.0

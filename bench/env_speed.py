@@ -18,6 +18,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+if __name__ == "__main__":  # by whatever Python this was started: go on with the project's
+    try:
+        from bench import project_python
+    except ImportError:
+        import project_python  # type: ignore[import-not-found,no-redef]
+    project_python.ensure()
+
 import numpy as np
 
 from airlearning_envs.actions import ACTION_NAMES

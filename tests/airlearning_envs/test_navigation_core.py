@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -305,3 +306,30 @@ def test_the_core_imports_numpy_and_the_contract_only() -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) - {"sitecustomize", "usercustomize"}
+
+
+DIGEST = """
+import hashlib
+import numpy as np
+from airlearning_envs.core import PRESETS, NavigationCore
+settings = {"wind_m_s": 3, "gust_m_s": 1, "range_noise_m": 0.1, "motion_noise": 0.05, "gain_spread": 0.1,
+            "latency": {"kind": "normal", "values_s": [0.1, 0.05]}}
+core, digest = NavigationCore(PRESETS["hard"].with_settings(settings), 33), hashlib.sha256()
+digest.update(core.reset(seed=1).tobytes())
+for k in range(60):
+    step = core.step(np.arange(33) * 7 % 25 if k % 3 else np.zeros(33, np.int64))
+    digest.update(step.observation.tobytes() + step.reward.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_an_episode_is_the_same_on_processors_with_other_vector_units() -> None:
+    """Nothing may depend on fused operations or on a vector library's last bit, or a Pi would fly other episodes."""
+    digests = set()
+    for disabled in ("", "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL", "AVX2 FMA3 AVX512F"):
+        environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": disabled}
+        command = [sys.executable, "-W", "ignore", "-c", DIGEST]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        digests.add(done.stdout)
+    assert len(digests) == 1
