@@ -30,13 +30,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from bench import access, measuring, rendering, store
     from bench.questions import ask_memory
+    from policy.bundle import Bundle
 
     reports = []
     run = measuring.new_run()
+    bundles = {
+        (runtime, policy): access.bundle_with(policy, arguments.precision, runtime)
+        for policy in arguments.policy
+        for runtime in arguments.runtime
+    }
     with access.connected(arguments.target) as device:
         for runtime in arguments.runtime:
             for policy in arguments.policy:
-                bundle = access.bundle_with(policy, arguments.precision, runtime)
+                bundle = Bundle.load(bundles[runtime, policy].path)
                 device.deploy(bundle, arguments.precision, runtime)
                 for precision in arguments.precision:
                     with device.serving(bundle.spec.name, precision, runtime) as served:

@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     found, skipped = tables(arguments)
     if not found:
-        raise command_line.BenchError("nothing is stored that a table could stand on.", "python bench/demo.py")
+        raise command_line.BenchError("\n".join(f"{name}: {why}" for name, why in skipped.items()))
     if arguments.json:
         import json
 

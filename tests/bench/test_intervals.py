@@ -1,0 +1,64 @@
+"""Paired differences, worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bench.interval import mcnemar_exact, newcombe_interval, paired_difference
+
+
+def test_newcombe_method_10_on_a_published_table() -> None:
+    # Newcombe 1998, Statistics in Medicine 17:2635: both 36, only A 12, only B 2, neither 0 gives 0.0569 to 0.3404.
+    low, high = newcombe_interval(36, 12, 2, 0)
+    assert (round(low, 4), round(high, 4)) == (0.0569, 0.3404)
+
+
+def test_newcombe_by_hand_where_the_correlation_vanishes() -> None:
+    # 25 25 25 25: p_A = p_B = 0.5, c = 25·25 − 25·25 = 0, so φ = 0 and the half width is √2 times Wilson's:
+    # Wilson of 50/100: z √(0.25/100 + z²/40000) / (1 + z²/100) = 0.0961683
+    low, high = newcombe_interval(25, 25, 25, 25)
+    assert high == pytest.approx(math.sqrt(2) * 0.0961683, abs=1e-6)
+    assert low == pytest.approx(-high)
+
+
+def test_agreement_narrows_the_interval() -> None:
+    # The same rates, 80 % and 80 %: once in step with each other, once independent.
+    in_step = newcombe_interval(790, 10, 10, 190)
+    independent = newcombe_interval(640, 160, 160, 40)
+    assert in_step[1] - in_step[0] < 0.4 * (independent[1] - independent[0])
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b", "p"),
+    [
+        (1, 9, 2 * (1 + 10) / 2**10),  # C(10,0) + C(10,1) = 11 of 1024, both sides
+        (0, 5, 2 / 2**5),
+        (3, 3, 1.0),  # the sum passes one
+        (0, 0, 1.0),  # nobody differs
+    ],
+)
+def test_mcnemar_by_hand(only_a: int, only_b: int, p: float) -> None:
+    assert mcnemar_exact(only_a, only_b) == pytest.approx(p)
+    assert mcnemar_exact(only_b, only_a) == pytest.approx(p)
+
+
+def test_mcnemar_survives_thousands_of_episodes() -> None:
+    assert mcnemar_exact(2000, 2000) == pytest.approx(1.0)
+    assert 0.0 <= mcnemar_exact(1000, 3000) < 1e-100
+
+
+def test_paired_difference_counts() -> None:
+    a = [True] * 6 + [False] * 4
+    b = [True] * 4 + [False] * 5 + [True]
+    found = paired_difference(a, b)
+    assert (found.both, found.only_a, found.only_b, found.neither, found.episodes) == (4, 2, 1, 3, 10)
+    assert found.difference == pytest.approx(0.1)
+    assert found.low < 0.1 < found.high
+
+
+@pytest.mark.parametrize(("a", "b"), [([True], [True, False]), ([], [])])
+def test_other_episodes_are_not_paired(a: list[bool], b: list[bool]) -> None:
+    with pytest.raises(ValueError, match="cannot be paired"):
+        paired_difference(a, b)
