@@ -31,8 +31,8 @@ class NavigationConfig:
     success radius, the arenas and the obstacle counts are Air Learning's. What those leave open (obstacle sizes,
     goal distances, clearances) is chosen so that the task is as hard as in an earlier trial of it. Success, shipped /
     hard: flying blindly to the goal 73 / 35 % there, 72 / 34 % here (10,000 episodes); random actions 4 / 3 % there,
-    4 / 2.5 % here; policy I after 8 M steps of PPO 99.7 / 87.8 % there, about 99.9 / 89 % here (the movers' size decides
-    that: almost all that is left are movers that come from outside the field of view).
+    4 / 2.5 % here; policy I after 8 M steps of PPO 99.7 / 87.8 % there, about 99.9 / 89 % here (the movers' size
+    decides that: almost all that is left are movers that come from outside the field of view).
 
     Attributes:
         arena_m: side of the square arena.

@@ -36,6 +36,7 @@ from airlearning_envs.observation import OBSERVATION_FIELDS, VECTOR_SIZE, add_no
 from airlearning_envs.rewards import air_learning_reward, shaped_reward
 from airlearning_envs.rng import Stream
 from airlearning_envs.sensing import RangeSensor, ray_angles
+from airlearning_envs.wind import mean_wind, next_wind
 
 __all__ = [
     "ACTION_NAMES",
@@ -199,19 +200,10 @@ class NavigationCore:
         if self._queue is not None:
             self._queue.clear(rows)
         if config.gain_spread:
-            factor = rng.uniforms(self._keys[rows], Stream.GAINS, np.arange(5)[:, None])
-            factor = 1.0 + np.float32(config.gain_spread) * (np.float32(2.0) * factor - np.float32(1.0))
-            flight.gains[:, rows] = dynamics.nominal_gains(config)[:, None] * factor
+            flight.gains[:, rows] = dynamics.drawn_gains(config, self._keys[rows])
             self._integrator.refresh()
         if config.wind_m_s or config.gust_m_s:
-            flight.wind[:, rows] = self._mean_wind(rows)
-
-    def _mean_wind(self, rows: Ids | slice) -> Floats:
-        """Mean wind (2, k) of the episodes in some rows."""
-        draws = rng.uniforms(self._keys[rows], Stream.WIND, np.arange(2)[:, None])
-        angle = 2.0 * np.pi * draws[1].astype(np.float64)
-        speed = np.float32(self.config.wind_m_s) * draws[0]
-        return np.asarray(speed * np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32))
+            flight.wind[:, rows] = mean_wind(config, self._keys[rows])
 
     def step(self, actions: NDArray[Any]) -> Step:
         """Hold a command for one control period.
@@ -308,7 +300,7 @@ class NavigationCore:
         config, flight = self.config, self.flight
         self.command[:] = commands
         if config.gust_m_s:
-            self._blow()
+            flight.wind[:] = next_wind(config, self._keys, self.steps, flight.wind)
         segments = self._fly()
         cause, when = self._contact.first(
             self._track, segments, self.goal, self.centre, self.size, self._gap, self.mover_velocity, self._mover_limit
@@ -348,15 +340,6 @@ class NavigationCore:
         segments = track[1:] - track[:-1]
         segments *= segments
         return np.sqrt(segments[:, 0] + segments[:, 1])
-
-    def _blow(self) -> None:
-        """Gusts around the mean wind: w' = m + rho (w - m) + sigma sqrt(1 - rho^2) n, rho = exp(-dt / T)."""
-        config = self.config
-        rho = np.exp(-config.control_period_s / config.gust_time_constant_s)
-        mean = self._mean_wind(slice(None))
-        noise = rng.normals(self._keys, Stream.GUST, 2 * self.steps + np.arange(2)[:, None])
-        kick = np.float32(config.gust_m_s * np.sqrt(1.0 - rho * rho))
-        self.flight.wind[:] = mean + np.float32(rho) * (self.flight.wind - mean) + kick * noise
 
     def _reward(self, before: Floats) -> Floats:
         progress = before - self.goal_distance

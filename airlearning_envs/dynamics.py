@@ -17,7 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from airlearning_envs import rng
 from airlearning_envs.config import NavigationConfig
+from airlearning_envs.rng import Stream, Words
 
 Floats = NDArray[np.float32]
 
@@ -69,6 +71,13 @@ def nominal_gains(config: NavigationConfig) -> Floats:
         ],
         dtype=np.float32,
     )
+
+
+def drawn_gains(config: NavigationConfig, keys: Words) -> Floats:
+    """(5, E) gains of the episodes with these keys: each nominal one times a factor from 1 +- ``gain_spread``."""
+    draws = rng.uniforms(keys, Stream.GAINS, np.arange(5)[:, None])
+    factor = np.float32(1.0) + np.float32(config.gain_spread) * (np.float32(2.0) * draws - np.float32(1.0))
+    return np.asarray(nominal_gains(config)[:, None] * factor)
 
 
 class Integrator:
