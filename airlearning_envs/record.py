@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from airlearning_envs.config import PRESETS, NavigationConfig
 from airlearning_envs.core import NavigationCore
@@ -89,21 +90,30 @@ def save_film(path: Path, pictures: Sequence[NDArray[np.uint8]]) -> None:
     Raises:
         SettingsError: the suffix is neither.
     """
-    import imageio.v3 as imageio
-
     suffix = path.suffix.lower()
     if suffix not in (".gif", ".mp4"):
         raise SettingsError(f"--output is {str(path)!r}; allowed are names that end in .gif or .mp4.")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.stem}.part{suffix}")
-    options: dict[str, Any] = {"fps": FRAMES_PER_SECOND, "codec": "libx264"}
-    if suffix == ".gif":
-        options = {"duration": 1000 // FRAMES_PER_SECOND, "loop": 0}
     try:
-        imageio.imwrite(draft, np.stack(pictures), **options)
+        if suffix == ".gif":
+            _save_gif(draft, pictures)
+        else:
+            import imageio.v3 as imageio
+
+            imageio.imwrite(draft, np.stack(pictures), fps=FRAMES_PER_SECOND, codec="libx264")
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _save_gif(path: Path, pictures: Sequence[NDArray[np.uint8]]) -> None:
+    """One palette for all pictures and no dithering: most pixels stay as they were, which a GIF stores as nothing."""
+    last = Image.fromarray(pictures[-1]).quantize(96, dither=Image.Dither.NONE)
+    images = [Image.fromarray(picture).quantize(palette=last, dither=Image.Dither.NONE) for picture in pictures]
+    images[0].save(
+        path, save_all=True, append_images=images[1:], duration=1000 // FRAMES_PER_SECOND, loop=0, optimize=True
+    )
 
 
 def build_parser() -> argparse.ArgumentParser:
