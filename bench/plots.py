@@ -28,6 +28,7 @@ from bench.report import BLIND, Report
 from bench.selection import Selection
 from bench.store import DEFAULT_STORE, RESULTS, read_results
 from bench.words import circumstances, joined, machine, nanoseconds
+from device.agent.measure import required_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +62,7 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     if not found:
         raise NothingStoredError("no success is stored yet.\n  next: python bench/success.py --policy I")
     blind = selection.best_success(BLIND, None, preset)
-    figure = Figure(figsize=(2.2 + 2.3 * len(found), 4.4), layout="constrained")
+    figure = Figure(figsize=(max(7.0, 2.2 + 2.3 * len(found)), 4.6), layout="constrained")
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for axes, (policy, reports) in zip(panels, found.items(), strict=True):
         _success_panel(axes, policy, reports, blind)
@@ -72,9 +73,8 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     reports = [report for found_here in found.values() for report in found_here]
-    said = f"{machine(reports[-1].device)} · {joined(word for r in reports for word in circumstances(r))}"
     figure.suptitle("Success against precision", fontsize=12, fontweight="bold")
-    figure.text(0.5, 0.905, said, ha="center", fontsize=7.5, color=GREY)
+    figure.text(0.5, 0.94, _measured_on(reports), ha="center", va="top", fontsize=7.5, color=GREY)
     return figure
 
 
@@ -111,7 +111,7 @@ def _success_panel(axes: Axes, policy: str, reports: Sequence[Report], blind: Re
             axes.annotate(f"{at[1]:.0f}", at, (8, -3), textcoords="offset points", fontsize=7.5)
     axes.set_xticks(range(len(reports)), [f"{r.precision}\nn={_episodes(r):,}" for r in reports], fontsize=8)
     axes.set_xlim(-0.6, len(reports) - 0.4)
-    axes.set_title(f"\nPolicy {policy}", fontsize=10)
+    axes.set_title(f"\n\nPolicy {policy}", fontsize=10)
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -158,11 +158,10 @@ def latency_figure(selection: Selection) -> Figure:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("one decision, batch 1 (logarithmic)")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=7.5)
     figure.suptitle("Latency with its spread", fontsize=12, fontweight="bold")
     device = [report for _, _, report in rows if report.artifact is not None]
-    said = f"{machine(device[-1].device)}\n{joined(word for r in device for word in circumstances(r))}"
-    axes.set_title(said, fontsize=7.5, color=GREY)
+    axes.set_title(_measured_on(device), fontsize=7.5, color=GREY)
     return figure
 
 
@@ -190,9 +189,13 @@ def _latency_row(axes: Axes, y: float, report: Report, first: bool) -> None:
     p5, p95 = samples[round(0.05 * (len(samples) - 1))], samples[round(0.95 * (len(samples) - 1))]
     p50 = latency.percentiles_ns.get("p50", latency.mean_ns)
     p99 = latency.percentiles_ns.get("p99")
-    axes.plot([p5, p95], [y, y], color=colour, linewidth=6, alpha=0.45, solid_capstyle="butt")
+    if latency.runs >= required_runs(0.95):
+        axes.plot([p5, p95], [y, y], color=colour, linewidth=6, alpha=0.45, solid_capstyle="butt")
+    else:  # too few runs for percentiles
+        p95 = samples[-1]
+        axes.plot([samples[0], p95], [y, y], color=colour, linewidth=1.2, linestyle=":")
     if first:
-        axes.plot([], [], color=GREY, linewidth=6, alpha=0.45, label="p5 to p95")
+        axes.plot([], [], color=GREY, linewidth=6, alpha=0.45, label="p5 to p95 (dotted: all, of too few runs)")
     if p99 is not None:
         axes.plot([p95, p99], [y, y], color=colour, linewidth=1.2)
         axes.plot([p99], [y], marker="|", color=colour, markersize=8, linestyle="none")
@@ -223,6 +226,10 @@ def save_figures(selection: Selection, folder: Path, preset: str = "hard") -> li
             files.append(folder / f"{name}{suffix}")
             figure.savefig(files[-1], facecolor="white", **options)
     return files
+
+
+def _measured_on(reports: Sequence[Report]) -> str:
+    return f"{machine(reports[-1].device)}\n{joined(word for r in reports for word in circumstances(r))}"
 
 
 def _tick(value: float) -> str:

@@ -109,12 +109,13 @@ def update_readme(text: str, tables: dict[str, Table]) -> str:
     Raises:
         ReadmeError: a marker without its partner, or none at all.
     """
-    opened = re.findall(r"<!-- table:(\S+) -->", text)
-    closed = re.findall(r"<!-- /table:(\S+) -->", text)
-    if not opened:
+    markers = re.findall(r"<!-- (/?)table:(\S+) -->", text)
+    opened = [name for slash, name in markers[::2] if not slash]
+    if not markers:
         raise ReadmeError("the README has no <!-- table:NAME --> marker, so there is nowhere to write a table.")
-    if opened != closed or len(set(opened)) != len(opened):
-        raise ReadmeError(f"the README's table markers do not pair: opened {opened}, closed {closed}.")
+    if markers != [(slash, name) for name in opened for slash in ("", "/")] or len(set(opened)) != len(opened):
+        listed = ", ".join(f"{slash}table:{name}" for slash, name in markers)
+        raise ReadmeError(f"the README's table markers do not pair: {listed}.")
     for name in opened:
         if name in tables:
             section = f"<!-- table:{name} -->\n{to_markdown(tables[name])}<!-- /table:{name} -->"

@@ -1,0 +1,161 @@
+"""The commands as a person or a program types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import command_line, latency, latency_flown, plots, store, success, table
+from bench.report import Report
+
+Make = Callable[..., Report]
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ("latency", "memory", "success", "latency_flown", "table", "plots", "demo")
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_from_another_folder_imports_nothing_heavy(name: str, tmp_path: Path) -> None:
+    watch = "import sys,runpy\nsys.argv=sys.argv[1:]\ntry: runpy.run_path(sys.argv[0],run_name='__main__')\n"
+    watch += "finally: print(sorted({'numpy','rich','tensorflow','paramiko','matplotlib'}&set(sys.modules)))"
+    done = run(sys.executable, "-c", watch, ROOT / "bench" / f"{name}.py", "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "exit status" in done.stdout
+    assert f"python bench/{name}.py" in done.stdout
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_a_command_is_a_module_too(tmp_path: Path) -> None:
+    assert run(sys.executable, "-m", "bench.table", "--help", cwd=tmp_path).returncode == 0
+
+
+def foreign_python() -> Path:
+    """A Python that does not have the project installed."""
+    python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    probe = "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('bench', 'rich'))))"
+    if not python.exists() or subprocess.run([python, "-c", probe], cwd="/", check=False).returncode:
+        pytest.skip("the Python that this environment was made from has the project's packages too")
+    return python
+
+
+def test_by_a_foreign_python_the_projects_own_goes_on(tmp_path: Path) -> None:
+    if not (ROOT / ".venv" / "bin" / "python").exists():
+        pytest.skip("this checkout has no .venv")
+    done = run(foreign_python(), ROOT / "bench" / "table.py", "--results", tmp_path / "none.sqlite", cwd=tmp_path)
+    assert done.returncode == command_line.EXIT_FAILED
+    assert "none.sqlite does not exist" in done.stderr
+
+
+def test_without_an_environment_the_one_command_is_printed(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "bench", tmp_path / "bench")
+    for command in (["bench/latency.py", "--policy", "I"], ["-m", "bench.latency", "--policy", "I"]):
+        done = run(foreign_python(), *command, cwd=tmp_path)
+        assert done.returncode == 3
+        assert f"make -C {tmp_path} setup" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_broken_environment_does_not_start_itself_for_ever(tmp_path: Path) -> None:
+    python = foreign_python()
+    shutil.copytree(ROOT / "bench", tmp_path / "bench")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(python)
+    assert run(python, "bench/table.py", cwd=tmp_path).returncode == 3
+
+
+def test_no_file_shadows_a_module() -> None:
+    names = {path.stem for path in (ROOT / "bench").glob("*.py")} - {"__init__"}
+    packages = {entry.name for entry in os.scandir(Path(json.__file__).parent.parent) if entry.is_dir()}
+    assert not names & (set(sys.stdlib_module_names) | packages)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [
+        (latency.main, ["--policy", "I", "--precision", "int9"], "int9"),
+        (latency.main, ["--policy", "I", "--runtime", "torch"], "torch"),
+        (latency.main, ["--policy", "I", "--runs", "0"], "at least 1"),
+        (success.main, ["--policy", "I", "--settings", "[1]"], "no JSON object"),
+        (latency_flown.main, ["--latency-ms", "-5"], "milliseconds"),
+        (table.main, ["zoom"], "there is no table 'zoom'"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    command: Callable[[list[str]], int], arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command(arguments)
+    assert ended.value.code == command_line.EXIT_USAGE
+    assert words in capsys.readouterr().err
+
+
+def test_an_unknown_policy_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert latency.main(["--policy", "XLII"]) == command_line.EXIT_FAILED
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "'XLII'" in printed.err and "make train POLICY=XLII" in printed.err
+    assert latency.main(["--policy", "XLII", "--json"]) == command_line.EXIT_FAILED
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"] is False
+    assert "XLII" in said["error"]["message"]
+
+
+def test_a_setting_that_the_task_does_not_know_is_refused_before_anything_is_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert success.main(["--policy", "XLII", "--settings", '{"wind": 2}']) == command_line.EXIT_FAILED
+    assert "'wind' is not known" in capsys.readouterr().err
+
+
+def test_table_as_words_markdown_json_and_readme(
+    tmp_path: Path, latency_report: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, readme = tmp_path / "results.sqlite", tmp_path / "README.md"
+    store.add([latency_report("I", "fp32", 1500), latency_report("I", "int8", 1000)], results)
+    readme.write_text("<!-- table:case-study -->\n<!-- /table:case-study -->\n")
+    common = ["case-study", "--results", str(results)]
+    assert table.main(common) == 0
+    assert "1.50×" in capsys.readouterr().out
+    assert table.main([*common, "--markdown"]) == 0
+    assert "| I | int8 | 1.00 µs |" in capsys.readouterr().out
+    assert table.main([*common, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
+    assert [row["precision"] for row in rows] == ["fp32", "int8"]
+    for state in ("updated", "is up to date"):
+        assert table.main([*common, "--update-readme", "--readme", str(readme)]) == 0
+        assert state in capsys.readouterr().err
+    assert "| I | int8 | 1.00 µs |" in readme.read_text()
+
+
+def test_plots_command(tmp_path: Path, latency_report: Make, success_report: Make) -> None:
+    results = tmp_path / "results.sqlite"
+    store.add([latency_report(), success_report()], results)
+    assert plots.main(["--results", str(results), "--output", str(tmp_path / "figures")]) == 0
+    assert (tmp_path / "figures" / "latency.png").stat().st_size > 10_000
+
+
+def test_the_readmes_tables_are_those_of_the_committed_measurements() -> None:
+    from bench import case_study, rendering
+    from bench.selection import Selection
+
+    makers = {"case-study": case_study.case_study, "latency-flown": case_study.latency_flown}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    committed = {name: store.RESULTS / f"{name}.jsonl" for name in makers}
+    tables = {
+        name: makers[name](Selection.of_target(store.read_lines(path)))[0]
+        for name, path in committed.items()
+        if path.exists()
+    }
+    if not tables:
+        pytest.skip("no measurements are committed")
+    assert rendering.update_readme(readme, tables) == readme, "type: python bench/table.py --update-readme"

@@ -1,0 +1,85 @@
+"""The pictures hold every number and cut nothing off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from bench.case_study import NothingStoredError
+from bench.plots import latency_figure, save_figures, success_figure
+from bench.report import Report, Transport, Where
+from bench.selection import Selection
+
+Make = Callable[..., Report]
+
+
+def measured(latency_report: Make, success_report: Make, policies: str) -> Selection:
+    found = [success_report("blind", None, 0.35, artifact=None, runtime="none", where=Where.HOST)]
+    for policy in policies.split():
+        for precision, p50 in (("fp32", 118_000), ("fp16", 90_000), ("int8", 26_000)):
+            found.append(latency_report(policy, precision, p50, transport=Transport.LOOPBACK))
+            found.append(success_report(policy, precision, 0.99, episodes=3000, transport=Transport.LOOPBACK))
+        found.append(latency_report(policy, "fp32", 1_500_000, runtime="keras", artifact=None, path="call"))
+    return Selection.of_target(found)
+
+
+def texts(figure: Figure) -> list[str]:
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    width, height = figure.bbox.width, figure.bbox.height
+    found = []
+    for text in drawn(figure):
+        if text.get_text().strip():
+            box = text.get_window_extent(renderer)
+            inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
+            assert inside, f"{text.get_text()!r} is cut"
+            found.append(text.get_text())
+    return found
+
+
+def drawn(figure: Figure) -> list[Text]:
+    found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
+    for axes in figure.axes:
+        found += [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            found += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    return found
+
+
+@pytest.mark.parametrize("policies", ["I", "I II III"])
+def test_no_label_is_cut_and_all_is_said(latency_report: Make, success_report: Make, policies: str) -> None:
+    selection = measured(latency_report, success_report, policies)
+    success = texts(success_figure(selection))
+    assert sum("n=3,000" in text for text in success) == 3 * len(policies.split())
+    assert any("the paper's" in text for text in success)
+    assert any("blind" in text for text in success)
+    assert any("loopback" in text and "Cortex-A53" in text for text in success)
+    assert any("[98." in text or "[99." in text for text in success)
+    latency = texts(latency_figure(selection))
+    assert sum("n=1,000" in text for text in latency) == 4 * len(policies.split())
+    assert any("26.0 µs" in text for text in latency)
+    assert any("loopback" in text for text in latency)
+    assert any("Keras model(x) (host)" in text for text in latency)
+
+
+def test_files_are_written_and_the_same_again(tmp_path: Path, latency_report: Make, success_report: Make) -> None:
+    selection = measured(latency_report, success_report, "I")
+    files = save_figures(selection, tmp_path)
+    assert sorted(file.name for file in files) == ["latency.png", "latency.svg", "success.png", "success.svg"]
+    before = {file: file.read_bytes() for file in files}
+    save_figures(selection, tmp_path)
+    assert {file: file.read_bytes() for file in files} == before
+
+
+def test_nothing_to_draw_is_said() -> None:
+    with pytest.raises(NothingStoredError, match=r"bench/success\.py"):
+        success_figure(Selection(()))
+    with pytest.raises(NothingStoredError, match=r"bench/latency\.py"):
+        latency_figure(Selection(()))

@@ -1,0 +1,246 @@
+"""What the joined tables say, and what they may not leave unsaid."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench.case_study import NothingStoredError, case_study, latency_flown, zoo_table
+from bench.measuring import latency_table, memory_table, ratio_cell, success_table
+from bench.rendering import (
+    ReadmeError,
+    Table,
+    column_groups,
+    print_table,
+    to_markdown,
+    update_readme,
+    update_readme_file,
+)
+from bench.report import Artifact, Report, Transport, Where
+from bench.selection import Selection
+from bench.words import kilobytes, nanoseconds, points, times
+
+Make = Callable[..., Report]
+OTHER_RUN = "b" * 32
+
+
+def cells(table: Table, policy: str, precision: str) -> dict[str, str]:
+    row = next(row for row in table.rows if row and row[:2] == (policy, precision))
+    return dict(zip(table.headers, row, strict=True))
+
+
+def everything(table: Table) -> str:
+    return to_markdown(table)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3, "3.00 ns"),
+        (853, "853 ns"),
+        (999.4, "999 ns"),
+        (999.6, "1.00 µs"),
+        (1523, "1.52 µs"),
+        (118_400, "118 µs"),
+        (208_115_000, "208 ms"),
+        (2.5e9, "2.50 s"),
+        (None, "–"),
+    ],
+)
+def test_a_short_time_never_reads_zero(value: float | None, text: str) -> None:
+    assert nanoseconds(value) == text
+
+
+def test_other_words() -> None:
+    assert times(1133.7) == "1,134×"
+    assert times(0.6251) == "0.625×"
+    assert kilobytes(21_437) == "21.4"
+    assert points(-0.0003, -0.013, 0.007) == "0.0 [−1.3, +0.7]"
+
+
+@pytest.fixture
+def study(latency_report: Make, memory_report: Make, success_report: Make) -> list[Report]:
+    found = []
+    for precision, p50, rate in (("fp32", 118_000, 0.9), ("int8", 26_000, 0.89)):
+        found.append(latency_report("III", precision, p50))
+        found.append(memory_report("III", precision, 26_000_000 if precision == "fp32" else 9_000_000))
+        found.append(success_report("III", precision, rate, episodes=3000))
+    found.append(latency_report("III", "fp32", 1_579_000, runtime="keras", artifact=None, path="call"))
+    found.append(
+        success_report("blind", None, 0.35, artifact=None, runtime="none", where=Where.HOST, target="elsewhere")
+    )
+    return found
+
+
+def test_the_case_study_joins_what_was_measured(study: list[Report]) -> None:
+    table, used = case_study(Selection.of_target(study))
+    int8 = cells(table, "III", "int8")
+    assert int8["p50"] == "26.0 µs"
+    assert int8["speed-up over fp32"] == "4.54×"  # 118,000 / 26,000 = 4.538…
+    assert int8["speed-up over Keras fp32"] == "60.7×"  # 1,579,000 / 26,000 = 60.73…
+    assert int8["MB added by loading"] == "9.0"
+    assert int8["MB resident"] == "42.5"  # 33 before + 9 loaded + 0.5 at the peak
+    assert int8["KB artifact"] == "61.2"
+    assert int8["paper's, Raspberry Pi 3b"] == "11.036 ms, 75 %"
+    assert cells(table, "III", "fp32")["speed-up over fp32"] == "1 (base)"
+    success = next(r.success for r in study if r.success and r.precision == "int8")
+    assert int8["% success, hard"].startswith(f"{100 * success.rate:.1f} [")
+    assert int8["points to fp32"] != "–"
+    assert cells(table, "blind", "–")["% success, hard"].startswith("35")
+    assert {r.id for r in used} == {r.id for r in study}
+    assert "Raspberry Pi 3 Model B · Cortex-A53" in everything(table)
+
+
+def test_a_ratio_is_never_formed_across_runs(study: list[Report], latency_report: Make) -> None:
+    later = latency_report("III", "int8", 20_000, run=OTHER_RUN, time="2999-01-01T00:00:00.000+00:00")
+    int8 = cells(case_study(Selection.of_target([*study, later]))[0], "III", "int8")
+    assert int8["p50"] == "20.0 µs"
+    assert int8["speed-up over fp32"] == "–"
+    assert int8["speed-up over Keras fp32"] == "–"
+
+
+def test_success_of_an_older_artifact_is_not_the_new_ones(study: list[Report], latency_report: Make) -> None:
+    other = Artifact("int8.tflite", "e" * 64, 61_234, "int8")
+    later = latency_report("III", "int8", artifact=other, time="2999-01-01T00:00:00.000+00:00")
+    int8 = cells(case_study(Selection.of_target([*study, later]))[0], "III", "int8")
+    assert int8["% success, hard"] == "–"
+    assert int8["MB resident"] == "–"
+
+
+def test_the_success_with_most_episodes_counts(study: list[Report], success_report: Make) -> None:
+    later = success_report("III", "int8", 0.5, episodes=100, time="2999-01-01T00:00:00.000+00:00")
+    table, used = case_study(Selection.of_target([*study, later]))
+    assert later.id not in {r.id for r in used}
+    assert not cells(table, "III", "int8")["% success, hard"].startswith("5")
+
+
+def test_a_percentile_without_enough_runs_is_a_dash_with_its_reason(latency_report: Make) -> None:
+    few = [latency_report("I", "fp32", runs=100), latency_report("I", "int8", runs=100)]
+    for table in (case_study(Selection.of_target(few))[0], latency_table(few)):
+        assert cells(table, "I", "int8")["p99"] == "–"
+        assert cells(table, "I", "int8")["p50"] != "–"
+        assert "p99 needs 662 runs, there are 100" in everything(table)
+
+
+THROTTLED = {"before": {"throttled": {"raw": 4, "now": ["throttled"], "occurred": []}}, "after": None}
+
+
+@pytest.mark.parametrize(
+    ("circumstance", "words"),
+    [
+        ({"transport": Transport.LOOPBACK}, "loopback"),
+        ({"device_says": {"emulated": True}}, "EMULATED"),
+        ({"device_says": {"virtualised": True}}, "virtual machine"),
+        ({"conditions": THROTTLED}, "THROTTLED"),
+        ({"valid": False, "invalid_reasons": ("the clock changed",)}, "NOT VALID: the clock changed"),
+    ],
+)
+def test_what_must_stand_beside_a_number_does(
+    latency_report: Make, memory_report: Make, success_report: Make, circumstance: dict[str, Any], words: str
+) -> None:
+    changes = dict(circumstance)
+    device = dict(latency_report().device) | changes.pop("device_says", {})
+    sound = [latency_report("I", "fp32"), memory_report("I", "fp32"), success_report("I", "fp32")]
+    for index, make in enumerate((latency_report, memory_report, success_report)):
+        marked = make("I", "int8", device=device, **changes)
+        mixed = [*sound, marked]
+        table = (latency_table, memory_table, success_table)[index]([sound[index], marked])
+        assert words in cells(table, "I", "int8")["measured"]
+        assert words not in cells(table, "I", "fp32")["measured"]
+        joined, _ = case_study(Selection.of_target(mixed))
+        assert words in cells(joined, "I", "int8")["measured"]
+        assert words not in cells(joined, "I", "fp32")["measured"]
+
+
+def test_what_is_true_of_all_rows_stands_in_the_title(study: list[Report]) -> None:
+    table, _ = case_study(Selection.of_target([r for r in study if r.policy != "blind"]))
+    assert not {"measured", "runtime"} & set(table.headers)
+    assert table.title == "Case study · litert · SSH"
+
+
+def test_the_turns_of_a_ratio_are_shown(latency_report: Make) -> None:
+    assert ratio_cell(latency_report("I", "fp32", 3000), latency_report("I", "int8", 1500)) == "2.00× [2.00, 2.00]"
+    assert ratio_cell(None, latency_report()) == "–"
+
+
+def test_latency_flown_is_paired_with_no_latency(success_report: Make) -> None:
+    flown = [
+        success_report("I", "int8", 0.9 - late, episodes=500, settings={"latency": late} if late else {})
+        for late in (0.0, 0.1, 0.4)
+    ]
+    longer = success_report("I", "int8", 0.99, episodes=5000, run=OTHER_RUN)  # another run without latency
+    table, used = latency_flown(Selection.of_target([*flown, longer]))
+    rate, loss = (dict(zip(table.headers, row, strict=True)) for row in table.rows if row)
+    assert rate["0 ms"].startswith("9") and rate["400 ms"].startswith(("4", "5"))
+    assert loss["0 ms"] == "–"
+    assert loss["400 ms"].startswith("−")
+    assert {r.id for r in used} == {r.id for r in flown}
+    assert "500 episodes" in everything(table)
+
+
+def test_nothing_stored_says_what_to_type(latency_report: Make) -> None:
+    with pytest.raises(NothingStoredError, match=r"python bench/demo\.py"):
+        case_study(Selection.of_target([]))
+    with pytest.raises(NothingStoredError, match=r"python bench/latency_flown\.py"):
+        latency_flown(Selection.of_target([latency_report()]))
+    with pytest.raises(NothingStoredError, match="make train"):
+        zoo_table(Path("no-such-folder"))
+
+
+def test_the_device_measured_last_is_shown_and_no_other(latency_report: Make) -> None:
+    old = latency_report("I", "int8", 9000, target="pi@old", time="2020-01-01T00:00:00.000+00:00")
+    new = latency_report("I", "int8", 1000, target="pi@new", time="2021-01-01T00:00:00.000+00:00")
+    assert cells(case_study(Selection.of_target([new, old]))[0], "I", "int8")["p50"] == "1.00 µs"
+    assert cells(case_study(Selection.of_target([new, old], "pi@old"))[0], "I", "int8")["p50"] == "9.00 µs"
+
+
+TABLE = Table("demo", "Demo", ("name", "value in µs"), (("a|b", "1 [0, 2]"), (), ("c", "–")), ("A note.",))
+OTHER = "<!-- table:other -->\nkept\n<!-- /table:other -->\n"
+README = f"# Title\n<!-- table:demo -->\nold\n<!-- /table:demo -->\ntext\n{OTHER}"
+
+
+def test_the_readme_is_filled_once_and_for_all(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(README)
+    assert update_readme_file(readme, {"demo": TABLE})
+    text = readme.read_text()
+    assert "old" not in text
+    assert "| a\\|b | 1 [0, 2] |" in text
+    assert text.startswith("# Title\n<!-- table:demo -->\n**Demo**\n")
+    assert text.endswith(f"text\n{OTHER}")
+    assert not update_readme_file(readme, {"demo": TABLE})
+    assert readme.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "text", ["no markers", "<!-- table:demo -->", "<!-- table:a --><!-- table:b --><!-- /table:a --><!-- /table:b -->"]
+)
+def test_a_readme_without_pairs_of_markers_is_left_alone(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ReadmeError):
+        update_readme(text, {"demo": TABLE})
+
+
+def test_a_row_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not have 2 cells"):
+        Table("t", "T", ("a", "b"), (("only",),))
+
+
+def test_a_narrow_terminal_gets_parts_and_loses_no_number(study: list[Report]) -> None:
+    table, _ = case_study(Selection.of_target(study))
+    assert len(column_groups(table, 60)) > 1
+    assert [i for group in column_groups(table, 60) for i in group if i >= table.left] == list(
+        range(table.left, len(table.headers))
+    )
+    for width in (60, 200):
+        out = io.StringIO()
+        print_table(table, Console(file=out, width=width))
+        printed = out.getvalue()
+        assert "…" not in printed
+        for row in table.rows:
+            assert all(cell in printed for cell in row)
+        assert max(len(line) for line in printed.splitlines()) <= width
