@@ -1,0 +1,149 @@
+"""PolicySpec: round trip, refusals that name the field, and the check of what a consumer feeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from policy.errors import SpecError
+from policy.spec import (
+    Activation,
+    ArtifactFormat,
+    ContinuousHead,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Precision,
+    RuntimeName,
+    Squash,
+)
+
+FIELDS = (
+    ObservationField("ranges", (2, 2), "m"),
+    ObservationField("bearing", (), "rad"),
+    ObservationField("velocity", (2,), "m/s"),
+)
+SPEC = PolicySpec(
+    name="III",
+    observation=FIELDS,
+    normaliser=Normaliser(tuple(0.1 * i for i in range(7)), tuple(1.0 + i for i in range(7)), 5.0),
+    network=NetworkSpec((4096, 512, 1024)),
+    head=DiscreteHead(("forward", "yaw left")),
+    control_period_s=0.25,
+    environment=EnvironmentSpec("AirLearning/Navigation-v0", {"preset": "hard", "wind": [0.0, 1.5]}),
+    provenance={"algorithm": "ppo", "seed": 3, "note": "Küçük–größer"},
+)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SPEC,
+        replace(SPEC, head=ContinuousHead((-1.0, 0.0), (1.0, 9.81), Squash.TANH)),
+        replace(SPEC, normaliser=replace(SPEC.normaliser, clip=float("inf")), network=NetworkSpec(())),
+    ],
+)
+def test_round_trip(spec: PolicySpec) -> None:
+    text = spec.to_json()
+    assert PolicySpec.from_json(text) == spec
+    assert PolicySpec.from_json(text.encode()) == spec
+    assert PolicySpec.from_json(text).to_json() == text
+    assert text.endswith("}\n") and "Infinity" not in text
+
+
+def test_sizes_follow_from_the_fields() -> None:
+    assert SPEC.observation_size == 7
+    assert SPEC.output_size == 2
+    assert SPEC.is_discrete
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> str:
+    data = json.loads(SPEC.to_json())
+    change(data)
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d.update(format_version=2), "format_version 2; this program reads 1"),
+        (lambda d: d.pop("format_version"), "format_version None"),
+        (lambda d: d.pop("control_period_s"), "lacks the field 'control_period_s'"),
+        (lambda d: d["normaliser"].pop("clip"), "lacks the field 'clip'"),
+        (lambda d: d["observation"][1].pop("unit"), "lacks the field 'unit'"),
+        (lambda d: d["head"].update(kind="mixture"), "head.kind 'mixture'.*discrete, continuous"),
+        (lambda d: d["network"].update(activation="gelu"), "network.activation 'gelu'.*allowed are relu"),
+        (lambda d: d["network"].update(hidden=[64, 0]), "network.hidden"),
+        (lambda d: d["network"].update(hidden="wide"), "wrong type"),
+        (lambda d: d["normaliser"]["mean"].pop(), "6 means but 7 scales"),
+        (lambda d: d["normaliser"]["scale"].__setitem__(2, 0.0), "scale must be finite and positive"),
+        (lambda d: d["normaliser"].update(clip=-1.0), "clip is -1.0"),
+        (lambda d: d["observation"].pop(), "normaliser has 7 elements, the observation 5"),
+        (lambda d: d["observation"][1].update(name="ranges"), "repeats a field name"),
+        (lambda d: d["observation"][0].update(shape=[2, -2]), "'ranges' has the shape"),
+        (lambda d: d["head"].update(action_names=["only"]), "needs two actions"),
+        (lambda d: d.update(control_period_s=0), "must be positive"),
+        (lambda d: d.update(name=""), "policy.name is empty"),
+    ],
+)
+def test_a_spec_that_is_none_is_refused_by_the_name_of_the_field(
+    change: Callable[[dict[str, Any]], object], words: str
+) -> None:
+    with pytest.raises(SpecError, match=words):
+        PolicySpec.from_json(changed(change))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", b"\xff\xfe", "null"])
+def test_text_that_is_no_json_object_is_refused(text: str | bytes) -> None:
+    with pytest.raises(SpecError, match=r"policy\.json is not"):
+        PolicySpec.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [((0.0,), (0.0,)), ((1.0,), (0.0,)), ((0.0,), (float("inf"),)), ((0.0, 0.0), (1.0,)), ((), ())]
+)
+def test_continuous_bounds_have_to_be_ordered_and_finite(low: tuple[float, ...], high: tuple[float, ...]) -> None:
+    with pytest.raises(SpecError):
+        ContinuousHead(low, high, Squash.CLIP)
+
+
+@pytest.mark.parametrize(
+    ("fed", "words"),
+    [
+        (FIELDS[:2], r"field 2 is 'velocity' of shape \(2,\) in 'm/s' in the policy but absent"),
+        ((*FIELDS, ObservationField("wind", (2,), "m/s")), r"field 3 is absent in the policy but 'wind'"),
+        (FIELDS[::-1], r"field 0 is 'ranges'.*but 'velocity'"),
+        ((FIELDS[0], replace(FIELDS[1], unit="deg"), FIELDS[2]), r"field 1 .*'rad'.*but 'bearing' .*'deg'"),
+        ((replace(FIELDS[0], shape=(4,)), *FIELDS[1:]), r"field 0 .*\(2, 2\).*but 'ranges' of shape \(4,\)"),
+    ],
+)
+def test_a_consumer_that_feeds_other_fields_is_told_which(fed: tuple[ObservationField, ...], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        SPEC.check_observation(fed)
+
+
+def test_a_consumer_that_feeds_the_same_fields_is_accepted() -> None:
+    SPEC.check_observation(tuple(replace(f) for f in FIELDS))
+
+
+def test_precisions_by_bits_and_by_name() -> None:
+    assert [Precision.from_bits(bits).value for bits in (32, 16, 8, 4, 2)] == ["fp32", "fp16", "int8", "int4", "int2"]
+    assert Precision.parse("8") is Precision.parse("int8") is Precision.INT8
+    assert [p.bits for p in Precision] == [32, 16, 8, 7, 6, 5, 4, 3, 2]
+    assert [p for p in Precision if not p.is_integer] == [Precision.FP32, Precision.FP16]
+    for wrong in ("1", "9", "64", "int16", "float"):
+        with pytest.raises(SpecError, match="allowed are"):
+            Precision.parse(wrong)
+
+
+def test_each_runtime_reads_one_format() -> None:
+    assert RuntimeName.ONNXRUNTIME.artifact_format is ArtifactFormat.ONNX
+    assert RuntimeName.LITERT.artifact_format is RuntimeName.TFLITE_RUNTIME.artifact_format is ArtifactFormat.TFLITE
+    assert Activation.RELU.value == "relu"
