@@ -23,6 +23,9 @@ START_TIMEOUT_S = 60.0  # a Pi needs seconds to import numpy from an SD card
 REQUEST_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 5.0
 _PID = b"quarl-agent-pid "
+# When a process started, in ticks after boot: field 22 of its stat, counted after the name, which may hold spaces.
+# Process ids are used again; an id together with its start time is not.
+_START_TIME = 'sed "s/.*) //" /proc/{pid}/stat 2>/dev/null | cut -d " " -f 20'
 Progress = Callable[[int, int], None]
 
 
@@ -34,7 +37,7 @@ def agent_command(folder: str, arguments: str = "") -> str:
     """
     script = (
         f'cd "$HOME" && cd -P {shlex.quote(folder)} && [ -x ./{STARTER} ] || {{ echo missing; exit 66; }}; '
-        f'echo "{_PID.decode()}$$"; tie=""; '
+        f'echo "{_PID.decode()}$$ $({_START_TIME.format(pid="$$")})"; tie=""; '
         'if setpriv --pdeathsig KILL true 2>/dev/null; then tie="setpriv --pdeathsig KILL"; fi; '
         f"exec $tie ./{STARTER} {arguments}"
     )
@@ -73,6 +76,7 @@ class AgentSession:
         self._timeout = request_timeout
         self._process: RemoteProcess | None = None
         self._pid = 0
+        self._started = ""
         self._next_id = 0
 
     def __enter__(self) -> AgentSession:
@@ -88,7 +92,8 @@ class AgentSession:
                         f"python -m device.host deploy --target {self._connection.target} --policy {self._policy}",
                     )
                 if line.startswith(_PID):
-                    self._pid = int(line[len(_PID) :])
+                    pid, self._started = line[len(_PID) :].decode().split()
+                    self._pid = int(pid)
                     break
         except (EndOfOutputError, LineTimeoutError):
             error = self._died("starting")
@@ -212,8 +217,9 @@ class AgentSession:
         process.close()
 
     def _kill(self) -> None:
-        """End the agent by force, through another channel; its command line is compared, ids are used again."""
+        """End the agent by force, through another channel."""
         if self._pid and self._connection.alive:
-            script = f"grep -q device.agent /proc/{self._pid}/cmdline 2>/dev/null && kill -KILL {self._pid}"
+            started = _START_TIME.format(pid=self._pid)
+            script = f'[ "$({started})" = {self._started} ] && kill -KILL {self._pid}'
             with contextlib.suppress(HostError):
                 self._connection.run(f"sh -c {shlex.quote(script)}", check=False, timeout=STOP_TIMEOUT_S)

@@ -1,0 +1,250 @@
+"""Devices to test with: the embedded one, a real OpenSSH sshd on loopback, a line that breaks, an agent that obeys.
+
+They ship with the package so that the tests of every room, and yours, can use them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from device.host.connection import Connection, connect
+from device.host.errors import ConnectionFailedError
+from device.host.hostkeys import KnownHosts, read_entries
+from device.host.local_device import LocalDevice
+from device.host.payload import STARTER, GoldenRun, Payload, PayloadFile
+from device.host.target import Target, host_key_name
+from policy.spec import Precision, RuntimeName
+
+SSHD = Path("/usr/sbin/sshd")
+
+
+@dataclass(frozen=True)
+class TestDevice:
+    """An SSH server on loopback and what is needed to log in."""
+
+    __test__ = False  # not a test class, whatever pytest makes of its name
+
+    host: str
+    port: int
+    identity: Path
+    known_hosts: Path
+    """Has the host key under the server's own port."""
+    home: Path
+
+    @property
+    def target(self) -> Target:
+        """The device as a user would name it."""
+        return Target(self.host, getpass.getuser(), self.port)
+
+    @contextlib.contextmanager
+    def connect(self, port: int | None = None) -> Iterator[Connection]:
+        """A connection, through ``port`` (a proxy) if given; the host key is checked either way."""
+        target = Target(self.host, getpass.getuser(), port or self.port)
+        known = self.known_hosts
+        if port is not None:
+            known = self.known_hosts.with_name(f"known_hosts.{port}")
+            kind, blob = self.known_hosts.read_text().split()[1:3]
+            known.write_text(f"{host_key_name(self.host, port)} {kind} {blob}\n")
+        nothing = self.known_hosts.with_name("no-config")
+        with connect(target, identity=self.identity, known_hosts=KnownHosts(known), config_file=nothing) as connection:
+            yield connection
+
+
+def as_test_device(local: LocalDevice) -> TestDevice:
+    """The embedded device as any other SSH host, reached by address and port."""
+    known = local.folder.keys / f"known_hosts.{local.port}"
+    entry = read_entries(local.known_hosts_file)[0]
+    words = local.known_hosts_file.read_text().split()
+    known.write_text(f"{host_key_name(local.host, local.port)} {entry.key.kind} {words[2]}\n")
+    return TestDevice(local.host, local.port, local.client_key_file, known, local.folder.home)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def openssh_server(root: Path) -> Iterator[TestDevice]:
+    """A real OpenSSH sshd on loopback with its own keys, port and home folder, as the current user.
+
+    Args:
+        root: a fresh folder for its keys, configuration and home.
+
+    Raises:
+        FileNotFoundError: sshd is not installed; says how to install it.
+        ConnectionFailedError: it did not come up; has its log.
+    """
+    if not SSHD.exists():
+        raise FileNotFoundError(f"{SSHD} is missing. Type: sudo apt-get install openssh-server")
+    home = root / "home"
+    home.mkdir(parents=True)
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # privilege separation; Debian makes it at service start
+    host_key, client_key = root / "host_ed25519", root / "client_ed25519"
+    for key in (host_key, client_key):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    port = free_port()
+    config = root / "sshd_config"
+    config.write_text(
+        f"ListenAddress 127.0.0.1:{port}\nHostKey {host_key}\nPidFile none\n"
+        f"AuthorizedKeysFile {client_key}.pub\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        "PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nUseDNS no\n"
+        f"SetEnv HOME={home}\nSubsystem sftp internal-sftp\nLogLevel VERBOSE\n"
+    )
+    known = root / "known_hosts"
+    known.write_text(f"{host_key_name('127.0.0.1', port)} " + " ".join(_public(host_key)) + "\n")
+    log = root / "sshd.log"
+    process = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(config)], stderr=log.open("wb"))
+    try:
+        _wait_for_port(port, process, log)
+        yield TestDevice("127.0.0.1", port, client_key, known, home)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _public(key: Path) -> list[str]:
+    return key.with_name(key.name + ".pub").read_text().split()[:2]
+
+
+def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    raise ConnectionFailedError(f"sshd did not come up: {log.read_text()[-500:]}", f"Look at {log}.")
+
+
+class Line:
+    """A TCP line to a server that can be cut after so many bytes, or frozen: open, but nothing passes any more."""
+
+    def __init__(self, host: str, port: int, cut_after: int | None = None) -> None:
+        """Listen on a free port.
+
+        Args:
+            host: of the server.
+            port: of the server.
+            cut_after: bytes from the client after which both ends are closed.
+        """
+        self._server = (host, port)
+        self._cut_after = cut_after
+        self._sockets: list[socket.socket] = []
+        self._thaw = threading.Event()
+        self._thaw.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.passed = 0
+        """Bytes that came from the client so far."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._server)
+                self._sockets += [client, server]
+                for source, sink, counted in ((client, server, True), (server, client, False)):
+                    threading.Thread(target=self._pass_on, args=(source, sink, counted), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
+        with contextlib.suppress(OSError):
+            while block := source.recv(16384):
+                self._thaw.wait()
+                sink.sendall(block)
+                if counted:
+                    self.passed += len(block)
+                    if self._cut_after is not None and self.passed >= self._cut_after:
+                        break
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def freeze(self) -> None:
+        """Let nothing pass any more, as when a laptop sleeps or a cable is pulled; both ends stay open."""
+        self._thaw.clear()
+
+    def cut(self) -> None:
+        """Close everything now."""
+        self._thaw.set()
+        for end in self._sockets:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, *ignored: Any) -> None:
+        self._listener.close()
+        self.cut()
+
+
+STAND_IN_AGENT = """
+import json, os, sys, time
+refuse = {refuse!r}
+print("stand-in agent is up", file=sys.stderr, flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    op, reply = request["op"], {{"ok": True, "id": request.get("id")}}
+    if op == refuse:
+        reply = {{"ok": False, "error": {{"code": "golden", "message": "vector 3 differs", "next": "Convert again."}}}}
+    elif op == "load":
+        golden = {{"vectors": 8, "max_error": 0.5, "tolerance": 1.0, "action_agreement": 1.0}}
+        reply.update(golden=golden, loaded={{"runtime": request["runtime"]}})
+    elif op == "hello":
+        reply.update(device={{"model": "stand-in"}}, pid=os.getpid(), text={text!r}, environ=sorted(os.environ))
+    elif op == "count":
+        for done in range(1, 4):
+            print(json.dumps({{"progress": {{"done": done, "total": 3}}}}), flush=True)
+    elif op == "sleep":
+        time.sleep(request["seconds"])
+    elif op == "nonsense":
+        print("Segmentation fault, or so", flush=True)
+        continue
+    elif op == "die":
+        print("giving up now", file=sys.stderr, flush=True)
+        sys.exit(7)
+    elif op == "ignore-the-end":
+        while True:
+            time.sleep(1)
+    print(json.dumps(reply), flush=True)
+    if op == "bye":
+        sys.exit(0)
+"""
+
+
+def stand_in_payload(
+    policy: str = "S", text: str = "one", *, refuse: str = "", ballast: bytes = b"", python: str = "python3"
+) -> Payload:
+    """A release with a small agent that needs no wheels.
+
+    Args:
+        policy: its name.
+        text: part of the content, so that releases differ.
+        refuse: an operation that its agent refuses.
+        ballast: content of one more file.
+        python: the device's interpreter.
+    """
+    starter = f'#!/bin/sh\nexec {python} "$(dirname "$0")/lib/agent.py" "$@"\n'
+    files = (
+        PayloadFile(STARTER, starter.encode(), executable=True),
+        PayloadFile("lib/agent.py", STAND_IN_AGENT.format(refuse=refuse, text=text).encode()),
+        PayloadFile("bundle/policy.json", b"{}"),
+        PayloadFile("bundle/ballast.bin", ballast),
+    )
+    runs = (GoldenRun(Precision.INT8, RuntimeName.LITERT),)
+    return Payload(policy, files, (), (Precision.INT8,), (RuntimeName.LITERT,), runs)

@@ -1,0 +1,105 @@
+"""Devices of both kinds for the tests: the embedded SSH server, and OpenSSH's sshd (integration)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from airlearning_envs.actions import ACTION_NAMES
+from airlearning_envs.core import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationCore
+from airlearning_envs.flights import blind_policy
+from convert.pipeline import convert_all
+from device.host.connection import Connection
+from device.host.local_device import running_local_device
+from device.host.probe import probe
+from device.host.testing import TestDevice, as_test_device, openssh_server
+from device.host.wheels import WheelSet
+from policy import network
+from policy.bundle import Bundle, write_bundle
+from policy.spec import (
+    ArtifactFormat,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Precision,
+)
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session", params=["embedded", pytest.param("openssh", marks=pytest.mark.integration)])
+def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice]:
+    """A device shared by the tests; every test deploys policies of its own names."""
+    root = tmp_path_factory.mktemp(request.param)
+    if request.param == "embedded":
+        with running_local_device(root) as local:
+            yield as_test_device(local)
+    else:
+        with openssh_server(root / "sshd") as server:
+            yield server
+
+
+@pytest.fixture
+def connection(device: TestDevice) -> Iterator[Connection]:
+    """A connection to the device."""
+    with device.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def name() -> str:
+    """A policy name that no other test uses."""
+    return f"P{next(_numbers)}"
+
+
+@pytest.fixture
+def bare(connection: Connection) -> WheelSet:
+    """The device's interpreter and no wheels: what a stand-in agent needs."""
+    return WheelSet(probe(connection).python, ())
+
+
+def recorded_observations(count: int, first_episode: int) -> np.ndarray:
+    """Observations (count, 32) of the hard task, flown blindly."""
+    core = NavigationCore(PRESETS["hard"], 32)
+    observation = core.reset(np.arange(first_episode, first_episode + 32), seed=1)
+    seen: list[np.ndarray] = []
+    while sum(len(rows) for rows in seen) < count:
+        seen.append(observation)
+        observation = core.step(blind_policy(observation)).observation
+    return np.concatenate(seen)[:count].astype(np.float32)
+
+
+def make_bundle(
+    path: Path, name: str, seed: int = 0, fields: tuple[ObservationField, ...] = OBSERVATION_FIELDS
+) -> Bundle:
+    """A bundle of a small random network of the navigation task, really converted to int8 and fp32."""
+    rng = np.random.default_rng(seed)
+    spec = PolicySpec(
+        name=name,
+        observation=fields,
+        normaliser=Normaliser((0.0,) * 32, (20.0,) * 32),
+        network=NetworkSpec((64, 64)),
+        head=DiscreteHead(ACTION_NAMES),
+        control_period_s=CONTROL_PERIOD_S,
+        environment=EnvironmentSpec("AirLearning/Navigation-v0", {"preset": "hard"}),
+    )
+    weights = {
+        key: rng.normal(0.0, (2.0 / shape[0]) ** 0.5, shape).astype(np.float32)
+        for key, shape in network.weight_shapes(spec).items()
+    }
+    bundle = write_bundle(path, spec, weights, recorded_observations(256, 1000), recorded_observations(32, 5000))
+    convert_all([bundle], [Precision.INT8, Precision.FP32], list(ArtifactFormat))
+    return Bundle.load(path)
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A real bundle; tests must not change it."""
+    return make_bundle(tmp_path_factory.mktemp("bundle") / "tiny", "tiny")

@@ -1,0 +1,170 @@
+"""The embedded device: a real SSH server with its own keys and folder, that goes when the command goes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from device.host.connection import connect
+from device.host.errors import ChangedHostKeyError, ConnectionFailedError, LoginError
+from device.host.local_device import HOST_KEY, LocalFolder, running_local_device
+from device.host.target import Target
+from device.host.testing import as_test_device
+
+LOCAL = Target.parse("local")
+
+
+def eventually(true: Callable[[], bool], seconds: float = 15.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if true():
+            return True
+        time.sleep(0.05)
+    return true()
+
+
+def gone(pid: int) -> bool:
+    """Whether the process has ended (a zombie has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_keys_are_private_and_the_host_key_is_recorded_when_made(tmp_path: Path) -> None:
+    with connect(LOCAL, local_folder=tmp_path) as connection:
+        fingerprint = connection.host_key_fingerprint
+        assert connection.transport_name == "loopback"
+    folder = LocalFolder(tmp_path)
+    for key in (folder.keys / HOST_KEY, folder.client_key_file):
+        assert key.stat().st_mode & 0o777 == 0o600
+    assert folder.keys.stat().st_mode & 0o777 == 0o700
+    with connect(LOCAL, local_folder=tmp_path) as connection:
+        assert connection.host_key_fingerprint == fingerprint, "the device keeps its identity"
+
+
+def test_another_host_key_is_refused(tmp_path: Path) -> None:
+    with connect(LOCAL, local_folder=tmp_path):
+        pass
+    (LocalFolder(tmp_path).keys / HOST_KEY).unlink()  # the server makes another; what was recorded stays
+    with pytest.raises(ChangedHostKeyError, match="HAS CHANGED"), connect(LOCAL, local_folder=tmp_path):
+        pass
+
+
+def test_another_client_key_is_refused(tmp_path: Path) -> None:
+    with running_local_device(tmp_path / "device") as local:
+        device = as_test_device(local)
+        stranger = tmp_path / "stranger"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(stranger)], check=True)
+        stranger.replace(device.identity)
+        with pytest.raises(LoginError, match="does not let"), device.connect():
+            pass
+
+
+def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
+    with running_local_device(tmp_path) as local:
+        text = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+        rows = [line.split() for line in text.splitlines()]
+        listening = {row[1].split(":")[0] for row in rows if row[1].endswith(f":{local.port:04X}") and row[3] == "0A"}
+        assert listening == {"0100007F"}  # 127.0.0.1, little endian
+
+
+def test_commands_find_a_devices_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "1")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    with connect(LOCAL, local_folder=tmp_path) as connection:
+        variables = dict(line.split("=", 1) for line in connection.run("env").stdout.splitlines())
+        home = str(LocalFolder(tmp_path).home)
+        assert variables["HOME"] == home
+        assert connection.run("pwd").stdout.strip() == home
+        assert not {"SECRET_OF_THE_HOST", "PYTHONPATH", "VIRTUAL_ENV", "SSH_AUTH_SOCK"} & set(variables)
+        prefix = connection.run("python3 -c 'import sys; print(sys.prefix)'").stdout.strip()
+        assert prefix == sys.base_prefix, "the device's Python is not the host's virtual environment"
+
+
+def test_sftp_starts_at_home_and_commands_report_as_they_should(tmp_path: Path) -> None:
+    with connect(LOCAL, local_folder=tmp_path) as connection:
+        done = connection.upload(b"x" * 100_000, "note")
+        assert done.bytes == 100_000
+        assert (LocalFolder(tmp_path).home / "note").stat().st_size == 100_000
+        failed = connection.run("echo out; echo err >&2; exit 3", check=False)
+        assert (failed.exit_status, failed.stdout, failed.stderr) == (3, "out\n", "err")
+        assert connection.run("kill -9 $$", check=False).exit_status == -1
+        assert connection.run("cat", stdin=b"z" * 300_000).stdout == "z" * 300_000
+
+
+def test_two_at_once_are_one_device(tmp_path: Path) -> None:
+    """Both start on a folder that does not exist yet: keys and home are made once."""
+    root = tmp_path / "device"
+    code = (
+        "import sys; from pathlib import Path; from device.host.local_device import running_local_device as r\n"
+        "with r(Path(sys.argv[1])) as d: print(d.port, flush=True); sys.stdin.read()"
+    )
+    commands = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    try:
+        ports = []
+        for command in commands:
+            assert command.stdout is not None
+            ports.append(int(command.stdout.readline()))
+        assert ports[0] != ports[1]
+        with connect(LOCAL, local_folder=root) as third:
+            third.upload(b"shared", "note")
+            assert third.run("cat note").stdout == "shared"
+    finally:
+        for command in commands:
+            command.communicate()
+    assert [command.returncode for command in commands] == [0, 0]
+
+
+def test_what_runs_on_it_ends_with_it(tmp_path: Path) -> None:
+    with connect(LOCAL, local_folder=tmp_path) as connection:
+        process = connection.start("echo $$; trap '' HUP TERM; sleep 1000 & echo $!; wait")
+        pids = [int(process.read_line(10)) for _ in range(2)]
+        assert not any(gone(pid) for pid in pids)
+    assert eventually(lambda: all(gone(pid) for pid in pids))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_it_ends_with_the_command_that_started_it(tmp_path: Path, number: int) -> None:
+    """Ctrl-C, and the worst case: the command has no chance to clean up."""
+    code = (
+        "import sys, time; from pathlib import Path; from device.host import connect, Target\n"
+        "with connect(Target('local'), local_folder=Path(sys.argv[1])) as c:\n"
+        "    p = c.start('echo $PPID; echo $$; exec sleep 1000')\n"
+        "    print(p.read_line(10).decode(), p.read_line(10).decode(), flush=True)\n"
+        "    time.sleep(1000)"
+    )
+    command = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert command.stdout is not None
+    server, child = (int(word) for word in command.stdout.readline().split())
+    assert not gone(server) and not gone(child)
+    os.killpg(command.pid, number)  # as a terminal does: the whole foreground group
+    command.wait(30)
+    command.stdout.close()
+    assert eventually(lambda: gone(server) and gone(child))
+
+
+def test_a_folder_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / HOST_KEY).write_text("not a key")
+    with pytest.raises(ConnectionFailedError, match="did not start"), contextlib.ExitStack() as stack:
+        stack.enter_context(running_local_device(tmp_path))

@@ -1,0 +1,158 @@
+"""Pinned wheels: which are chosen for which device, and that a cached one touches no network."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from device.host import wheels
+from device.host.errors import UnsupportedDeviceError, WheelError
+from device.host.probe import PythonFacts, TargetFacts
+from device.host.wheels import Wheel, fetch, load_pins, parse_runtimes, select
+from policy.spec import RuntimeName
+
+LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
+
+
+def facts(machine: str, *pythons: str, glibc: tuple[int, int] | None = (2, 36), numpy: str = "") -> TargetFacts:
+    bits = 32 if machine == "armv7l" else 64
+    found = []
+    for text in pythons:
+        major, minor = (int(part) for part in text.split("."))
+        found.append(PythonFacts(f"/usr/bin/python{text}", (major, minor, 1), bits, numpy))
+    return TargetFacts(machine, "Linux", "/home/pi", glibc, 1 << 34, 1 << 30, 1 << 29, "", tuple(found))
+
+
+def names(chosen: wheels.WheelSet) -> list[str]:
+    return [str(wheel) for wheel in chosen.wheels]
+
+
+def test_pins_say_the_same_in_name_and_fields() -> None:
+    pins = load_pins()
+    assert len({pin.folder for pin in pins}) == len(pins)
+    for pin in pins:
+        series = pin.python.replace(".", "")
+        assert pin.file.startswith(f"{pin.distribution.replace('-', '_')}-{pin.version}-cp{series}-cp{series}-")
+        assert all(tag.endswith(pin.machine) for tag in pin.platforms)
+        assert re.fullmatch("[0-9a-f]{64}", pin.sha256)
+        assert "/" not in pin.file
+
+
+def test_pinned_versions_are_those_of_requirements() -> None:
+    """What a device executes is what conversion was checked with on the host."""
+    text = (Path(wheels.__file__).parents[2] / "requirements.txt").read_text()
+    for pin in load_pins():
+        if pin.python == "3.11":
+            assert f"{pin.distribution}=={pin.version}" in text
+
+
+def test_a_pi_with_bookworm() -> None:
+    chosen = select(facts("aarch64", "3.11"), (LITERT,))
+    assert names(chosen) == ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
+    assert all(wheel.machine == "aarch64" for wheel in chosen.wheels)
+    chosen = select(facts("aarch64", "3.11"), tuple(RuntimeName))
+    assert names(chosen) == ["numpy 1.26.4", "tflite-runtime 2.14.0", "ai-edge-litert 2.3.0", "onnxruntime 1.31.1"]
+
+
+def test_trixie_has_litert_and_onnxruntime_but_no_tflite_runtime() -> None:
+    assert names(select(facts("aarch64", "3.13"), (LITERT, ONNX)))[0] == "numpy 2.2.6"
+    with pytest.raises(UnsupportedDeviceError, match=r"Python 3\.13 on aarch64 lacks tflite-runtime") as caught:
+        select(facts("aarch64", "3.13"), (TFLITE,))
+    assert "tflite-runtime on aarch64 for Python 3.11" in caught.value.message
+
+
+def test_the_first_interpreter_that_has_all_wheels_is_taken() -> None:
+    chosen = select(facts("x86_64", "3.9", "3.13", "3.11"), (TFLITE,))
+    assert chosen.python.series == "3.11"
+
+
+def test_glibc_decides_too() -> None:
+    """tflite-runtime for aarch64 is built for glibc 2.34; Debian bullseye has 2.31."""
+    with pytest.raises(UnsupportedDeviceError, match=r"glibc 2\.31 \(it needs 2\.34\)"):
+        select(facts("aarch64", "3.11", glibc=(2, 31)), (TFLITE,))
+    assert select(facts("aarch64", "3.11", glibc=(2, 31)), (LITERT,)).wheels
+
+
+def test_32_bit_arm_needs_the_devices_own_numpy() -> None:
+    with pytest.raises(UnsupportedDeviceError, match="apt-get install python3-numpy"):
+        select(facts("armv7l", "3.11"), (TFLITE,))
+    assert names(select(facts("armv7l", "3.11", numpy="1.24.2"), (TFLITE,))) == ["tflite-runtime 2.14.0"]
+    with pytest.raises(UnsupportedDeviceError, match="ai-edge-litert"):
+        select(facts("armv7l", "3.11", numpy="1.24.2"), (LITERT,))
+
+
+@pytest.mark.parametrize("machine", ["riscv64", "i686", "armv6l"])
+def test_other_machines_are_told_what_is_supported(machine: str) -> None:
+    with pytest.raises(UnsupportedDeviceError, match="Supported: ai-edge-litert on aarch64 for Python"):
+        select(facts(machine, "3.11"), (LITERT,))
+
+
+def test_musl() -> None:
+    with pytest.raises(UnsupportedDeviceError, match="not glibc"):
+        select(facts("aarch64", "3.11", glibc=None), (LITERT,))
+
+
+def test_runtimes_are_read() -> None:
+    assert parse_runtimes("all") == tuple(RuntimeName)
+    assert parse_runtimes("litert,onnxruntime,litert") == (LITERT, ONNX)
+    with pytest.raises(WheelError, match="allowed are tflite-runtime, litert, onnxruntime, all"):
+        parse_runtimes("tensorrt")
+
+
+def a_wheel(content: bytes) -> Wheel:
+    return dataclasses.replace(load_pins()[0], sha256=hashlib.sha256(content).hexdigest())
+
+
+def test_a_cached_wheel_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = a_wheel(b"wheel")
+    (tmp_path / wheel.file).write_bytes(b"wheel")
+
+    def forbidden(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "run", forbidden)
+    assert fetch([wheel], tmp_path) == {wheel: tmp_path / wheel.file}
+
+
+def pip_that_writes(content: bytes, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        (Path(command[command.index("--dest") + 1]) / a_wheel(b"wheel").file).write_bytes(content)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return calls
+
+
+def test_a_damaged_cached_wheel_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = a_wheel(b"wheel")
+    (tmp_path / wheel.file).write_bytes(b"whe")
+    calls = pip_that_writes(b"wheel", monkeypatch)
+    assert fetch([wheel], tmp_path)[wheel].read_bytes() == b"wheel"
+    assert [path.name for path in tmp_path.iterdir()] == [wheel.file]
+    (command,) = calls
+    assert command[command.index("--platform") + 1] == wheel.platforms[0]
+    assert "--only-binary=:all:" in command and "--no-deps" in command
+
+
+def test_a_wheel_with_another_hash_than_the_pin_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip_that_writes(b"evil!", monkeypatch)
+    with pytest.raises(WheelError, match="It was not used"):
+        fetch([a_wheel(b"wheel")], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_offline_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "ERROR: No matching distribution found")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(WheelError, match="Is this machine online"):
+        fetch([a_wheel(b"wheel")], tmp_path)
