@@ -133,6 +133,7 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any) -> tupl
         stop_preset=arguments.stop_preset,
         evaluate_every=evaluate_every,
         evaluate_episodes=arguments.evaluate_episodes or found.evaluate_episodes,
+        final_episodes=found.final_episodes,
         settings=json.loads(
             json.dumps({**dataclasses.asdict(settings), "preset": arguments.preset, "task": found.task})
         ),

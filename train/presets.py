@@ -1,7 +1,7 @@
 """Settings from data files: ``train/settings/<task>-<method>.json``, read, checked and overridden.
 
 A file has, all optional: ``source`` (where the numbers come from), ``steps``, ``evaluate_every``,
-``evaluate_episodes``, ``settings`` (fields
+``evaluate_episodes`` of each, ``final_episodes`` of the last one, ``settings`` (fields
 of the algorithm's dataclass), ``task`` (options of the task), and ``policies``: the same keys for one policy, which
 win over the common ones.
 """
@@ -34,6 +34,7 @@ class TaskSettings:
     steps: int = DEFAULT_STEPS
     evaluate_every: int = 0
     evaluate_episodes: int = 20
+    final_episodes: int = 100
     settings: Mapping[str, Any] = field(default_factory=dict)
     task: Mapping[str, Any] = field(default_factory=dict)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from policy.network import choose_actions, forward_float
 from policy.spec import DiscreteHead, NetworkSpec, PolicySpec
 from train.episodes import Decide, Floats
 from train.logs import CURVE_FILE, PICTURE_FILE, draw_curve
-from train.run import Run, Trained
+from train.run import Run, Trained, describe
 from train.tasks import Task, episode_seed
 
 RECORDED_EPISODES = 64  # greedy episodes a preset
@@ -25,8 +25,8 @@ GOLDEN_ROWS = 512
 VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
 
 
-def policy_spec(run: Run, trained: Trained, provenance: Mapping[str, Any]) -> PolicySpec:
-    """The contract of what was trained."""
+def policy_spec(run: Run, trained: Trained) -> PolicySpec:
+    """The contract of what was trained, its provenance still empty."""
     task = run.task
     return PolicySpec(
         name=run.request.policy,
@@ -36,7 +36,6 @@ def policy_spec(run: Run, trained: Trained, provenance: Mapping[str, Any]) -> Po
         head=DiscreteHead(task.action_names),
         control_period_s=task.control_period_s,
         environment=task.environment,
-        provenance=provenance,
     )
 
 
@@ -94,14 +93,35 @@ def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, An
     }
 
 
-def write_result(run: Run, trained: Trained, settings_source: str, path: Path | None = None) -> Bundle:
-    """Record real rollouts of the greedy policy and write the bundle with its learning curve, atomically."""
+def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
+    """Greedy success or return on fresh episodes of every preset, as JSON values."""
+    request, task = run.request, run.task
+    seed = episode_seed(request.seed, "final judgement")
+    rows: list[dict[str, Any]] = []
+    for preset in task.presets:
+        result = task.evaluate(decide, request.final_episodes, seed, preset)
+        run.progress.say(f"final: {describe(result)}")
+        row: dict[str, Any] = {
+            "preset": preset,
+            "episodes": result.episodes,
+            "mean_return": round(result.mean_return, 4),
+        }
+        if result.success is not None and result.interval is not None:
+            row |= {"success": round(result.success, 5), "interval_95": [round(side, 5) for side in result.interval]}
+        rows.append(row)
+    return rows
+
+
+def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
+    """Judge the greedy policy, record its rollouts and write the bundle with its learning curve, atomically."""
     request, task = run.request, run.task
     curve = run.curve.read_text(encoding="utf-8")
-    spec = policy_spec(run, trained, provenance(run, trained, settings_source))
+    spec = policy_spec(run, trained)
     decide = greedy(spec, trained.weights)
+    origin = {**provenance(run, trained, settings_source), "judged": judged_finally(run, decide)}
+    spec = dataclasses.replace(spec, provenance=origin)
     calibration = record_observations(task, decide, request.seed, "calibration", CALIBRATION_ROWS)
     golden = record_observations(task, decide, request.seed, "golden", GOLDEN_ROWS)
     title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
     extra = {CURVE_FILE: curve.encode(), PICTURE_FILE: draw_curve(curve, title)}
-    return write_bundle(path or request.output_path, spec, trained.weights, calibration, golden, extra)
+    return write_bundle(request.output_path, spec, trained.weights, calibration, golden, extra)

@@ -52,6 +52,7 @@ class RunRequest:
         stop_preset: the preset on which ``stop_at_success`` is judged; "" for the first.
         evaluate_every: steps between two greedy evaluations.
         evaluate_episodes: episodes of each.
+        final_episodes: episodes of the evaluation that goes into the bundle, on each preset.
         settings: the algorithm's settings as JSON values, to recognise a checkpoint of another run.
         quiet: no progress on the screen.
     """
@@ -69,6 +70,7 @@ class RunRequest:
     stop_preset: str = ""
     evaluate_every: int = 500_000
     evaluate_episodes: int = 400
+    final_episodes: int = 100
     settings: Mapping[str, Any] = field(default_factory=dict)
     quiet: bool = False
 
