@@ -53,11 +53,6 @@ class Device:
         """Whether the connection leaves this machine."""
         return Transport(self.connection.transport_name)
 
-    @property
-    def is_this_machine(self) -> bool:
-        """Whether host and device share a processor, so that a baseline on the host is one on the device too."""
-        return self.transport is Transport.LOOPBACK
-
     def deploy(self, bundle: Bundle, precisions: Sequence[Precision], runtime: RuntimeName) -> None:
         """Make the device serve these artifacts; nothing is sent when the very same release is current there.
 

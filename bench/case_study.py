@@ -171,6 +171,18 @@ def machine_notes(reports: Iterable[Report]) -> list[str]:
     return notes
 
 
+def said_of(reports: Sequence[Report]) -> list[str]:
+    """The reports' own notes, each kind once, with whom it concerns; of figures in it the greatest."""
+    concerned: dict[str, list[str]] = {}
+    latest: dict[str, str] = {}
+    for report in reports:
+        for note in report.notes:
+            kind = note.partition(":")[0]
+            concerned.setdefault(kind, []).append(f"{report.policy} {report.precision or ''}".strip())
+            latest[kind] = max(latest.get(kind, ""), note)
+    return [f"{joined(concerned[kind])}: {note}." for kind, note in latest.items()]
+
+
 def _case_notes(reports: Sequence[Report], preset: str) -> tuple[str, ...]:
     device = [report for report in reports if report.policy != BLIND and report.artifact is not None]
     runs = sorted({r.latency.runs for r in device if r.latency})
@@ -187,7 +199,7 @@ def _case_notes(reports: Sequence[Report], preset: str) -> tuple[str, ...]:
         "on the same episodes, paired, 95 % interval (Newcombe's method 10).",
         f"Paper's: QuaRL's figures on a {PAPER_DEVICE}, other networks and another task, no intervals given.",
     ]
-    return (*notes, *withheld_notes(device, ("p50", "p99")))
+    return (*notes, *withheld_notes(device, ("p50", "p99")), *said_of([r for r in device if r.latency]))
 
 
 def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
@@ -231,25 +243,54 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
     return without_constant_columns(table, ("measured",)), flown
 
 
-def zoo_table(zoo: Path) -> Table:
-    """Where the committed bundles come from, out of their policy.json."""
+def zoo_table(zoo: Path, selection: Selection) -> tuple[Table, list[Report]]:
+    """Where the committed bundles come from, out of their policy.json, and how often their fp32 artifacts succeed."""
     rows: list[tuple[str, ...]] = []
+    used: list[Report] = []
     for folder in sorted((p.parent for p in zoo.glob("*/policy.json")), key=lambda p: policy_order(p.name)):
         spec = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
         said = spec["provenance"]
-        hidden = " × ".join(str(width) for width in spec["network"]["hidden"])
-        rows.append((spec["name"], hidden, *(_told(said, key) for key in ("algorithm", "steps", "seconds", "seed"))))
+        judged = [selection.best_success(spec["name"], FP32, preset) for preset in ("shipped", "hard")]
+        used += [report for report in judged if report is not None]
+        rows.append(
+            (
+                spec["name"],
+                " × ".join(str(width) for width in spec["network"]["hidden"]),
+                " from ".join(str(said[key]) for key in ("algorithm", "teacher") if key in said) or NOT_KNOWN,
+                *(_figure(said.get(key)) for key in ("steps", "cpu_s", "wall_s", "seed")),
+                *(_rate(report) for report in judged),
+            )
+        )
     if not rows:
         raise NothingStoredError(f"{zoo} holds no bundle yet.\n  next: make train POLICY=I")
-    headers = ("policy", "hidden layers", "algorithm", "environment steps", "training seconds", "seed")
-    return Table(
-        ZOO, "Where the policies come from", headers, tuple(rows), ("From each bundle's policy.json.",), left=3
+    blind = [selection.best_success(BLIND, None, preset) for preset in ("shipped", "hard")]
+    used += [report for report in blind if report is not None]
+    rows += [(), (BLIND, *[NOT_KNOWN] * 6, *(_rate(report) for report in blind))]
+    headers = (
+        "policy",
+        "hidden layers",
+        "trained by",
+        "environment steps",
+        "CPU seconds",
+        "wall seconds",
+        "seed",
+        "% success, shipped",
+        "% success, hard",
     )
+    episodes = sorted({report.success.episodes for report in used if report.success})
+    notes = [
+        "Training: from each bundle's policy.json, trained on hard only.",
+        f"Success: fp32 artifact, greedy, {_some(episodes)} fresh episodes, 95 % Wilson intervals; "
+        "blind: fly to the goal as if nothing were in between.",
+        *machine_notes([report for report in used if report.artifact is not None]),
+    ]
+    return Table(ZOO, "Where the policies come from", headers, tuple(rows), tuple(notes), left=3), used
 
 
-def _told(provenance: dict[str, object], key: str) -> str:
-    value = provenance.get(key, NOT_KNOWN)
-    return f"{value:,.0f}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+def _figure(value: object) -> str:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value:,.0f}"
+    return NOT_KNOWN
 
 
 def _rate(report: Report | None) -> str:

@@ -8,12 +8,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from bench.access import Device
-from bench.case_study import machine_notes, percentile, withheld_notes, without_constant_columns
+from bench.case_study import machine_notes, percentile, said_of, withheld_notes, without_constant_columns
 from bench.command_line import say
+from bench.machine import is_this_machine
 from bench.questions import (
     Contestant,
     Flights,
     Progress,
+    Served,
     ask_latency,
     ask_memory,
     fly_on_host,
@@ -57,21 +59,21 @@ def measure_latency(
     run, policy = new_run(), bundle.spec.name
     device.deploy(bundle, precisions, runtime)
     with ExitStack() as stack:
-        contestants: list[Contestant] = []
-        if frameworks and frameworks_apply(device, bundle):
+        served = stack.enter_context(device.serving_all(policy, precisions, runtime))
+        memory = [ask_memory(one, run) for one in served]
+        contestants: list[Contestant] = [*served]
+        if frameworks and frameworks_apply(served[0], bundle):
             from bench.baseline import framework_calls
 
             contestants += stack.enter_context(framework_calls(bundle.path, policy, device.name))
-        served = stack.enter_context(device.serving_all(policy, precisions, runtime))
-        memory = [ask_memory(one, run) for one in served]
-        latency = ask_latency([*served, *contestants], run, runs, warmup, path, progress)
+        latency = ask_latency(contestants, run, runs, warmup, path, progress)
     return [*memory, *latency]
 
 
-def frameworks_apply(device: Device, bundle: Bundle) -> bool:
+def frameworks_apply(served: Served, bundle: Bundle) -> bool:
     """Whether a framework's call on the host says anything about this device; says why when it does not."""
-    if not device.is_this_machine:
-        say(f"Keras baseline: not applicable, {device.name} is another machine and has no TensorFlow.")
+    if not is_this_machine(dict(served.device)):
+        say(f"Keras baseline: not applicable, {served.target} is another machine than this one and has no TensorFlow.")
         return False
     if not bundle.spec.is_discrete:
         say("Keras baseline: not applicable to a continuous policy.")
@@ -163,18 +165,6 @@ def ratio_cell(slow: Report | None, fast: Report) -> str:
     turns = [a / b for a, b in zip(slow.latency.block_p50_ns, fast.latency.block_p50_ns, strict=False) if a and b]
     spread = f" [{times(min(turns)).rstrip('×')}, {times(max(turns)).rstrip('×')}]" if len(turns) > 1 else ""
     return times(value) + spread
-
-
-def said_of(reports: Sequence[Report]) -> list[str]:
-    """The reports' own notes, each kind once, with whom it concerns; of figures in it the greatest."""
-    concerned: dict[str, list[str]] = {}
-    latest: dict[str, str] = {}
-    for report in reports:
-        for note in report.notes:
-            kind = note.partition(":")[0]
-            concerned.setdefault(kind, []).append(f"{report.policy} {report.precision or ''}".strip())
-            latest[kind] = max(latest.get(kind, ""), note)
-    return [f"{joined(concerned[kind])}: {note}." for kind, note in latest.items()]
 
 
 def memory_table(reports: Sequence[Report]) -> Table:

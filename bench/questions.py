@@ -250,8 +250,10 @@ def ask_success(served: Served, run: str, flights: Flights, progress: Progress =
         energy_j=means["energy_j"],
         decide_p50_ns=said["decision_ns"]["percentiles"].get("p50"),
     )
-    # Throttling changes how fast the episodes are flown, not how they end: the success stays valid.
-    return served.report(Kind.SUCCESS, run, success=success, notes=tuple(said["invalid_reasons"]))
+    # Throttling changes how fast the episodes are flown, not how they end: it is said, and the success stays valid.
+    conditions = {stage: {"throttled": said[f"throttled_{stage}"]} for stage in ("before", "after")}
+    notes = tuple(said["invalid_reasons"])
+    return served.report(Kind.SUCCESS, run, success=success, conditions=conditions, notes=notes)
 
 
 def ask_success_in_loop(

@@ -82,11 +82,13 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         makers: dict[str, Callable[[], tuple[Table, list[Report]]]] = {
             "case-study": lambda name=name: case_study.case_study(stored(name), arguments.preset),  # type: ignore[misc]
             "latency-flown": lambda name=name: case_study.latency_flown(stored(name), arguments.preset),  # type: ignore[misc]
-            "zoo": lambda: (case_study.zoo_table(ZOO), []),
+            "zoo": lambda: case_study.zoo_table(ZOO, stored("zoo", empty=True)),
         }
 
-        def stored(name: str) -> Selection:
+        def stored(name: str, empty: bool = False) -> Selection:
             path = arguments.results or store.results_for(name)
+            if empty and not path.exists():
+                return Selection(())
             return Selection.of_target(store.read_results(path), arguments.target)
 
         try:

@@ -63,14 +63,17 @@ def _signed(value: float) -> str:
 def machine(device: Mapping[str, Any]) -> str:
     """The machine that a number was measured on, in one clause."""
     model, cpu = device.get("model"), device.get("cpu_model")
-    clock = device.get("mhz_firmware") or device.get("mhz_now") or device.get("mhz_nominal")
+    real, asked = device.get("mhz_firmware") or device.get("mhz_now"), device.get("mhz_nominal")
+    clock = f"{real or asked:.0f} MHz" if real or asked else ""
+    if real and asked and abs(real - asked) > 0.05 * asked:
+        clock = f"{asked:.0f} MHz asked, {real:.0f} MHz when idle"
     memory = device.get("memory_total_bytes")
     cores = device.get("cores")
     parts = [
         " · ".join(dict.fromkeys(str(name) for name in (model, cpu) if name)) or "unknown processor",
         str(device.get("machine") or ""),
         f"{cores} core{'s' if cores != 1 else ''}" if cores else "",
-        f"{clock:.0f} MHz" if clock else "",
+        clock,
         f"governor {device['governor']}" if device.get("governor") else "",
         f"{memory / 1e9:.1f} GB" if memory else "",
         str(device.get("kernel") or ""),
@@ -88,6 +91,8 @@ def circumstances(report: Report) -> list[str]:
         said.append("virtual machine")
     if was_throttled(report):
         said.append("THROTTLED")
+    if (slow := slow_clock(report)) is not None:
+        said.append(slow)
     if not report.valid:
         said.append("NOT VALID: " + "; ".join(report.invalid_reasons))
     return said
@@ -97,6 +102,16 @@ def was_throttled(report: Report) -> bool:
     """Whether the firmware slowed the device down before, after or while it was measured."""
     stages = [report.device, *(stage for stage in (report.conditions or {}).values() if stage)]
     return any((stage.get("throttled") or {}).get("now") for stage in stages)
+
+
+def slow_clock(report: Report) -> str | None:
+    """``"CLOCK 657 of 1200 MHz"`` where the real clock was at least a tenth below the one asked for at the end."""
+    asked = report.device.get("mhz_nominal")
+    after = (report.conditions or {}).get("after") or {}
+    real = after.get("mhz_firmware")
+    if not asked or not real or real >= 0.9 * asked:
+        return None
+    return f"CLOCK {real:.0f} of {asked:.0f} MHz"
 
 
 def joined(words: Iterable[str]) -> str:

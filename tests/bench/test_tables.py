@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,7 @@ def test_a_percentile_without_enough_runs_is_a_dash_with_its_reason(latency_repo
         assert "p99 needs 662 runs, there are 100" in everything(table)
 
 
+SLOW = {"before": None, "after": {"mhz_firmware": 657.0}}
 THROTTLED = {"before": {"throttled": {"raw": 4, "now": ["throttled"], "occurred": []}}, "after": None}
 
 
@@ -137,6 +139,7 @@ THROTTLED = {"before": {"throttled": {"raw": 4, "now": ["throttled"], "occurred"
         ({"device_says": {"emulated": True}}, "EMULATED"),
         ({"device_says": {"virtualised": True}}, "virtual machine"),
         ({"conditions": THROTTLED}, "THROTTLED"),
+        ({"conditions": SLOW}, "CLOCK 657 of 1200 MHz"),
         ({"valid": False, "invalid_reasons": ("the clock changed",)}, "NOT VALID: the clock changed"),
     ],
 )
@@ -189,7 +192,25 @@ def test_nothing_stored_says_what_to_type(latency_report: Make) -> None:
     with pytest.raises(NothingStoredError, match=r"python bench/latency_flown\.py"):
         latency_flown(Selection.of_target([latency_report()]))
     with pytest.raises(NothingStoredError, match="make train"):
-        zoo_table(Path("no-such-folder"))
+        zoo_table(Path("no-such-folder"), Selection(()))
+
+
+def test_the_zoo_says_where_a_policy_comes_from_and_how_good_it_is(tmp_path: Path, success_report: Make) -> None:
+    provenance = {"algorithm": "distill", "teacher": "II", "steps": 3_006_464, "cpu_s": 193.4, "seed": 0}
+    spec = {"name": "III", "network": {"hidden": [4096, 512, 1024]}, "provenance": provenance}
+    (tmp_path / "III").mkdir()
+    (tmp_path / "III" / "policy.json").write_text(json.dumps(spec))
+    hard = success_report("III", "fp32", 0.89)
+    shipped = success_report("III", "fp32", 0.995, preset="shipped")
+    blind = success_report("blind", None, 0.35, artifact=None, runtime="none", where=Where.HOST)
+    table, used = zoo_table(tmp_path, Selection.of_target([hard, shipped, blind]))
+    row = cells(table, "III", "4096 × 512 × 1024")
+    assert row["trained by"] == "distill from II"
+    assert (row["environment steps"], row["CPU seconds"], row["wall seconds"]) == ("3,006,464", "193", "–")
+    assert hard.success is not None and shipped.success is not None
+    assert row["% success, hard"].startswith(f"{100 * hard.success.rate:.1f} [")
+    assert row["% success, shipped"].startswith(f"{100 * shipped.success.rate:.1f} [")
+    assert {r.id for r in used} == {hard.id, shipped.id, blind.id}
 
 
 def test_the_device_measured_last_is_shown_and_no_other(latency_report: Make) -> None:

@@ -1,0 +1,31 @@
+"""Which machine a number belongs to."""
+
+from __future__ import annotations
+
+from bench.machine import IDENTITY, describe_machine, is_this_machine
+from bench.words import machine
+from device.agent.fingerprint import fingerprint
+
+
+def test_this_machine_knows_itself_and_no_other() -> None:
+    said = fingerprint()
+    assert is_this_machine(said)
+    for key in IDENTITY:
+        assert not is_this_machine({**said, key: "another"})
+
+
+def test_the_sentence_names_what_is_known() -> None:
+    here = describe_machine()
+    assert here.cores >= 1
+    assert str(here.machine) in here.sentence()
+    assert ("virtual machine" in here.sentence()) == bool(here.virtual)
+
+
+def test_a_clock_that_is_not_the_one_asked_for_is_told_apart() -> None:
+    pi = {"model": "Raspberry Pi 3 Model B", "cpu_model": "Cortex-A53", "machine": "aarch64", "cores": 4}
+    pi |= {"mhz_nominal": 1200.0, "mhz_now": 600.0, "memory_total_bytes": 1_000_000_000}
+    assert machine(pi) == (
+        "Raspberry Pi 3 Model B · Cortex-A53, aarch64, 4 cores, 1200 MHz asked, 600 MHz when idle, 1.0 GB"
+    )
+    assert "1200 MHz, " in machine({**pi, "mhz_now": 1200.0})
+    assert machine({}) == "unknown processor"
