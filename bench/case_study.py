@@ -10,7 +10,16 @@ from bench.interval import PairedDifference
 from bench.paper import PAPER, PAPER_DEVICE
 from bench.rendering import Table
 from bench.report import BLIND, Report
-from bench.selection import FP32, Selection, command_latency, paired, policy_order, precision_order, speed_up
+from bench.selection import (
+    FP32,
+    Selection,
+    command_latency,
+    flew_measured_latency,
+    paired,
+    policy_order,
+    precision_order,
+    speed_up,
+)
 from bench.words import (
     NOT_KNOWN,
     circumstances,
@@ -219,25 +228,28 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
         if report.success is not None
         and report.success.preset == preset
         and runs.get((report.policy, report.precision)) == report.run
-        and command_latency(report) is not None
+        and (command_latency(report) is not None or flew_measured_latency(report))
     ]
     latencies = sorted({command_latency(report) or 0.0 for report in flown})
+    columns = [*latencies, *([None] if any(map(flew_measured_latency, flown)) else [])]  # None: as measured
     rows: list[tuple[str, ...]] = []
     for policy, precision in sorted(runs, key=lambda key: (policy_order(key[0]), precision_order(key[1]))):
         mine = {command_latency(r): r for r in flown if (r.policy, r.precision) == (policy, precision)}
         said = joined(word for report in mine.values() for word in circumstances(report))
-        losses = [paired(mine.get(value), mine.get(0.0)) if value else None for value in latencies]
+        losses = [paired(mine.get(value), mine.get(0.0)) if value != 0.0 else None for value in columns]
         label = (policy, precision or NOT_KNOWN)
-        rows.append((*label, "% success", *(_rate(mine.get(value)) for value in latencies), said))
+        rows.append((*label, "% success", *(_rate(mine.get(value)) for value in columns), said))
         cells = [points(loss.difference, loss.low, loss.high) if loss else NOT_KNOWN for loss in losses]
         rows += [(*label, "points to 0 ms", *cells, said), ()]
-    headers = ("policy", "precision", "late by", *(f"{1000 * value:g} ms" for value in latencies), "measured")
+    late_by = ["as measured" if value is None else f"{1000 * value:g} ms" for value in columns]
+    headers = ("policy", "precision", "late by", *late_by, "measured")
     episodes = sorted({report.success.episodes for report in flown if report.success})
     notes = (
         *machine_notes([report for report in flown if report.artifact is not None]),
         f"Preset {preset}, {_some(episodes)} episodes, flown on the device; 95 % intervals: Wilson, and for the "
         "difference to no latency, paired on the same episodes, Newcombe's method 10. A decision is due every 250 ms; "
-        "the policies were trained without latency.",
+        "the policies were trained without latency."
+        + (" As measured: each latency drawn from the device's own measured decisions." if None in columns else ""),
     )
     table = Table(LATENCY_FLOWN, f"Latency flown, {preset}", headers, tuple(rows), notes, left=3)
     return without_constant_columns(table, ("measured",)), flown

@@ -4,13 +4,14 @@
     python bench/latency_flown.py --policy I --latency-ms 0,20,40 --episodes 1000
 
 While a command is on its way the old one is held. Simulator and policy both run on the device; all latencies fly the
-same episodes, so that the differences are paired.
+same episodes, so that the differences are paired. --measured adds a flight with the latency that the device itself has.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":  # by whatever Python this was started: go on with the project's
     try:
@@ -21,6 +22,11 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
 
 from bench import command_line
 
+if TYPE_CHECKING:
+    from bench.questions import Served
+
+MEASURED_RUNS = 2000
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fly, store, print."""
@@ -29,6 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--precision", type=command_line.read_precisions, default="int8", help="default: int8")
     parser.add_argument(
         "--latency-ms", type=_latencies, default=_latencies("0,50,100,200,400"), help="default: 0,50,100,200,400"
+    )
+    parser.add_argument(
+        "--measured",
+        action="store_true",
+        help="fly with the device's own decision latency, too: measured first, drawn anew for each decision",
     )
     parser.add_argument("--episodes", type=command_line.positive, default=3000, help="default: %(default)s")
     parser.add_argument("--seed", type=command_line.not_negative, default=7, help="default: %(default)s")
@@ -62,10 +73,11 @@ def _run(arguments: argparse.Namespace) -> int:
             device.deploy(bundle, arguments.precision, runtime)
             for precision in arguments.precision:
                 with device.serving(bundle.spec.name, precision, runtime) as served:
-                    for latency_s in arguments.latency_ms:
-                        settings = {"latency": latency_s} if latency_s else {}
-                        flights = Flights(arguments.preset, arguments.episodes, arguments.seed, settings)
-                        with command_line.progress_bar(f"{served.name}, {1000 * latency_s:g} ms late") as progress:
+                    for late in [*arguments.latency_ms, *([_measured(served, run)] if arguments.measured else [])]:
+                        flights = Flights(
+                            arguments.preset, arguments.episodes, arguments.seed, {"latency": late} if late else {}
+                        )
+                        with command_line.progress_bar(f"flying {served.name}, late by {_words(late)}") as progress:
                             reports.append(ask_success(served, run, flights, progress))
                         store.add(reports[-1:], arguments.results or store.DEFAULT_STORE)
     if arguments.json:
@@ -74,6 +86,19 @@ def _run(arguments: argparse.Namespace) -> int:
         table, _ = case_study.latency_flown(Selection(tuple(reports)), arguments.preset)
         rendering.print_table(table, command_line.console())
     return command_line.EXIT_OK
+
+
+def _measured(served: Served, run: str) -> dict[str, Any]:
+    """The device's own latency, from a request's line to the reply's line, as the simulator reads a distribution."""
+    from bench.questions import ask_latency
+
+    (report,) = ask_latency([served], run, MEASURED_RUNS, MEASURED_RUNS // 10, "decide")
+    assert report.latency is not None
+    return {"kind": "empirical", "values_s": [value / 1e9 for value in report.latency.samples_ns]}
+
+
+def _words(late: float | dict[str, Any]) -> str:
+    return f"{1000 * late:g} ms" if isinstance(late, float) else "what was measured"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.interval import PairedDifference, paired_difference
@@ -121,6 +121,13 @@ def command_latency(report: Report) -> float | None:
     if settings or not isinstance(latency, (int, float, type(None))):
         return None
     return float(latency or 0.0)
+
+
+def flew_measured_latency(report: Report) -> bool:
+    """Whether the episodes were flown with latencies drawn from those measured on a device, all else as preset."""
+    assert report.success is not None
+    latency = report.success.settings.get("latency")
+    return len(report.success.settings) == 1 and isinstance(latency, Mapping) and latency.get("kind") == "empirical"
 
 
 def speed_up(slow: Report | None, fast: Report | None) -> float | None:

@@ -186,6 +186,18 @@ def test_latency_flown_is_paired_with_no_latency(success_report: Make) -> None:
     assert "500 episodes" in everything(table)
 
 
+def test_a_measured_latency_flown_has_its_own_column(success_report: Make) -> None:
+    drawn = {"latency": {"kind": "empirical", "values_s": [0.001, 0.002]}}
+    flown = [success_report("I", "int8", 0.9), success_report("I", "int8", 0.8, settings={"latency": 0.1})]
+    flown.append(success_report("I", "int8", 0.85, settings=drawn))
+    flown.append(success_report("I", "int8", 0.1, settings={"wind_m_s": 3.0}))  # another question
+    table, used = latency_flown(Selection.of_target(flown))
+    assert table.headers[3:6] == ("0 ms", "100 ms", "as measured")
+    loss = dict(zip(table.headers, table.rows[1], strict=True))
+    assert loss["as measured"].startswith("−") and loss["0 ms"] == "–"
+    assert {r.id for r in used} == {r.id for r in flown[:3]}
+
+
 def test_nothing_stored_says_what_to_type(latency_report: Make) -> None:
     with pytest.raises(NothingStoredError, match=r"python bench/demo\.py"):
         case_study(Selection.of_target([]))
