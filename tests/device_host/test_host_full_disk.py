@@ -1,0 +1,159 @@
+"""A device whose disk is too small: a small tmpfs in a mount namespace of its own, gone with the server."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from device.host.agent_session import AgentSession
+from device.host.connection import Connection
+from device.host.deploy import RESERVE, Step, deploy, install
+from device.host.errors import DeviceFullError
+from device.host.local_device import running_local_device
+from device.host.probe import probe
+from device.host.releases import list_releases
+from device.host.testing import TestDevice, as_test_device, stand_in_payload
+from device.host.wheels import Wheel, WheelSet, load_pins
+from policy.bundle import Bundle
+from policy.spec import Precision, RuntimeName
+
+pytestmark = pytest.mark.integration
+MEGABYTE = 1_000_000
+
+
+@contextlib.contextmanager
+def small_device(root: Path, megabytes: int) -> Iterator[TestDevice]:
+    """A device whose home is a tmpfs of that size. It cannot be looked into from outside, only over SSH."""
+    (root / "home").mkdir(parents=True)
+    mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "{root}/home" && exec "$@"'
+    # Root needs no user namespace; everybody else becomes root of one.
+    namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
+    tried = subprocess.run(["unshare", *namespaces, "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        pytest.fail(f"A small file system needs root or user namespaces: {tried.stderr}")
+    prefix = ("unshare", *namespaces, "sh", "-c", mount, "sh")
+    with running_local_device(root, command_prefix=prefix) as local:
+        yield as_test_device(local)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[TestDevice]:
+    with small_device(tmp_path / "small", 40) as device:
+        yield device
+
+
+@pytest.fixture
+def connected(small: TestDevice) -> Iterator[tuple[Connection, WheelSet]]:
+    """A connection to the small device, on which an old release serves."""
+    with small.connect() as connection:
+        bare = WheelSet(probe(connection).python, ())
+        install(connection, stand_in_payload("S", "old"), bare)
+        yield connection, bare
+
+
+def assert_old_serves_and_nothing_is_left(connection: Connection) -> None:
+    found = list_releases(connection).policies["S"]
+    assert [release.name for release in found.releases] == [found.current]
+    assert connection.run("ls -A quarl/policies/S/incoming").stdout == ""
+    assert connection.run("find quarl/envs -name '*.part' 2>/dev/null || true").stdout == ""
+    with AgentSession(connection, "S") as agent:
+        assert agent.request("hello")["text"] == "old"
+
+
+def test_too_little_room_is_found_before_anything_is_sent(connected: tuple[Connection, WheelSet]) -> None:
+    connection, bare = connected
+    steps: list[Step] = []
+    with pytest.raises(DeviceFullError, match=r"5\d\.\d MB are needed, nothing was written.*still serves") as caught:
+        install(connection, stand_in_payload("S", "new", ballast=bytes(45 * MEGABYTE)), bare, progress=steps.append)
+    assert "df -h" in caught.value.next_step
+    assert not [step for step in steps if step.unit == "B"]
+    assert_old_serves_and_nothing_is_left(connection)
+
+
+def fill(device: TestDevice) -> None:
+    """Somebody else takes the rest of the disk meanwhile."""
+    with device.connect() as other:
+        other.run("cat /dev/zero > filler 2>/dev/null", check=False)
+
+
+def test_the_disk_fills_while_files_are_sent(small: TestDevice, connected: tuple[Connection, WheelSet]) -> None:
+    connection, bare = connected
+    filled: list[bool] = []
+
+    def progress(step: Step) -> None:
+        if step.unit == "B" and not filled:
+            filled.append(True)
+            fill(small)
+
+    payload = stand_in_payload("S", "new", ballast=os.urandom(10 * MEGABYTE))
+    with pytest.raises(DeviceFullError, match=r"became full while .* was sent.*still serves"):
+        install(connection, payload, bare, progress=progress)
+    assert filled
+    assert_old_serves_and_nothing_is_left(connection)
+    connection.run("rm filler")
+    assert install(connection, payload, bare).release.startswith("0002-")
+
+
+def test_the_disk_fills_while_a_wheel_is_unpacked(
+    small: TestDevice, connected: tuple[Connection, WheelSet], tmp_path: Path
+) -> None:
+    """A wheel that is small on the way and large on the disk, so that the writing fails on the device's side."""
+    connection, bare = connected
+    wheel, cache = zeros_wheel(tmp_path, 8 * MEGABYTE)
+    filled: list[bool] = []
+
+    def progress(step: Step) -> None:
+        if step.name.startswith("send numpy") and not filled:
+            filled.append(True)
+            fill(small)
+            with small.connect() as other:  # room for the packed wheel, not for the unpacked one
+                other.run("truncate -s -1000000 filler")
+
+    with pytest.raises(DeviceFullError, match=r"No space left on device.*still serves"):
+        install(
+            connection,
+            stand_in_payload("S", "new"),
+            dataclasses.replace(bare, wheels=(wheel,)),
+            progress=progress,
+            wheel_cache=cache,
+        )
+    assert filled
+    assert_old_serves_and_nothing_is_left(connection)
+    assert list_releases(connection).environments == ()
+
+
+def zeros_wheel(tmp_path: Path, size: int) -> tuple[Wheel, Path]:
+    """A stand-in wheel of that size unpacked, in a cache of its own."""
+    pin = load_pins()[0]
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    with zipfile.ZipFile(cache / pin.file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("numpy/zeros.bin", bytes(size))
+    return dataclasses.replace(pin, sha256=hashlib.sha256((cache / pin.file).read_bytes()).hexdigest()), cache
+
+
+def test_the_reserve_is_left_free(connected: tuple[Connection, WheelSet]) -> None:
+    """A release that would just fit, but would leave less than the reserve, is refused."""
+    connection, bare = connected
+    free = list_releases(connection).free_bytes
+    with pytest.raises(DeviceFullError):
+        install(connection, stand_in_payload("S", "new", ballast=bytes(free - RESERVE // 2)), bare)
+    assert_old_serves_and_nothing_is_left(connection)
+
+
+def test_the_real_agent_goes_on_when_a_second_runtime_does_not_fit(tmp_path: Path, bundle: Bundle) -> None:
+    with small_device(tmp_path / "small", 190) as device, device.connect() as connection:
+        old = deploy(connection, bundle, [Precision.INT8])
+        with pytest.raises(DeviceFullError, match=f"nothing was written.*Release {old.release} still serves"):
+            deploy(connection, bundle, [Precision.INT8], [RuntimeName.ONNXRUNTIME])
+        with AgentSession(connection, "tiny") as agent:
+            assert agent.request("load", precision="int8")["golden"]["vectors"] == 32
+        assert len(list_releases(connection).environments) == 2

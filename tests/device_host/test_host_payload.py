@@ -1,0 +1,143 @@
+"""What is sent, and what never is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from device.host.payload import build_payload, code_files, starter
+from device.host.places import project_root
+from device.host.probe import PythonFacts
+from device.host.wheels import WheelSet, load_pins
+from policy.bundle import Bundle
+from policy.errors import BundleError
+from policy.spec import Precision, RuntimeName
+
+INT8, FP32 = Precision.INT8, Precision.FP32
+LITERT, ONNX = RuntimeName.LITERT, RuntimeName.ONNXRUNTIME
+WHEELS = WheelSet(PythonFacts("/usr/bin/python3", (3, 11, 2), 64), load_pins()[:2])
+
+
+def names(bundle: Bundle, *arguments: object) -> set[str]:
+    return {file.path for file in build_payload(bundle, *arguments, WHEELS).files}  # type: ignore[arg-type]
+
+
+def test_the_devices_part_of_a_bundle(bundle: Bundle) -> None:
+    found = names(bundle, [INT8], [LITERT])
+    assert {path for path in found if path.startswith("bundle/")} == {
+        "bundle/policy.json",
+        "bundle/manifest.json",
+        "bundle/golden.npz",
+        "bundle/int8.tflite",
+        "bundle/int8.golden.npz",
+    }
+    assert "run-agent" in found
+    both = names(bundle, [INT8, FP32], [LITERT, ONNX])
+    assert {"bundle/fp32.onnx", "bundle/fp32.tflite", "bundle/int8.onnx", "bundle/fp32.golden.npz"} <= both
+    assert not {path for path in both if "weights" in path or "calibration" in path}
+
+
+def test_the_code_is_the_agents_and_no_more(bundle: Bundle) -> None:
+    found = {path for path in names(bundle, [INT8], [LITERT]) if path.startswith("lib/")}
+    assert {"lib/policy/bundle.py", "lib/device/__init__.py", "lib/device/agent/__main__.py"} <= found
+    assert {
+        "lib/airlearning_envs/__init__.py",
+        "lib/airlearning_envs/core.py",
+        "lib/airlearning_envs/flights.py",
+    } <= found
+    assert all(path.split("/")[1] in ("policy", "device", "airlearning_envs") for path in found)
+    assert not {path for path in found if "gym_env" in path or "vector_env" in path or "device/host" in path}
+    for file in code_files(project_root()):
+        assert b"import gymnasium" not in file.data
+
+
+def test_the_code_runs_alone(bundle: Bundle, tmp_path: Path) -> None:
+    """Nothing but the sent files, numpy and one runtime on the path: every module of the agent can be imported."""
+    payload = build_payload(bundle, [INT8], [LITERT], WHEELS)
+    for file in payload.files:
+        (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file.path).write_bytes(file.data)
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    installed = Path(next(path for path in sys.path if path.endswith("site-packages")))
+    for name in ("numpy", "numpy.libs", "ai_edge_litert"):
+        (packages / name).symlink_to(installed / name)
+    requests = [{"op": "hello"}, {"op": "load", "precision": "int8"}, {"op": "episodes", "episodes": 2, "batch": 2}]
+    done = subprocess.run(
+        [sys.executable, "-sS", "-m", "device.agent", "--bundle", "bundle"],
+        input="".join(json.dumps(request) + "\n" for request in requests),
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{tmp_path}/lib:{packages}", "PATH": os.environ["PATH"], "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    replies = [json.loads(line) for line in done.stdout.splitlines()]
+    replies = [reply for reply in replies if "progress" not in reply]
+    assert [reply["ok"] for reply in replies] == [True, True, True], (replies, done.stderr)
+    assert replies[0]["bundle"]["policy"] == "tiny"
+
+
+def test_the_digest_is_of_the_content(bundle: Bundle) -> None:
+    once, again = (build_payload(bundle, [INT8], [LITERT], WHEELS) for _ in range(2))
+    assert once.digest == again.digest
+    assert once.digest != build_payload(bundle, [INT8, FP32], [LITERT], WHEELS).digest
+    other_wheels = WheelSet(WHEELS.python, load_pins()[:1])
+    assert once.digest != build_payload(bundle, [INT8], [LITERT], other_wheels).digest
+
+
+def test_every_precision_is_checked_in_every_runtime(bundle: Bundle) -> None:
+    payload = build_payload(bundle, [INT8, FP32], [LITERT, ONNX], WHEELS)
+    assert [(run.precision, run.runtime) for run in payload.checks] == [
+        (INT8, LITERT),
+        (FP32, LITERT),
+        (INT8, ONNX),
+        (FP32, ONNX),
+    ]
+
+
+def copy_of(bundle: Bundle, path: Path) -> Bundle:
+    shutil.copytree(bundle.path, path)
+    return Bundle.load(path)
+
+
+def test_a_tampered_artifact_is_not_sent(bundle: Bundle, tmp_path: Path) -> None:
+    """Tampered with after the bundle was loaded: what is read for sending is verified again."""
+    copy = copy_of(bundle, tmp_path / "copy")
+    file = copy.path / "int8.tflite"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(BundleError, match=r"int8\.tflite was tampered with.*nothing was sent"):
+        build_payload(copy, [INT8], [LITERT], WHEELS)
+    file.unlink()
+    with pytest.raises(BundleError, match=r"int8\.tflite is missing"):
+        build_payload(copy, [INT8], [LITERT], WHEELS)
+
+
+def test_what_was_never_checked_in_a_runtime_is_not_sent_for_it(bundle: Bundle, tmp_path: Path) -> None:
+    copy = copy_of(bundle, tmp_path / "copy")
+    manifest = json.loads((copy.path / "manifest.json").read_text())
+    for entry in manifest["artifacts"]:
+        entry["runtimes"].pop("litert", None)
+    (copy.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=r"int8\.tflite was not checked in litert; the manifest names tflite-runtime"):
+        build_payload(Bundle.load(copy.path), [INT8], [LITERT], WHEELS)
+
+
+def test_a_precision_that_was_not_converted_says_how(bundle: Bundle) -> None:
+    with pytest.raises(BundleError, match="make convert BITS=16 POLICY=tiny"):
+        build_payload(bundle, [Precision.FP16], [LITERT], WHEELS)
+
+
+def test_the_starter_is_a_valid_script_and_quotes() -> None:
+    text = starter("/opt/my python/bin/python3", ("numpy-1",), isolated=True)
+    assert subprocess.run(["sh", "-n"], input=text, text=True).returncode == 0
+    assert "'/opt/my python/bin/python3' -sS -m device.agent" in text
+    assert "-s -m device.agent" in starter("python3", (), isolated=False)
