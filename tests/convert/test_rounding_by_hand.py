@@ -8,7 +8,13 @@ import pytest
 from convert import tflite_graph
 from convert.executor import RuntimeProcess
 from convert.rounding import fixed_point_multipliers, fixed_point_requantize, forward_fixed_point
-from policy.integer import IntegerLayer, forward_integer, quantize_network
+from policy.integer import (
+    IntegerLayer,
+    agreeing_scales,
+    forward_integer,
+    quantize_network,
+    requantization_multipliers,
+)
 from policy.quantization import Affine
 from policy.spec import PolicySpec, RuntimeName
 
@@ -58,3 +64,38 @@ def test_tflite_runtime_is_emulated_to_the_bit(
     np.testing.assert_array_equal(execution.outputs, forward_fixed_point(spec, network, observations))
     # and that is not the same as the other arithmetic: the test above could fail
     assert (execution.outputs != forward_integer(spec, network, observations)).any()
+
+
+def float_multiplied(accumulator: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
+    return np.rint(accumulator.astype(np.float32) * multiplier)
+
+
+def fixed_multiplied(accumulator: np.ndarray, one: IntegerLayer, input_map: Affine) -> np.ndarray:
+    return fixed_point_requantize(accumulator.astype(np.int64), *fixed_point_multipliers(one, input_map))
+
+
+def test_agreeing_scales_by_hand() -> None:
+    # m = 0.1 · s: 1 / m = 990.1, 1.3, 207; to the even integers 990 (by 0.01 %) and 206 or 208 (by 0.48 %)
+    # 1.3 would have to move to 2; 1 / m = 1024.3 to 1024, whose fraction is ½: both keep their scale
+    scales = np.array([1 / 99.01, 1 / 0.13, 1 / 20.7, 1 / 102.43], np.float32)
+    agreed = agreeing_scales(scales, 0.1, 1.0)
+    np.testing.assert_allclose(0.1 * agreed[[0, 2]], [1 / 990, 1 / 208], rtol=2.0**-20)
+    assert (0.1 * agreed[[0, 2]].astype(np.float64) > [1 / 990, 1 / 208]).all()
+    assert agreed[[1, 3]].tolist() == scales[[1, 3]].tolist()
+
+
+@pytest.mark.parametrize("inverse", [171.3, 390.0, 777.7, 1799.9])
+def test_on_agreeing_scales_both_ways_of_rounding_are_one(inverse: float) -> None:
+    """Every accumulator from zero to the level 127, in both arithmetics."""
+    input_map = Affine(float(np.float32(0.031)), -128)
+    output_scale = float(np.float32(0.057))
+    scales = np.array([output_scale / input_map.scale / inverse], np.float32)
+    accumulators = np.arange(int(127 * inverse))[:, None]
+
+    def differing(kernel_scales: np.ndarray) -> int:
+        one = layer(kernel_scales.tolist(), output_scale)
+        multiplier = requantization_multipliers(one, input_map)
+        return int(np.sum(float_multiplied(accumulators, multiplier) != fixed_multiplied(accumulators, one, input_map)))
+
+    assert differing(scales) > 50, "the plain scales do not differ: nothing is shown"
+    assert differing(agreeing_scales(scales, input_map.scale, output_scale)) == 0

@@ -133,11 +133,12 @@ def test_quantize_network_by_hand() -> None:
     assert network.input.zero_point == 0
     assert network.input.scale == pytest.approx(4.0 / 127)
     first, head = network.layers
-    # columns of dense_0: max |W| = 2.5 and 1
-    np.testing.assert_allclose(first.kernel_scales, [2.5 / 127, 1.0 / 127], rtol=1e-6)
-    assert first.kernel.tolist() == [[76, -64], [-127, 127]]  # 76.2;  −63.5: a tie, to even −64
-    # b / (s_in · s_c): 1.25 · 127² / (4 · 2.5) = 2016.125;  −1.1875 · 127² / 4 = −4788.3
-    assert first.bias.tolist() == [2016, -4788]
+    # columns of dense_0: max |W| = 2.5 and 1, scales 2.5 / 127 and 1 / 127
+    # s_out / (s_in · s_c): 109.11, which is too far from 110;  272.77, which moves to 272: 1 / 127 becomes 0.0078963
+    np.testing.assert_allclose(first.kernel_scales, [2.5 / 127, 17.25 / 255 / (4 / 127) / 272], rtol=2e-6)
+    assert first.kernel.tolist() == [[76, -63], [-127, 127]]  # 76.2, −127;  −63.32, 126.64
+    # b / (s_in · s_c): 1.25 · 127² / (4 · 2.5) = 2016.125;  −1.1875 / (0.0314961 · 0.0078963) = −4774.8
+    assert first.bias.tolist() == [2016, -4775]
     assert (first.output.zero_point, first.relu) == (-128, True)
     assert first.output.scale == pytest.approx(17.25 / 255)
     # winners 1.25 and 17.5: the range begins a quarter of their distance below, 1.25 − 4.0625 = −2.8125: all of it
