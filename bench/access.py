@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from policy.bundle import Bundle
 
 
+LOCK_WAIT_S = 60.0
+"""Another command may be deploying to the same device; it is waited for this long."""
+
+
 def bundle_with(policy: str, precisions: Sequence[Precision], runtime: RuntimeName) -> Bundle:
     """The policy's bundle with these artifacts in it; those that are missing are made and verified first.
 
@@ -78,7 +82,7 @@ class Device:
         if not set(precisions) <= set(kept):  # the other runtime's artifacts were not made here
             kept, kept_runtimes = [p for p in Precision if p in precisions], [runtime]
         with progress_bars() as tell:
-            deploy(self.connection, bundle, kept, kept_runtimes, progress=tell)
+            deploy(self.connection, bundle, kept, kept_runtimes, wait_s=LOCK_WAIT_S, progress=tell)
         self._deployed.add(key)
 
     @contextmanager

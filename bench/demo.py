@@ -87,6 +87,7 @@ def _measure(
     from bench.questions import ask_success
 
     name, precisions = bundle.spec.name, measuring.with_fp32(arguments.precision)
+    device.deploy(bundle, precisions, runtime)
     with command_line.progress_bar(f"Policy {name}: timing fp32, int8, Keras") as progress:
         reports = measuring.measure_latency(
             device, bundle, precisions, runtime, arguments.runs, 200, "runtime", not arguments.no_baseline, progress

@@ -51,6 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
     reports = []
     with access.connected(arguments.target, arguments.threads) as device:
         for bundle in bundles:
+            device.deploy(bundle, precisions, runtime)
             with command_line.progress_bar(f"timing {bundle.spec.name}") as progress:
                 made = measuring.measure_latency(
                     device,

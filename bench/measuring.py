@@ -51,13 +51,12 @@ def measure_latency(
     frameworks: bool,
     progress: Progress = lambda done, total: None,
 ) -> list[Report]:
-    """Memory and latency of a policy's artifacts, side by side, and of Keras where host and device are one machine.
+    """Memory and latency of a policy's deployed artifacts in turns, and of Keras where the device is this machine.
 
     Returns:
         Reports of one run: memory and latency of each precision, then the frameworks' latencies.
     """
     run, policy = new_run(), bundle.spec.name
-    device.deploy(bundle, precisions, runtime)
     with ExitStack() as stack:
         served = stack.enter_context(device.serving_all(policy, precisions, runtime))
         memory = [ask_memory(one, run) for one in served]

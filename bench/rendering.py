@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.words import NOT_KNOWN
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -57,6 +59,8 @@ def print_table(table: Table, console: Console) -> None:
         for index in columns:
             grid.add_column(headers[index], justify="left" if index < table.left else "right", no_wrap=True)
         for row in table.rows:
+            if row and all(row[index] == NOT_KNOWN for index in columns[table.left :]):
+                continue  # in this part the row says nothing
             if row:
                 grid.add_row(*(row[index].replace("[", "\\[") for index in columns))
             else:
