@@ -64,7 +64,8 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
                 fp32_success = success
             partner = selection.fp32_partner(latency) if latency else None
             keras = selection.baseline(latency.run, policy, "keras") if latency else None
-            used += [*found, *(report for report in (partner, keras) if report)]
+            compiled = selection.baseline(latency.run, policy, "tf.function") if latency else None  # for the picture
+            used += [*found, *(report for report in (partner, keras, compiled) if report)]
             change = paired(success, fp32_success) if precision != FP32 else None
             rows.append(_case_row(policy, precision, latency, partner, keras, memory, success, change))
         rows.append(())

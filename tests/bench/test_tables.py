@@ -97,6 +97,20 @@ def test_the_case_study_joins_what_was_measured(study: list[Report]) -> None:
     assert "Raspberry Pi 3 Model B · Cortex-A53" in everything(table)
 
 
+def test_a_table_is_made_again_from_what_it_stands_on(
+    study: list[Report], latency_report: Make, success_report: Make
+) -> None:
+    old = latency_report("III", "int8", 99_000, time="2020-01-01T00:00:00.000+00:00")
+    study.append(latency_report("III", "fp32", 348_000, runtime="tf.function", artifact=None, path="call"))
+    table, used = case_study(Selection.of_target([old, *study]))
+    assert old.id not in {r.id for r in used}
+    assert {r.runtime for r in used} >= {"keras", "tf.function"}  # the picture draws both
+    assert case_study(Selection.of_target(used)) == (table, used)
+    flown = [success_report("I", "int8", 0.9 - late, settings={"latency": late}) for late in (0.0, 0.2)]
+    late, stands_on = latency_flown(Selection.of_target([success_report("I", "int8", 0.9, run=OTHER_RUN), *flown]))
+    assert latency_flown(Selection.of_target(stands_on)) == (late, stands_on)
+
+
 def test_a_ratio_is_never_formed_across_runs(study: list[Report], latency_report: Make) -> None:
     later = latency_report("III", "int8", 20_000, run=OTHER_RUN, time="2999-01-01T00:00:00.000+00:00")
     int8 = cells(case_study(Selection.of_target([*study, later]))[0], "III", "int8")
