@@ -31,8 +31,8 @@ from policy.spec import ContinuousHead, PolicySpec, RuntimeName
 
 # Half the distance between 1 and the next float32.
 UNIT_ROUNDOFF = float(np.finfo(np.float32).eps) / 2
-# Standard deviations that a sum of independent rounding errors is granted, in numpy and in the runtime together.
-DEVIATIONS = 8.0
+# Standard deviations that independent rounding errors are granted, those of numpy and of the runtime together.
+DEVIATIONS = 4.0
 # A tanh of another library differs by a few units in the last place (XNNPACK states 5), and two roundings follow.
 HEAD_ROUNDINGS = 8
 # An integer runtime may be this many steps from its own arithmetic.
@@ -89,7 +89,7 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
 
     A sum of n products has an error of standard deviation at most √n · u · Σ|x w| (u: unit roundoff; independent
     roundings: Higham & Mary, "A new approach to probabilistic rounding error analysis", 2019). Layer by layer:
-    var' = var @ W² + (√n · u · (|x| @ |W| + |b|))². The result is eight standard deviations of the worst output.
+    var' = var @ W² + (√n · u · (|x| @ |W| + |b|))². The result is four standard deviations of the worst output.
     """
     x = normalise(spec.normaliser, as_batch(spec, observations)).astype(np.float64)
     variance = np.zeros_like(x)
