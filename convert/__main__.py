@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
         help="32 (fp32), 16 (fp16), 8 (int8), 7 … 2 (n-bit weights in an int8 container), or several: 32,16,8",
     )
     made.add_argument("--format", default="all", choices=["tflite", "onnx", "all"], help="default: all")
+    made.add_argument("--missing", action="store_true", help="make only what the bundle does not have yet")
     made.add_argument("--calibration", action="store_true", help="also print the table of activation ranges")
     made.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
     return made
@@ -57,12 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in arguments.precisions.split(",")))
         formats = [f for f in ArtifactFormat if arguments.format in (f.value, "all")]
         bundles = [working_bundle(name) for name in _names(arguments.policy)]
-        done = _convert(bundles, precisions, formats)
+        if arguments.missing:
+            bundles, precisions = _missing(bundles, precisions, formats)
+        done = _convert(bundles, precisions, formats) if bundles and precisions else []
     except PolicyError as error:
         print(f"convert: {error}", file=sys.stderr)
         return 1
     if arguments.json:
         print(json.dumps([_as_json(converted) for converted in done], indent=2))
+        return 0
+    if not done:
+        print("nothing to convert: the artifacts are there.")
         return 0
     print(_table(done))
     print(f"{len(done)} artifacts in {time.perf_counter() - started:.1f} s, each executed in every runtime it names.")
@@ -82,6 +88,22 @@ def _names(policy: str) -> list[str]:
     if not names:
         raise BundleError("the zoo is empty and no policy was named.", "Train one: make train POLICY=I")
     return names
+
+
+def _missing(
+    bundles: list[Bundle], precisions: list[Precision], formats: list[ArtifactFormat]
+) -> tuple[list[Bundle], list[Precision]]:
+    """The bundles that lack an artifact, and the precisions that one of them lacks."""
+    lacking = [
+        (bundle, precision)
+        for bundle in bundles
+        for precision in precisions
+        for artifact_format in formats
+        if f"{precision.value}.{artifact_format.value}" not in bundle.manifest.artifacts
+    ]
+    return [b for b in bundles if any(b is lack for lack, _ in lacking)], [
+        p for p in precisions if any(p is lack for _, lack in lacking)
+    ]
 
 
 def _convert(bundles: list[Bundle], precisions: list[Precision], formats: list[ArtifactFormat]) -> list[Converted]:

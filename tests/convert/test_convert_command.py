@@ -108,3 +108,16 @@ def test_the_calibration_table_is_printed_on_request(bundle: Bundle, capsys: pyt
     assert "activation ranges over 400 recorded observations" in said
     for tensor in ("input", "dense_0", "dense_1", "head"):
         assert tensor in said
+
+
+def test_missing_makes_only_what_is_not_there(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--policy", str(bundle.path), "--missing"]
+    assert cli.main([*arguments, "--bits", "8"]) == 0
+    before = (bundle.path / "int8.tflite").stat().st_mtime_ns
+    capsys.readouterr()
+    assert cli.main([*arguments, "--bits", "8"]) == 0
+    assert "nothing to convert" in capsys.readouterr().out
+    assert cli.main([*arguments, "--bits", "8,16", "--json"]) == 0
+    made = [figures["file"] for figures in json.loads(capsys.readouterr().out)]
+    assert made == ["fp16.tflite", "fp16.onnx"]
+    assert (bundle.path / "int8.tflite").stat().st_mtime_ns == before
