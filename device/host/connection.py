@@ -9,7 +9,6 @@ Nothing here ever adds an unknown host key by itself. Every wait has an end.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -22,8 +21,8 @@ from device.host.errors import ConnectionLostError, HostError, RemoteCommandErro
 from device.host.handshake import CONNECT_TIMEOUT_S, KEEPALIVE_S, check_host_key, log_in, shake_hands
 from device.host.hostkeys import KnownHosts
 from device.host.local_device import LOCAL_HOST_KEY_NAME, running_local_device
-from device.host.places import local_device_folder
-from device.host.remote_process import RemoteProcess
+from device.host.places import local_device_folder, user_name
+from device.host.remote_process import EndOfOutputError, RemoteProcess
 from device.host.target import Endpoint, Target, resolve
 
 _CHUNK = 32768  # bytes; every SFTP server takes packets of this size (draft-ietf-secsh-filexfer)
@@ -119,7 +118,7 @@ class Connection:
         channel = process._channel
         output = bytearray()
         try:
-            if stdin:
+            with contextlib.suppress(EndOfOutputError):  # it may end without reading
                 process.send(stdin, timeout)
             process.close_input()
             while True:
@@ -257,7 +256,7 @@ def connect(
             local = stack.enter_context(running_local_device(local_folder or local_device_folder()))
             known_hosts = KnownHosts(local.known_hosts_file)
             endpoint = Endpoint(
-                local.host, local.port, getpass.getuser(), LOCAL_HOST_KEY_NAME, (local.client_key_file,), True
+                local.host, local.port, user_name(), LOCAL_HOST_KEY_NAME, (local.client_key_file,), True
             )
         else:
             known_hosts = known_hosts if known_hosts is not None else KnownHosts.of_user()

@@ -7,7 +7,6 @@ vector that differs, leaves nothing of the new release behind.
 from __future__ import annotations
 
 import datetime
-import getpass
 import os
 import socket
 import time
@@ -22,6 +21,7 @@ from device.host.connection import Connection
 from device.host.errors import AgentError, CheckFailedError, DeviceFullError, HostError, RemoteCommandError
 from device.host.helper_session import SILENCE_S, HelperSession, helper
 from device.host.payload import GoldenRun, Payload, build_payload
+from device.host.places import user_name
 from device.host.probe import probe
 from device.host.wheels import Wheel, WheelSet, fetch, select
 from policy.bundle import Bundle
@@ -185,7 +185,7 @@ def install(
 
 def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float) -> dict[str, Any]:
     """Take the device's lock under our name."""
-    by = {"user": getpass.getuser(), "host": socket.gethostname(), "pid": os.getpid(), "policy": policy}
+    by = {"user": user_name(), "host": socket.gethostname(), "pid": os.getpid(), "policy": policy}
     return session.call("begin", policy=policy, digest=digest, by=by, wait_s=wait_s, timeout=wait_s + 60)
 
 
@@ -213,7 +213,7 @@ def golden_checks(
                 agent.request("hello", timeout=CHECK_TIMEOUT_S)
                 for run in (run for run in runs if run.runtime is runtime):
                     name = runtime.value if runtime else None
-                    tell(Step(f"check {run.precision.value} on the device", len(checks), len(runs)))
+                    tell(Step("check on the device", len(checks), len(runs)))
                     reply = agent.request("load", precision=run.precision.value, runtime=name, timeout=CHECK_TIMEOUT_S)
                     checks.append(_golden_check(run, reply))
         except AgentError as error:
@@ -251,7 +251,7 @@ def _record(payload: Payload) -> dict[str, Any]:
         "policy": payload.policy,
         "digest": payload.digest,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "by": f"{user_name()}@{socket.gethostname()}",
         "precisions": [precision.value for precision in payload.precisions],
         "runtimes": [runtime.value for runtime in payload.runtimes],
         "environments": list(payload.environments),

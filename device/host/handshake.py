@@ -5,6 +5,7 @@ Nothing here ever adds an unknown host key by itself, and nothing is sent to a h
 
 from __future__ import annotations
 
+import logging
 import shlex
 import socket
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ from device.host.target import Endpoint, Target
 CONNECT_TIMEOUT_S = 15.0
 KEEPALIVE_S = 10
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+# paramiko logs tracebacks of errors that we catch and tell in our own words; without a handler of the program's own,
+# logging would print them.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 _RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
 
 

@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
-import getpass
 import json
 import logging
 import os
@@ -32,6 +31,7 @@ from pathlib import Path
 import asyncssh
 
 from device.host.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder
+from device.host.places import user_name
 
 LISTEN = "127.0.0.1"
 GRACE_S = 3.0  # between the end of a command's input and SIGTERM, and between SIGTERM and SIGKILL
@@ -85,7 +85,7 @@ def prepare(folder: LocalFolder) -> tuple[asyncssh.SSHKey, asyncssh.SSHKey]:
 
 def device_environment(folder: LocalFolder) -> dict[str, str]:
     """What a command on the device finds in its environment; nothing of the host's."""
-    user = getpass.getuser()
+    user = user_name()
     return {
         "HOME": str(folder.home),
         "USER": user,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from pathlib import Path
 
@@ -13,6 +14,14 @@ FOLDER_NAME = "quarl"
 def project_root() -> Path:
     """The checkout this package was installed from (editable), the parent of ``device/``."""
     return Path(device.__file__).resolve().parent.parent
+
+
+def user_name() -> str:
+    """Who runs this command; a container's user may have a number and no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid{os.getuid()}"
 
 
 def state_folder() -> Path:

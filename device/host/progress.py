@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from device.host.deploy import Progress as Tell
@@ -16,6 +17,9 @@ from device.host.deploy import Step
 
 class _Amount(ProgressColumn):
     """Megabytes and megabytes a second for a transfer, a plain count otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
 
     def render(self, task: Task) -> Text:
         if task.total is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import paramiko
 
 from device.host.errors import TargetError
+from device.host.places import user_name
 
 LOCAL = "local"
 DEFAULT_SSH_PORT = 22
@@ -130,7 +130,7 @@ def resolve(target: Target, identity: Path | None = None, config_file: Path | No
     return Endpoint(
         hostname=hostname,
         port=port,
-        user=target.user or str(options.get("user") or getpass.getuser()),
+        user=target.user or str(options.get("user") or user_name()),
         host_key_name=str(alias) if alias else host_key_name(hostname, port),
         identity_files=tuple(files),
         identities_only=str(options.get("identitiesonly", "no")).lower() == "yes",

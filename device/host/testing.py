@@ -6,23 +6,28 @@ They ship with the package so that the tests of every room, and yours, can use t
 from __future__ import annotations
 
 import contextlib
-import getpass
+import dataclasses
 import os
 import socket
 import subprocess
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import asyncssh
 
 from device.host.connection import Connection, connect
 from device.host.errors import ConnectionFailedError
 from device.host.hostkeys import KnownHosts, read_entries
 from device.host.local_device import LocalDevice
 from device.host.payload import STARTER, GoldenRun, Payload, PayloadFile
+from device.host.places import user_name
 from device.host.target import Target, host_key_name
+from device.host.wheels import Wheel, file_sha256, load_pins
 from policy.spec import Precision, RuntimeName
 
 SSHD = Path("/usr/sbin/sshd")
@@ -44,12 +49,12 @@ class TestDevice:
     @property
     def target(self) -> Target:
         """The device as a user would name it."""
-        return Target(self.host, getpass.getuser(), self.port)
+        return Target(self.host, user_name(), self.port)
 
     @contextlib.contextmanager
     def connect(self, port: int | None = None) -> Iterator[Connection]:
         """A connection, through ``port`` (a proxy) if given; the host key is checked either way."""
-        target = Target(self.host, getpass.getuser(), port or self.port)
+        target = Target(self.host, user_name(), port or self.port)
         known = self.known_hosts
         if port is not None:
             known = self.known_hosts.with_name(f"known_hosts.{port}")
@@ -95,7 +100,7 @@ def openssh_server(root: Path) -> Iterator[TestDevice]:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # privilege separation; Debian makes it at service start
     host_key, client_key = root / "host_ed25519", root / "client_ed25519"
     for key in (host_key, client_key):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+        make_key(key)
     port = free_port()
     config = root / "sshd_config"
     config.write_text(
@@ -114,6 +119,14 @@ def openssh_server(root: Path) -> Iterator[TestDevice]:
     finally:
         process.terminate()
         process.wait(10)
+
+
+def make_key(path: Path, passphrase: str | None = None) -> None:
+    """Write an ed25519 key pair: the private key, for its owner's eyes only, and ``path.pub``."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    path.touch(mode=0o600)
+    key.write_private_key(str(path), passphrase=passphrase)
+    key.write_public_key(f"{path}.pub")
 
 
 def _public(key: Path) -> list[str]:
@@ -155,7 +168,11 @@ class Line:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._server)
+                try:
+                    server = socket.create_connection(self._server)
+                except OSError:
+                    client.close()
+                    continue
                 self._sockets += [client, server]
                 for source, sink, counted in ((client, server, True), (server, client, False)):
                     threading.Thread(target=self._pass_on, args=(source, sink, counted), daemon=True).start()
@@ -228,7 +245,13 @@ for line in sys.stdin:
 
 
 def stand_in_payload(
-    policy: str = "S", text: str = "one", *, refuse: str = "", ballast: bytes = b"", python: str = "python3"
+    policy: str = "S",
+    text: str = "one",
+    *,
+    refuse: str = "",
+    ballast: bytes = b"",
+    python: str = "python3",
+    environments: tuple[str, ...] = (),
 ) -> Payload:
     """A release with a small agent that needs no wheels.
 
@@ -238,6 +261,7 @@ def stand_in_payload(
         refuse: an operation that its agent refuses.
         ballast: content of one more file.
         python: the device's interpreter.
+        environments: folders of wheels that the release says it needs.
     """
     starter = f'#!/bin/sh\nexec {python} "$(dirname "$0")/lib/agent.py" "$@"\n'
     files = (
@@ -247,4 +271,21 @@ def stand_in_payload(
         PayloadFile("bundle/ballast.bin", ballast),
     )
     runs = (GoldenRun(Precision.INT8, RuntimeName.LITERT),)
-    return Payload(policy, files, (), (Precision.INT8,), (RuntimeName.LITERT,), runs)
+    return Payload(policy, files, environments, (Precision.INT8,), (RuntimeName.LITERT,), runs)
+
+
+def stand_in_wheel(cache: Path, content: bytes) -> tuple[Wheel, Path]:
+    """A wheel with one file, in a cache of its own, so that nothing is downloaded.
+
+    Args:
+        cache: the folder to make.
+        content: of its file.
+
+    Returns:
+        The wheel, as if it was pinned, and the cache.
+    """
+    pin = load_pins()[0]
+    cache.mkdir()
+    with zipfile.ZipFile(cache / pin.file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("numpy/content.bin", content)
+    return dataclasses.replace(pin, sha256=file_sha256(cache / pin.file)), cache

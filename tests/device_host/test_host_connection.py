@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
+import sys
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,7 +25,7 @@ from device.host.errors import (
 )
 from device.host.hostkeys import KnownHosts
 from device.host.target import Target
-from device.host.testing import Line, TestDevice, free_port
+from device.host.testing import Line, TestDevice, free_port, make_key
 
 
 def connect_with(device: TestDevice, known: Path, identity: Path | None = None) -> AbstractContextManager[Connection]:
@@ -45,7 +47,7 @@ def test_an_unknown_host_key_is_refused_and_nothing_is_recorded(device: TestDevi
 
 def test_a_changed_host_key_is_refused(device: TestDevice, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
+    make_key(other)
     kind, blob = other.with_suffix(".pub").read_text().split()[:2]
     known = tmp_path / "known_hosts"
     known.write_text(f"[{device.host}]:{device.port} {kind} {blob}\n")
@@ -88,7 +90,7 @@ def test_no_key_that_is_let_in(device: TestDevice, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     stranger = tmp_path / "stranger"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(stranger)], check=True)
+    make_key(stranger)
     with (
         pytest.raises(LoginError, match=f"{stranger} \\(refused\\)") as caught,
         connect_with(device, device.known_hosts, stranger),
@@ -105,9 +107,31 @@ def test_a_key_with_a_passphrase_points_to_the_agent(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     locked = tmp_path / "locked"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)], check=True)
+    make_key(locked, passphrase="secret")
     with pytest.raises(LoginError, match="ssh-add"), connect_with(device, device.known_hosts, locked):
         pass
+
+
+@pytest.mark.integration
+def test_a_key_of_the_ssh_agent(device: TestDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No --identity, no key in ~/.ssh: the agent's alone lets us in, and IdentitiesOnly leaves it out."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(tmp_path / "agent")], stdout=subprocess.DEVNULL)
+    try:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        while not (tmp_path / "agent").exists():
+            assert agent.poll() is None
+        subprocess.run(["ssh-add", "-q", str(device.identity)], check=True)
+        known = KnownHosts(device.known_hosts)
+        with connect(device.target, known_hosts=known) as connection:
+            assert connection.run("echo in").stdout == "in\n"
+        (tmp_path / ".ssh").mkdir()
+        (tmp_path / ".ssh" / "config").write_text("Host *\n IdentitiesOnly yes\n")
+        with pytest.raises(LoginError, match="no key was found"), connect(device.target, known_hosts=known):
+            pass
+    finally:
+        agent.terminate()
+        agent.wait(10)
 
 
 def test_nobody_listens() -> None:
@@ -137,6 +161,21 @@ def test_something_else_than_ssh_answers() -> None:
         with pytest.raises(ConnectionFailedError, match="no SSH session"), connect(Target("127.0.0.1", "pi", port)):
             pass
         thread.join()
+
+
+def test_errors_are_two_lines_and_no_traceback(tmp_path: Path) -> None:
+    """Also from the libraries below: what they log is caught, and told in our own words."""
+    with Line("127.0.0.1", free_port()) as line:  # takes the call, finds nobody, hangs up
+        done = subprocess.run(
+            [sys.executable, "-m", "device.host", "status", "--target", f"pi@127.0.0.1:{line.port}"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "HOME": str(tmp_path)},
+            timeout=60,
+        )
+    assert done.returncode == 1 and done.stdout == ""
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: 127.0.0.1 port") and second.startswith("  next: ")
 
 
 def test_results_say_what_was_asked_and_done(connection: Connection) -> None:

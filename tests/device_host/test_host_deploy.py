@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -26,8 +27,9 @@ from device.host.errors import (
     VerificationError,
 )
 from device.host.helper_session import helper
+from device.host.probe import probe
 from device.host.releases import list_releases, rollback
-from device.host.testing import Line, TestDevice, stand_in_payload
+from device.host.testing import Line, TestDevice, openssh_server, stand_in_payload, stand_in_wheel
 from device.host.wheels import WheelSet
 
 ME = {"user": "ann", "host": "laptop", "pid": 42, "policy": "X"}
@@ -79,11 +81,13 @@ def test_first_deployment(device: TestDevice, connection: Connection, name: str,
     result = install(connection, payload, bare, progress=steps.append)
     assert (result.previous, result.unchanged) == (None, False)
     assert result.release == f"0001-{payload.digest[:8]}"
-    assert (result.sent_files, result.sent_bytes) == (4, payload.size)
+    # What other tests have deployed before (the starter, for example) is not sent again.
+    assert result.sent_files + result.reused_files == 4
+    assert len(ballast) < result.sent_bytes <= payload.size
     assert [(check.precision, check.vectors, check.max_error) for check in result.checks] == [("int8", 8, 0.5)]
     sent = [step for step in steps if step.unit == "B"]
     assert [step.done for step in sent] == sorted({step.done for step in sent}), "progress only grows"
-    assert sent[-1].done == sent[-1].total == payload.size
+    assert sent[-1].done == sent[-1].total == result.sent_bytes
     assert (folder(device, name) / "current").readlink() == Path("releases", result.release)
     assert (folder(device, name) / "current" / "bundle" / "ballast.bin").read_bytes() == ballast
     assert not leftovers(device, name)
@@ -310,6 +314,44 @@ def test_the_host_command_is_ended_in_mid_upload(
     command.wait(30)
     command.stdout.close()
     assert_old_serves(device, connection, name)
+
+
+def test_wheels_are_shared_mended_and_removed_with_the_last_release(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, tmp_path: Path
+) -> None:
+    wheel, cache = stand_in_wheel(tmp_path / "cache", name.encode() * 1000)
+    with_wheel = dataclasses.replace(bare, wheels=(wheel,))
+    needs = (wheel.folder,)
+    unpacked = device.home / "quarl" / "envs" / wheel.folder / "numpy" / "content.bin"
+
+    def bring(policy: str, text: str, wheels: WheelSet, environments: tuple[str, ...]) -> DeployResult:
+        payload = stand_in_payload(policy, text, environments=environments)
+        return install(connection, payload, wheels, wheel_cache=cache)
+
+    assert bring(f"{name}-I", "one", with_wheel, needs).wheels_sent == (str(wheel),)
+    assert unpacked.read_bytes() == name.encode() * 1000
+    assert bring(f"{name}-II", "one", with_wheel, needs).wheels_sent == (), "shared between policies"
+
+    unpacked.write_bytes(b"")  # a power cut can leave empty files behind
+    mended = bring(f"{name}-I", "one", with_wheel, needs)
+    assert mended.wheels_sent == (str(wheel),) and not mended.unchanged
+    assert unpacked.read_bytes() == name.encode() * 1000
+
+    for policy in (f"{name}-I", f"{name}-II"):
+        assert unpacked.exists(), "a release of the other policy, or an older one, still needs it"
+        for text in ("two", "three", "four"):
+            bring(policy, text, bare, ())
+    assert not unpacked.exists()
+
+
+@pytest.mark.integration
+def test_a_login_shell_that_greets(tmp_path: Path) -> None:
+    """Start-up files that print are found on many devices; what they print is not taken for an answer."""
+    with openssh_server(tmp_path / "sshd") as server, server.connect() as connection:
+        (server.home / ".bashrc").write_text("echo Welcome aboard; echo have = fun\n")
+        assert connection.run("true").stdout.startswith("Welcome aboard"), "bash is the login shell of this test"
+        install(connection, stand_in_payload("S", "greeted"), WheelSet(probe(connection).python, ()))
+        assert serving(connection, "S") == "greeted"
 
 
 def test_the_helper_refuses_what_it_does_not_know(connection: Connection, bare: WheelSet) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import subprocess
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +18,8 @@ from device.host.errors import DeviceFullError
 from device.host.local_device import running_local_device
 from device.host.probe import probe
 from device.host.releases import list_releases
-from device.host.testing import TestDevice, as_test_device, stand_in_payload
-from device.host.wheels import Wheel, WheelSet, load_pins
+from device.host.testing import TestDevice, as_test_device, stand_in_payload, stand_in_wheel
+from device.host.wheels import WheelSet
 from policy.bundle import Bundle
 from policy.spec import Precision, RuntimeName
 
@@ -107,7 +105,7 @@ def test_the_disk_fills_while_a_wheel_is_unpacked(
 ) -> None:
     """A wheel that is small on the way and large on the disk, so that the writing fails on the device's side."""
     connection, bare = connected
-    wheel, cache = zeros_wheel(tmp_path, 8 * MEGABYTE)
+    wheel, cache = stand_in_wheel(tmp_path / "cache", bytes(8 * MEGABYTE))
     filled: list[bool] = []
 
     def progress(step: Step) -> None:
@@ -128,16 +126,6 @@ def test_the_disk_fills_while_a_wheel_is_unpacked(
     assert filled
     assert_old_serves_and_nothing_is_left(connection)
     assert list_releases(connection).environments == ()
-
-
-def zeros_wheel(tmp_path: Path, size: int) -> tuple[Wheel, Path]:
-    """A stand-in wheel of that size unpacked, in a cache of its own."""
-    pin = load_pins()[0]
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    with zipfile.ZipFile(cache / pin.file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("numpy/zeros.bin", bytes(size))
-    return dataclasses.replace(pin, sha256=hashlib.sha256((cache / pin.file).read_bytes()).hexdigest()), cache
 
 
 def test_the_reserve_is_left_free(connected: tuple[Connection, WheelSet]) -> None:

@@ -17,7 +17,7 @@ from device.host.connection import connect
 from device.host.errors import ChangedHostKeyError, ConnectionFailedError, LoginError
 from device.host.local_device import HOST_KEY, LocalFolder, running_local_device
 from device.host.target import Target
-from device.host.testing import as_test_device
+from device.host.testing import as_test_device, make_key
 
 LOCAL = Target.parse("local")
 
@@ -63,7 +63,7 @@ def test_another_client_key_is_refused(tmp_path: Path) -> None:
     with running_local_device(tmp_path / "device") as local:
         device = as_test_device(local)
         stranger = tmp_path / "stranger"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(stranger)], check=True)
+        make_key(stranger)
         stranger.replace(device.identity)
         with pytest.raises(LoginError, match="does not let"), device.connect():
             pass

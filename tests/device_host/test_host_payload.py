@@ -24,8 +24,8 @@ LITERT, ONNX = RuntimeName.LITERT, RuntimeName.ONNXRUNTIME
 WHEELS = WheelSet(PythonFacts("/usr/bin/python3", (3, 11, 2), 64), load_pins()[:2])
 
 
-def names(bundle: Bundle, *arguments: object) -> set[str]:
-    return {file.path for file in build_payload(bundle, *arguments, WHEELS).files}  # type: ignore[arg-type]
+def names(bundle: Bundle, precisions: list[Precision], runtimes: list[RuntimeName]) -> set[str]:
+    return {file.path for file in build_payload(bundle, precisions, runtimes, WHEELS).files}
 
 
 def test_the_devices_part_of_a_bundle(bundle: Bundle) -> None:

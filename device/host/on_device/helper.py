@@ -172,6 +172,7 @@ class Device(Store):
                     archive.extract(member, part)
                     if index % 20 == 0:
                         report(index, len(members))
+                report(len(members), len(members))
             sizes = {member.filename: member.file_size for member in members if not member.is_dir()}
             write_json(part / MARKER, {"wheel": request["file"], "sha256": request["sha256"], "files": sizes})
         except BaseException:
