@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import selectors
+import shlex
 import subprocess
 import sys
 import time
@@ -71,6 +72,20 @@ class LocalDevice:
     def client_key_file(self) -> Path:
         """The private key that is let in."""
         return self.folder.client_key_file
+
+
+def write_interpreter(folder: Path) -> None:
+    """Write ``folder/python3``, which starts the interpreter that this project runs on.
+
+    The interpreter itself, not the virtual environment's: a device has none of the host's packages.
+    """
+    interpreter = getattr(sys, "_base_executable", None) or sys.executable
+    script = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
+    python, part = folder / "python3", folder / "python3.part"
+    if not python.exists() or python.read_text() != script:
+        part.write_text(script)
+        part.chmod(0o755)
+        part.replace(python)
 
 
 def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:

@@ -22,7 +22,6 @@ import fcntl
 import json
 import logging
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ from pathlib import Path
 
 import asyncssh
 
-from device.host.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder
+from device.host.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder, write_interpreter
 from device.host.places import user_name
 
 LISTEN = "127.0.0.1"
@@ -71,15 +70,7 @@ def prepare(folder: LocalFolder) -> tuple[asyncssh.SSHKey, asyncssh.SSHKey]:
             # Recorded when the key is made, never later: a host key that changes afterwards is refused.
             public = host_key.export_public_key().decode().split()
             _write_private(folder.known_hosts_file, f"{LOCAL_HOST_KEY_NAME} {public[0]} {public[1]}\n".encode())
-        python = folder.bin / "python3"
-        # The interpreter itself, not the virtual environment's: a device has none of the host's packages.
-        interpreter = getattr(sys, "_base_executable", None) or sys.executable
-        wrapper = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
-        if not python.exists() or python.read_text() != wrapper:
-            temporary = folder.bin / "python3.part"
-            temporary.write_text(wrapper)
-            temporary.chmod(0o755)
-            temporary.replace(python)
+        write_interpreter(folder.bin)
     return host_key, client_key
 
 

@@ -23,7 +23,7 @@ import asyncssh
 from device.host.connection import Connection, connect
 from device.host.errors import ConnectionFailedError
 from device.host.hostkeys import KnownHosts, read_entries
-from device.host.local_device import LocalDevice
+from device.host.local_device import LocalDevice, write_interpreter
 from device.host.payload import STARTER, GoldenRun, Payload, PayloadFile
 from device.host.places import user_name
 from device.host.target import Target, host_key_name
@@ -96,6 +96,7 @@ def openssh_server(root: Path) -> Iterator[TestDevice]:
         raise FileNotFoundError(f"{SSHD} is missing. Type: sudo apt-get install openssh-server")
     home = root / "home"
     home.mkdir(parents=True)
+    write_interpreter(root)  # the wheels that set-up has fetched are for this one
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # privilege separation; Debian makes it at service start
     host_key, client_key = root / "host_ed25519", root / "client_ed25519"
@@ -107,7 +108,8 @@ def openssh_server(root: Path) -> Iterator[TestDevice]:
         f"ListenAddress 127.0.0.1:{port}\nHostKey {host_key}\nPidFile none\n"
         f"AuthorizedKeysFile {client_key}.pub\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         "PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nUseDNS no\n"
-        f"SetEnv HOME={home}\nSubsystem sftp internal-sftp\nLogLevel VERBOSE\n"
+        f"SetEnv HOME={home} PATH={root}:/usr/local/bin:/usr/bin:/bin\nSubsystem sftp internal-sftp\n"
+        "LogLevel VERBOSE\n"
     )
     known = root / "known_hosts"
     known.write_text(f"{host_key_name('127.0.0.1', port)} " + " ".join(_public(host_key)) + "\n")

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +126,46 @@ def test_three_releases_are_kept(device: TestDevice, connection: Connection, nam
     assert releases(device, name) == [result.release for result in results[2:]]
     assert results[3].removed == (results[0].release,)
     assert [result.release[:4] for result in results] == ["0001", "0002", "0003", "0004", "0005"]
+
+
+def test_current_is_never_absent(device: TestDevice, connection: Connection, name: str, bare: WheelSet) -> None:
+    """Read it as fast as we can while releases come and go: every reading names a release that is there."""
+    first = install(connection, stand_in_payload(name, "text 0"), bare).release
+    link, ended, seen, wrong = folder(device, name) / "current", threading.Event(), {first}, list[str]()
+
+    def watch() -> None:
+        while not ended.is_set():
+            try:
+                target = link.readlink()
+                if not (link.parent / target / "run-agent").is_file():
+                    wrong.append(f"{target} is not whole")
+                seen.add(target.name)
+            except FileNotFoundError:
+                wrong.append("absent")
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    results = [install(connection, stand_in_payload(name, f"text {number}"), bare) for number in (1, 2)]
+    results_back = [rollback(connection, name) for _ in range(2)]
+    ended.set()
+    watcher.join()
+    assert not wrong
+    assert seen == {first, *(result.release for result in results)}
+    assert results_back[-1].release == first
+
+
+def test_a_wheel_damaged_on_the_way_is_not_unpacked(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, tmp_path: Path
+) -> None:
+    wheel, cache = stand_in_wheel(tmp_path / "cache", b"content")
+    with helper(connection, bare.python.path) as session:
+        session.call("begin", policy=name, digest="d" * 64, by=ME)
+        incoming = session.call("receive", release="0001-dddddddd", need_bytes=1, folders=[])["incoming"]
+        connection.upload((cache / wheel.file).read_bytes()[:-1] + b"#", f"{incoming}/{wheel.file}")
+        with pytest.raises(VerificationError, match=wheel.file):
+            session.call("unpack", file=wheel.file, sha256=wheel.sha256, folder=wheel.folder)
+    assert not (device.home / "quarl" / "envs" / wheel.folder).exists()
+    assert not leftovers(device, name)
 
 
 def test_rollback_and_forward(device: TestDevice, connection: Connection, name: str, bare: WheelSet) -> None:
