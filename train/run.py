@@ -125,8 +125,8 @@ class Run:
         self._stop: str | None = None
         self.last_row: dict[str, float] = {}
         self.checkpoint = self._load() if request.resume else None
-        if self.checkpoint is None and request.training_folder.exists():
-            shutil.rmtree(request.training_folder)
+        if self.checkpoint is None:
+            self._put_aside(request.training_folder)
         self.start_step = 0 if self.checkpoint is None else int(self.checkpoint.facts["step"])
         self._log = CurveLog(request.training_folder, None if self.checkpoint is None else self.start_step)
         title = f"{request.policy} {request.method}"
@@ -143,6 +143,14 @@ class Run:
                 )
         self._cpu_before, self._wall_before = checkpoint.facts["cpu_s"], checkpoint.facts["wall_s"]
         return checkpoint
+
+    @staticmethod
+    def _put_aside(folder: Path) -> None:
+        """Keep the last run of the same name: whoever forgets --resume has not lost it."""
+        if folder.exists():
+            previous = folder.with_name(folder.name + ".previous")
+            shutil.rmtree(previous, ignore_errors=True)
+            folder.rename(previous)
 
     def __enter__(self) -> Run:
         self._handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -90,6 +90,14 @@ def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path: Path, capsys: pyte
     assert not (tmp_path / "b").exists()
 
 
+def test_whoever_forgets_to_resume_has_not_lost_the_run(tmp_path: Path) -> None:
+    assert train(tmp_path / "I", *PPO, "--steps", "512") == 0
+    folder = tmp_path / TRAINING_FOLDER
+    checkpoint = (folder / "I" / "checkpoint.safetensors").read_bytes()
+    assert train(tmp_path / "I", *PPO, "--steps", "256") == 0
+    assert (folder / "I.previous" / "checkpoint.safetensors").read_bytes() == checkpoint
+
+
 def test_ctrl_c_leaves_a_usable_bundle_and_a_checkpoint(tmp_path: Path) -> None:
     output = tmp_path / "I"
     options = [option for option in PPO if option != "--quiet"]
