@@ -19,8 +19,9 @@ On the device (several policies live side by side, and share the unpacked wheels
 
 from device.host.agent_session import AgentSession
 from device.host.connection import CommandResult, Connection, UploadResult, connect
-from device.host.deploy import DeployResult, GoldenCheck, Step, deploy
+from device.host.deploy import DeployResult, deploy
 from device.host.errors import AgentError, HostError
+from device.host.golden import GoldenCheck, Step
 from device.host.probe import TargetFacts, probe
 from device.host.releases import DeviceReleases, RollbackResult, list_releases, rollback
 from device.host.target import Target

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from device.host.agent_session import AgentSession
 from device.host.connection import Connection
-from device.host.errors import AgentError, CheckFailedError, DeviceFullError, HostError, RemoteCommandError
+from device.host.errors import DeviceFullError, HostError, RemoteCommandError
+from device.host.golden import GoldenCheck, Progress, Step, golden_checks
 from device.host.helper_session import SILENCE_S, HelperSession, helper
-from device.host.payload import GoldenRun, Payload, build_payload
+from device.host.payload import Payload, build_payload
 from device.host.places import user_name
 from device.host.probe import probe
 from device.host.wheels import Wheel, WheelSet, fetch, select
@@ -30,20 +30,6 @@ from policy.spec import Precision, RuntimeName
 BLOCK = 4096  # bytes; a file takes whole blocks of the device's file system
 RESERVE = 8 << 20  # bytes left free: a full disk harms more than us
 UNPACK_TIMEOUT_S = 600.0  # an SD card takes its time over a thousand small files
-CHECK_TIMEOUT_S = 300.0
-
-
-@dataclass(frozen=True)
-class Step:
-    """Where a deployment is: ``done`` of ``total``, in bytes when ``unit`` is "B"."""
-
-    name: str
-    done: int
-    total: int
-    unit: str = ""
-
-
-Progress = Callable[[Step], None]
 
 
 @dataclass(frozen=True)
@@ -54,18 +40,6 @@ class DeployRequest:
     policy: str
     precisions: tuple[Precision, ...]
     runtimes: tuple[RuntimeName, ...]
-
-
-@dataclass(frozen=True)
-class GoldenCheck:
-    """What the release's own agent found on the device."""
-
-    precision: str
-    runtime: str
-    vectors: int
-    max_error: float
-    tolerance: float
-    action_agreement: float
 
 
 @dataclass(frozen=True)
@@ -187,55 +161,6 @@ def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float
     """Take the device's lock under our name."""
     by = {"user": user_name(), "host": socket.gethostname(), "pid": os.getpid(), "policy": policy}
     return session.call("begin", policy=policy, digest=digest, by=by, wait_s=wait_s, timeout=wait_s + 60)
-
-
-def golden_checks(
-    connection: Connection, policy: str, folder: str, runs: Sequence[GoldenRun], tell: Progress
-) -> tuple[GoldenCheck, ...]:
-    """Start the release's own agent on the device and let it check every golden vector.
-
-    One agent for each runtime: a process that has loaded one runtime refuses another.
-
-    Args:
-        connection: to the device.
-        policy: whose release.
-        folder: ``incoming/ID`` or ``releases/ID``.
-        runs: what to try.
-        tell: told about each.
-
-    Raises:
-        CheckFailedError: the agent did not start, or refused one of them.
-    """
-    checks: list[GoldenCheck] = []
-    for runtime in dict.fromkeys(run.runtime for run in runs):
-        try:
-            with AgentSession(connection, policy, folder=f"quarl/policies/{policy}/{folder}") as agent:
-                agent.request("hello", timeout=CHECK_TIMEOUT_S)
-                for run in (run for run in runs if run.runtime is runtime):
-                    name = runtime.value if runtime else None
-                    tell(Step("check on the device", len(checks), len(runs)))
-                    reply = agent.request("load", precision=run.precision.value, runtime=name, timeout=CHECK_TIMEOUT_S)
-                    checks.append(_golden_check(run, reply))
-        except AgentError as error:
-            raise CheckFailedError(
-                f"The release did not pass its check on {connection.name} and was not switched on. {error.message}",
-                error.next_step,
-            ) from error
-    tell(Step("check on the device", len(checks), len(runs)))
-    return tuple(checks)
-
-
-def _golden_check(run: GoldenRun, reply: Mapping[str, Any]) -> GoldenCheck:
-    golden = reply.get("golden", {})
-    runtime = run.runtime.value if run.runtime else str(reply.get("loaded", {}).get("runtime", ""))
-    return GoldenCheck(
-        precision=run.precision.value,
-        runtime=runtime,
-        vectors=int(golden.get("vectors", 0)),
-        max_error=float(golden.get("max_error", 0.0)),
-        tolerance=float(golden.get("tolerance", 0.0)),
-        action_agreement=float(golden.get("action_agreement", 0.0)),
-    )
 
 
 def _known_release(session: HelperSession, same: str | None) -> str | None:

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Column
 from rich.text import Text
 
-from device.host.deploy import Progress as Tell
-from device.host.deploy import Step
+from device.host.golden import Progress as Tell
+from device.host.golden import Step
 
 
 class _Amount(ProgressColumn):

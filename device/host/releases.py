@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from device.host.connection import Connection
-from device.host.deploy import GoldenCheck, Progress, begin, golden_checks
+from device.host.deploy import begin
 from device.host.errors import HostError, ReleaseError, VerificationError
+from device.host.golden import GoldenCheck, Progress, golden_checks
 from device.host.helper_session import helper
 from device.host.payload import GoldenRun, check_policy_name
 from device.host.probe import probe

@@ -13,13 +13,14 @@ import subprocess
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 
+from device.host.agent_session import AgentSession
 from device.host.connection import Connection, connect
 from device.host.errors import ConnectionFailedError
 from device.host.hostkeys import KnownHosts, read_entries
@@ -51,6 +52,19 @@ class TestDevice:
         """The device as a user would name it."""
         return Target(self.host, user_name(), self.port)
 
+    def policy_folder(self, policy: str) -> Path:
+        """The folder of a policy on the device."""
+        return self.home / "quarl" / "policies" / policy
+
+    def releases(self, policy: str) -> list[str]:
+        """The releases that are there, oldest first."""
+        return sorted(path.name for path in (self.policy_folder(policy) / "releases").iterdir())
+
+    def leftovers(self, policy: str) -> list[str]:
+        """What an unfinished deployment would leave; must be empty when none is at work."""
+        folder = self.policy_folder(policy)
+        return [str(path) for pattern in ("incoming/*", "current.*") for path in folder.glob(pattern)]
+
     @contextlib.contextmanager
     def connect(self, port: int | None = None) -> Iterator[Connection]:
         """A connection, through ``port`` (a proxy) if given; the host key is checked either way."""
@@ -72,6 +86,28 @@ def as_test_device(local: LocalDevice) -> TestDevice:
     words = local.known_hosts_file.read_text().split()
     known.write_text(f"{host_key_name(local.host, local.port)} {entry.key.kind} {words[2]}\n")
     return TestDevice(local.host, local.port, local.client_key_file, known, local.folder.home)
+
+
+def eventually(true: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Wait until something is true; False when it is not after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not true():
+        time.sleep(0.05)
+    return true()
+
+
+def runs(pid: int) -> bool:
+    """Whether a process of this machine still runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def served_text(connection: Connection, policy: str) -> str:
+    """The text of the stand-in release whose agent answers."""
+    with AgentSession(connection, policy) as agent:
+        return str(agent.request("hello")["text"])
 
 
 def free_port() -> int:

@@ -14,9 +14,10 @@ from airlearning_envs.core import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS,
 from airlearning_envs.flights import blind_policy
 from convert.pipeline import convert_all
 from device.host.connection import Connection
+from device.host.deploy import DeployResult, install
 from device.host.local_device import running_local_device
 from device.host.probe import probe
-from device.host.testing import TestDevice, as_test_device, openssh_server
+from device.host.testing import TestDevice, as_test_device, openssh_server, stand_in_payload
 from device.host.wheels import WheelSet
 from policy import network
 from policy.bundle import Bundle, write_bundle
@@ -63,6 +64,12 @@ def name() -> str:
 def bare(connection: Connection) -> WheelSet:
     """The device's interpreter and no wheels: what a stand-in agent needs."""
     return WheelSet(probe(connection).python, ())
+
+
+@pytest.fixture
+def old(connection: Connection, name: str, bare: WheelSet) -> DeployResult:
+    """An old release that serves."""
+    return install(connection, stand_in_payload(name, "old"), bare)
 
 
 def recorded_observations(count: int, first_episode: int) -> np.ndarray:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,22 +12,8 @@ from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.deploy import install
 from device.host.errors import AgentError, ConnectionLostError, ReleaseError, VerificationError
-from device.host.testing import Line, TestDevice, stand_in_payload
+from device.host.testing import Line, TestDevice, eventually, runs, stand_in_payload
 from device.host.wheels import WheelSet
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def eventually(true: Callable[[], bool], seconds: float = 15.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not true():
-        time.sleep(0.05)
-    return true()
 
 
 @pytest.fixture
@@ -53,8 +37,8 @@ def test_requests_and_replies(connection: Connection, policy: str) -> None:
 def test_no_process_is_left(connection: Connection, policy: str) -> None:
     with AgentSession(connection, policy) as agent:
         agent.request("hello")
-        assert running(agent.pid)
-    assert not running(agent.pid)
+        assert runs(agent.pid)
+    assert not runs(agent.pid)
 
 
 def test_an_agent_that_ignores_the_end_is_killed(
@@ -64,7 +48,7 @@ def test_an_agent_that_ignores_the_end_is_killed(
     with AgentSession(connection, policy) as agent:
         with pytest.raises(AgentError):
             agent.request("ignore-the-end", timeout=0.2)
-        assert eventually(lambda: not running(agent.pid))
+        assert eventually(lambda: not runs(agent.pid))
 
 
 def test_an_error_reply(connection: Connection, policy: str) -> None:
@@ -102,7 +86,7 @@ def test_a_request_that_takes_too_long(connection: Connection, policy: str) -> N
         with pytest.raises(AgentError, match=r"did not answer `sleep` within 0\.3 s") as caught:
             agent.request("sleep", seconds=30, timeout=0.3)
         assert caught.value.agent_code == "timeout"
-        assert eventually(lambda: not running(agent.pid))
+        assert eventually(lambda: not runs(agent.pid))
 
 
 def test_nonsense_is_no_reply(connection: Connection, policy: str) -> None:
@@ -115,12 +99,12 @@ def test_the_connection_breaks_and_the_agent_goes_with_it(device: TestDevice, po
     with Line(device.host, device.port) as line, device.connect(line.port) as connection:
         agent = AgentSession(connection, policy).__enter__()
         agent.request("hello")
-        assert running(agent.pid)
+        assert runs(agent.pid)
         line.cut()
         with pytest.raises(ConnectionLostError):
             agent.request("hello")
         agent.close()
-        assert eventually(lambda: not running(agent.pid))
+        assert eventually(lambda: not runs(agent.pid))
 
 
 def test_a_busy_agent_goes_with_the_connection_too(device: TestDevice, policy: str) -> None:
@@ -132,7 +116,7 @@ def test_a_busy_agent_goes_with_the_connection_too(device: TestDevice, policy: s
         agent._process.send(b'{"op": "ignore-the-end"}\n')
         time.sleep(0.3)
         line.cut()
-        assert eventually(lambda: not running(agent.pid), 20)
+        assert eventually(lambda: not runs(agent.pid), 20)
         agent.close()
 
 

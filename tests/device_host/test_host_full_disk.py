@@ -13,8 +13,9 @@ import pytest
 
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
-from device.host.deploy import RESERVE, Step, deploy, install
+from device.host.deploy import RESERVE, deploy, install
 from device.host.errors import DeviceFullError
+from device.host.golden import Step
 from device.host.local_device import running_local_device
 from device.host.probe import probe
 from device.host.releases import list_releases

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,26 +15,9 @@ from device.host.connection import connect
 from device.host.errors import ChangedHostKeyError, ConnectionFailedError, LoginError
 from device.host.local_device import HOST_KEY, LocalFolder, running_local_device
 from device.host.target import Target
-from device.host.testing import as_test_device, make_key
+from device.host.testing import as_test_device, eventually, make_key, runs
 
 LOCAL = Target.parse("local")
-
-
-def eventually(true: Callable[[], bool], seconds: float = 15.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if true():
-            return True
-        time.sleep(0.05)
-    return true()
-
-
-def gone(pid: int) -> bool:
-    """Whether the process has ended (a zombie has)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_keys_are_private_and_the_host_key_is_recorded_when_made(tmp_path: Path) -> None:
@@ -133,8 +114,8 @@ def test_what_runs_on_it_ends_with_it(tmp_path: Path) -> None:
     with connect(LOCAL, local_folder=tmp_path) as connection:
         process = connection.start("echo $$; trap '' HUP TERM; sleep 1000 & echo $!; wait")
         pids = [int(process.read_line(10)) for _ in range(2)]
-        assert not any(gone(pid) for pid in pids)
-    assert eventually(lambda: all(gone(pid) for pid in pids))
+        assert all(runs(pid) for pid in pids)
+    assert eventually(lambda: not any(runs(pid) for pid in pids))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -156,11 +137,11 @@ def test_it_ends_with_the_command_that_started_it(tmp_path: Path, number: int) -
     )
     assert command.stdout is not None
     server, child = (int(word) for word in command.stdout.readline().split())
-    assert not gone(server) and not gone(child)
+    assert runs(server) and runs(child)
     os.killpg(command.pid, number)  # as a terminal does: the whole foreground group
     command.wait(30)
     command.stdout.close()
-    assert eventually(lambda: gone(server) and gone(child))
+    assert eventually(lambda: not runs(server) and not runs(child))
 
 
 def test_a_folder_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:

@@ -1,0 +1,232 @@
+"""Faults of a deployment, on both servers. In each the old release serves on and nothing half-written is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from device.host.connection import Connection
+from device.host.deploy import DeployResult, install
+from device.host.errors import (
+    CheckFailedError,
+    ConnectionLostError,
+    DeviceLockedError,
+    HostError,
+    RemoteCommandError,
+    VerificationError,
+)
+from device.host.golden import Step
+from device.host.helper_session import helper
+from device.host.probe import probe
+from device.host.releases import list_releases, rollback
+from device.host.testing import (
+    Line,
+    TestDevice,
+    eventually,
+    openssh_server,
+    served_text,
+    stand_in_payload,
+    stand_in_wheel,
+)
+from device.host.wheels import WheelSet
+
+ME = {"user": "ann", "host": "laptop", "pid": 42, "policy": "X"}
+
+
+def assert_old_serves(device: TestDevice, connection: Connection, name: str) -> None:
+    assert eventually(lambda: not device.leftovers(name)), device.leftovers(name)
+    assert device.releases(name) == [list_releases(connection).policies[name].current]
+    assert served_text(connection, name) == "old"
+
+
+def test_a_wheel_damaged_on_the_way_is_not_unpacked(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, tmp_path: Path
+) -> None:
+    wheel, cache = stand_in_wheel(tmp_path / "cache", b"content")
+    with helper(connection, bare.python.path) as session:
+        session.call("begin", policy=name, digest="d" * 64, by=ME)
+        incoming = session.call("receive", release="0001-dddddddd", need_bytes=1, folders=[])["incoming"]
+        connection.upload((cache / wheel.file).read_bytes()[:-1] + b"#", f"{incoming}/{wheel.file}")
+        with pytest.raises(VerificationError, match=wheel.file):
+            session.call("unpack", file=wheel.file, sha256=wheel.sha256, folder=wheel.folder)
+    assert not (device.home / "quarl" / "envs" / wheel.folder).exists()
+    assert not device.leftovers(name)
+
+
+def test_a_release_that_fails_its_check_is_not_switched_on(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    with pytest.raises(CheckFailedError, match="vector 3 differs") as caught:
+        install(connection, stand_in_payload(name, "new", refuse="load"), bare)
+    assert f"Release {old.release} still serves" in caught.value.message
+    assert caught.value.next_step == "Convert again."
+    assert_old_serves(device, connection, name)
+
+
+def test_an_agent_that_does_not_start_is_not_switched_on(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    payload = stand_in_payload(name, "new", python="/no/such/python")
+    with pytest.raises(CheckFailedError, match=r"ended with status 12[67].*no/such/python|/no/such/python"):
+        install(connection, payload, bare)
+    assert_old_serves(device, connection, name)
+
+
+def test_a_first_release_that_fails_leaves_nothing(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet
+) -> None:
+    with pytest.raises(CheckFailedError, match="No release was serving before"):
+        install(connection, stand_in_payload(name, refuse="hello"), bare)
+    assert not device.releases(name) and not device.leftovers(name)
+    assert not (device.policy_folder(name) / "current").is_symlink()
+
+
+def test_a_file_damaged_on_the_way_is_found_by_its_hash(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    def flip_a_byte(step: Step) -> None:
+        if step.unit == "B" and step.done == step.total:  # the file before the last is closed and not verified yet
+            (file,) = device.policy_folder(name).glob("incoming/*/lib/agent.py")
+            file.write_bytes(file.read_bytes()[:-1] + b"#")
+
+    with pytest.raises(VerificationError, match=r"lib/agent.py.*still serves"):
+        install(connection, stand_in_payload(name, "new", ballast=os.urandom(500_000)), bare, progress=flip_a_byte)
+    assert_old_serves(device, connection, name)
+
+
+def test_a_connection_cut_in_mid_upload(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    ballast = os.urandom(3_000_000)
+    with Line(device.host, device.port, cut_after=1_000_000) as line, device.connect(line.port) as cut:
+        with pytest.raises(ConnectionLostError, match=r"sending .*still serves"):
+            install(cut, stand_in_payload(name, "new", ballast=ballast), bare)
+        assert 1_000_000 <= line.passed < len(ballast)
+    assert_old_serves(device, connection, name)
+    assert install(connection, stand_in_payload(name, "new", ballast=ballast), bare).previous == old.release
+    assert served_text(connection, name) == "new"
+
+
+def test_a_line_that_freezes_frees_the_device(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    """No FIN, no RST: a sleeping laptop. The device hears no heartbeat, discards and gives the lock back."""
+    with (
+        Line(device.host, device.port) as line,
+        device.connect(line.port) as frozen,
+        helper(frozen, bare.python.path, silence_s=1.0) as session,
+    ):
+        session.call("begin", policy=name, digest="d" * 64, by=ME)
+        session.call("receive", release="0002-dddddddd", need_bytes=1, folders=["lib"])
+        assert device.leftovers(name)
+        assert list_releases(connection).locked_by is not None
+        line.freeze()
+        assert eventually(lambda: not device.leftovers(name))
+        assert eventually(lambda: list_releases(connection).locked_by is None)
+        line.cut()
+    assert_old_serves(device, connection, name)
+
+
+def test_the_second_of_two_deployments_is_refused_and_told_who(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    with device.connect() as other, helper(other, bare.python.path) as session:
+        session.call("begin", policy="X", digest=None, by=ME)
+        with pytest.raises(DeviceLockedError, match=r"by ann@laptop \(pid 42\), policy X, since 2") as caught:
+            install(connection, stand_in_payload(name, "new"), bare)
+        assert "--wait" in caught.value.next_step
+        with pytest.raises(DeviceLockedError):
+            rollback(connection, name)
+        assert dict(list_releases(connection).locked_by or {})["user"] == "ann"
+    assert_old_serves(device, connection, name)
+
+
+def test_waiting_for_the_other_deployment(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    with device.connect() as other, contextlib.ExitStack() as stack:
+        session = stack.enter_context(helper(other, bare.python.path))
+        session.call("begin", policy="X", digest=None, by=ME)
+        # Its holder is ended while we wait.
+        holder = dict(list_releases(connection).locked_by or {})["device_pid"]
+        killer = subprocess.Popen(["sh", "-c", f"sleep 0.7; kill -KILL {holder}"])
+        result = install(connection, stand_in_payload(name, "new"), bare, wait_s=20)
+        assert result.previous == old.release
+        killer.wait()
+    assert served_text(connection, name) == "new"
+
+
+def test_a_holder_that_was_killed_leaves_no_lock(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    """kill -9 on the device's side in the middle: the kernel frees the lock, the next deployment sweeps."""
+    with device.connect() as other, helper(other, bare.python.path) as session:
+        session.call("begin", policy=name, digest="d" * 64, by=ME)
+        session.call("receive", release="0002-dddddddd", need_bytes=1, folders=["lib"])
+        (device.policy_folder(name) / "current.999").symlink_to("releases/gone")
+        os.kill(dict(list_releases(connection).locked_by or {})["device_pid"], signal.SIGKILL)
+        with pytest.raises(RemoteCommandError, match="ended while the device worked on `verify`"):
+            session.call("verify", files={}, executable=[])
+    assert len(device.leftovers(name)) == 2, "killed outright, it could not clean up"
+    assert served_text(connection, name) == "old"
+    install(connection, stand_in_payload(name, "new"), bare)
+    assert not device.leftovers(name)
+    assert served_text(connection, name) == "new"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_host_command_is_ended_in_mid_upload(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult, number: int
+) -> None:
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from device.host.testing import TestDevice, stand_in_payload; from device.host.deploy import install\n"
+        "from device.host.probe import probe; from device.host.wheels import WheelSet\n"
+        "host, port, identity, known, home, name = sys.argv[1:]\n"
+        "device = TestDevice(host, int(port), Path(identity), Path(known), Path(home))\n"
+        "def stop(step):\n"
+        "    if step.unit == 'B' and step.done > 100_000: print('half way', flush=True); time.sleep(60)\n"
+        "with device.connect() as c:\n"
+        "    python = probe(c).python\n"
+        "    payload = stand_in_payload(name, 'new', ballast=bytes(1_000_000))\n"
+        "    install(c, payload, WheelSet(python, ()), progress=stop)\n"
+    )
+    arguments = [device.host, str(device.port), device.identity, device.known_hosts, device.home, name]
+    command = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert command.stdout is not None
+    assert command.stdout.readline() == b"half way\n"
+    assert device.leftovers(name)
+    command.send_signal(number)
+    command.wait(30)
+    command.stdout.close()
+    assert_old_serves(device, connection, name)
+
+
+@pytest.mark.integration
+def test_a_login_shell_that_greets(tmp_path: Path) -> None:
+    """Start-up files that print are found on many devices; what they print is not taken for an answer."""
+    with openssh_server(tmp_path / "sshd") as server, server.connect() as connection:
+        (server.home / ".bashrc").write_text("echo Welcome aboard; echo have = fun\n")
+        assert connection.run("true").stdout.startswith("Welcome aboard"), "bash is the login shell of this test"
+        install(connection, stand_in_payload("S", "greeted"), WheelSet(probe(connection).python, ()))
+        assert served_text(connection, "S") == "greeted"
+
+
+def test_the_helper_refuses_what_it_does_not_know(connection: Connection, bare: WheelSet) -> None:
+    with helper(connection, bare.python.path) as session:
+        for op in ("__init__", "folder", "switch"):  # neither an attribute, nor an operation without the lock
+            with pytest.raises(HostError):
+                session.call(op, policy="S")
+
+
+def test_a_device_without_that_python(connection: Connection) -> None:
+    with pytest.raises(RemoteCommandError, match="does not start"), helper(connection, "/no/python3"):
+        pass
