@@ -1,0 +1,1 @@
+"""The device: agent/ runs on it, host/ deploys to it over SSH."""
