@@ -24,7 +24,7 @@ from policy.locate import working_bundle
 from policy.network import normalise
 from policy.spec import Normaliser
 from train import networks
-from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
+from train.checkpoint import Checkpoint, CheckpointError, flattened, generator_facts, restored_generator
 from train.episodes import EpisodeStream
 from train.gradients import clipped_by_norm
 from train.networks import Weights
@@ -206,6 +206,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     Raises:
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
         PolicyError: the teacher's bundle cannot be used.
+        CheckpointError: the checkpoint to resume is of another teacher.
     """
     request, task = run.request, run.task
     teacher = Teacher.load(teacher_name, run)
@@ -216,6 +217,11 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     answers = Answers(settings.capacity, task.observation_size, actions)
     if run.checkpoint is not None:
+        if run.checkpoint.facts["teacher"] != teacher.sha256:
+            raise CheckpointError(
+                f"the checkpoint is of a run with another teacher than {teacher_name}. Resume with the one it was "
+                "started with (--teacher), or leave out --resume."
+            )
         generator = restore(run.checkpoint, learner, stream, answers)
     update = make_update(settings)
     iteration_steps = settings.environments * settings.rollout_steps

