@@ -115,6 +115,10 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any) -> tupl
     from train import presets
     from train.run import RunRequest
 
+    for option in ("steps", "evaluate_every", "evaluate_episodes"):
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            raise presets.SettingsError(f"--{option.replace('_', '-')} {value} is too few; take at least 1.")
     kind = settings_class(method)
     settings = presets.build(kind, {**found.settings, **presets.parse_overrides(arguments.set)})
     steps = arguments.steps or found.steps

@@ -196,6 +196,7 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
         (["--set", "learning_rat=1"], ["learning_rat", "learning_rate"]),
         (["--set", "epochs=1.5"], ["epochs", "1.5", "int"]),
         (["--set", "epochs"], ["--set NAME=VALUE"]),
+        (["--steps", "0"], ["--steps 0", "at least 1"]),
         (["--set", "minibatch=1000"], ["1000", "does not divide", "2048"]),
         (["--method", "distill", "--teacher", "./nowhere"], ["nowhere"]),
     ],
