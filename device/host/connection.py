@@ -22,7 +22,7 @@ from device.host.handshake import CONNECT_TIMEOUT_S, KEEPALIVE_S, check_host_key
 from device.host.hostkeys import KnownHosts
 from device.host.local_device import LOCAL_HOST_KEY_NAME, running_local_device
 from device.host.places import local_device_folder, user_name
-from device.host.remote_process import EndOfOutputError, RemoteProcess
+from device.host.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
 from device.host.target import Endpoint, Target, resolve
 
 _CHUNK = 32768  # bytes; every SFTP server takes packets of this size (draft-ietf-secsh-filexfer)
@@ -115,25 +115,15 @@ class Connection:
         """
         begun = time.monotonic()
         process = self.start(command)
-        channel = process._channel
-        output = bytearray()
         try:
             with contextlib.suppress(EndOfOutputError):  # it may end without reading
                 process.send(stdin, timeout)
             process.close_input()
-            while True:
-                left = begun + timeout - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError
-                channel.settimeout(left)
-                chunk = channel.recv(_CHUNK)
-                if not chunk:
-                    break
-                output += chunk
+            output = process.read_rest(begun + timeout - time.monotonic())
             status = process.wait(max(1.0, begun + timeout - time.monotonic()))
             if status is None:
                 raise TimeoutError
-        except TimeoutError:
+        except (TimeoutError, LineTimeoutError):
             raise RemoteCommandError(
                 f"`{command[:120]}` on {self.name} did not end within {timeout:g} s.", "Look at the device's load."
             ) from None

@@ -126,7 +126,7 @@ class LocalServer:
             agent_forwarding=False,
             x11_forwarding=False,
             login_timeout=30,
-            # asyncssh compares versions and waits for rekeying as OpenSSH does; compression only costs time here.
+            # On loopback compression only costs time.
             compression_algs=None,
         )
         return int(self._acceptor.get_port())

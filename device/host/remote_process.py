@@ -100,19 +100,36 @@ class RemoteProcess:
                 return line
             if len(self._buffer) > _MAX_LINE:
                 raise EndOfOutputError(f"a line longer than {_MAX_LINE} bytes")
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise LineTimeoutError(f"no answer within {timeout:g} s")
-            self._channel.settimeout(left)
-            try:
-                chunk = self._channel.recv(_CHUNK)
-            except TimeoutError:
-                continue
-            except (OSError, EOFError, paramiko.SSHException):
-                chunk = b""
-            if not chunk:
+            if not self._receive(deadline):
                 raise EndOfOutputError("the process closed its output")
-            self._buffer += chunk
+
+    def read_rest(self, timeout: float) -> bytes:
+        """All of standard output to its end.
+
+        Raises:
+            LineTimeoutError: it has not ended within ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while self._receive(deadline):
+            pass
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        return rest
+
+    def _receive(self, deadline: float) -> bool:
+        """Wait for more output; False at its end."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise LineTimeoutError("no answer in time")
+        self._channel.settimeout(left)
+        try:
+            chunk = self._channel.recv(_CHUNK)
+        except TimeoutError:
+            raise LineTimeoutError("no answer in time") from None
+        except (OSError, EOFError, paramiko.SSHException):
+            return False
+        self._buffer += chunk
+        return bool(chunk)
 
     def close_input(self) -> None:
         """Tell the process that nothing more will come."""
