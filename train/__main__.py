@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--evaluate-every", type=int, help="steps between two greedy evaluations")
     options.add_argument("--evaluate-episodes", type=int, help="episodes of each")
+    options.add_argument("--final-episodes", type=int, help="episodes of the last evaluation, kept in the bundle")
     options.add_argument("--teacher", default="II", help="--method distill: bundle to learn from (default II)")
     options.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override one setting")
     options.add_argument("--quiet", action="store_true", help="show no progress")
@@ -115,7 +116,7 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any) -> tupl
     from train import presets
     from train.run import RunRequest
 
-    for option in ("steps", "evaluate_every", "evaluate_episodes"):
+    for option in ("steps", "evaluate_every", "evaluate_episodes", "final_episodes"):
         value = getattr(arguments, option)
         if value is not None and value < 1:
             raise presets.SettingsError(f"--{option.replace('_', '-')} {value} is too few; take at least 1.")
@@ -137,7 +138,7 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any) -> tupl
         stop_preset=arguments.stop_preset,
         evaluate_every=evaluate_every,
         evaluate_episodes=arguments.evaluate_episodes or found.evaluate_episodes,
-        final_episodes=found.final_episodes,
+        final_episodes=arguments.final_episodes or found.final_episodes,
         settings=json.loads(
             json.dumps({**dataclasses.asdict(settings), "preset": arguments.preset, "task": found.task})
         ),

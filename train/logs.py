@@ -84,7 +84,7 @@ def draw_curve(text: str, title: str) -> bytes:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     steps, values = column(rows, quantity)
-    axes.plot(steps, values, color="#9db4c8", linewidth=0.8, label="training episodes (exploring)")
+    axes.plot(steps, values, color="#9db4c8", linewidth=0.8, label="training episodes")
     names = [name for name in (rows[0] if rows else {}) if name.startswith(f"greedy_{quantity}")]
     for name, colour in zip(names, ("#c2410c", "#1d4ed8", "#15803d"), strict=False):
         steps, values = column(rows, name)

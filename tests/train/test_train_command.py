@@ -23,7 +23,8 @@ TIMES = ("wall_s", "cpu_s")
 
 
 def train(output: Path, *options: str) -> int:
-    return command.main([*options, "--evaluate-every", "512", "--evaluate-episodes", "3", "--output-path", str(output)])
+    few = ["--evaluate-every", "512", "--evaluate-episodes", "3", "--final-episodes", "20"]
+    return command.main([*options, *few, "--output-path", str(output)])
 
 
 def curve(output: Path) -> list[dict[str, str]]:
