@@ -9,7 +9,7 @@ BITS ?= 8
 TARGET ?= local
 RUNTIME ?= litert
 PYTHON311 ?= python3.11
-DEMO_MINUTES ?= 3
+DEMO_STEPS ?= 2000000
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -59,7 +59,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 
 demo: $(INSTALLED)
 	@test -f artifacts/I/manifest.json || \
-	  $(PYTHON) -m train --task navigation --policy I --method ppo --minutes $(DEMO_MINUTES)
+	  $(PYTHON) -m train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
 	@$(PYTHON) bench/demo.py --target $(TARGET)
 
 train: $(INSTALLED)
