@@ -52,8 +52,10 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@echo "Setting up $(VENV) (about a minute) …"
 	@$(PYTHON311) -m venv $(VENV)
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install -r requirements.txt
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet --no-deps --no-build-isolation -e .
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install -r requirements.txt || { \
+	  echo "uv could not install it (a proxy or a certificate of your own?); pip tries, more slowly …"; \
+	  $(PYTHON) -m pip install --disable-pip-version-check -r requirements.txt; }
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(PYTHON) -m device.host prefetch --target local
 	@touch $@
 
