@@ -13,12 +13,15 @@ old one or the new one. A device holds a part of the bundle under the same manif
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import io
 import os
 import shutil
 import uuid
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,6 +41,7 @@ SPEC_FILE, WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE = (
 )
 DEVICE_FILES = (SPEC_FILE, GOLDEN_FILE)
 HOST_FILES = (*DEVICE_FILES, WEIGHTS_FILE, CALIBRATION_FILE)
+HASH_BLOCK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,13 @@ class Bundle:
         for name in require:
             if name not in records:
                 raise BundleError(f"{folder / MANIFEST_FILE} does not list {name}, which is needed here.")
-        contents: dict[str, bytes] = {}
         for name, record in records.items():
-            if name in require or (folder / name).exists():
-                contents[name] = _verified(folder / name, record)
+            if name != SPEC_FILE and (name in require or (folder / name).exists()):
+                _verify(folder / name, record)
+        if SPEC_FILE not in records:
+            raise BundleError(f"{folder / MANIFEST_FILE} does not list {SPEC_FILE}, which is needed here.")
         try:
-            spec = PolicySpec.from_json(contents[SPEC_FILE])
+            spec = PolicySpec.from_json(_verified(folder / SPEC_FILE, records[SPEC_FILE]))
         except SpecError as error:
             raise BundleError(f"{folder / SPEC_FILE}: {error}") from error
         if spec.name != manifest.policy:
@@ -123,9 +128,12 @@ class Bundle:
         arrays = self._arrays(GOLDEN_FILE)
         observations = self._checked(arrays, "observations", GOLDEN_FILE, self.spec.observation_size)
         outputs = self._checked(arrays, "outputs", GOLDEN_FILE, self.spec.output_size)
-        actions = arrays.get("actions")
-        if actions is None or not len(actions) == len(outputs) == len(observations) > 0:
+        actions = arrays.get("actions", np.zeros(0))
+        wanted = network.choose_actions(self.spec, outputs)
+        if not len(outputs) == len(observations) > 0 or actions.shape != wanted.shape or actions.dtype != wanted.dtype:
             raise BundleError(f"{self.path / GOLDEN_FILE}: observations, outputs and actions do not belong together.")
+        if not np.array_equal(actions, wanted):
+            raise BundleError(f"{self.path / GOLDEN_FILE}: an action is not the one that its outputs choose.")
         return Golden(observations, outputs, actions)
 
     def artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactEntry:
@@ -141,6 +149,13 @@ class Bundle:
             f"{self.path} has no {precision.value} {artifact_format.value} artifact; "
             f"it has {', '.join(sorted(self.manifest.artifacts)) or 'none'}.",
             f"Type: make convert BITS={precision.bits} POLICY={self.spec.name}",
+        )
+
+    def has_artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> bool:
+        """Whether the artifact is listed and its file is there (:meth:`load` verified what is)."""
+        return any(
+            (entry.precision, entry.format) == (precision, artifact_format) and (self.path / entry.file).exists()
+            for entry in self.manifest.artifacts.values()
         )
 
     def artifact_data(self, entry: ArtifactEntry) -> bytes:
@@ -165,7 +180,7 @@ class Bundle:
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
                 return {key: archive[key] for key in archive.files}
-        except (ValueError, OSError, zipfile.BadZipFile) as error:
+        except Exception as error:  # numpy, zipfile, zlib and the tokenizer of headers raise a dozen kinds
             raise BundleError(f"{self.path / name} is no readable npz file: {error}") from error
 
     def _checked(self, arrays: dict[str, np.ndarray], key: str, name: str, width: int) -> NDArray[np.float32]:
@@ -210,7 +225,8 @@ def write_bundle(
         **(extra_files or {}),
     }
     manifest = Manifest(spec.name, {name: FileRecord.of(data) for name, data in contents.items()})
-    _replace_folder(Path(path), {**contents, MANIFEST_FILE: manifest.to_json().encode()})
+    with locked(Path(path).parent):
+        _replace_folder(Path(path), {**contents, MANIFEST_FILE: manifest.to_json().encode()})
     return Bundle.load(path)
 
 
@@ -224,21 +240,25 @@ def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected_out
         expected_outputs: the reference's outputs on the golden observations, float32 (n, output_size).
     """
     golden = npz(outputs=expected_outputs.astype(np.float32))
-    # Read again: another process may have added another artifact meanwhile.
-    current = Manifest.from_json(_read(bundle.path / MANIFEST_FILE), bundle.path / MANIFEST_FILE)
-    valid = current.without_stale(current.with_artifact(entry, FileRecord.of(golden)))
-    if valid != current:
-        # An interruption between the files must not leave a manifest that calls the new ones tampered with.
-        write_atomically(bundle.path / MANIFEST_FILE, valid.to_json().encode())
-    manifest = valid.with_artifact(entry, FileRecord.of(golden))
-    write_atomically(bundle.path / entry.golden_file, golden)
-    write_atomically(bundle.path / entry.file, data)
-    write_atomically(bundle.path / MANIFEST_FILE, manifest.to_json().encode())
+    with locked(bundle.path):
+        # Read again: another process may have added another artifact meanwhile.
+        current = Manifest.from_json(_read(bundle.path / MANIFEST_FILE), bundle.path / MANIFEST_FILE)
+        valid = current.without_stale(current.with_artifact(entry, FileRecord.of(golden)))
+        if valid != current:
+            # An interruption between the files must not leave a manifest that calls the new ones tampered with.
+            write_atomically(bundle.path / MANIFEST_FILE, valid.to_json().encode())
+        manifest = valid.with_artifact(entry, FileRecord.of(golden))
+        write_atomically(bundle.path / entry.golden_file, golden)
+        write_atomically(bundle.path / entry.file, data)
+        write_atomically(bundle.path / MANIFEST_FILE, manifest.to_json().encode())
     return replace(bundle, manifest=manifest)
 
 
 def copy_bundle(source: Bundle, path: Path, origin: str) -> Bundle:
-    """A copy of a bundle's files without its artifacts, whose manifest says where it came from."""
+    """A copy of a bundle's files without its artifacts, whose manifest says where it came from.
+
+    Two that copy to the same path at once have to hold :func:`locked` of its parent, each.
+    """
     files = {
         name: record
         for name, record in source.manifest.files.items()
@@ -275,6 +295,22 @@ def write_atomically(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes that change what is in it; readers need no lock.
+
+    The kernel drops the lock when its process ends, however it ends. A file system without locks goes without.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _replace_folder(path: Path, contents: Mapping[str, bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
@@ -305,11 +341,30 @@ def _read(path: Path) -> bytes:
 
 def _verified(path: Path, record: FileRecord) -> bytes:
     data = _read(path)
-    if len(data) != record.size:
-        state = "truncated" if len(data) < record.size else "longer than it was written"
-        raise BundleError(f"{path} is {state}: {len(data)} bytes, the manifest says {record.size}.")
-    if FileRecord.of(data).sha256 != record.sha256:
+    _compare(path, FileRecord.of(data), record)
+    return data
+
+
+def _verify(path: Path, record: FileRecord) -> None:
+    """As :func:`_verified`, a block at a time: a device has little memory, and the agent's peak is measured."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as stream:
+            while block := stream.read(HASH_BLOCK_BYTES):
+                digest.update(block)
+                size += len(block)
+    except FileNotFoundError:
+        raise BundleError(f"{path} is missing.") from None
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}.") from error
+    _compare(path, FileRecord(size, digest.hexdigest()), record)
+
+
+def _compare(path: Path, found: FileRecord, wanted: FileRecord) -> None:
+    if found.size != wanted.size:
+        state = "truncated" if found.size < wanted.size else "longer than it was written"
+        raise BundleError(f"{path} is {state}: {found.size} bytes, the manifest says {wanted.size}.")
+    if found.sha256 != wanted.sha256:
         raise BundleError(
             f"{path} was tampered with or damaged: its sha256 is not the manifest's.", "Make or fetch the bundle again."
         )
-    return data

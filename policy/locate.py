@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from policy.bundle import WEIGHTS_FILE, Bundle, copy_bundle
+from policy.bundle import Bundle, copy_bundle, locked
 from policy.errors import BundleError
+from policy.manifest import MANIFEST_FILE
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 ZOO, ARTIFACTS = PROJECT_ROOT / "zoo", PROJECT_ROOT / "artifacts"
@@ -22,22 +23,25 @@ def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = Z
     """
     if "/" in name_or_path or name_or_path in (".", ".."):
         return Bundle.load(Path(name_or_path))
-    own, shipped = artifacts / name_or_path, zoo / name_or_path
+    with locked(artifacts):  # two commands at once must not both copy
+        return _named(name_or_path, artifacts, zoo)
+
+
+def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
+    own, shipped = artifacts / name, zoo / name
     if own.exists():
         bundle = Bundle.load(own)
         if bundle.manifest.origin != "zoo" or not shipped.exists():
             return bundle
         fresh = Bundle.load(shipped)
-        if fresh.manifest.files[WEIGHTS_FILE] == bundle.manifest.files[WEIGHTS_FILE]:
+        # Not the weights alone: the normaliser, the calibration and the golden vectors decide what artifacts compute.
+        if fresh.manifest.files.items() <= bundle.manifest.files.items():
             return bundle
         return copy_bundle(fresh, own, origin="zoo")
     if shipped.exists():
         return copy_bundle(Bundle.load(shipped), own, origin="zoo")
-    known = sorted(
-        {path.name for root in (zoo, artifacts) if root.exists() for path in root.iterdir() if path.is_dir()}
-    )
-    listed = ", ".join(name for name in known if not name.startswith(".")) or "none"
+    known = {path.parent.name for root in (zoo, artifacts) for path in root.glob(f"[!.]*/{MANIFEST_FILE}")}
     raise BundleError(
-        f"there is no policy {name_or_path!r}; known are {listed}.",
-        f"Train it: make train POLICY={name_or_path}",
+        f"there is no policy {name!r}; known are {', '.join(sorted(known)) or 'none'}.",
+        f"Train it: make train POLICY={name}",
     )

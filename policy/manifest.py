@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from policy import json_values
 from policy.errors import BundleError, SpecError
 from policy.spec import ArtifactFormat, Precision, RuntimeName, parse_enum
 
 MANIFEST_FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -133,27 +136,30 @@ class Manifest:
             BundleError: no JSON, a future version, a missing field, or a file name that leaves the bundle.
         """
         try:
-            data = json.loads(text)
-        except (ValueError, UnicodeDecodeError) as error:
-            raise BundleError(
-                f"{where} is not valid JSON ({error}): the file is truncated or tampered with."
-            ) from error
-        version = data.get("format_version") if isinstance(data, dict) else None
+            data = json_values.parse_object(text)
+        except json_values.JsonValueError as error:
+            raise BundleError(f"{where} cannot be read: {error}; it is truncated or tampered with.") from error
+        version = data.get("format_version")
         if version != MANIFEST_FORMAT_VERSION:
             raise BundleError(
                 f"{where} has format_version {version!r}; this program reads {MANIFEST_FORMAT_VERSION}.",
                 "Use the program version that wrote the bundle, or train and convert it again.",
             )
         try:
-            entries = [_entry_from_dict(item) for item in data["artifacts"]]
-            files = {_plain(name): _record(item) for name, item in data["files"].items()}
-            return cls(str(data["policy"]), files, {entry.file: entry for entry in entries}, str(data["origin"]))
+            listed = json_values.members(data["files"], "files")
+            files = {_plain(name): _record(json_values.members(item, name)) for name, item in listed.items()}
+            artifacts: dict[str, ArtifactEntry] = {}
+            for item in json_values.items(data["artifacts"], "artifacts"):
+                entry = _entry_from_dict(json_values.members(item, "artifacts"))
+                if entry.file in artifacts or entry.file in files:
+                    raise BundleError(f"{where} lists {entry.file} twice.")
+                artifacts[entry.file] = entry
+            policy, origin = (json_values.text(data[key], key) for key in ("policy", "origin"))
+            return cls(policy, files, artifacts, origin)
         except KeyError as error:
             raise BundleError(f"{where} lacks the field {error.args[0]!r}.") from error
-        except (TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, BundleError):
-                raise
-            raise BundleError(f"{where} cannot be read: {error}") from error
+        except json_values.JsonValueError as error:
+            raise BundleError(f"{where} cannot be read: {error}.") from error
 
 
 def _record_to_dict(record: FileRecord) -> dict[str, Any]:
@@ -161,12 +167,16 @@ def _record_to_dict(record: FileRecord) -> dict[str, Any]:
 
 
 def _record(data: Mapping[str, Any]) -> FileRecord:
-    return FileRecord(int(data["bytes"]), str(data["sha256"]))
+    size, sha256 = json_values.integer(data["bytes"], "bytes"), json_values.text(data["sha256"], "sha256")
+    if size < 0 or not _SHA256.fullmatch(sha256):
+        raise json_values.JsonValueError(f"a record has {size} bytes and the sha256 {sha256[:80]!r}")
+    return FileRecord(size, sha256)
 
 
-def _plain(name: str) -> str:
-    """A file name that stays inside the bundle."""
-    if not name or name != Path(name).name or name in (".", "..") or "\\" in name or "\0" in name:
+def _plain(value: object) -> str:
+    """A file name that stays inside the bundle and is not the manifest's own."""
+    name = json_values.text(value, "a file name")
+    if not name or name != Path(name).name or name in (".", "..", MANIFEST_FILE) or "\\" in name or "\0" in name:
         raise BundleError(f"the manifest names the file {name!r}; only plain names inside the bundle are allowed.")
     return name
 
@@ -192,21 +202,37 @@ def _entry_from_dict(data: Mapping[str, Any]) -> ArtifactEntry:
             file=_plain(data["file"]),
             precision=parse_enum(Precision, data["precision"], "precision"),
             format=parse_enum(ArtifactFormat, data["format"], "format"),
-            scheme=str(data["scheme"]),
-            execution=str(data["execution"]),
+            scheme=json_values.text(data["scheme"], "scheme"),
+            execution=json_values.text(data["execution"], "execution"),
             record=_record(data),
             golden_file=_plain(data["golden_file"]),
-            tolerance=float(data["tolerance"]),
-            output_step=None if data["output_step"] is None else float(data["output_step"]),
+            tolerance=_not_negative(data["tolerance"], "tolerance"),
+            output_step=_optional(data["output_step"], "output_step"),
             runtimes={
-                parse_enum(RuntimeName, name, "runtime"): Parity(
-                    version=str(item["version"]),
-                    max_error=float(item["max_error"]),
-                    max_error_steps=None if item["max_error_steps"] is None else float(item["max_error_steps"]),
-                    agreement=float(item["agreement"]),
-                )
-                for name, item in data["runtimes"].items()
+                parse_enum(RuntimeName, name, "runtime"): _parity(json_values.members(item, name))
+                for name, item in json_values.members(data["runtimes"], "runtimes").items()
             },
         )
     except SpecError as error:
         raise BundleError(f"{MANIFEST_FILE}: {error}") from error
+
+
+def _parity(data: Mapping[str, Any]) -> Parity:
+    return Parity(
+        version=json_values.text(data["version"], "version"),
+        max_error=_not_negative(data["max_error"], "max_error"),
+        max_error_steps=_optional(data["max_error_steps"], "max_error_steps"),
+        agreement=_not_negative(data["agreement"], "agreement"),
+    )
+
+
+def _not_negative(value: object, name: str) -> float:
+    # A tolerance of NaN would let every output pass: no error is greater.
+    number = json_values.number(value, name)
+    if number < 0:
+        raise json_values.JsonValueError(f"{name} is {number}; it must not be negative")
+    return number
+
+
+def _optional(value: object, name: str) -> float | None:
+    return None if value is None else _not_negative(value, name)

@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
+from policy import json_values
 from policy.errors import SpecError
 
 SPEC_FORMAT_VERSION = 1
+# The graphs compute in float32: what is larger than this is infinite there, and what is smaller has no reciprocal.
+LARGEST_FLOAT32, SMALLEST_DIVISOR, LARGEST_DIVISOR = 3.4028235e38, 1.2e-38, 8.0e37
 
 E = TypeVar("E", bound=Enum)
 
@@ -152,8 +155,12 @@ class Normaliser:
         require(
             len(self.mean) == len(self.scale), f"normaliser has {len(self.mean)} means but {len(self.scale)} scales."
         )
-        require(all(math.isfinite(m) for m in self.mean), "normaliser.mean must be finite.")
-        require(all(math.isfinite(s) and s > 0 for s in self.scale), "normaliser.scale must be finite and positive.")
+        require(all(abs(m) <= LARGEST_FLOAT32 for m in self.mean), "normaliser.mean must be finite in float32.")
+        require(
+            all(SMALLEST_DIVISOR <= s <= LARGEST_DIVISOR for s in self.scale),
+            f"normaliser.scale must be positive and between {SMALLEST_DIVISOR:g} and {LARGEST_DIVISOR:g}, "
+            "so that it and its reciprocal are float32 numbers.",
+        )
         require(self.clip > 0, f"normaliser.clip is {self.clip}; it must be positive.")
 
 
@@ -176,6 +183,8 @@ class DiscreteHead:
 
     def __post_init__(self) -> None:
         require(len(self.action_names) >= 2, f"a discrete head needs two actions, got {len(self.action_names)}.")
+        repeated = sorted({name for name in self.action_names if self.action_names.count(name) > 1})
+        require(not repeated, f"a discrete head names an action twice: {repeated}.")
 
     @property
     def size(self) -> int:
@@ -193,7 +202,7 @@ class ContinuousHead:
 
     def __post_init__(self) -> None:
         require(len(self.low) == len(self.high) > 0, f"head has {len(self.low)} lows but {len(self.high)} highs.")
-        finite = all(math.isfinite(v) for v in (*self.low, *self.high))
+        finite = all(abs(v) <= LARGEST_FLOAT32 for v in (*self.low, *self.high))
         ordered = all(low < high for low, high in zip(self.low, self.high, strict=True))
         require(finite and ordered, f"head bounds {self.low} … {self.high} must be finite with low < high.")
 
@@ -242,7 +251,8 @@ class PolicySpec:
         require(len(set(names)) == len(names), f"policy.observation repeats a field name: {names}.")
         found, wanted = len(self.normaliser.mean), self.observation_size
         require(found == wanted, f"normaliser has {found} elements, the observation {wanted}.")
-        require(self.control_period_s > 0, f"control_period_s is {self.control_period_s}; it must be positive.")
+        period = self.control_period_s
+        require(0 < period < math.inf, f"control_period_s is {period}; it must be positive and finite.")
 
     @property
     def observation_size(self) -> int:
@@ -311,10 +321,9 @@ class PolicySpec:
             SpecError: the text is no JSON, of a future version, or lacks a field (which is named).
         """
         try:
-            data = json.loads(text)
-        except (ValueError, UnicodeDecodeError) as error:
-            raise SpecError(f"policy.json is not valid JSON: {error}.") from error
-        require(isinstance(data, dict), "policy.json is not a JSON object.")
+            data = json_values.parse_object(text)
+        except json_values.JsonValueError as error:
+            raise SpecError(f"policy.json cannot be read: {error}.") from error
         version = data.get("format_version")
         require(
             version == SPEC_FORMAT_VERSION,
@@ -323,27 +332,19 @@ class PolicySpec:
         )
         try:
             return cls(
-                name=str(data["name"]),
-                observation=tuple(
-                    ObservationField(str(f["name"]), tuple(int(s) for s in f["shape"]), str(f["unit"]))
-                    for f in data["observation"]
-                ),
-                normaliser=_normaliser(data["normaliser"]),
-                network=NetworkSpec(
-                    tuple(int(width) for width in data["network"]["hidden"]),
-                    parse_enum(Activation, data["network"]["activation"], "network.activation"),
-                ),
-                head=_head(data["head"]),
-                control_period_s=float(data["control_period_s"]),
-                environment=EnvironmentSpec(str(data["environment"]["id"]), dict(data["environment"]["settings"])),
-                provenance=dict(data.get("provenance", {})),
+                name=json_values.text(data["name"], "name"),
+                observation=tuple(_field(item) for item in json_values.items(data["observation"], "observation")),
+                normaliser=_normaliser(json_values.members(data["normaliser"], "normaliser")),
+                network=_network(json_values.members(data["network"], "network")),
+                head=_head(json_values.members(data["head"], "head")),
+                control_period_s=json_values.number(data["control_period_s"], "control_period_s"),
+                environment=_environment(json_values.members(data["environment"], "environment")),
+                provenance=json_values.members(data.get("provenance", {}), "provenance"),
             )
         except KeyError as error:
             raise SpecError(f"policy.json lacks the field {error.args[0]!r}.") from error
-        except (TypeError, ValueError) as error:
-            if isinstance(error, SpecError):
-                raise
-            raise SpecError(f"policy.json has a field of the wrong type: {error}.") from error
+        except json_values.JsonValueError as error:
+            raise SpecError(f"policy.json: {error}.") from error
 
 
 def _describe(observed: ObservationField | None) -> str:
@@ -352,14 +353,40 @@ def _describe(observed: ObservationField | None) -> str:
     return f"{observed.name!r} of shape {observed.shape} in {observed.unit!r}"
 
 
+def _field(data: object) -> ObservationField:
+    item = json_values.members(data, "observation")
+    name = json_values.text(item["name"], "observation.name")
+    shape = tuple(json_values.integer(side, f"the shape of {name}") for side in json_values.items(item["shape"], name))
+    return ObservationField(name, shape, json_values.text(item["unit"], f"the unit of {name}"))
+
+
+def _numbers(data: Mapping[str, Any], key: str, where: str) -> tuple[float, ...]:
+    name = f"{where}.{key}"
+    return tuple(json_values.number(value, name) for value in json_values.items(data[key], name))
+
+
 def _normaliser(data: Mapping[str, Any]) -> Normaliser:
-    clip = math.inf if data["clip"] is None else float(data["clip"])
-    return Normaliser(tuple(float(m) for m in data["mean"]), tuple(float(s) for s in data["scale"]), clip)
+    clip = math.inf if data["clip"] is None else json_values.number(data["clip"], "normaliser.clip")
+    return Normaliser(_numbers(data, "mean", "normaliser"), _numbers(data, "scale", "normaliser"), clip)
+
+
+def _network(data: Mapping[str, Any]) -> NetworkSpec:
+    hidden = json_values.items(data["hidden"], "network.hidden")
+    return NetworkSpec(
+        tuple(json_values.integer(width, "network.hidden") for width in hidden),
+        parse_enum(Activation, data["activation"], "network.activation"),
+    )
+
+
+def _environment(data: Mapping[str, Any]) -> EnvironmentSpec:
+    settings = json_values.members(data["settings"], "environment.settings")
+    return EnvironmentSpec(json_values.text(data["id"], "environment.id"), dict(settings))
 
 
 def _head(data: Mapping[str, Any]) -> DiscreteHead | ContinuousHead:
     if data["kind"] == "discrete":
-        return DiscreteHead(tuple(str(name) for name in data["action_names"]))
+        names = json_values.items(data["action_names"], "head.action_names")
+        return DiscreteHead(tuple(json_values.text(name, "head.action_names") for name in names))
     require(data["kind"] == "continuous", f"head.kind {data['kind']!r} is not known; allowed are discrete, continuous.")
-    low, high = (tuple(float(v) for v in data[side]) for side in ("low", "high"))
+    low, high = (_numbers(data, side, "head") for side in ("low", "high"))
     return ContinuousHead(low, high, parse_enum(Squash, data["squash"], "head.squash"))

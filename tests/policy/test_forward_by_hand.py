@@ -150,6 +150,16 @@ def test_quantize_network_by_hand() -> None:
     assert np.abs(outputs - forward_float(SPEC, WEIGHTS, calibration)).max() <= 2 * network.output_step
 
 
+def test_fewer_bits_keep_the_plain_grid() -> None:
+    """No scale is nudged below 8 bits: the columns' largest weights, 2.5 and 1, lie on level 2^(n-1) - 1."""
+    calibration = np.array([[4.0, -1.5], [100.0, -100.0]], np.float32)
+    for bits in range(2, 8):
+        first = quantize_network(SPEC, WEIGHTS, calibration, bits).layers[0]
+        limit = 2 ** (bits - 1) - 1
+        assert first.kernel_scales.tolist() == (np.array([2.5, 1.0], np.float32) / np.float32(limit)).tolist()
+        assert np.abs(first.kernel).max(axis=0).tolist() == [limit, limit]
+
+
 def test_a_discrete_heads_range_leaves_out_what_cannot_win() -> None:
     raw = np.array([[10.0, -90.0], [-40.0, 2.0], [6.0, 5.0]], np.float32)
     # winners 10, 2, 6: from 2 − ¼ · (10 − 2) = 0 to 10

@@ -130,6 +130,8 @@ def test_affine_levels() -> None:
     values = floats(-50.1, -1.0, 0.0, 0.25, 0.75, 1.25, 80.0)
     assert quantize_affine(values, affine).tolist() == [-128, -30, -28, -28, -26, -26, 127]
     assert dequantize_affine(np.array([-128, -28, 127], np.int32), affine).tolist() == [-50.0, 0.0, 77.5]
+    # rounded before the zero point is added: with an odd one, 0.25 is still 0 steps (-26.5 would become -26)
+    assert quantize_affine(floats(0.25, 0.75), Affine(scale=0.5, zero_point=-27)).tolist() == [-27, -25]
 
 
 def test_affine_keeps_an_empty_tensor_empty() -> None:

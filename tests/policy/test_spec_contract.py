@@ -81,9 +81,21 @@ def changed(change: Callable[[dict[str, Any]], object]) -> str:
         (lambda d: d["head"].update(kind="mixture"), "head.kind 'mixture'.*discrete, continuous"),
         (lambda d: d["network"].update(activation="gelu"), "network.activation 'gelu'.*allowed are relu"),
         (lambda d: d["network"].update(hidden=[64, 0]), "network.hidden"),
-        (lambda d: d["network"].update(hidden="wide"), "wrong type"),
+        (lambda d: d["network"].update(hidden="64"), "network.hidden is '64'; it must be a list"),
+        (lambda d: d["network"].update(hidden=[64.5]), "network.hidden is 64.5; it must be a whole number"),
+        (lambda d: d["network"].update(hidden=[True]), "network.hidden is True; it must be a whole number"),
+        (lambda d: d.update(network=[64]), r"network is \[64\]; it must be an object"),
+        (lambda d: d.update(observation={}), "observation is {}; it must be a list"),
+        (lambda d: d["observation"][0].update(shape=[float("inf")]), "the shape of ranges is inf"),
+        (lambda d: d["normaliser"]["mean"].__setitem__(0, 10**400), "normaliser.mean is 1000.*finite"),
+        (lambda d: d["normaliser"]["mean"].__setitem__(0, 1e39), "mean must be finite in float32"),
+        (lambda d: d["normaliser"]["scale"].__setitem__(0, 1e-39), "scale must be positive and between"),
+        (lambda d: d["normaliser"]["scale"].__setitem__(0, float("nan")), "normaliser.scale is nan; it must be finite"),
+        (lambda d: d["head"].update(action_names=["go", "stay", "go"]), r"names an action twice: \['go'\]"),
+        (lambda d: d.update(control_period_s=float("inf")), "control_period_s is inf"),
+        (lambda d: d.update(name=["III"]), r"name is \['III'\]; it must be a string"),
         (lambda d: d["normaliser"]["mean"].pop(), "6 means but 7 scales"),
-        (lambda d: d["normaliser"]["scale"].__setitem__(2, 0.0), "scale must be finite and positive"),
+        (lambda d: d["normaliser"]["scale"].__setitem__(2, 0.0), "scale must be positive"),
         (lambda d: d["normaliser"].update(clip=-1.0), "clip is -1.0"),
         (lambda d: d["observation"].pop(), "normaliser has 7 elements, the observation 5"),
         (lambda d: d["observation"][1].update(name="ranges"), "repeats a field name"),
@@ -100,14 +112,15 @@ def test_a_spec_that_is_none_is_refused_by_the_name_of_the_field(
         PolicySpec.from_json(changed(change))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1, 2]", b"\xff\xfe", "null"])
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", b"\xff\xfe", "null", "[" * 100_000])
 def test_text_that_is_no_json_object_is_refused(text: str | bytes) -> None:
-    with pytest.raises(SpecError, match=r"policy\.json is not"):
+    with pytest.raises(SpecError, match=r"policy\.json cannot be read: it is not"):
         PolicySpec.from_json(text)
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), [((0.0,), (0.0,)), ((1.0,), (0.0,)), ((0.0,), (float("inf"),)), ((0.0, 0.0), (1.0,)), ((), ())]
+    ("low", "high"),
+    [((0.0,), (0.0,)), ((1.0,), (0.0,)), ((0.0,), (float("inf"),)), ((0.0,), (1e39,)), ((0.0, 0.0), (1.0,)), ((), ())],
 )
 def test_continuous_bounds_have_to_be_ordered_and_finite(low: tuple[float, ...], high: tuple[float, ...]) -> None:
     with pytest.raises(SpecError):
