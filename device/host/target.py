@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
 
 from device.host.errors import TargetError
-from device.host.places import user_name
+from device.host.places import state_folder, user_name
 
 LOCAL = "local"
 DEFAULT_SSH_PORT = 22
@@ -97,23 +99,36 @@ def host_key_name(hostname: str, port: int) -> str:
     return hostname if port == DEFAULT_SSH_PORT else f"[{hostname}]:{port}"
 
 
+def ssh_config_folder() -> Path:
+    """Stanzas in the form of ``~/.ssh/config``, one file for each host that this project itself set up."""
+    return state_folder() / "ssh_config.d"
+
+
+def _configured(host: str, files: Iterable[Path]) -> dict[str, object]:
+    """What the configuration files say about a host; as in OpenSSH, what is said first counts."""
+    config = paramiko.SSHConfig()
+    path = None
+    try:
+        for path in files:
+            with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as stream:
+                config.parse(stream)
+        return dict(config.lookup(host))
+    except (paramiko.SSHException, OSError, UnicodeDecodeError, KeyError, ValueError) as error:
+        raise TargetError(f"{path} cannot be read: {error}", "Mend it; `ssh -G HOST` shows what is wrong.") from None
+
+
 def resolve(target: Target, identity: Path | None = None, config_file: Path | None = None) -> Endpoint:
     """Join what the user typed with ``~/.ssh/config``; what was typed wins, as in OpenSSH.
 
+    Read after the user's own: the project's ``ssh_config_folder()``.
     Understood of the configuration: HostName, Port, User, IdentityFile, IdentitiesOnly, HostKeyAlias.
 
     Raises:
         TargetError: the configuration cannot be read or asks for a proxy.
     """
+    own = sorted(ssh_config_folder().glob("*.conf"))
     path = config_file if config_file is not None else Path.home() / ".ssh" / "config"
-    options: dict[str, object] = {}
-    if path.is_file():
-        try:
-            options = dict(paramiko.SSHConfig.from_path(str(path)).lookup(target.host))
-        except (paramiko.SSHException, OSError, UnicodeDecodeError, KeyError, ValueError) as error:
-            raise TargetError(
-                f"{path} cannot be read: {error}", "Mend it; `ssh -G HOST` shows what is wrong."
-            ) from None
+    options = _configured(target.host, [path] if config_file is not None else [path, *own])
     for proxy in ("proxyjump", "proxycommand"):
         if str(options.get(proxy, "none")).lower() != "none":
             raise TargetError(
