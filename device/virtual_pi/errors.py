@@ -1,0 +1,35 @@
+"""What can go wrong with the virtual Pi, each with what to type next."""
+
+from __future__ import annotations
+
+from device.host.errors import HostError
+
+
+class VirtualPiError(HostError):
+    """Base of everything this room raises on purpose."""
+
+    code = "virtual-pi"
+
+
+class MissingProgramsError(VirtualPiError):
+    """Debian packages are not installed."""
+
+    code = "virtual-pi-programs"
+
+
+class BuildError(VirtualPiError):
+    """The image could not be built; nothing half-built is left."""
+
+    code = "virtual-pi-build"
+
+
+class StartError(VirtualPiError):
+    """The machine did not start, or SSH did not answer; no process of it is left."""
+
+    code = "virtual-pi-start"
+
+
+class MachineNameError(VirtualPiError):
+    """No machine can be called that."""
+
+    code = "virtual-pi-name"

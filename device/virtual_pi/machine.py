@@ -1,0 +1,102 @@
+"""QEMU's command line for the two machines: the fast one with a Pi's processor, and QEMU's own Raspberry Pi 3B."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from device.virtual_pi.errors import StartError
+from device.virtual_pi.image import Image
+from device.virtual_pi.recipe import MachineKind
+
+QEMU = "qemu-system-aarch64"
+MEMORY_MB = 1024
+SMALLEST_MEMORY_MB = 128
+RASPI3B_MEMORY_MB = 1024
+"""QEMU's raspi3b has this much, no more, no less."""
+
+
+@dataclass(frozen=True)
+class MachineSettings:
+    """What may differ from start to start."""
+
+    kind: MachineKind = MachineKind.VIRT
+    memory_mb: int = MEMORY_MB
+    swap: bool = True
+    """Whether the card's swap partition is in use."""
+    clock_unix: int | None = None
+    """What the machine believes the time to be when it starts; None: the right time."""
+
+    def __post_init__(self) -> None:
+        if self.kind is MachineKind.RASPI3B and self.memory_mb != RASPI3B_MEMORY_MB:
+            raise StartError(
+                f"--memory {self.memory_mb}: the machine raspi3b always has {RASPI3B_MEMORY_MB} MB.",
+                "--machine virt takes any memory.",
+            )
+        if self.memory_mb < SMALLEST_MEMORY_MB:
+            raise StartError(
+                f"--memory {self.memory_mb}: Debian does not boot in less than {SMALLEST_MEMORY_MB} MB.",
+                f"--memory {MEMORY_MB} is a Pi 3b's.",
+            )
+
+    @property
+    def description(self) -> str:
+        """The machine in a clause."""
+        what = {MachineKind.VIRT: "QEMU virt", MachineKind.RASPI3B: "QEMU's Raspberry Pi 3 Model B"}[self.kind]
+        return f"{what}, 4 emulated Cortex-A53, {self.memory_mb} MB, {'with' if self.swap else 'without'} swap"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a machine's files are."""
+
+    card: Path
+    serial: Path
+    """What the machine writes on its serial console."""
+
+
+def kernel_arguments(settings: MachineSettings) -> str:
+    """The kernel's command line. Words that begin with quarl. are read by guest/rcS."""
+    virt = settings.kind is MachineKind.VIRT
+    words = [
+        # The Raspberry Pi's first serial line belongs to Bluetooth; its console is the small one.
+        "console=ttyAMA0" if virt else "console=ttyS1",
+        f"root=/dev/{'vda2' if virt else 'mmcblk0p2'}",
+        "panic=-1",  # a kernel that fails ends QEMU (-no-reboot) instead of hanging
+        f"quarl.machine={settings.kind.value}",
+        f"quarl.swap={'on' if settings.swap else 'off'}",
+    ]
+    if settings.clock_unix is not None:
+        words.append(f"quarl.clock={settings.clock_unix}")
+    return " ".join(words)
+
+
+def command(settings: MachineSettings, image: Image, files: Files, port: int) -> list[str]:
+    """The command that starts a machine whose SSH port appears as ``127.0.0.1:port``."""
+    drive = f"file={escape(files.card)},format=qcow2,discard=unmap"
+    network = f"user,id=net,hostfwd=tcp:127.0.0.1:{port}-:22"
+    words = [
+        *(QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", kernel_arguments(settings)),
+        *("-netdev", network),
+    ]
+    if settings.kind is MachineKind.VIRT:
+        # romfile= : nothing boots from the network, so that no Debian package with boot ROMs is needed.
+        return [
+            *words,
+            *("-machine", "virt", "-cpu", "cortex-a53", "-smp", "4", "-m", str(settings.memory_mb)),
+            *("-accel", "tcg,thread=multi", "-serial", f"file:{files.serial}"),
+            *("-drive", f"if=none,id=card,{drive}", "-device", "virtio-blk-pci,drive=card,romfile="),
+            *("-device", "virtio-net-pci,netdev=net,romfile=", "-device", "virtio-rng-pci"),
+        ]
+    return [
+        *words,
+        *("-machine", "raspi3b", "-accel", "tcg,thread=multi", "-dtb", str(image.device_tree)),
+        *("-serial", "null", "-serial", f"file:{files.serial}"),
+        *("-drive", f"if=sd,{drive}", "-device", "usb-net,netdev=net"),
+    ]
+
+
+def escape(path: Path) -> str:
+    """A path inside a QEMU option, where a comma ends a value unless doubled."""
+    return str(path).replace(",", ",,")

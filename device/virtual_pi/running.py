@@ -1,0 +1,325 @@
+"""Start, stop, status. A machine is a folder: its card (a copy-on-write overlay), its serial log, what runs.
+
+The card is kept from start to start, as a Pi's is; whatever happens to a machine, the image below is only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from device.host.connection import connect
+from device.host.errors import HostError
+from device.host.target import Target
+from device.virtual_pi import naming, programs
+from device.virtual_pi.errors import StartError
+from device.virtual_pi.image import Image, Tell, base_folder, ensure_image, locked
+from device.virtual_pi.machine import Files, MachineSettings, command
+from device.virtual_pi.recipe import USER, MachineKind
+
+BOOT_TIMEOUT_S = 180.0
+POWEROFF_TIMEOUT_S = 20.0
+_PORT_TRIES = 5
+_LISTENS = b"Server listening on"  # sshd's first words, on the serial console
+
+
+@dataclass(frozen=True)
+class Running:
+    """A machine that runs."""
+
+    name: str
+    settings: MachineSettings
+    pid: int
+    pid_started: int
+    """When the process started, in ticks after boot: an id together with this is never another process."""
+    port: int
+    build: str
+    """Which build of the image its card lies on."""
+
+    @property
+    def target(self) -> str:
+        """The machine as TARGET."""
+        return f"{USER}@{self.name}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is still that process, and runs."""
+        with contextlib.suppress(ChildProcessError):  # a child of ours that was killed is a zombie until asked for
+            os.waitpid(self.pid, os.WNOHANG)
+        return started_at(self.pid) == self.pid_started
+
+
+@dataclass(frozen=True)
+class Started:
+    """What a start did."""
+
+    machine: Running
+    seconds: float
+    """From the command to SSH answering; 0 when it ran already."""
+    already: bool
+    new_card: bool
+    host_key_replaced: bool
+    serial: Path
+
+
+def machines_folder() -> Path:
+    """Where all machines are."""
+    return base_folder() / "machines"
+
+
+def folder_of(name: str) -> Path:
+    """The folder of one machine."""
+    return machines_folder() / naming.check_name(name)
+
+
+def started_at(pid: int) -> int | None:
+    """Start time of a process that is alive: field 22 of its stat, counted after the name."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def find(name: str) -> Running | None:
+    """The machine of that name if it runs."""
+    try:
+        facts = json.loads((folder_of(name) / "machine.json").read_text())
+        settings = MachineSettings(**{**facts.pop("settings"), "kind": MachineKind(facts.pop("kind"))})
+        machine = Running(settings=settings, **facts)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return machine if machine.alive else None
+
+
+def all_running() -> list[Running]:
+    """Every machine that runs."""
+    folder = machines_folder()
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    return [machine for name in names if (machine := find(name)) is not None]
+
+
+def start(
+    name: str = naming.DEFAULT_NAME,
+    settings: MachineSettings | None = None,
+    *,
+    fresh: bool = False,
+    tell: Tell = lambda text: None,
+) -> Started:
+    """Start a machine and wait until SSH lets us in.
+
+    Args:
+        name: it becomes ``pi@NAME``.
+        settings: which machine; default a Pi 3b's.
+        fresh: with an empty card instead of its own.
+        tell: is told what is being done.
+
+    Raises:
+        MissingProgramsError, BuildError: there is no image and none can be built.
+        StartError: it runs already in another way, or did not come up; nothing is left running.
+    """
+    settings = settings or MachineSettings()
+    begun = time.monotonic()
+    folder = folder_of(name)
+    programs.require(programs.RUNNING)
+    image = ensure_image(tell)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(folder / ".lock"):
+        running = find(name)
+        if running is not None:
+            if running.settings != settings or fresh:
+                raise StartError(
+                    f"{running.target} runs already, as another machine ({running.settings.description}).",
+                    f"python -m device.virtual_pi stop --name {name}, or --name second for one beside it.",
+                )
+            return Started(running, 0.0, True, False, False, folder / "serial.log")
+        new_card = prepare_card(folder, image, fresh, tell)
+        tell(f"starting {settings.description} …")
+        machine, replaced = _launch(name, settings, image, folder)
+        try:
+            _wait_for_ssh(machine, folder)
+        except BaseException:
+            _end(machine)
+            _forget(name)
+            raise
+        return Started(machine, time.monotonic() - begun, False, new_card, replaced, folder / "serial.log")
+
+
+def prepare_card(folder: Path, image: Image, fresh: bool, tell: Tell) -> bool:
+    """Make sure that there is a card which lies on this very build of the image. Returns whether it is new."""
+    card, note = folder / "card.qcow2", folder / "card.json"
+    try:
+        build = json.loads(note.read_text())["build"] if card.is_file() else None
+    except (OSError, ValueError, KeyError):
+        build = None
+    if build == image.build and not fresh:
+        return False
+    if build is not None and not fresh:
+        tell("the image was built anew, so the machine gets an empty card …")
+    note.unlink(missing_ok=True)
+    part = folder / "card.part"
+    made = subprocess.run(
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(image.card), str(part)],
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode != 0:
+        raise StartError(f"qemu-img could not make a card: {made.stderr.strip()}", f"Is there room in {folder}?")
+    part.replace(card)
+    note.write_text(json.dumps({"build": image.build}))
+    return True
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _launch(name: str, settings: MachineSettings, image: Image, folder: Path) -> tuple[Running, bool]:
+    files = Files(folder / "card.qcow2", folder / "serial.log")
+    if files.serial.exists():
+        files.serial.replace(folder / "serial.before.log")  # what a machine said before it was killed
+    for _ in range(_PORT_TRIES):
+        port = free_port()
+        with (folder / "qemu.log").open("wb") as log:
+            process = subprocess.Popen(
+                command(settings, image, files, port),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C ends this command, not the machine
+            )
+        time.sleep(0.3)
+        if process.poll() is None:
+            break
+        if b"hostfwd" not in (folder / "qemu.log").read_bytes():  # else somebody took the port in between
+            break
+    started = started_at(process.pid)
+    if process.poll() is not None or started is None:
+        raise StartError(f"QEMU ended at once: {_tail(folder / 'qemu.log')}", f"Look at {folder / 'qemu.log'}.")
+    machine = Running(name, settings, process.pid, started, port, image.build)
+    try:
+        facts = dataclasses.asdict(machine)
+        facts["kind"] = facts["settings"].pop("kind").value
+        (folder / "machine.json").write_text(json.dumps(facts))
+        return machine, naming.register(name, port, image.client_key, image.host_key)
+    except BaseException:
+        _end(machine)
+        _forget(name)
+        raise
+
+
+def _tail(file: Path, lines: int = 6) -> str:
+    try:
+        return " / ".join(file.read_text(errors="replace").strip().splitlines()[-lines:]) or "(nothing was written)"
+    except OSError:
+        return "(nothing was written)"
+
+
+def _wait_for_ssh(machine: Running, folder: Path) -> None:
+    deadline = time.monotonic() + BOOT_TIMEOUT_S
+    serial = folder / "serial.log"
+    error = "SSH did not answer"
+    while time.monotonic() < deadline:
+        if not machine.alive:
+            raise StartError(
+                f"The machine ended while it booted: {_tail(folder / 'qemu.log', 2)}; its console: {_tail(serial)}",
+                f"--fresh gives it an empty card. Look at {serial}.",
+            )
+        if serial.is_file() and _LISTENS in serial.read_bytes():
+            try:
+                with connect(Target.parse(machine.target)):
+                    return
+            except HostError as problem:
+                error = problem.message
+        time.sleep(0.1)
+    raise StartError(
+        f"{machine.target} was not reached within {BOOT_TIMEOUT_S:g} s: {error} Its console: {_tail(serial)}",
+        f"Is this machine busy? Look at {serial}.",
+    )
+
+
+def _forget(name: str) -> None:
+    naming.unregister(name)
+    (folder_of(name) / "machine.json").unlink(missing_ok=True)
+
+
+def _wait_for_end(machine: Running, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while machine.alive:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _end(machine: Running) -> None:
+    """End the process, at the latest by force."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        if not machine.alive:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(machine.pid, kind)
+        _wait_for_end(machine, 5.0)
+
+
+def cut_power(name: str) -> None:
+    """End the machine as a pulled plug does: at once, with whatever is in flight lost."""
+    machine = find(name)
+    if machine is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(machine.pid, signal.SIGKILL)
+        _wait_for_end(machine, 5.0)
+    _forget(name)
+
+
+def stop(name: str = naming.DEFAULT_NAME) -> bool:
+    """Shut a machine down in good order, by force if it does not answer. Returns whether it ran."""
+    folder = folder_of(name)
+    if not folder.is_dir():
+        return False
+    with locked(folder / ".lock"):
+        machine = find(name)
+        if machine is not None:
+            with contextlib.suppress(HostError), connect(Target.parse(f"root@{name}")) as connection:
+                connection.run("poweroff", timeout=POWEROFF_TIMEOUT_S, check=False)
+            if not _wait_for_end(machine, POWEROFF_TIMEOUT_S):
+                _end(machine)
+        _forget(name)
+    return machine is not None
+
+
+def clean() -> list[str]:
+    """Remove the images and the cards of all machines that do not run. Returns what was removed."""
+    removed = []
+    running = {machine.name for machine in all_running()}
+    for folder in sorted(machines_folder().glob("*")):
+        if folder.name not in running and folder.is_dir():
+            shutil.rmtree(folder)
+            removed.append(f"machine {folder.name}")
+    if not running:
+        for folder in sorted((base_folder() / "images").glob("[!.]*")):
+            shutil.rmtree(folder)
+            removed.append(f"image {folder.name}")
+    return removed
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses, enums and paths as plain data."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, MachineKind):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
