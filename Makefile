@@ -6,6 +6,7 @@ SHELL := /bin/bash
 
 POLICY ?=
 BITS ?= 8
+MACHINE ?= virt
 TARGET ?= local
 RUNTIME ?= litert
 PYTHON311 ?= python3.11
@@ -19,7 +20,7 @@ UV_VERSION := 0.13.8
 # POLICY=I names one policy; without it a command takes all that come with the repository.
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(wildcard zoo/*)))
 
-.PHONY: help setup demo train convert deploy bench table test test-fast lint format clean
+.PHONY: help setup demo train convert deploy bench table pi pi-stop test test-fast lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -34,6 +35,8 @@ help:
 	@echo "  python bench/memory.py  --policy III       python bench/success.py --policy III"
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
 	@echo "  make table                             the tables of the README from the stored results"
+	@echo
+	@echo "  make pi [MACHINE=raspi3b]              an emulated Raspberry Pi 3b: TARGET=pi@virtual;  make pi-stop"
 	@echo
 	@echo "  make test | make lint | make clean"
 	@echo
@@ -84,6 +87,12 @@ bench: $(INSTALLED)
 
 table: $(INSTALLED)
 	@$(PYTHON) bench/table.py --update-readme
+
+pi: $(INSTALLED)
+	@$(PYTHON) -m device.virtual_pi start --machine $(MACHINE)
+
+pi-stop: $(INSTALLED)
+	@$(PYTHON) -m device.virtual_pi stop
 
 test: $(INSTALLED)
 	@$(PYTHON) -m pytest
