@@ -25,6 +25,9 @@ class LatencyKind(Enum):
     EMPIRICAL = "empirical"
 
 
+LONGEST_S = 10.0
+"""No command is later than this: the queue keeps every command under way, a quarter of a second each."""
+
 _PARAMETERS = {
     LatencyKind.FIXED: "[seconds]",
     LatencyKind.UNIFORM: "[low, high] in seconds",
@@ -58,6 +61,8 @@ class CommandLatency:
                 f"latency {self.kind.value!r} has the values {list(self.values_s)}; it takes {_PARAMETERS[self.kind]}, "
                 "finite, none negative."
             )
+        if self.longest_s > LONGEST_S:
+            raise SettingsError(f"latency reaches {self.longest_s:g} s; allowed is up to {LONGEST_S:g} s.")
 
     @property
     def longest_s(self) -> float:

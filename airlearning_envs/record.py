@@ -136,8 +136,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.output.suffix.lower() not in (".gif", ".mp4"):
             raise SettingsError(f"--output is {str(arguments.output)!r}; allowed are names that end in .gif or .mp4.")
-        settings = {"preset": arguments.preset, **json.loads(arguments.settings)}
-        config = NavigationConfig.from_settings(settings)
+        settings = json.loads(arguments.settings)
+        if not isinstance(settings, dict):
+            raise SettingsError(
+                f'--settings is {arguments.settings}; allowed is a JSON object, e.g. {{"latency": 0.2}}.'
+            )
+        config = NavigationConfig.from_settings({"preset": arguments.preset, **settings})
         decide = load_decide(arguments.policy, config, arguments.seed)
         scenes = fly_scenes(config, decide, arguments.episode, arguments.seed)
         caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, episode {arguments.episode}"

@@ -38,8 +38,7 @@ class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         render_mode: None or ``"rgb_array"``: ``render()`` returns one picture for each drone.
         autoreset_mode: see above.
         curriculum: start with near goals (:class:`~airlearning_envs.curriculum.Curriculum`); ``info["zone"]`` says
-        how far
-            it has come.
+            how far it has come.
         settings: attributes of :class:`~airlearning_envs.config.NavigationConfig`.
     """
 
@@ -86,15 +85,17 @@ class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             raise SettingsError(
                 f"seed is {seed!r}; allowed is one integer: episodes differ by their id, not by their seed."
             )
-        super().reset(seed=seed)
-        if seed is not None or self._seed is None:
-            self._seed = seed if seed is not None else int(self.np_random.integers(2**31))
-            self._next_id = 0
         mask = np.asarray((options or {}).get("reset_mask", self._everywhere))
         if mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
             raise SettingsError(
                 f"reset_mask is {mask!r}; allowed is a bool array ({self.num_envs},) with a True in it."
             )
+        if seed is not None and not mask.all():
+            raise SettingsError("a seed is for all drones; give it without reset_mask, which resets some of them.")
+        super().reset(seed=seed)
+        if seed is not None or self._seed is None:
+            self._seed = seed if seed is not None else int(self.np_random.integers(2**31))
+            self._next_id = 0
         if self.curriculum is not None:
             self.core.use(self.curriculum.config)
         if mask.all():

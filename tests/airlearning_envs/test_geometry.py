@@ -107,6 +107,16 @@ def test_the_sensor_sees_what_walking_along_the_rays_finds() -> None:
     assert seen_something > 10
 
 
+def test_what_is_beside_and_a_little_behind_can_still_be_seen() -> None:
+    # Centre (-0.1, 2), radius 1.6, rightmost ray at 45 degrees: b = 1.9 / sqrt 2 = 1.3435 ahead along the ray,
+    # t = b - sqrt(b^2 - (4.01 - 2.56)) = 1.3435 - sqrt(1.805 - 1.45) = 0.7477.
+    config = NavigationConfig(static_obstacles=(1, 1), moving_obstacles=(0, 0))
+    sensor = RangeSensor(config, ray_angles(config))
+    ranges, _ = sensor.scan(f32(0, 0)[:, None], f32(1), f32(0), f32(-0.1, 2)[:, None, None], f32(1.6)[None])
+    assert ranges[0, -1] == pytest.approx(0.7477, abs=1e-4)
+    assert ranges[0, 0] == pytest.approx(15.0 * ROOT_2, abs=1e-4) or ranges[0, 0] == 20.0
+
+
 def test_rays_run_from_left_to_right() -> None:
     angles = ray_angles(NavigationConfig())
     assert len(angles) == 24

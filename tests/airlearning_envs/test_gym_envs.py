@@ -131,6 +131,30 @@ def test_the_vector_environment_flies_the_single_ones_episodes(mode: str) -> Non
             assert np.array_equal(seen, wanted) and got_reward == wanted_reward
 
 
+def test_a_drone_reset_by_hand_is_not_reset_again() -> None:
+    envs = gym.make_vec(IDS[0], num_envs=8, autoreset_mode="NextStep")
+    envs.reset(seed=2)
+    ended = np.zeros(8, bool)
+    while not ended.any():
+        _, _, terminated, truncated, _ = envs.step(np.zeros(8, np.int64))
+        ended = terminated | truncated
+    _, begun = envs.reset(options={"reset_mask": ended})
+    _, _, _, _, info = envs.step(np.zeros(8, np.int64))
+    assert info["episode_id"].tolist() == begun["episode_id"].tolist()
+    assert (info["flight_time_s"][ended] > 0.0).all()
+
+
+def test_without_autoreset_the_curriculum_counts_an_episode_once() -> None:
+    envs = gym_env.NavigationVectorEnv(8, preset="easy", curriculum=True, autoreset_mode="Disabled")
+    envs.reset(seed=0)
+    assert envs.curriculum is not None
+    counted: list[bool] = []
+    envs.curriculum.record = lambda successes: bool(counted.extend(successes))  # type: ignore[method-assign]
+    for _ in range(210):
+        _, _, terminated, truncated, _ = envs.step(np.zeros(8, np.int64))
+    assert (terminated | truncated).all() and len(counted) == 8
+
+
 def test_curriculum_in_the_vector_environment() -> None:
     envs = gym.make_vec(IDS[0], num_envs=64, preset="easy", curriculum=True, autoreset_mode="SameStep")
     observation, info = envs.reset(seed=0)
@@ -191,3 +215,5 @@ def test_wrong_use_is_refused() -> None:
         gym_env.NavigationVectorEnv(2).reset(seed=[1, 2])
     with pytest.raises(SettingsError, match="reset_mask"):
         gym_env.NavigationVectorEnv(2).reset(seed=1, options={"reset_mask": np.zeros(2, bool)})
+    with pytest.raises(SettingsError, match="a seed is for all drones"):
+        gym_env.NavigationVectorEnv(2).reset(seed=1, options={"reset_mask": np.array([True, False])})

@@ -51,6 +51,12 @@ def test_from_settings_takes_a_preset_and_changes() -> None:
         ({"goal_distance_m": [2, 10]}, "success_radius_m"),
         ({"goal_distance_m": [9, 8]}, "the smaller one first"),
         ({"moving_obstacles": 3}, r"\[low, high\]"),
+        ({"static_obstacles": "19"}, r"static_obstacles is '19'; it takes \[low, high\]"),
+        ({"static_obstacles": [1.7, 3]}, r"static_obstacles is \[1.7, 3\]"),
+        ({"static_obstacles": [1, float("inf")]}, "static_obstacles"),
+        ({"max_steps": float("inf")}, "max_steps is inf"),
+        ({"latency": 1e6}, "latency reaches 1e.06 s; allowed is up to 10 s"),
+        ({"latency": {"kind": "normal", "values_s": [1.0, 3.0]}}, "latency reaches 13 s"),
         ({"reward_style": "none"}, "shaped or air-learning"),
         ({"substep_s": 0.06}, "no multiple"),
         ({"range_dropout": float("nan")}, "range_dropout"),
@@ -73,6 +79,7 @@ def test_the_curriculum_advances_at_thirty_percent_of_a_full_window() -> None:
     assert not curriculum.record([True] * 999), "the window is not full"
     assert curriculum.record([False]), "999 of 1000 succeeded"
     assert curriculum.zone == 1
+    assert not curriculum.record([True] * 999), "the window starts anew with the zone"
     assert not curriculum.record([False] * 701 + [True] * 299), "29.9 %"
     assert curriculum.record([True]), "the oldest failure left: 300 of 1000"
     assert curriculum.zone == 2 and curriculum.config.goal_distance_m == (8, 32)

@@ -13,6 +13,7 @@ from airlearning_envs import rewards
 from airlearning_envs.actions import COMMAND_HIGH
 from airlearning_envs.causes import EndCause
 from airlearning_envs.config import PRESETS, NavigationConfig
+from airlearning_envs.contact import Contact
 from airlearning_envs.core import OBSERVATION_FIELDS, NavigationCore
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.observation import observation_bounds
@@ -117,6 +118,55 @@ def test_leaving_the_arena_and_running_out_of_time() -> None:
     step = core.step(np.array([15]))
     assert core.cause[0] == EndCause.TIME and step.truncated[0] and not step.terminated[0]
     assert core.flight_time[0] == pytest.approx(50.0, rel=1e-5)
+
+
+def test_the_goal_reached_with_the_last_decision_counts() -> None:
+    core = placed(EMPTY.with_settings({"max_steps": 10}), (0.0, 0.0), (10.0, 0.0))
+    assert fly_until_end(core, 0) == 10, "test_reaching_the_goal: 2.35 s"
+    assert core.cause[0] == EndCause.GOAL
+
+
+def test_time_and_energy_stop_where_the_flight_ends() -> None:
+    # 4 m/s on the spot beside the wall: x = 14.6 leaves at 14.7, within a period's first substeps.
+    core = placed(EMPTY, (14.6, 0.0), (-10.0, 0.0), 0.0)
+    core.flight.velocity[0, 0] = 4.0
+    core.step(np.array([0]))
+    assert core.cause[0] == EndCause.LEFT_ARENA and core.flight_time[0] == pytest.approx(0.05)
+    assert core.distance[0] == pytest.approx(0.2, abs=0.01)  # 4 m/s for 50 ms
+    assert 433.9 * 0.05 * 0.9 < core.energy[0] < 433.9 * 0.05 * 1.1
+
+
+def first_event(config: NavigationConfig, track_x: list[float], goal_x: float, mover: Point | None) -> tuple[int, int]:
+    """(cause, substep) of a drone that flies along x through these places, with a mover at (place, velocity) if any."""
+    track = np.zeros((6, 2, 1), np.float32)
+    track[:, 0, 0] = track_x
+    centre, size = np.zeros((2, 1, 1), np.float32), np.full((1, 1), 0.5, np.float32)
+    velocity, limit = np.zeros((2, 1, 1), np.float32), np.full((1, 1), config.half_m - 0.5, np.float32)
+    if mover is None:
+        centre, size, velocity, limit = centre[:, :, :0], size[:, :0], velocity[:, :, :0], limit[:, :0]
+    else:
+        centre[0], velocity[0] = mover
+    gap = np.abs(centre[0] - track[0, 0]) - size
+    goal = np.array([[goal_x], [0.0]], np.float32)
+    segments = np.abs(np.diff(track[:, 0], axis=0))
+    cause, when = Contact(config).first(track, segments, goal, centre, size, gap, velocity, limit)
+    return int(cause[0]), int(when[0])
+
+
+def test_within_a_substep_contact_counts_before_leaving_and_leaving_before_the_goal() -> None:
+    mover = NavigationConfig(static_obstacles=(0, 0), moving_obstacles=(1, 1))
+    track = [14.5, 14.55, 14.6, 14.65, 14.75, 14.8]  # leaves (14.7) and comes within 3 m of x = 17.7 in substep 3
+    assert first_event(EMPTY, track, 17.7, None) == (EndCause.LEFT_ARENA, 3)
+    assert first_event(EMPTY, track, 17.6, None) == (EndCause.GOAL, 2)  # 14.65 is within 3 m
+    # A mover of radius 0.5 comes up from behind at 5 m/s and is within 0.8 m from substep 3 on: 14.05, behind 14.75.
+    assert first_event(mover, track, 17.7, (13.05, 5.0)) == (EndCause.COLLISION_MOVER, 3)
+
+
+def test_a_mover_that_bounces_within_a_period_is_met_where_it_really_is() -> None:
+    mover = NavigationConfig(static_obstacles=(0, 0), moving_obstacles=(1, 1))
+    # From 14.4 at 2 m/s it turns at 14.5: 14.5 after 50 ms, then 14.4, 14.3, 14.2, 14.1; contact at a distance of 0.8.
+    assert first_event(mover, [13.38] * 6, -10.0, (14.4, 2.0)) == (EndCause.COLLISION_MOVER, 4)
+    assert first_event(mover, [13.28] * 6, -10.0, (14.4, 2.0)) == (EndCause.NONE, 4)
 
 
 def test_a_mover_hits_a_hovering_drone_and_bounces_off_walls() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from airlearning_envs import rng
 from airlearning_envs.actions import ACTION_COMMANDS, ACTION_NAMES
 from airlearning_envs.config import NavigationConfig
 from airlearning_envs.dynamics import Flight, Integrator, power_w
+from airlearning_envs.wind import mean_wind, next_wind
 
 CONFIG = NavigationConfig()
 
@@ -37,6 +39,17 @@ def hold(action: int, seconds: float) -> np.ndarray:
 def crossing(values: np.ndarray, level: float) -> float:
     """Time at which a rising series first reaches a level, interpolated."""
     return float(np.interp(level, np.concatenate([[0.0], values]), 0.05 * np.arange(len(values) + 1)))
+
+
+def test_two_substeps_worked_by_hand() -> None:
+    # From rest, forward 5 m/s, dt 0.05: 1 - exp(-0.05 / 0.16) = 0.268384.
+    # 1: a = 0.268384 * 1.12 * 5 = 1.502953;  v = 0.025 a = 0.0375738;  x = 0
+    # 2: v_half = 0.0375738 + 0.025 (a - 0.0066 * 0.0375738^2) = 0.0751474;  x = 0.05 v_half = 0.0037574
+    #    a = 1.502953 + 0.268384 (1.12 (5 - 0.0751474) - 1.502953) = 2.579946;  v = v_half + 0.025 a = 0.1396458
+    flown = fly_under(hold(0, 0.1))
+    assert flown["acceleration"][:, 0] == pytest.approx([1.502953, 2.579946], abs=5e-6)
+    assert flown["velocity"][:, 0] == pytest.approx([0.0375738, 0.1396458], abs=5e-7)
+    assert flown["position"][:, 0] == pytest.approx([0.0, 0.0037574], abs=5e-7)
 
 
 def test_step_response_has_simple_flights_rise_times_and_no_overshoot() -> None:
@@ -115,6 +128,20 @@ def test_wind_pushes_against_the_velocity_loop() -> None:
         integrator.substep(np.zeros((3, 1), np.float32))
     # 1.12 v = 0.0066 (10 - v)^2  =>  v = 0.5295 m/s downwind
     assert flight.velocity[:, 0] == pytest.approx([0.5295, 0.0], abs=2e-3)
+
+
+def test_gusts_have_their_size_and_memory_around_the_mean() -> None:
+    config = CONFIG.with_settings({"wind_m_s": 4.0, "gust_m_s": 2.0, "gust_time_constant_s": 2.0})
+    keys = rng.episode_keys(1, np.arange(4000))
+    mean = wind = mean_wind(config, keys)
+    assert np.hypot(*mean).max() <= 4.0 and np.hypot(*mean).mean() == pytest.approx(2.0, abs=0.1)
+    gusts = []
+    for step in range(60):
+        wind = next_wind(config, keys, np.full(4000, step), wind)
+        gusts.append((wind - mean).ravel())
+    # After 15 s, seven time constants: standard deviation 2, correlation over one period exp(-0.25 / 2) = 0.8825.
+    assert gusts[-1].std() == pytest.approx(2.0, rel=0.03) and abs(gusts[-1].mean()) < 0.1
+    assert np.corrcoef(gusts[-1], gusts[-2])[0, 1] == pytest.approx(0.8825, abs=0.01)
 
 
 def test_power_in_hover_and_in_flight() -> None:

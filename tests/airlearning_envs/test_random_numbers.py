@@ -15,6 +15,12 @@ def test_mix_is_splitmix64() -> None:
     assert rng.mix(states).tolist() == wanted
 
 
+def test_the_keys_of_episodes_are_what_they_were() -> None:
+    """Another key is another episode: every success that was ever measured would be of other flights."""
+    # mix(mix(7 + GOLDEN) + (k + 1) GOLDEN)
+    assert rng.episode_keys(7, np.arange(2)).tolist() == [0xB8B4C2977EABCE45, 0xA65305FD338EC8FE]
+
+
 def test_a_draw_depends_on_its_coordinates_only() -> None:
     ids = np.arange(1000)
     keys = rng.episode_keys(3, ids)

@@ -33,6 +33,8 @@ def test_a_flight_is_filmed(suffix: str, tmp_path: Path, capsys: pytest.CaptureF
         (["--preset", "soft"], "easy, medium, shipped, hard"),
         (["--settings", '{"gravity": 1}'], "'gravity' is not known"),
         (["--policy", "no-such-policy"], "no-such-policy"),
+        (["--settings", "[1]"], "allowed is a JSON object"),
+        (["--settings", '{"max_steps": 1e999}'], "max_steps is inf"),
     ],
 )
 def test_wrong_film_orders_write_nothing(
