@@ -31,8 +31,7 @@ def bundle_with(policy: str, precisions: Sequence[Precision], runtime: RuntimeNa
     from policy.locate import working_bundle
 
     bundle = working_bundle(policy)
-    there = {(entry.precision, entry.format) for entry in bundle.manifest.artifacts.values()}
-    missing = [p for p in precisions if (p, runtime.artifact_format) not in there]
+    missing = [p for p in precisions if not bundle.has_artifact(p, runtime.artifact_format)]
     if missing:
         from convert.pipeline import convert_all
 
@@ -76,9 +75,12 @@ class Device:
             if known is not None and release.name == known.current:
                 wanted += [Precision(name) for name in release.precisions]
                 runtimes += [RuntimeName(name) for name in release.runtimes]
-        there = {(entry.precision, entry.format) for entry in bundle.manifest.artifacts.values()}
         kept_runtimes = [r for r in RuntimeName if r in runtimes]
-        kept = [p for p in Precision if p in wanted and all((p, r.artifact_format) in there for r in kept_runtimes)]
+        kept = [
+            p
+            for p in Precision
+            if p in wanted and all(bundle.has_artifact(p, r.artifact_format) for r in kept_runtimes)
+        ]
         if not set(precisions) <= set(kept):  # the other runtime's artifacts were not made here
             kept, kept_runtimes = [p for p in Precision if p in precisions], [runtime]
         with progress_bars() as tell:

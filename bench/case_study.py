@@ -56,7 +56,7 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
             runtime = latency.runtime if latency else None
             sha256 = latency.artifact.sha256 if latency and latency.artifact else None
             memory = selection.latest_memory(policy, precision, runtime, sha256)
-            success = selection.best_success(policy, precision, preset, sha256)
+            success = selection.best_success(policy, precision, preset, sha256, runtime)
             found = [report for report in (latency, memory, success) if report is not None]
             if not found:
                 continue

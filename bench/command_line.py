@@ -152,12 +152,17 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return EXIT_FAILED
+    except OSError as error:  # a results file that cannot be written, a full disk
+        return _failed(arguments, f"{error.filename or 'the system'}: {error.strerror or error}", "")
     except (*known, InvalidDocumentError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        if getattr(arguments, "json", False):
-            next_step = str(getattr(error, "next_step", ""))
-            print(json.dumps({"ok": False, "error": {"message": str(error), "next": next_step}}))
-        return EXIT_FAILED
+        return _failed(arguments, str(error), str(getattr(error, "next_step", "")))
+
+
+def _failed(arguments: argparse.Namespace, message: str, next_step: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    if getattr(arguments, "json", False):
+        print(json.dumps({"ok": False, "error": {"message": message, "next": next_step}}))
+    return EXIT_FAILED
 
 
 def say(text: str) -> None:

@@ -58,6 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
     flights = Flights(arguments.preset, arguments.episodes, arguments.seed)
     names = arguments.policy or policies_there_are()
     where = arguments.results or store.DEFAULT_STORE
+    store.prepare(where)
     precisions = measuring.with_fp32(arguments.precision)
     bundles = [access.bundle_with(name, precisions, runtime) for name in names]
     reports: list[Report] = []

@@ -9,8 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-Z_95 = 1.959964  # the normal distribution's two-sided 95 % quantile
-
 
 @dataclass(frozen=True)
 class PairedDifference:
@@ -73,7 +71,7 @@ def newcombe_interval(both: int, only_a: int, only_b: int, neither: int) -> tupl
     e, f, g, h = both, only_a, only_b, neither
     n = e + f + g + h
     p_a, p_b = (e + f) / n, (e + g) / n
-    (l_a, u_a), (l_b, u_b) = wilson_interval(e + f, n, Z_95), wilson_interval(e + g, n, Z_95)
+    (l_a, u_a), (l_b, u_b) = wilson_interval(e + f, n), wilson_interval(e + g, n)
     cross = float(e * h - f * g)
     if cross > 0:
         cross = max(0.0, cross - n / 2)

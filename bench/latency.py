@@ -45,6 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench import access, measuring, rendering, store
     from policy.spec import RuntimeName
 
+    store.prepare(arguments.results or store.DEFAULT_STORE)
     runtime = RuntimeName(arguments.runtime)
     precisions = measuring.with_fp32(arguments.precision)
     bundles = [access.bundle_with(policy, precisions, runtime) for policy in arguments.policy]

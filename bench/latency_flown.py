@@ -65,6 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.selection import Selection
     from policy.spec import RuntimeName
 
+    store.prepare(arguments.results or store.DEFAULT_STORE)
     runtime, run = RuntimeName(arguments.runtime), measuring.new_run()
     bundles = [access.bundle_with(policy, arguments.precision, runtime) for policy in arguments.policy]
     reports = []

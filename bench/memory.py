@@ -32,6 +32,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.questions import ask_memory
     from policy.bundle import Bundle
 
+    store.prepare(arguments.results or store.DEFAULT_STORE)
     reports = []
     run = measuring.new_run()
     bundles = {

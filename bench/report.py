@@ -261,7 +261,10 @@ def _check_success(success: Mapping[str, Any]) -> None:
         raise InvalidDocumentError("report.success: the interval does not hold the rate.")
     if abs(success["rate"] * success["episodes"] - success["successes"]) > 1e-6 * success["episodes"]:
         raise InvalidDocumentError("report.success: rate, successes and episodes do not belong together.")
-    packed = base64.b64decode(success["outcomes"])
+    try:
+        packed = base64.b64decode(success["outcomes"], validate=True)
+    except ValueError as error:
+        raise InvalidDocumentError(f"report.success.outcomes is not base64: {error}.") from None
     padding = len(packed) * 8 - success["episodes"]
     if not 0 <= padding < 8 or sum(byte.bit_count() for byte in packed) != success["successes"]:
         raise InvalidDocumentError("report.success.outcomes are not those of the counted episodes.")

@@ -76,9 +76,14 @@ class Selection:
         )
 
     def best_success(
-        self, policy: str, precision: str | None, preset: str, sha256: str | None = None, latency_s: float = 0.0
+        self,
+        policy: str,
+        precision: str | None,
+        preset: str,
+        sha256: str | None = None,
+        runtime: str | None = None,
     ) -> Report | None:
-        """The success that rests on most episodes (the latest of those) with one command latency, all else as preset.
+        """The success that rests on most episodes (the latest of those), without command latency, all as preset.
 
         What flew on the host with the numpy reference is no measurement of an artifact and is left out, unless it is
         the blind baseline.
@@ -89,7 +94,8 @@ class Selection:
             if r.success is not None
             and (r.policy, r.precision) == (policy, precision)
             and r.success.preset == preset
-            and command_latency(r) == latency_s
+            and command_latency(r) == 0.0
+            and runtime in (None, r.runtime)
             and (sha256 is None or (r.artifact is not None and r.artifact.sha256 == sha256))
             and (r.success.where is not Where.HOST or policy == BLIND)
         ]

@@ -7,6 +7,7 @@ README's tables stand on: small, readable, under version control. Both are read 
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -44,6 +45,21 @@ CREATE TRIGGER never_deleted BEFORE DELETE ON measurements
 
 class StoreError(ValueError):
     """A results file is missing, damaged or of another version; the message says which and what to do."""
+
+
+def prepare(path: Path = DEFAULT_STORE) -> None:
+    """Make sure that a measurement which takes minutes can be stored here afterwards. No store is made yet.
+
+    Raises:
+        StoreError: the file is no store of this version.
+        OSError: none can be made there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        with _opened(path):
+            return
+    with tempfile.TemporaryFile(dir=path.parent):
+        return
 
 
 def add(reports: Iterable[Report], path: Path = DEFAULT_STORE) -> int:
@@ -116,8 +132,8 @@ def read_lines(path: Path) -> list[Report]:
 
 def read_results(path: Path) -> list[Report]:
     """Measurements from a store or a JSON-lines file, told apart by content; oldest first."""
-    if not path.exists():
-        return read_store(path)  # says that it is missing
+    if not path.is_file():
+        return read_store(path)  # says what is wrong with it
     with path.open("rb") as stream:
         is_store = stream.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
     return read_store(path) if is_store else sorted(read_lines(path), key=lambda report: report.time)

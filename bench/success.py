@@ -64,6 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
     preset(arguments.preset).with_settings(settings)  # refuses what is wrong before anything is deployed
     flights = Flights(arguments.preset, arguments.episodes, arguments.seed, settings)
     where = arguments.results or store.DEFAULT_STORE
+    store.prepare(where)
     run = measuring.new_run()
     reports = _on_host(arguments, flights, run) if arguments.on == "host" else _on_device(arguments, flights, run)
     reports.append(measuring.blind_report(flights, arguments.target, run))

@@ -99,6 +99,10 @@ def test_wrong_arguments_are_named(
     assert words in capsys.readouterr().err
 
 
+def test_no_latency_is_always_flown_too() -> None:
+    assert latency_flown._latencies("100,50") == [0.0, 0.05, 0.1], "the differences are to it"
+
+
 def test_an_unknown_policy_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert latency.main(["--policy", "XLII"]) == command_line.EXIT_FAILED
     printed = capsys.readouterr()
@@ -108,6 +112,22 @@ def test_an_unknown_policy_in_words_and_in_json(capsys: pytest.CaptureFixture[st
     said = json.loads(capsys.readouterr().out)
     assert said["ok"] is False
     assert "XLII" in said["error"]["message"]
+
+
+@pytest.mark.parametrize("command", [latency.main, success.main, latency_flown.main])
+def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
+    command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "other.sqlite").write_text("no store")
+    for results, words in ((tmp_path / "file" / "r.sqlite", "file"), (tmp_path / "other.sqlite", "not a database")):
+        arguments = ["--policy", "XLII", "--json", "--results", str(results)]
+        assert command(arguments) == command_line.EXIT_FAILED
+        said = json.loads(capsys.readouterr().out)
+        assert words in said["error"]["message"] and "XLII" not in said["error"]["message"]
+    assert command(["--policy", "XLII", "--results", str(tmp_path / "r.sqlite")]) == command_line.EXIT_FAILED
+    assert "XLII" in capsys.readouterr().err
+    assert not (tmp_path / "r.sqlite").exists(), "an empty store would hide the committed measurements"
 
 
 def test_a_setting_that_the_task_does_not_know_is_refused_before_anything_is_done(

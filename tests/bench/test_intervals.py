@@ -23,6 +23,14 @@ def test_newcombe_by_hand_where_the_correlation_vanishes() -> None:
     assert low == pytest.approx(-high)
 
 
+def test_newcombe_by_hand_where_both_agree() -> None:
+    # 40 10 5 45: p_A = 0.5, p_B = 0.45; Wilson 0.4038315 … 0.5961685 and 0.3561454 … 0.5475540.
+    # c = 40·45 − 10·5 = 1750, lowered by n/2 to 1700;  φ = 1700 / √(50·50·45·55) = 0.6834257
+    # low:  x = 0.0961685, y = 0.0975540: √(x² − 2φxy + y²) = 0.0770836;  high: y = 0.0938546: 0.0756311
+    low, high = newcombe_interval(40, 10, 5, 45)
+    assert (low, high) == (pytest.approx(0.05 - 0.0770836, abs=1e-6), pytest.approx(0.05 + 0.0756311, abs=1e-6))
+
+
 def test_agreement_narrows_the_interval() -> None:
     # The same rates, 80 % and 80 %: once in step with each other, once independent.
     in_step = newcombe_interval(790, 10, 10, 190)

@@ -92,6 +92,7 @@ def test_what_is_no_latency_is_refused(
         (change("success.high", 0.1), "does not hold the rate"),
         (change("success.successes", 3), "do not belong together"),
         (change("success.outcomes", "AAAA"), "not those of the counted episodes"),
+        (change("success.outcomes", "A"), "not base64"),
         (change("success.causes", {"goal": 1}), "do not add up"),
         (change("success.preset", "harder"), "success.preset is 'harder'"),
     ],

@@ -23,7 +23,7 @@ from bench.rendering import (
     update_readme_file,
 )
 from bench.report import Artifact, Report, Transport, Where
-from bench.selection import Selection
+from bench.selection import Selection, paired
 from bench.words import kilobytes, nanoseconds, points, times
 
 Make = Callable[..., Report]
@@ -125,6 +125,27 @@ def test_success_of_an_older_artifact_is_not_the_new_ones(study: list[Report], l
     int8 = cells(case_study(Selection.of_target([*study, later]))[0], "III", "int8")
     assert int8["% success, hard"] == "–"
     assert int8["MB resident"] == "–"
+
+
+def test_success_in_another_runtime_is_not_this_ones(study: list[Report], success_report: Make) -> None:
+    other = success_report("III", "int8", 0.5, episodes=9000, runtime="tflite-runtime")
+    table, used = case_study(Selection.of_target([*study, other]))
+    assert other.id not in {r.id for r in used}, "it rests on more episodes, but the row is of litert"
+    assert not cells(table, "III", "int8")["% success, hard"].startswith("5")
+
+
+def test_a_ratio_is_never_formed_across_paths(study: list[Report], latency_report: Make) -> None:
+    later = "2999-01-01T00:00:00.000+00:00"
+    decide = latency_report("III", "fp32", 999_000, path="decide", time=later)
+    assert cells(case_study(Selection.of_target([*study, decide]))[0], "III", "int8")["speed-up over fp32"] == "4.54×"
+
+
+def test_only_the_same_episodes_are_paired(success_report: Make) -> None:
+    calm, windy = success_report(), success_report(settings={"wind_m_s": 2.0})
+    late, other = success_report(settings={"latency": 0.2}), success_report(preset="shipped")
+    assert paired(late, calm) is not None, "latency changes what becomes of an episode, not which it is"
+    assert paired(windy, calm) is None and paired(other, calm) is None
+    assert paired(windy, success_report(settings={"wind_m_s": 2.0, "latency": 0.2})) is not None
 
 
 def test_the_success_with_most_episodes_counts(study: list[Report], success_report: Make) -> None:
