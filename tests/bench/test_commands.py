@@ -51,7 +51,9 @@ def foreign_python() -> Path:
 def test_by_a_foreign_python_the_projects_own_goes_on(tmp_path: Path) -> None:
     if not (ROOT / ".venv" / "bin" / "python").exists():
         pytest.skip("this checkout has no .venv")
-    done = run(foreign_python(), ROOT / "bench" / "table.py", "--results", tmp_path / "none.sqlite", cwd=tmp_path)
+    done = run(
+        foreign_python(), ROOT / "bench" / "table.py", "case-study", "--results", tmp_path / "none.sqlite", cwd=tmp_path
+    )
     assert done.returncode == command_line.EXIT_FAILED
     assert "none.sqlite does not exist" in done.stderr
 
