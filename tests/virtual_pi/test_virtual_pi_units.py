@@ -1,0 +1,320 @@
+"""What of the virtual Pi can be checked without starting it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from device.host.errors import ChangedHostKeyError
+from device.host.handshake import check_host_key
+from device.host.hostkeys import KnownHosts, Verdict
+from device.host.target import Target, resolve
+from device.virtual_pi import card, image, initrd, machine, naming, programs, recipe, running, sources
+from device.virtual_pi.cli import main
+from device.virtual_pi.errors import BuildError, MachineNameError, MissingProgramsError, StartError
+from device.virtual_pi.image import Image
+from device.virtual_pi.machine import Files, MachineSettings
+from device.virtual_pi.recipe import MachineKind
+
+KEY_A = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8g"
+KEY_B = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICAfHh0cGxoZGBcWFRQTEhEQDw4NDAsKCQgHBgUEAwIB"
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here reads or writes the user's own cache, state or ~/.ssh."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def test_the_recipe_has_one_hash_and_another_recipe_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = recipe.recipe_hash()
+    assert before == recipe.recipe_hash()
+    assert len(before) == 12
+    monkeypatch.setattr(recipe, "PACKAGES", (*recipe.PACKAGES, "vim"))
+    assert recipe.recipe_hash() != before
+
+
+def test_the_hash_covers_what_boots_in_the_guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = recipe.recipe_hash()
+    copy = tmp_path / "guest"
+    copy.mkdir()
+    for path in recipe.GUEST_FILES.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(recipe, "GUEST_FILES", copy)
+    assert recipe.recipe_hash() == before
+    (copy / "rcS").write_text("#!/bin/sh\n")
+    assert recipe.recipe_hash() != before
+
+
+def test_the_partition_table_by_hand() -> None:
+    table = card.partition_table([(0x82, 1 << 20, 1 << 30), (0x83, 1 << 31, 1 << 30)])
+    assert len(table) == 512
+    assert table[510:] == b"\x55\xaa"
+    # first entry at 446: type in byte 4, first sector in 8..11, sectors in 12..15; 1 MiB = 2048 sectors of 512
+    assert table[446 + 4] == 0x82
+    assert struct.unpack("<II", table[446 + 8 : 446 + 16]) == (2048, 2097152)
+    assert table[462 + 4] == 0x83
+    assert struct.unpack("<II", table[462 + 8 : 462 + 16]) == (4194304, 2097152)
+    assert table[478:510] == bytes(32)
+
+
+def test_the_swap_header_by_hand() -> None:
+    page = card.swap_header(1 << 30)
+    assert page[-10:] == b"SWAPSPACE2"
+    assert struct.unpack_from("<III", page, 1024) == (1, 262143, 0)  # 1 GiB in pages of 4 KiB, the last one
+
+
+def test_the_card_is_a_power_of_two() -> None:
+    assert card.CARD_BYTES.bit_count() == 1  # QEMU refuses other SD cards
+
+
+def test_modules_load_after_what_they_need() -> None:
+    text = (
+        "kernel/fs/ext4.ko: kernel/fs/jbd2.ko kernel/lib/crc16.ko\n"
+        "kernel/fs/jbd2.ko:\nkernel/lib/crc16.ko:\n"
+        "kernel/mmc/sdhci-iproc.ko: kernel/mmc/sdhci-pltfm.ko kernel/mmc/sdhci.ko\n"
+        "kernel/mmc/sdhci-pltfm.ko: kernel/mmc/sdhci.ko\nkernel/mmc/sdhci.ko:\n"
+    )
+    order = initrd.load_order(["sdhci_iproc", "ext4"], initrd.parse_dependencies(text))
+    assert [Path(file).stem for file in order] == ["sdhci", "sdhci-pltfm", "sdhci-iproc", "crc16", "jbd2", "ext4"]
+
+
+def test_a_module_that_the_kernel_lacks_is_named() -> None:
+    with pytest.raises(BuildError, match="dwc2"):
+        initrd.load_order(["dwc2"], {})
+
+
+def test_missing_packages_are_named_in_one_command() -> None:
+    with pytest.raises(MissingProgramsError) as caught:
+        programs.require(programs.BUILDING, programs.RUNNING, finder=lambda program: None)
+    command = caught.value.next_step
+    assert command.startswith("sudo apt-get install ")
+    assert command.count("apt-get") == 1
+    for package in ("mmdebstrap", "e2fsprogs", "kmod", "cpio", "openssh-client", "qemu-system-arm", "qemu-utils"):
+        assert package in command.split()
+
+
+def test_what_is_there_is_not_asked_for() -> None:
+    there = {"qemu-img": "/usr/bin/qemu-img"}
+    assert programs.missing_packages([programs.RUNNING], there.get) == ["qemu-system-arm"]
+
+
+def test_sources_come_from_this_machines_apt() -> None:
+    text = (
+        "Types: deb\n# a comment\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates trixie\n"
+        "Components: main contrib\nSigned-By: /usr/share/keyrings/k.gpg\n\n"
+        "Types: deb\nEnabled: no\nURIs: http://other.example/debian\nSuites: bookworm\nComponents: main\n\n"
+        "Types: deb\nURIs: http://third.example/node\nSuites: nodistro\nComponents: main\n"
+    )
+    assert sources.parse_deb822(text, "bookworm") == [
+        "deb [signed-by=/usr/share/keyrings/k.gpg] http://mirror.example/debian bookworm main",
+        "deb [signed-by=/usr/share/keyrings/k.gpg] http://mirror.example/debian bookworm-updates main",
+    ]
+
+
+def test_one_line_sources_too() -> None:
+    text = (
+        "deb [arch=amd64 signed-by=/k.gpg] http://mirror.example/debian bookworm main contrib\n"
+        "# deb http://old.example/debian bookworm main\n"
+        "deb-src http://mirror.example/debian bookworm main\n"
+        "deb http://mirror.example/debian trixie main\n"
+        "deb http://mirror.example/security bookworm-security main # with a remark\n"
+    )
+    assert sources.parse_list(text, "bookworm") == [
+        "deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main",
+        "deb http://mirror.example/security bookworm-security main",
+    ]
+
+
+def test_another_systems_sources_are_not_used(tmp_path: Path) -> None:
+    (tmp_path / "sources.list").write_text("deb http://mirror.example/ubuntu noble main\n")
+    assert sources.own_sources("bookworm", tmp_path) == []
+
+
+def test_no_address_of_a_mirror_stands_in_the_room() -> None:
+    for path in Path(recipe.__file__).parent.rglob("*"):
+        if path.suffix in (".py", "") and path.is_file():
+            assert "debian.org" not in path.read_text(encoding="utf-8"), path
+
+
+def test_without_root_the_message_says_why_and_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(BuildError) as caught:
+        image.require_root()
+    assert "needs root" in caught.value.message
+    assert "Running the image needs no root" in caught.value.message
+    assert caught.value.next_step.startswith("sudo ")
+
+
+def test_accounts_have_no_password_that_fits(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    image.write_accounts(tmp_path)
+    shadow = (tmp_path / "etc" / "shadow").read_text().splitlines()
+    assert [line.split(":")[:2] for line in shadow] == [[name, "*"] for name in ("root", "sshd", "pi", "nobody")]
+    assert (tmp_path / "etc" / "shadow").stat().st_mode & 0o007 == 0
+    assert "pi:x:1000:1000::/home/pi:/bin/bash" in (tmp_path / "etc" / "passwd").read_text()
+
+
+def an_image(folder: Path) -> Image:
+    return Image(folder, "b1", 0, "6.1.0-1-arm64")
+
+
+def words_of(settings: MachineSettings, tmp_path: Path) -> list[str]:
+    return machine.command(settings, an_image(tmp_path), Files(tmp_path / "a,b.qcow2", tmp_path / "s.log"), 2222)
+
+
+def test_the_default_machine_is_a_pi_3b(tmp_path: Path) -> None:
+    words = words_of(MachineSettings(), tmp_path)
+    pairs = list(itertools.pairwise(words))
+    for pair in (("-cpu", "cortex-a53"), ("-smp", "4"), ("-m", "1024"), ("-machine", "virt")):
+        assert pair in pairs
+    assert "user,id=net,hostfwd=tcp:127.0.0.1:2222-:22" in words  # on loopback only, never to the network
+    assert any("a,,b.qcow2" in word for word in words)  # QEMU's way to write a comma
+
+
+def test_the_raspberry_pi_machine_has_its_own_card_and_console(tmp_path: Path) -> None:
+    words = words_of(MachineSettings(MachineKind.RASPI3B), tmp_path)
+    assert "raspi3b" in words
+    assert str(tmp_path / "bcm2837-rpi-3-b.dtb") in words
+    assert "root=/dev/mmcblk0p2" in words[words.index("-append") + 1]
+
+
+def test_swap_and_clock_reach_the_guest() -> None:
+    said = machine.kernel_arguments(MachineSettings(swap=False, clock_unix=86400)).split()
+    assert "quarl.swap=off" in said
+    assert "quarl.clock=86400" in said
+
+
+@pytest.mark.parametrize(("kind", "memory"), [(MachineKind.RASPI3B, 512), (MachineKind.VIRT, 64)])
+def test_impossible_memory_is_refused(kind: MachineKind, memory: int) -> None:
+    with pytest.raises(StartError, match=str(memory)):
+        MachineSettings(kind, memory)
+
+
+@pytest.mark.parametrize("name", ["local", "", "Pi", "../x", "a b", "-x", "a" * 40])
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(MachineNameError):
+        naming.check_name(name)
+
+
+def test_a_registered_machine_is_a_host_by_name(tmp_path: Path) -> None:
+    key = tmp_path / "with space" / "client"
+    assert naming.register("virtual", 40022, key, KEY_A) is False
+    endpoint = resolve(Target.parse("pi@virtual"))
+    assert (endpoint.hostname, endpoint.port, endpoint.user) == ("127.0.0.1", 40022, "pi")
+    assert endpoint.identity_files == (key,)
+    assert endpoint.identities_only
+    assert KnownHosts.of_user().kinds(endpoint.host_key_name) == ["ssh-ed25519"]
+    assert resolve(Target.parse("root@virtual")).user == "root"
+    naming.unregister("virtual")
+    assert resolve(Target.parse("pi@virtual")).hostname == "virtual"  # a name like any other again
+
+
+def test_openssh_reads_the_stanza_as_we_do(tmp_path: Path) -> None:
+    naming.register("virtual", 40022, tmp_path / "with space" / "client", KEY_A)
+    said = subprocess.run(
+        ["ssh", "-G", "-F", str(naming.config_file("virtual")), "pi@virtual"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    for line in ("hostname 127.0.0.1", "port 40022", "user pi", "stricthostkeychecking true"):
+        assert line in said
+    assert f"identityfile {tmp_path}/with space/client" in said
+
+
+def test_the_users_own_configuration_comes_first(tmp_path: Path) -> None:
+    naming.register("virtual", 40022, tmp_path / "client", KEY_A)
+    own = Path.home() / ".ssh"
+    own.mkdir(parents=True)
+    (own / "config").write_text("Host virtual\n  HostName pi.example\n")
+    assert resolve(Target.parse("pi@virtual")).hostname == "pi.example"
+
+
+def test_two_machines_have_two_names(tmp_path: Path) -> None:
+    naming.register("virtual", 40022, tmp_path / "a", KEY_A)
+    naming.register("second", 40023, tmp_path / "b", KEY_B)
+    assert resolve(Target.parse("pi@virtual")).port == 40022
+    assert resolve(Target.parse("pi@second")).port == 40023
+    names = {entry.names for entry in KnownHosts.of_user().entries("quarl-virtual-pi-second")}
+    assert names == {"quarl-virtual-pi-second"}
+
+
+def test_a_rebuilt_images_host_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    naming.register("virtual", 40022, tmp_path / "a", KEY_A)
+    old = tmp_path / "another user's known_hosts"
+    old.write_bytes(KnownHosts.of_user().own.read_bytes())
+    assert naming.register("virtual", 40024, tmp_path / "a", KEY_B) is True
+    alias = naming.host_key_alias("virtual")
+    new = KnownHosts.of_user().entries(alias)[0].key
+    assert KnownHosts.of_user().check(alias, new).verdict is Verdict.KNOWN
+    assert len(KnownHosts.of_user().entries(alias)) == 1
+    # Whoever accepted the old one is not served silently by the new one.
+    target = Target.parse("pi@virtual")
+    with pytest.raises(ChangedHostKeyError, match="HAS CHANGED") as caught:
+        check_host_key(target, resolve(target), new, KnownHosts(old))
+    assert "--replace" in caught.value.next_step
+
+
+def test_a_machine_whose_process_is_gone_does_not_run(tmp_path: Path) -> None:
+    folder = running.folder_of("virtual")
+    folder.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        facts = {
+            "name": "virtual",
+            "kind": "virt",
+            "settings": {"memory_mb": 1024, "swap": True, "clock_unix": None},
+            "pid": sleeper.pid,
+            "pid_started": running.started_at(sleeper.pid),
+            "port": 40022,
+            "build": "b1",
+        }
+        (folder / "machine.json").write_text(json.dumps(facts))
+        assert running.find("virtual") is not None
+        assert running.find("virtual").target == "pi@virtual"  # type: ignore[union-attr]
+        # The same id at another time is another process, which must never be taken for the machine and killed.
+        (folder / "machine.json").write_text(json.dumps({**facts, "pid_started": 1}))
+        assert running.find("virtual") is None
+        (folder / "machine.json").write_text(json.dumps(facts))
+        sleeper.kill()
+        sleeper.wait()
+    assert running.find("virtual") is None
+
+
+def test_a_damaged_note_is_no_machine() -> None:
+    folder = running.folder_of("virtual")
+    folder.mkdir(parents=True)
+    (folder / "machine.json").write_text('{"name": "virt')
+    assert running.find("virtual") is None
+    assert running.all_running() == []
+
+
+def test_stopping_what_does_not_run_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop"]) == 0
+    assert "Nothing was running" in capsys.readouterr().out
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "machines": []}
+
+
+def test_errors_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", "--machine", "raspi3b", "--memory", "2048"]) == 1
+    assert "1024 MB" in capsys.readouterr().err
+    assert main(["start", "--name", "local", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "virtual-pi-name"
+    with pytest.raises(SystemExit) as usage:
+        main(["start", "--clock", "yesterday"])
+    assert usage.value.code == 2
+
+
+def test_a_date_is_read_as_utc() -> None:
+    from device.virtual_pi.cli import read_clock
+
+    assert read_clock("1970-01-02") == 86400
+    assert read_clock("1970-01-01T02:00+01:00") == 3600
