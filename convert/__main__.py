@@ -7,17 +7,18 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from itertools import product
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from convert.calibration import CalibrationReport, inspect
-from convert.pipeline import Converted, convert_all
+from convert.pipeline import Converted, Job, convert_each
 from policy.bundle import Bundle
 from policy.errors import BundleError, PolicyError
 from policy.integer import quantize_network
 from policy.locate import ZOO, working_bundle
-from policy.manifest import ArtifactEntry
+from policy.manifest import MANIFEST_FILE, ArtifactEntry
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 
 EXAMPLES = """examples:
@@ -58,12 +59,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in arguments.precisions.split(",")))
         formats = [f for f in ArtifactFormat if arguments.format in (f.value, "all")]
         bundles = [working_bundle(name) for name in _names(arguments.policy)]
+        jobs = list(product(bundles, precisions, formats))
         if arguments.missing:
-            bundles, precisions = _missing(bundles, precisions, formats)
-        done = _convert(bundles, precisions, formats) if bundles and precisions else []
+            jobs = [job for job in jobs if not job[0].has_artifact(*job[1:])]
+        done = _convert(jobs) if jobs else []
     except PolicyError as error:
         print(f"convert: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"convert: {error.filename or 'the bundle'} cannot be written: {error.strerror}.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("convert: interrupted; the artifacts that were finished are listed.", file=sys.stderr)
+        return 130
     if arguments.json:
         print(json.dumps([_as_json(converted) for converted in done], indent=2))
         return 0
@@ -72,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     print(_table(done))
     print(f"{len(done)} artifacts in {time.perf_counter() - started:.1f} s, each executed in every runtime it names.")
-    for bundle in bundles:
+    for bundle in (bundle for bundle in bundles if any(bundle is job[0] for job in jobs)):
         report = _calibration(bundle)
         for warning in report.warnings:
             print(f"warning: {bundle.spec.name}: {warning}")
@@ -84,38 +92,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _names(policy: str) -> list[str]:
     if policy:
         return [policy]
-    names = sorted(path.name for path in ZOO.iterdir() if path.is_dir()) if ZOO.is_dir() else []
+    names = sorted(path.parent.name for path in ZOO.glob(f"*/{MANIFEST_FILE}"))
     if not names:
         raise BundleError("the zoo is empty and no policy was named.", "Train one: make train POLICY=I")
     return names
 
 
-def _missing(
-    bundles: list[Bundle], precisions: list[Precision], formats: list[ArtifactFormat]
-) -> tuple[list[Bundle], list[Precision]]:
-    """The bundles that lack an artifact, and the precisions that one of them lacks."""
-    lacking = [
-        (bundle, precision)
-        for bundle in bundles
-        for precision in precisions
-        for artifact_format in formats
-        if f"{precision.value}.{artifact_format.value}" not in bundle.manifest.artifacts
-    ]
-    return [b for b in bundles if any(b is lack for lack, _ in lacking)], [
-        p for p in precisions if any(p is lack for _, lack in lacking)
-    ]
-
-
-def _convert(bundles: list[Bundle], precisions: list[Precision], formats: list[ArtifactFormat]) -> list[Converted]:
+def _convert(jobs: Sequence[Job]) -> list[Converted]:
     console = Console(stderr=True)
     columns = TextColumn("converting {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=len(bundles) * len(precisions) * len(formats))
+        task = progress.add_task("", total=len(jobs))
 
         def advance(converted: Converted) -> None:
             progress.update(task, advance=1, description=f"{converted.policy}/{converted.entry.file}")
 
-        return convert_all(bundles, precisions, formats, advance)
+        return convert_each(jobs, advance)
 
 
 def _as_json(converted: Converted) -> dict[str, object]:

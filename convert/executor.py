@@ -11,6 +11,7 @@ conversion: JSON lines on standard input, one reply per line.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -137,8 +138,11 @@ def main(argv: list[str] | None = None) -> int:
     """Serve jobs for one runtime until standard input ends."""
     arguments = sys.argv[1:] if argv is None else argv
     runtime = parse_enum(RuntimeName, arguments[0] if arguments else "", "runtime")
-    for line in sys.stdin:
-        print(json.dumps(_serve(runtime, Path(json.loads(line)["folder"]))), flush=True)
+    # Runtimes print what they like from C++: from here on descriptor 1 is the log, and replies go to a copy of it.
+    with os.fdopen(os.dup(1), "w") as replies:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            print(json.dumps(_serve(runtime, Path(json.loads(line)["folder"]))), file=replies, flush=True)
     return 0
 
 

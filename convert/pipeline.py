@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from policy.quantization import Floats, to_fp16
 from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = Mapping[RuntimeName, RuntimeProcess]
+Job = tuple[Bundle, Precision, ArtifactFormat]
 
 
 @dataclass(frozen=True)
@@ -139,19 +141,24 @@ def convert_all(
     formats: Iterable[ArtifactFormat],
     on_artifact: Callable[[Converted], None] = lambda converted: None,
 ) -> list[Converted]:
-    """Convert every bundle to every precision in every format; each runtime is started once.
+    """Convert every bundle to every precision in every format; as :func:`convert_each`."""
+    return convert_each(list(product(bundles, precisions, formats)), on_artifact)
+
+
+def convert_each(
+    jobs: Sequence[Job], on_artifact: Callable[[Converted], None] = lambda converted: None
+) -> list[Converted]:
+    """Make these artifacts, in order; each runtime is started once.
 
     Raises:
         ParityError: names the first artifact that fails; those before it are written, it and those after it are not.
     """
-    wanted = tuple(formats)
+    formats = {artifact_format for _, _, artifact_format in jobs}
     done = []
-    with runtime_processes(tuple(r for r in RuntimeName if r.artifact_format in wanted)) as runtimes:
-        for bundle in bundles:
-            for precision in precisions:
-                for artifact_format in wanted:
-                    done.append(convert(bundle, precision, artifact_format, runtimes))
-                    on_artifact(done[-1])
+    with runtime_processes(tuple(r for r in RuntimeName if r.artifact_format in formats)) as runtimes:
+        for bundle, precision, artifact_format in jobs:
+            done.append(convert(bundle, precision, artifact_format, runtimes))
+            on_artifact(done[-1])
     return done
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -120,4 +121,20 @@ def test_missing_makes_only_what_is_not_there(bundle: Bundle, capsys: pytest.Cap
     assert cli.main([*arguments, "--bits", "8,16", "--json"]) == 0
     made = [figures["file"] for figures in json.loads(capsys.readouterr().out)]
     assert made == ["fp16.tflite", "fp16.onnx"]
+    (bundle.path / "fp16.onnx").unlink()
+    assert cli.main([*arguments, "--bits", "8,16", "--json"]) == 0
+    made = [figures["file"] for figures in json.loads(capsys.readouterr().out)]
+    assert made == ["fp16.onnx"], "listed, but its file is gone; and nothing else is made with it"
     assert (bundle.path / "int8.tflite").stat().st_mtime_ns == before
+
+
+def test_a_disk_that_is_full_is_said(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "fp32.tflite")
+
+    monkeypatch.setattr("policy.bundle.os.fsync", full)
+    assert cli.main(["--policy", str(bundle.path), "--bits", "32"]) == 1
+    assert "fp32.tflite cannot be written: No space left" in capsys.readouterr().err
+    assert Bundle.load(bundle.path).manifest.artifacts == {}
