@@ -77,8 +77,12 @@ def _distribution_version(folder: Path, distribution: str) -> str:
 
 
 def imported_runtime() -> RuntimeName | None:
-    """The runtime that this process has imported, if any."""
-    return next((name for name in PREFERENCE if PACKAGES[name] in sys.modules), None)
+    """The runtime that this process has imported, if any; one whose import failed leaves its package, but is none."""
+    return next((name for name in PREFERENCE if _module_of(name) in sys.modules), None)
+
+
+def _module_of(name: RuntimeName) -> str:
+    return PACKAGES[name] if name is RuntimeName.ONNXRUNTIME else f"{PACKAGES[name]}.interpreter"
 
 
 def import_runtime(name: RuntimeName) -> Any:
@@ -87,9 +91,8 @@ def import_runtime(name: RuntimeName) -> Any:
     Raises:
         AgentError: UNAVAILABLE: it is not installed or cannot be loaded here; says why and which ones are installed.
     """
-    module = PACKAGES[name] if name is RuntimeName.ONNXRUNTIME else f"{PACKAGES[name]}.interpreter"
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(_module_of(name))
     except Exception as error:  # a wheel for another C library or numpy raises whatever it likes
         installed = ", ".join(f"{other.value} {version}" for other, version in installed_runtimes().items()) or "none"
         raise AgentError(

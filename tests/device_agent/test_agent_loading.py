@@ -6,16 +6,20 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from device.agent import runtimes
+from device.agent.loading import check_golden
 from device.agent.protocol import AgentError
 from device.agent.runtimes import _match, _Tensor, installed_runtimes
+from device.agent.serving import GoldenCheck
 from policy.bundle import Bundle, npz
 from policy.manifest import FileRecord
-from policy.spec import ObservationField, RuntimeName
+from policy.spec import ArtifactFormat, ObservationField, Precision, RuntimeName
 
 Start = Callable[..., Any]
 
@@ -81,6 +85,38 @@ def test_an_artifact_of_other_weights_fails_its_golden_vectors(
     assert name in reply["error"]["message"] and "golden vector 17 has an error of 1" in reply["error"]["message"]
     assert "1 of 48 vectors fail" in reply["error"]["message"]
     assert agent.request("memory")["error"]["code"] == "not_loaded"
+
+
+class Miscounting:
+    """An executor with the right outputs and an action that is the next one's; or with NaN among the outputs."""
+
+    def __init__(self, outputs: np.ndarray, by: int) -> None:
+        self._outputs, self._by, self._row = outputs, by, -1
+
+    def decide(self, observation: np.ndarray) -> int:
+        self._row += 1
+        return int(self._outputs[self._row].argmax() + self._by) % self._outputs.shape[1]
+
+    def outputs(self) -> np.ndarray:
+        return self._outputs[self._row]
+
+
+def test_an_action_that_is_not_that_of_its_own_outputs_and_nan_fail_the_golden_vectors(pilot: Bundle) -> None:
+    entry = pilot.artifact(Precision.INT8, ArtifactFormat.TFLITE)
+    expected, golden = pilot.expected_outputs(entry), pilot.golden()
+
+    def check(outputs: np.ndarray, by: int) -> GoldenCheck:
+        executor = Miscounting(outputs, by)
+        rows = list(golden.observations[:, None])
+        return check_golden(pilot.spec, entry, executor, rows, expected, golden.actions, RuntimeName.LITERT)
+
+    assert check(expected, by=0).action_agreement == 1.0
+    with pytest.raises(AgentError, match="chooses wrongly in litert on this device: on golden vector 0"):
+        check(expected, by=1)
+    broken = expected.copy()
+    broken[5, 2] = np.nan
+    with pytest.raises(AgentError, match="golden vector 5 has NaN or infinity"):
+        check(broken, by=0)
 
 
 def test_a_graph_that_is_no_graph_is_refused(copied: Path, start_agent: Start) -> None:
@@ -180,6 +216,15 @@ def test_a_process_uses_one_runtime(pilot: Bundle, start_agent: Start) -> None:
     reply = agent.request("load", precision="int8", runtime="litert")
     assert reply["error"]["code"] == "unavailable" and "already runs on onnxruntime" in reply["error"]["message"]
     assert agent.ask("load", precision="fp32")["loaded"]["runtime"] == "onnxruntime"
+
+
+def test_a_runtime_whose_import_failed_is_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel for another C library leaves its package in sys.modules; the next runtime is still to be had."""
+    monkeypatch.setattr(runtimes, "sys", SimpleNamespace(modules={"ai_edge_litert": object()}))
+    assert runtimes.imported_runtime() is None
+    modules = {"ai_edge_litert": object(), "ai_edge_litert.interpreter": object()}
+    monkeypatch.setattr(runtimes, "sys", SimpleNamespace(modules=modules))
+    assert runtimes.imported_runtime() is RuntimeName.LITERT
 
 
 def test_without_a_name_the_preferred_installed_runtime_is_taken(pilot: Bundle, start_agent: Start) -> None:

@@ -36,7 +36,7 @@ def test_percentiles_are_nearest_ranks() -> None:
     assert percentile([10, 20, 30], 0.5) == 20
     assert percentile([10, 20, 30, 40], 0.5) == 20
     assert percentile([10, 20, 30, 40], 0.51) == 30
-    assert percentile(list(range(1, 21)), 0.95) == 19  # 0.95 · 20 is 19.000000000000004 in floats
+    assert percentile(list(range(1, 21)), 0.55) == 11  # 0.55 · 20 is 11.000000000000002 in floats
     assert percentile([7], 0.999) == 7
 
 
@@ -94,12 +94,18 @@ def test_timed_calls_cycle_through_the_inputs_after_the_warm_up() -> None:
     assert len(times) == 4 and all(isinstance(t, int) and t >= 0 for t in times)
 
 
-def test_the_garbage_collector_is_off_while_timing_and_on_again_after_an_error() -> None:
+def test_the_garbage_collector_is_off_while_timing_and_on_again_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import gc
 
     states: list[bool] = []
     time_calls(lambda _: states.append(gc.isenabled()), [0], warmup=0, runs=2)
     assert states == [False, False] and gc.isenabled()
+    order: list[str] = []
+    monkeypatch.setattr(gc, "collect", lambda: order.append("collected"))
+    time_calls(order.append, ["called"], warmup=1, runs=1)
+    assert order == ["collected", "called", "called"], "a collection after the warm-up would undo it"
     with pytest.raises(ZeroDivisionError):
         time_calls(lambda x: 1 / x, [0], warmup=0, runs=1)
     assert gc.isenabled()
@@ -152,6 +158,17 @@ def test_the_peak_follows_an_allocation_and_can_be_reset() -> None:
     if memory.reset_peak():
         fresh = memory.read().peak
         assert fresh is not None and fresh < after.peak - 0.9 * size
+
+
+def test_the_lifetime_peak_outlives_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = iter([50, 30, 30])  # before the reset, at the end of running, when asked
+    monkeypatch.setattr(memory, "read", lambda: memory.Resident(20, next(peaks), None, None, None))
+    monkeypatch.setattr(memory, "reset_peak", lambda: True)
+    log = memory.MemoryLog()
+    log.start_running()
+    log.end_running()
+    said = log.to_dict()
+    assert (said["running_peak"], said["lifetime_peak"], said["peak_reset"]) == (30, 50, True)
 
 
 def test_the_log_says_whether_another_load_came_before() -> None:
