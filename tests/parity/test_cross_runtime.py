@@ -17,17 +17,14 @@ import numpy as np
 import pytest
 
 from airlearning_envs.actions import ACTION_NAMES
-from airlearning_envs.config import preset
 from airlearning_envs.core import CONTROL_PERIOD_S, OBSERVATION_FIELDS
-from airlearning_envs.flights import blind_policy, fly
-from convert.executor import Execution, RuntimeProcess, runtime_processes
-from convert.parity import Reference
-from convert.pipeline import build, judge
+from airlearning_envs.flights import blind_policy
+from bench.agreement import decide_with, disagreements, executed_everywhere, flown_observations
+from convert.executor import RuntimeProcess, runtime_processes
 from policy.bundle import Bundle, write_bundle
 from policy.locate import ZOO
-from policy.network import Weights, forward_float, hidden_activations, weight_shapes
+from policy.network import forward_float, hidden_activations, weight_shapes
 from policy.spec import (
-    ArtifactFormat,
     DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,
@@ -38,28 +35,12 @@ from policy.spec import (
 )
 
 OBSERVATIONS = 1_000
-EPISODES = 250
 # Of the paired int8 artifacts' near-ties: the gap between the two chosen logits, in steps of the logits' scale.
 WIDEST_TIE_STEPS = 3.0
 SIZES = {"as I": (64, 64, 64), "as II": (256, 256, 256), "as III": (4096, 512, 1024)}
-SHIPPED = sorted(path.name for path in ZOO.iterdir() if path.is_dir()) if ZOO.is_dir() else []
+SHIPPED = ("I", "II", "III")
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
-
-
-def flown_observations(decide: object, count: int, seed: int) -> np.ndarray:
-    """Different observations from many episodes of the hard preset, spread evenly over all their decisions."""
-    seen: list[np.ndarray] = []
-
-    def recording(observation: np.ndarray) -> np.ndarray:
-        seen.append(observation.copy())
-        return decide(observation)  # type: ignore[operator,no-any-return]
-
-    fly(preset("hard"), recording, EPISODES, seed, batch=EPISODES)
-    flown = np.concatenate(seen)
-    # A policy that hovers sees the same again and again.
-    flown = flown[np.sort(np.unique(flown, axis=0, return_index=True)[1])]
-    return flown[np.linspace(0, len(flown) - 1, count).astype(int)]
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +51,7 @@ def runtimes() -> Iterator[Runtimes]:
 
 @pytest.fixture(scope="session")
 def blind_observations() -> np.ndarray:
-    return flown_observations(blind_policy, 4_000, seed=20)
+    return flown_observations(blind_policy, 4_000, seed=20, episodes=500)
 
 
 def fitted_bundle(path: Path, name: str, observations: np.ndarray) -> Bundle:
@@ -109,44 +90,7 @@ def policy(
         bundle = fitted_bundle(tmp_path_factory.mktemp("bundles") / "policy", request.param, blind_observations)
         return bundle, flown_observations(blind_policy, OBSERVATIONS, seed=30)
     bundle = Bundle.load(ZOO / request.param)
-    weights: Weights = bundle.weights()
-
-    def decide(observation: np.ndarray) -> np.ndarray:
-        return forward_float(bundle.spec, weights, observation).argmax(axis=1)
-
-    return bundle, flown_observations(decide, OBSERVATIONS, seed=30)
-
-
-def executed_everywhere(
-    bundle: Bundle, precision: Precision, observations: np.ndarray, runtimes: Runtimes
-) -> tuple[dict[RuntimeName, Execution], Reference]:
-    """Both artifacts of a precision, judged on the golden vectors and then executed on the observations."""
-    results, reference = {}, None
-    for artifact_format in ArtifactFormat:
-        candidate = build(bundle, precision, artifact_format)
-        judge(bundle, candidate, runtimes)
-        reference = candidate.reference
-        for runtime, process in runtimes.items():
-            if runtime.artifact_format is artifact_format:
-                results[runtime] = process.execute(bundle.spec, candidate.data, observations)
-    assert reference is not None
-    return results, reference
-
-
-def disagreements(results: dict[RuntimeName, Execution], step: float | None) -> list[tuple[float, str]]:
-    """(gap, words) of each observation on which not all runtimes choose one action.
-
-    The gap is that between the chosen actions' outputs, in the runtime in which it is widest.
-    """
-    chosen = np.stack([execution.actions for execution in results.values()])
-    found = []
-    for index in np.flatnonzero((chosen != chosen[0]).any(axis=0)):
-        actions = sorted(set(chosen[:, index].tolist()))
-        gap = max(float(np.ptp(execution.outputs[index][actions])) for execution in results.values())
-        unit = 1.0 if step is None else step
-        words = ", ".join(f"{name.value}: {execution.actions[index]}" for name, execution in results.items())
-        found.append((gap / unit, f"observation {index}: {words}; gap {gap / unit:.2f} {'steps' if step else ''}"))
-    return found
+    return bundle, flown_observations(decide_with(bundle), OBSERVATIONS, seed=30)
 
 
 def test_the_observations_are_real_and_various(policy: tuple[Bundle, np.ndarray]) -> None:
@@ -177,9 +121,8 @@ def test_smaller_artifacts_agree_on_995_of_1000_and_disagree_only_on_near_ties(
     assert set(results) == set(RuntimeName)
     found = disagreements(results, reference.step)
     print(f"policy {bundle.spec.name}, {precision.value}: {len(found)} of {OBSERVATIONS} observations disagree")
-    for _, words in found:
-        print("  " + words)
-    listed = "\n".join(words for _, words in found)
+    listed = "\n".join("  " + disagreement.sentence() for disagreement in found)
+    print(listed)
     assert len(found) <= 0.005 * OBSERVATIONS, f"too many disagreements:\n{listed}"
-    widest = WIDEST_TIE_STEPS if reference.step is not None else 2 * reference.tolerance
-    assert all(gap <= widest for gap, _ in found), f"a disagreement that is no near-tie:\n{listed}"
+    widest = 2 * reference.tolerance if reference.step is None else WIDEST_TIE_STEPS * reference.step
+    assert all(disagreement.gap <= widest for disagreement in found), f"a disagreement that is no near-tie:\n{listed}"
