@@ -5,7 +5,7 @@
 
 Asked on observations that each policy sees while it flies the hard preset, on this machine. Wherever the runtimes do
 not all agree, the gap between the chosen actions' outputs is listed: a near-tie is a step or two of the output's scale.
---update-readme keeps the answer in results/agreement.json and fills the README's section from there.
+--keep stores the answer in results/agreement.json, from where bench/table.py fills the README's section.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from bench import command_line
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from pathlib import Path
 
     from airlearning_envs.flights import Decide
     from bench.rendering import Table
@@ -91,12 +93,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--observations", type=command_line.positive, default=5000, help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    parser.add_argument("--update-readme", action="store_true", help="keep the answer and fill the README's section")
+    parser.add_argument("--keep", action="store_true", help="store the answer in results/agreement.json")
     return command_line.guarded(_run, parser.parse_args(argv))
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import rendering, store
+    from bench import rendering
     from bench.machine import describe_machine
     from convert.executor import runtime_processes
     from policy.bundle import write_atomically
@@ -115,12 +117,32 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps({"ok": True, **document}, ensure_ascii=False))
     else:
         rendering.print_table(table(document), command_line.console())
-    if arguments.update_readme:
-        kept = store.RESULTS / "agreement.json"
-        write_atomically(kept, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
-        stored = json.loads(kept.read_text(encoding="utf-8"))
-        rendering.update_readme_file(store.RESULTS.parent / "README.md", {"agreement": table(stored)})
+    if arguments.keep:
+        write_atomically(kept_file(), (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
     return command_line.EXIT_OK
+
+
+def kept_file() -> Path:
+    """Where --keep stores the answer."""
+    from bench import store
+
+    return store.RESULTS / "agreement.json"
+
+
+def kept_table() -> Table:
+    """The table of the stored answer.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    from bench import store
+
+    path = kept_file()
+    if not path.exists():
+        raise store.StoreError(
+            f"{path} does not exist: nothing was asked yet.\n  next: python bench/agreement.py --keep"
+        )
+    return table(json.loads(path.read_text(encoding="utf-8")))
 
 
 def decide_with(bundle: Bundle) -> Decide:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bench.rendering import Table
     from bench.report import Report
 
-NAMES = ("case-study", "latency-flown", "zoo")
+NAMES = ("case-study", "latency-flown", "agreement", "zoo")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
-    from bench import case_study, store
+    from bench import agreement, case_study, store
     from bench.selection import Selection
     from policy.locate import ZOO
 
@@ -82,6 +82,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         makers: dict[str, Callable[[], tuple[Table, list[Report]]]] = {
             "case-study": lambda name=name: case_study.case_study(stored(name), arguments.preset),  # type: ignore[misc]
             "latency-flown": lambda name=name: case_study.latency_flown(stored(name), arguments.preset),  # type: ignore[misc]
+            "agreement": lambda: (agreement.kept_table(), []),
             "zoo": lambda: case_study.zoo_table(ZOO, stored("zoo", empty=True)),
         }
 
