@@ -26,9 +26,9 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
 from bench import command_line
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from pathlib import Path
+
+    import numpy as np
 
     from airlearning_envs.flights import Decide
     from bench.rendering import Table
