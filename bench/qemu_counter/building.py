@@ -1,0 +1,72 @@
+"""The plugin, compiled once for each state of its source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench.command_line import BenchError
+from device.host.places import cache_folder
+from device.virtual_pi.programs import missing_packages
+
+HERE = Path(__file__).parent
+SOURCES = (HERE / "counter.c", HERE / "cache.h")
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
+PROGRAMS = {"qemu-aarch64": "qemu-user", "mmdebstrap": "mmdebstrap", "gcc": "gcc", "ld": "binutils"}
+"""Program -> Debian package."""
+HEADERS = {"/usr/include/stdio.h": "libc6-dev"}
+
+
+def require_programs() -> None:
+    """Let pass when every program is there.
+
+    Raises:
+        BenchError: names all the Debian packages that are missing in one command.
+    """
+    missing = missing_packages([PROGRAMS]) + [p for file, p in HEADERS.items() if not Path(file).exists()]
+    if missing:
+        raise BenchError(
+            f"counting needs {len(missing)} Debian package(s) that are not installed.",
+            f"sudo apt-get install --no-install-recommends {' '.join(missing)}",
+        )
+
+
+def folder() -> Path:
+    """Where everything of this package is kept: it can all be made again."""
+    return cache_folder() / "qemu-counter"
+
+
+def plugin() -> Path:
+    """The compiled plugin; compiled now if its source has changed.
+
+    Raises:
+        BenchError: with the compiler's words.
+    """
+    digest = hashlib.sha256(b"\0".join([*(path.read_bytes() for path in SOURCES), " ".join(FLAGS).encode()]))
+    made = folder() / f"counter-{digest.hexdigest()[:12]}.so"
+    if not made.exists():
+        compile_shared(SOURCES[0], made)
+    return made
+
+
+def compile_shared(source: Path, made: Path) -> None:
+    """Compile a C file to a shared object, whole or not at all.
+
+    Raises:
+        BenchError: with the compiler's words.
+    """
+    made.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=made.parent, prefix=".compiling-")
+    os.close(descriptor)
+    part = Path(name)
+    try:
+        command = ["gcc", *FLAGS, f"-I{HERE}", str(source), "-o", str(part)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        if done.returncode != 0:
+            raise BenchError(f"gcc cannot compile {source.name}: {done.stderr.strip()[-800:]}", "gcc --version")
+        part.replace(made)
+    finally:
+        part.unlink(missing_ok=True)

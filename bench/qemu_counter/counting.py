@@ -1,0 +1,203 @@
+"""One artifact in one runtime, counted: qemu-aarch64 is started, and what the plugin wrote is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from bench.command_line import BenchError
+from bench.qemu_counter.building import HERE, plugin, require_programs
+from bench.qemu_counter.environment import import_path
+from bench.qemu_counter.sysroot import PYTHON, sysroot
+from policy.spec import Precision, RuntimeName
+
+WARMUP, RUNS = 10, 11
+TIMEOUT_S = 900
+PATHS = ("runtime_warm", "runtime_cold", "decide_warm", "decide_cold")
+"""runtime: set input, invoke, read the action. decide: request line to reply line. warm: after calls of the same kind;
+cold: every modelled cache emptied before the call."""
+PAIR = "pair"
+_VARIABLES = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/nonexistent",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
+    "PYTHONSAFEPATH": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "ORT_DISABLE_TELEMETRY": "1",
+}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was executed between two markers; the columns of the plugin's lines, in its order.
+
+    Attributes:
+        instructions: executed.
+        loads, stores: instructions that read, that write memory.
+        load_bytes, store_bytes: how much.
+        l1i_misses, l1d_misses: lines that were not in the modelled L1.
+        l2_instruction_misses, l2_data_misses: those of them that were not in the modelled L2 either.
+    """
+
+    instructions: int
+    loads: int
+    stores: int
+    load_bytes: int
+    store_bytes: int
+    l1i_misses: int
+    l1d_misses: int
+    l2_instruction_misses: int
+    l2_data_misses: int
+
+    @property
+    def l1_misses(self) -> int:
+        """Lines, of instructions and data, that had to come from beyond L1."""
+        return self.l1i_misses + self.l1d_misses
+
+    @property
+    def l2_misses(self) -> int:
+        """Lines, of instructions and data, that had to come from DRAM."""
+        return self.l2_instruction_misses + self.l2_data_misses
+
+    def minus(self, other: Counted) -> Counted:
+        """The difference, nowhere below zero."""
+        mine, theirs = asdict(self), asdict(other)
+        return Counted(**{name: max(0, value - theirs[name]) for name, value in mine.items()})
+
+
+COLUMNS = tuple(column.name for column in fields(Counted))
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one run of the guest found.
+
+    Attributes:
+        paths: the medians by name (PATHS), the empty pair of markers subtracted.
+        pair: the empty pair's.
+        loaded, golden: the agent's words on what it served and on its golden vectors.
+        device: the agent's words on the machine.
+        warmup, runs: calls before, and calls that the medians are of, on as many different observations.
+    """
+
+    paths: Mapping[str, Counted]
+    pair: Counted
+    loaded: Mapping[str, Any]
+    golden: Mapping[str, Any]
+    device: Mapping[str, Any]
+    warmup: int
+    runs: int
+
+
+def parse_lines(text: str) -> list[Counted]:
+    """The plugin's file.
+
+    Raises:
+        BenchError: a line has another number of columns.
+    """
+    found = []
+    for line in text.splitlines():
+        values = [int(word) for word in line.split()]
+        if len(values) != len(COLUMNS):
+            raise BenchError(f"the plugin wrote {line!r}; a line has the {len(COLUMNS)} numbers {', '.join(COLUMNS)}.")
+        found.append(Counted(*values))
+    return found
+
+
+def median(rows: Sequence[Counted]) -> Counted:
+    """Of each column the lower median: a number that was counted."""
+    return Counted(*(statistics.median_low([getattr(row, name) for row in rows]) for name in COLUMNS))
+
+
+def summarised(rows: Sequence[Counted], labels: Sequence[str]) -> tuple[dict[str, Counted], Counted]:
+    """Medians by path, less the empty pair, and the pair.
+
+    Raises:
+        BenchError: the markers and the labels do not belong together.
+    """
+    if len(rows) != len(labels):
+        raise BenchError(f"{len(rows)} regions were counted and {len(labels)} were marked.")
+    by_label: dict[str, list[Counted]] = {}
+    for row, label in zip(rows, labels, strict=True):
+        by_label.setdefault(label, []).append(row)
+    pair = median(by_label[PAIR])
+    return {path: median(by_label[path]).minus(pair) for path in PATHS}, pair
+
+
+def count(bundle: Path, precision: Precision, runtime: RuntimeName, warmup: int = WARMUP, runs: int = RUNS) -> Count:
+    """Count one decision of an artifact on an emulated Cortex-A53, single-threaded.
+
+    Args:
+        bundle: a bundle's folder that has the artifact.
+        precision, runtime: which.
+        warmup, runs: calls before, and calls counted.
+
+    Raises:
+        BenchError: a program is missing, or the guest failed; with its last words.
+    """
+    require_programs()
+    root, library, path = sysroot(), plugin(), import_path(runtime)
+    # Compiled modules are written in a first run that is not counted: a run that compiles lays out memory differently.
+    prepared = path[0].with_name(f"{path[0].name}.{runtime.value}.{root.name}.prepared")
+    if not prepared.exists():
+        _run(root, [], path, bundle, precision, runtime, 1, 1)
+        prepared.touch()
+    answer, lines = _run(root, [library], path, bundle, precision, runtime, warmup, runs)
+    paths, pair = summarised(parse_lines(lines), answer["labels"])
+    load = answer["load"]
+    return Count(paths, pair, load["loaded"], load["golden"], answer["device"], warmup, runs)
+
+
+def qemu_command(root: Path, library: Path | None, out: str = "counts") -> list[str]:
+    """``qemu-aarch64`` with everything but the program."""
+    plugged = ["-plugin", f"{library},out={out}"] if library else []
+    return ["qemu-aarch64", "-cpu", "cortex-a53", "-B", "0", "-L", str(root), *plugged]
+
+
+def _run(
+    root: Path,
+    library: Sequence[Path],
+    path: Sequence[Path],
+    bundle: Path,
+    precision: Precision,
+    runtime: RuntimeName,
+    warmup: int,
+    runs: int,
+) -> tuple[dict[str, Any], str]:
+    variables = {**_VARIABLES, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    if library:
+        variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    # Files by relative names in a folder of their own: a name of another length would lie elsewhere in memory.
+    with tempfile.TemporaryDirectory(prefix="quarl-count-") as here:
+        command = [
+            *qemu_command(root, library[0] if library else None),
+            *(str(root / PYTHON), "-sS", str(HERE / "guest.py")),
+            *(str(bundle.resolve()), precision.value, runtime.value, str(warmup), str(runs), "answer"),
+        ]
+        try:
+            done = subprocess.run(
+                command, cwd=here, env=variables, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            raise BenchError(
+                f"the guest was not done after {TIMEOUT_S} s.", "Is this machine busy? Try again."
+            ) from None
+        if done.returncode != 0 or not (Path(here) / "answer").exists():
+            raise BenchError(
+                f"the agent in qemu-aarch64 ended with {done.returncode}: {done.stderr.strip()[-800:]}",
+                "QEMU 7.2 of Debian bookworm is what this was made for: qemu-aarch64 --version",
+            )
+        answer = json.loads((Path(here) / "answer").read_text())
+        if not answer["load"]["ok"]:
+            said = answer["load"]["error"]
+            raise BenchError(f"{bundle.name} {precision.value} in {runtime.value}: {said['message']}", said["next"])
+        return answer, (Path(here) / "counts").read_text() if library else ""

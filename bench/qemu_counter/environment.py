@@ -1,0 +1,73 @@
+"""What the guest's Python imports: the agent's code as it is deployed, and the very wheels that a Pi gets."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import zipfile
+from pathlib import Path
+
+from bench.command_line import BenchError, say
+from bench.qemu_counter.building import folder
+from bench.qemu_counter.sysroot import SERIES, locked
+from device.host.payload import CODE, code_files
+from device.host.places import project_root
+from device.host.wheels import DISTRIBUTIONS, NUMPY, Wheel, fetch, load_pins
+from policy.spec import RuntimeName
+
+MACHINE = "aarch64"
+
+
+def wheels_for(runtime: RuntimeName) -> list[Wheel]:
+    """The pinned wheels: numpy and the runtime.
+
+    Raises:
+        BenchError: there is none for this runtime.
+    """
+    found = []
+    for distribution in (NUMPY, DISTRIBUTIONS[runtime]):
+        pins = [p for p in load_pins() if (p.distribution, p.machine, p.python) == (distribution, MACHINE, SERIES)]
+        if not pins:
+            raise BenchError(f"no wheel of {distribution} for Python {SERIES} on {MACHINE} is pinned.")
+        found.append(pins[0])
+    return found
+
+
+def import_path(runtime: RuntimeName) -> list[Path]:
+    """The folders for PYTHONPATH, made now where they are missing.
+
+    Raises:
+        BenchError, WheelError.
+    """
+    files = fetch(wheels_for(runtime), progress=lambda wheel: say(f"Fetching {wheel} for {MACHINE} …"))
+    with locked(folder()):
+        return [_code(), *(_unpacked(wheel, file) for wheel, file in files.items())]
+
+
+def _unpacked(wheel: Wheel, file: Path) -> Path:
+    made = folder() / "wheels" / wheel.folder
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.parent, prefix=".unpacking-") as temporary:
+            part = Path(temporary) / "wheel"
+            with zipfile.ZipFile(file) as archive:
+                archive.extractall(part)
+            part.rename(made)
+    return made
+
+
+def _code() -> Path:
+    files = [(file.path.removeprefix(f"{CODE}/"), file.data) for file in code_files(project_root())]
+    digest = hashlib.sha256()
+    for name, data in files:
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    made = folder() / "code" / digest.hexdigest()[:12]
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.parent, prefix=".copying-") as temporary:
+            part = Path(temporary) / "code"
+            for name, data in files:
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
+                (part / name).write_bytes(data)
+            part.rename(made)
+    return made
