@@ -103,6 +103,10 @@ class Bundle:
             raise BundleError(f"{folder}: the manifest is of policy {manifest.policy!r}, policy.json of {spec.name!r}.")
         bundle = cls(folder, spec, manifest)
         bundle.golden()
+        if CALIBRATION_FILE in require:
+            bundle.calibration()
+        if WEIGHTS_FILE in require:
+            bundle.weights()
         return bundle
 
     def weights(self) -> dict[str, NDArray[np.float32]]:

@@ -254,13 +254,20 @@ def test_weights_that_do_not_fit_the_spec_are_refused(
 ) -> None:
     rewrite(bundle, WEIGHTS_FILE, save({**WEIGHTS, **change}))
     with pytest.raises(BundleError, match=f"{WEIGHTS_FILE}: .*{words}"):
-        Bundle.load(bundle.path).weights()
+        Bundle.load(bundle.path)
+
+
+def test_calibration_of_another_observation_is_refused(bundle: Bundle) -> None:
+    rewrite(bundle, CALIBRATION_FILE, npz(observations=CALIBRATION[:, :2]))
+    with pytest.raises(BundleError, match=rf"{CALIBRATION_FILE}: 'observations' is float32\[20, 2\]"):
+        Bundle.load(bundle.path)
+    Bundle.load(bundle.path, DEVICE_FILES)  # a device never looks at it
 
 
 def test_weights_that_are_no_safetensors_are_refused(bundle: Bundle) -> None:
     rewrite(bundle, WEIGHTS_FILE, b"\x80\x04\x95 a pickle, for example")
     with pytest.raises(BundleError, match=WEIGHTS_FILE):
-        Bundle.load(bundle.path).weights()
+        Bundle.load(bundle.path)
 
 
 @pytest.mark.parametrize(
