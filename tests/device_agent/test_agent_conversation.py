@@ -154,6 +154,7 @@ def test_one_observation_and_rows_of_them_are_decided_alike(agent: Any, fresh_ob
     ("values", "said"),
     [
         ("[NaN" + ", 0" * 31 + "]", "observation[0] (ranges[0]) is nan"),
+        ("[0, NaN" + ", 0" * 30 + "]", "observation[1] (ranges[1]) is nan"),  # min and max see one in front only
         ("[" + "0, " * 25 + "Infinity" + ", 0" * 6 + "]", "observation[25] (goal_distance) is inf"),
         ("[" + "0, " * 31 + "-1e999]", "observation[31] (last_command[2]) is -inf"),
         ("[" + "0, " * 24 + "1e39" + ", 0" * 7 + "]", "(goal_bearing) is beyond the range of float32"),
