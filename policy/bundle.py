@@ -7,12 +7,13 @@
     int8.tflite, …        artifacts;  int8.golden.npz: the reference's outputs of that precision
     manifest.json         size and hash of each of them, and the parity figures of each artifact
 
-Loading verifies sizes, hashes, shapes and the spec, and names what is wrong. Writing is atomic: a bundle is either the
-old one or the new one. A device holds a part of the bundle under the same manifest.
+Loading verifies sizes, hashes, shapes and the spec, and names what is wrong. Writing is atomic: whenever it is cut off,
+the bundle is the old one or the new one. A device holds a part of the bundle under the same manifest.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import io
@@ -42,6 +43,7 @@ SPEC_FILE, WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE = (
 DEVICE_FILES = (SPEC_FILE, GOLDEN_FILE)
 HOST_FILES = (*DEVICE_FILES, WEIGHTS_FILE, CALIBRATION_FILE)
 HASH_BLOCK_BYTES = 2**20
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 @dataclass(frozen=True)
@@ -323,14 +325,29 @@ def _replace_folder(path: Path, contents: Mapping[str, bytes]) -> None:
         part.mkdir()
         for name, data in contents.items():
             write_atomically(part / name, data)
-        if path.exists():
-            path.rename(old)
-        part.rename(path)
+        if not (path.exists() and _exchange(part, path)):
+            if path.exists():
+                path.rename(old)
+            part.rename(path)
     finally:
         if old.exists() and not path.exists():
             old.rename(path)
         shutil.rmtree(part, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two folders in one step, so that neither is ever absent (renameat2: Linux 3.15, glibc 2.28).
+
+    Returns:
+        False where the system or the file system cannot; then nothing was done.
+    """
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError):
+        return False
+    paths = (AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other))
+    return bool(renameat2(*paths, RENAME_EXCHANGE) == 0)
 
 
 def _read(path: Path) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -346,6 +347,39 @@ def test_an_interrupted_write_leaves_the_old_bundle(bundle: Bundle, monkeypatch:
         write_bundle(bundle.path, replace(SPEC, control_period_s=0.5), WEIGHTS, CALIBRATION, GOLDEN)
     assert files(bundle.path) == before
     assert [path.name for path in bundle.path.parent.iterdir()] == ["T"]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_bundle_is_replaced_and_nothing_is_left_beside_it(
+    bundle: Bundle, exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchange:
+        monkeypatch.setattr(bundle_module, "_exchange", lambda one, other: False)
+    write_bundle(bundle.path, replace(SPEC, control_period_s=0.5), WEIGHTS, CALIBRATION, GOLDEN)
+    assert Bundle.load(bundle.path).spec.control_period_s == 0.5
+    assert [path.name for path in bundle.path.parent.iterdir()] == ["T"]
+    assert "learning_curve.csv" not in files(bundle.path)
+
+
+def test_a_bundle_that_is_replaced_is_never_absent(bundle: Bundle, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    if not bundle_module._exchange(one, other):
+        pytest.skip("this file system cannot swap two folders in one step")
+    absent, stop = [], threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            absent.extend([True] * (not (bundle.path / MANIFEST_FILE).exists()))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for _ in range(30):
+        write_bundle(bundle.path, SPEC, WEIGHTS, CALIBRATION, GOLDEN)
+    stop.set()
+    looking.join()
+    assert not absent
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
