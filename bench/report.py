@@ -35,6 +35,7 @@ class Kind(Enum):
     LATENCY = "latency"
     MEMORY = "memory"
     SUCCESS = "success"
+    COUNTS = "counts"
 
 
 class Transport(Enum):
@@ -149,6 +150,17 @@ class Success:
 
 
 @dataclass(frozen=True)
+class Counts:
+    """What an emulated core executed for one decision, and what a model makes of it; see report.schema.json."""
+
+    warmup: int
+    runs: int
+    paths: Mapping[str, Mapping[str, int]]
+    weights: Mapping[str, Any]
+    model: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Report:
     """One measurement; see report.schema.json."""
 
@@ -170,6 +182,7 @@ class Report:
     latency: Latency | None = None
     memory: Memory | None = None
     success: Success | None = None
+    counts: Counts | None = None
     id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
     time: str = dataclasses.field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     code_version: str = dataclasses.field(default_factory=code_version)
@@ -181,6 +194,8 @@ class Report:
             InvalidDocumentError: it is not one that may be stored.
         """
         data = {"schema_version": SCHEMA_VERSION, **_plain(dataclasses.asdict(self))}
+        if self.counts is None:  # documents of the other kinds are as they were before there was this one
+            del data["counts"]
         check(data)
         return data
 
@@ -213,6 +228,8 @@ class Report:
             values["memory"] = Memory(**memory)
         if (success := data["success"]) is not None:
             values["success"] = Success(**{**success, "where": Where(success["where"])})
+        if (counts := data.get("counts")) is not None:
+            values["counts"] = Counts(**counts)
         return cls(**values)
 
     @classmethod
@@ -233,7 +250,7 @@ def check(data: Any) -> None:
     """
     validate(data, _schema())
     for kind in Kind:
-        if (data[kind.value] is not None) != (data["kind"] == kind.value):
+        if (data.get(kind.value) is not None) != (data["kind"] == kind.value):
             raise InvalidDocumentError(f"report.kind is {data['kind']!r}, which does not fit report.{kind.value}.")
     if data["valid"] == bool(data["invalid_reasons"]):
         raise InvalidDocumentError("report.valid and report.invalid_reasons contradict each other.")

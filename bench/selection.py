@@ -35,7 +35,8 @@ class Selection:
         """The measurements of a target; of the one measured last when none is named. Host-side ones stay."""
         known = sorted(reports, key=lambda report: report.time)
         if target is None:
-            on_device = [r.target for r in known if r.runtime not in ("none", "numpy", "keras", "tf.function")]
+            hosts = ("none", "numpy", "keras", "tf.function")
+            on_device = [r.target for r in known if r.runtime not in hosts and r.counts is None]
             target = on_device[-1] if on_device else "local"
         return cls(tuple(r for r in known if r.target == target or r.policy == BLIND))
 

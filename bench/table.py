@@ -1,4 +1,4 @@
-"""The tables that join what was measured: case study, latency flown, where the policies come from.
+"""The tables that join what was measured: case study, latency flown, virtual Pi, where the policies come from.
 
     python bench/table.py                       on the terminal
     python bench/table.py --markdown            as Markdown
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bench.rendering import Table
     from bench.report import Report
 
-NAMES = ("case-study", "latency-flown", "agreement", "zoo")
+NAMES = ("case-study", "latency-flown", "virtual-pi", "agreement", "zoo")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
-    from bench import agreement, case_study, store
+    from bench import agreement, case_study, store, virtual_pi_table
     from bench.selection import Selection
     from policy.locate import ZOO
 
@@ -82,9 +82,13 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         makers: dict[str, Callable[[], tuple[Table, list[Report]]]] = {
             "case-study": lambda name=name: case_study.case_study(stored(name), arguments.preset),  # type: ignore[misc]
             "latency-flown": lambda name=name: case_study.latency_flown(stored(name), arguments.preset),  # type: ignore[misc]
+            "virtual-pi": lambda name=name: virtual_pi_table.virtual_pi(everything(name), arguments.preset),  # type: ignore[misc]
             "agreement": lambda: (agreement.kept_table(), []),
             "zoo": lambda: case_study.zoo_table(ZOO, stored("zoo", empty=True)),
         }
+
+        def everything(name: str) -> list[Report]:
+            return store.read_results(arguments.results or store.results_for(name))
 
         def stored(name: str, empty: bool = False) -> Selection:
             path = arguments.results or store.results_for(name)

@@ -1,0 +1,167 @@
+"""The modelled bounds, worked by hand; the stored document; the tables of the virtual Pi."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench import cost_model, virtual_pi_table
+from bench.case_study import NothingStoredError
+from bench.cost_model import Level, Weights
+from bench.instructions import TARGET
+from bench.qemu_counter.counting import COLUMNS, PATHS, Counted
+from bench.report import Artifact, Counts, Kind, Report, Transport
+from bench.selection import Selection
+from bench.validation import InvalidDocumentError
+from policy.locate import ZOO
+from policy.spec import PolicySpec, Precision
+
+Make = Callable[..., Report]
+EMULATED = {"emulated": True, "cpu_model": "Cortex-A53", "model": "virtual"}
+
+
+def counted(instructions: int, l1: int, l2: int) -> Counted:
+    return Counted(
+        **{**dict.fromkeys(COLUMNS, 0), "instructions": instructions, "l1d_misses": l1, "l2_data_misses": l2}
+    )
+
+
+def test_bounds_worked_by_hand() -> None:
+    # 1,200 instructions: 500 ns at two a cycle of 1.2 GHz, 2,000 ns at one in two cycles.
+    # 10 lines, 2 of them from DRAM: 8 · 29 + 2 · 173 = 578 ns.
+    found = cost_model.bounds(counted(1_200, 10, 2))
+    assert found.lower_ns == pytest.approx(500.0)
+    assert found.upper_ns == pytest.approx(2_578.0)
+
+
+def test_where_memory_is_slower_than_issue_it_is_the_lower_bound() -> None:
+    # 61 lines of 64 bytes at 2.44 GB/s: 1,600 ns.
+    assert cost_model.bounds(counted(1_200, 61, 61)).lower_ns == pytest.approx(1_600.0)
+
+
+@pytest.fixture(scope="module")
+def spec() -> PolicySpec:
+    return PolicySpec.from_json((ZOO / "I" / "policy.json").read_bytes())
+
+
+def test_weights_of_policy_i_and_where_they_fit(spec: PolicySpec) -> None:
+    # 32·64 + 64·64 + 64·64 + 64·25 = 11,840 weights, 64 + 64 + 64 + 25 = 217 biases of 4 bytes.
+    assert Weights.of(spec, Precision.FP32) == Weights(11_840, 4 * 11_840 + 868, Level.L2)
+    assert Weights.of(spec, Precision.FP16) == Weights.of(spec, Precision.FP32)
+    assert Weights.of(spec, Precision.INT8) == Weights(11_840, 11_840 + 868, Level.L1)
+    assert [cost_model.level_of(kb << 10) for kb in (32, 33, 512, 513)] == [Level.L1, Level.L2, Level.L2, Level.DRAM]
+
+
+def test_roofline_worked_by_hand(spec: PolicySpec) -> None:
+    # 11,840 MACs at 2 a cycle: 5,920 cycles of 0.8333 ns; int8 at 4 a cycle: half of it.
+    assert cost_model.roofline_ns(Weights.of(spec, Precision.FP32), Precision.FP32) == pytest.approx(4_933.3, abs=0.1)
+    assert cost_model.roofline_ns(Weights.of(spec, Precision.INT8), Precision.INT8) == pytest.approx(2_466.7, abs=0.1)
+    # 2.44 MB from DRAM take 1 ms, whatever the arithmetic.
+    assert cost_model.roofline_ns(Weights(1_000, 2_440_000, Level.DRAM), Precision.INT8) == pytest.approx(1e6)
+
+
+@pytest.fixture
+def counts_report() -> Make:
+    def make(policy: str = "I", precision: str = "int8", runtime: str = "litert", n: int = 40_000) -> Report:
+        values = {**dict.fromkeys(COLUMNS, 7), "instructions": n}
+        paths = {path: dict(values) for path in PATHS}
+        paths["runtime_cold"]["l2_data_misses"] = 900
+        return Report(
+            kind=Kind.COUNTS,
+            run="c" * 32,
+            policy=policy,
+            precision=precision,
+            runtime=runtime,
+            runtime_version="2.3.0",
+            threads=1,
+            artifact=Artifact(
+                f"{precision}.tflite", hashlib.sha256(f"{policy}{precision}".encode()).hexdigest(), 61_234, "int8"
+            ),
+            target=TARGET,
+            transport=Transport.LOCAL_PROCESS,
+            device=_device(),
+            counts=Counts(
+                warmup=10,
+                runs=11,
+                paths=paths,
+                weights={"macs": 11_840, "bytes": 12_708, "level": "L1"},
+                model={
+                    "bounds_ns": {path: [17_000, 80_000] for path in PATHS},
+                    "roofline_ns": 2_467,
+                    "assumptions": cost_model.ASSUMPTIONS,
+                },
+            ),
+            code_version="v0.1",
+        )
+
+    return make
+
+
+def _device() -> dict[str, Any]:
+    names = (
+        "machine cores mhz_nominal mhz_now mhz_firmware governor temperature_c throttled memory_total_bytes kernel os"
+    )
+    return {**dict.fromkeys(names.split()), "python": "3.11.2", "virtualised": None, "machine": "aarch64", **EMULATED}
+
+
+def test_the_document_of_counts_is_read_as_it_was_written(counts_report: Make, memory_report: Make) -> None:
+    report = counts_report()
+    assert Report.from_json(report.to_json()) == report
+    assert "counts" not in memory_report().to_dict()  # documents of other kinds are as they were
+    data = report.to_dict()
+    with pytest.raises(InvalidDocumentError, match="does not fit"):
+        Report.from_dict({**data, "kind": "memory"})
+    del data["counts"]["paths"]["decide_cold"]
+    with pytest.raises(InvalidDocumentError, match="decide_cold"):
+        Report.from_dict(data)
+
+
+def test_counting_does_not_choose_the_device_of_the_other_tables(counts_report: Make, latency_report: Make) -> None:
+    latency = latency_report()
+    assert Selection.of_target([latency, counts_report()]).reports == (latency,)
+
+
+def test_both_paths_have_their_table(counts_report: Make) -> None:
+    runtime, agent = virtual_pi_table.counts_tables(
+        [counts_report("II"), counts_report("I"), counts_report("I", "fp32")]
+    )
+    assert [row[:2] for row in runtime.rows] == [("I", "fp32"), ("I", "int8"), ("II", "int8")]
+    cells = dict(zip(runtime.headers, runtime.rows[0], strict=True))
+    assert (cells["instructions"], cells["L2 misses"], cells["L2 misses, cold"]) == ("40,000", "14", "907")
+    assert (cells["modelled bound"], cells["roofline"]) == ("17.0 µs … 80.0 µs", "2.47 µs")
+    assert any(note.startswith("MODEL, not measured") for note in agent.notes)
+
+
+def test_the_virtual_pis_table_joins_counts_with_what_the_guest_measured(
+    counts_report: Make, memory_report: Make, success_report: Make, latency_report: Make
+) -> None:
+    guest = {"target": "pi@virtual", "device": _device()}
+    reports = [
+        counts_report(n=39_999),
+        counts_report(),
+        counts_report(precision="fp32", n=50_000),
+        memory_report(**guest),
+        success_report(**guest),
+        success_report(rate=0.5, settings={"latency": 0.1}, **guest),
+        latency_report(p50=1_000_000, **guest),
+        latency_report(precision="fp32", p50=2_000_000, **guest),
+        memory_report(policy="II", target="pi@raspberrypi"),
+    ]
+    table, used = virtual_pi_table.virtual_pi(reports)
+    assert [row[0] for row in table.rows if row] == ["I", "I"]
+    cells = dict(zip(table.headers, table.rows[-1], strict=True))
+    assert cells["instructions"] == "40,000"  # the latest
+    assert cells["MB resident"] == "35.5"
+    assert cells["% success, hard"].startswith("8")  # flown as the preset is
+    assert cells["fp32's time over this one's, emulated"] == "2.00×"
+    assert not any(" ms" in cell or "1,000" in cell for row in table.rows for cell in row)  # no emulated time
+    assert len(used) == 6
+    assert any("EMULATED" in note for note in table.notes)
+
+
+def test_without_counts_there_is_no_table(memory_report: Make) -> None:
+    with pytest.raises(NothingStoredError, match=r"instructions\.py"):
+        virtual_pi_table.virtual_pi([memory_report(target="pi@virtual", device=_device())])
