@@ -1,0 +1,94 @@
+"""One virtual Pi for the integration tests, in folders of its own, beside whatever the user runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from device.host.connection import Connection, connect
+from device.host.places import cache_folder
+from device.host.target import Target
+from device.virtual_pi import programs, running
+from device.virtual_pi.image import ensure_image
+from device.virtual_pi.machine import MachineSettings
+from device.virtual_pi.running import Running, Started
+
+NAME = "under-test"
+
+
+class VirtualPi:
+    """The machine under test: its card lives on from start to start."""
+
+    name = NAME
+
+    def start(self, settings: MachineSettings | None = None, *, fresh: bool = False) -> Started:
+        return running.start(self.name, settings, fresh=fresh)
+
+    def up(self) -> Running:
+        """The machine as a Pi 3b, started if it does not run so."""
+        machine = running.find(self.name)
+        if machine is not None and machine.settings != MachineSettings():
+            running.stop(self.name)
+        return self.start().machine
+
+    def cut_power(self) -> None:
+        running.cut_power(self.name)
+
+    def stop(self) -> None:
+        running.stop(self.name)
+
+    def connect(self, user: str = "pi"):  # type: ignore[no-untyped-def]  # a context manager of Connection
+        return connect(Target.parse(f"{user}@{self.name}"))
+
+    def root(self, command: str) -> str:
+        """Run a command as root."""
+        with self.connect("root") as connection:
+            return connection.run(command).stdout
+
+    def current(self, connection: Connection, policy: str) -> str:
+        """The release that ``current`` points to, read with the device's own tools."""
+        return connection.run(f"readlink quarl/policies/{policy}/current").stdout.strip().rpartition("/")[2]
+
+
+@pytest.fixture(scope="session")
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """XDG folders of the tests' own, with the user's image (built if there is none) and the user's wheels in them."""
+    if programs.missing_packages([programs.BUILDING, programs.RUNNING]):
+        pytest.skip("QEMU and the image's tools are not installed; `make pi` names the packages")
+    if os.geteuid() != 0:
+        pytest.skip("building an image needs root")
+    base = tmp_path_factory.mktemp("virtual-pi")
+    image, wheels = ensure_image(print), cache_folder() / "wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
+    copied = base / "cache" / "quarl" / "virtual-pi" / "images" / image.folder.name
+    copied.parent.mkdir(parents=True, mode=0o700)
+    subprocess.run(["cp", "-a", "--sparse=always", str(image.folder), str(copied)], check=True)
+    (base / "cache" / "quarl" / "wheels").symlink_to(wheels)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(base / "cache"))
+        patch.setenv("XDG_STATE_HOME", str(base / "state"))
+        yield base
+    shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def pi(own_folders: Path) -> Iterator[VirtualPi]:
+    """The machine; no process of it or of another machine of these tests is left behind."""
+    yield VirtualPi()
+    for machine in running.all_running():
+        running.stop(machine.name)
+    assert running.all_running() == []
+
+
+@pytest.fixture
+def in_the_end() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Things to do when a test ends, whichever way."""
+    todo: list[Callable[[], object]] = []
+    yield todo.append
+    for action in reversed(todo):
+        action()

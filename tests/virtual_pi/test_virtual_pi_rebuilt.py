@@ -1,0 +1,69 @@
+"""The image is built anew: other keys, an empty card. Whoever knew the old host key is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device.host.cli import main as host_main
+from device.host.connection import connect
+from device.host.errors import ChangedHostKeyError
+from device.host.hostkeys import KnownHosts
+from device.host.target import Target, resolve
+from device.virtual_pi import naming
+from device.virtual_pi.image import ensure_image
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_rebuilt_image_has_another_host_key(
+    pi: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pi.up()
+    target = Target.parse(f"pi@{pi.name}")
+    with pi.connect() as connection:
+        connection.run("touch kept")
+        before = connection.host_key_fingerprint
+    other_user = tmp_path / "state-of-another" / "quarl"
+    other_user.mkdir(parents=True)
+    (other_user / "known_hosts").write_bytes(KnownHosts.of_user().own.read_bytes())
+
+    before_build = ensure_image(print)
+    after_build = ensure_image(print, rebuild=True)
+    assert after_build.build != before_build.build
+    assert after_build.host_key != before_build.host_key
+    with pi.connect() as connection:  # the running machine is not disturbed
+        assert connection.run("ls kept").ok
+    pi.stop()
+    begun = pi.start()
+    assert begun.new_card
+    assert begun.host_key_replaced
+    with pi.connect() as connection:  # who built it knows the new key
+        assert connection.host_key_fingerprint != before
+        assert not connection.run("ls kept", check=False).ok
+        now = connection.host_key_fingerprint
+
+    # Somebody who accepted the old key: told, nothing sent, and what to type.
+    stanza = naming.config_file(pi.name).read_bytes()
+    with (
+        pytest.raises(ChangedHostKeyError, match="HAS CHANGED") as caught,
+        connect(target, known_hosts=KnownHosts(other_user / "known_hosts")),
+    ):
+        pass
+    assert now in caught.value.message
+    assert "Nothing was sent" in caught.value.message
+    assert "--replace" in caught.value.next_step
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(other_user.parent))
+    folder = naming.config_file(pi.name).parent
+    folder.mkdir()
+    naming.config_file(pi.name).write_bytes(stanza)
+    asked = ["accept-host-key", "--target", str(target), "--fingerprint", now]
+    assert host_main(asked) == 1
+    assert "--replace" in capsys.readouterr().err
+    assert host_main([*asked, "--replace"]) == 0
+    with connect(target) as connection:
+        assert connection.run("true").ok
+    assert resolve(target).host_key_name == naming.host_key_alias(pi.name)
