@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import statistics
@@ -147,7 +148,8 @@ def count(bundle: Path, precision: Precision, runtime: RuntimeName, warmup: int 
     require_programs()
     root, library, path = sysroot(), plugin(), import_path(runtime)
     # Compiled modules are written in a first run that is not counted: a run that compiles lays out memory differently.
-    prepared = path[0].with_name(f"{path[0].name}.{runtime.value}.{root.name}.prepared")
+    imported = hashlib.sha256("\0".join([root.name, *(folder.name for folder in path)]).encode()).hexdigest()
+    prepared = path[0].with_name(f"prepared-{imported[:12]}")
     if not prepared.exists():
         _run(root, [], path, bundle, precision, runtime, 1, 1)
         prepared.touch()

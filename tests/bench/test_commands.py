@@ -17,7 +17,7 @@ from bench.report import Report
 
 Make = Callable[..., Report]
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("latency", "memory", "success", "latency_flown", "table", "plots", "demo")
+COMMANDS = ("latency", "memory", "success", "latency_flown", "instructions", "table", "plots", "demo")
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -167,7 +167,7 @@ def test_plots_command(tmp_path: Path, latency_report: Make, success_report: Mak
 
 
 def test_the_readmes_tables_are_those_of_the_committed_measurements() -> None:
-    from bench import case_study, rendering
+    from bench import case_study, rendering, virtual_pi_table
     from bench.selection import Selection
 
     makers = {
@@ -182,6 +182,8 @@ def test_the_readmes_tables_are_those_of_the_committed_measurements() -> None:
         for name, path in committed.items()
         if path.exists()
     }
+    if (counts := store.RESULTS / "virtual-pi.jsonl").exists():  # stands on two targets
+        tables["virtual-pi"] = virtual_pi_table.virtual_pi(store.read_lines(counts))[0]
     if not tables:
         pytest.skip("no measurements are committed")
     assert rendering.update_readme(readme, tables) == readme, "type: python bench/table.py --update-readme"
