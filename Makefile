@@ -76,7 +76,7 @@ convert: $(INSTALLED)
 
 deploy: $(INSTALLED)
 	@for policy in $(POLICIES); do \
-	  $(PYTHON) -m convert --missing --policy $$policy --bits $(BITS) && \
+	  $(PYTHON) -m convert --missing --policy $$policy --bits $(BITS); \
 	  $(PYTHON) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) --runtime $(RUNTIME); done
 
 bench: $(INSTALLED)
