@@ -1,8 +1,9 @@
 """A MODEL of how long a Raspberry Pi 3b's core needs for what was counted: two bounds and a roofline, no measurement.
 
-Let N be the instructions, M1 the misses of the L1 caches, M2 those of them that miss in the L2, f the clock.
+Let N be the instructions, M1 the misses of the L1 caches, f the clock. Of those misses, let m2 miss in the L2 as well
+when it replaces as suits best, M2 when as suits worst, of the two ways that are counted (qemu_counter/cache.h).
 
-    lower = max( N / (2 f),  64 B · M2 / bandwidth )           everything overlaps, two instructions every cycle
+    lower = max( N / (2 f),  64 B · m2 / bandwidth )           everything overlaps, two instructions every cycle
     upper = N / (½ f) + (M1 − M2) · t_L2 + M2 · t_DRAM         nothing overlaps, one instruction every two cycles
 
 A Cortex-A53 issues at most two instructions a cycle, in order (Arm DDI 0500, section 1.1: "dual-issue"), which makes
@@ -13,6 +14,8 @@ Not in the model: prefetching (the upper bound has none), what else the Pi does,
 The roofline knows nothing of instructions, only of multiply-accumulates (MACs) and of the bytes of weights:
 
     roofline = max( MACs / (MACs a cycle · f),  bytes of weights / bandwidth  where they do not fit into the L2 )
+
+(as if weights that do not fit came from DRAM every time, all of them; where they are hardly larger, some may stay).
 
 Figures: REFERENCE section 5 (Raspberry Pi 3b: latencies, bandwidth, MACs a cycle, cache sizes).
 """
@@ -105,11 +108,11 @@ def level_of(size: int) -> Level:
 
 def bounds(counted: Counted) -> Bounds:
     """The two bounds of what was counted; see the module's equations."""
+    fewest, most = sorted((counted.l2_misses, counted.l2_random_misses))
     issue_ns = counted.instructions / (IPC_HIGH * CLOCK_HZ) * 1e9
-    stream_ns = LINE_BYTES * counted.l2_misses / BANDWIDTH_BYTES_PER_S * 1e9
+    stream_ns = LINE_BYTES * fewest / BANDWIDTH_BYTES_PER_S * 1e9
     slow_ns = counted.instructions / (IPC_LOW * CLOCK_HZ) * 1e9
-    near = counted.l1_misses - counted.l2_misses
-    wait_ns = near * L2_LATENCY_NS + counted.l2_misses * DRAM_LATENCY_NS
+    wait_ns = (counted.l1_misses - most) * L2_LATENCY_NS + most * DRAM_LATENCY_NS
     return Bounds(max(issue_ns, stream_ns), slow_ns + wait_ns)
 
 

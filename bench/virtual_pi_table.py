@@ -16,7 +16,8 @@ TARGET = "pi@virtual"
 MODEL_NOTE = (
     "MODEL, not measured. Lower bound: two instructions a cycle at 1.2 GHz, or the L2's misses at 2.44 GB/s where that "
     "takes longer. Upper bound: half an instruction a cycle, and 29 ns for each line from the L2 and 173 ns for each "
-    "from DRAM, nothing overlapping. Roofline: multiply-accumulates at 2 (float) or 4 (int8) a cycle, or the weights' "
+    "from DRAM, nothing overlapping. Each takes the L2's misses under that replacement, least recently used or random, "
+    "that makes it a bound. Roofline: multiply-accumulates at 2 (float) or 4 (int8) a cycle, or the weights' "
     "bytes at 2.44 GB/s where they do not fit into the L2. Reasons and sources: bench/cost_model.py."
 )
 _RUNTIMES = ("tflite-runtime", "litert", "onnxruntime")
@@ -41,6 +42,7 @@ def counts_tables(reports: Iterable[Report]) -> list[Table]:
         "L1I misses",
         "L1D misses",
         "L2 misses",
+        "L2 misses, random",
         "L2 misses, cold",
         "KB weights",
         "weights in",
@@ -58,7 +60,8 @@ def counts_tables(reports: Iterable[Report]) -> list[Table]:
             f"{first.warmup} warm-ups, the same in every run; runtimes {_versions(ordered)}; code "
             f"{joined(report.code_version for report in ordered)}.",
             "Misses: lines of 64 bytes that a modelled cache lacked (L1 32 KB + 32 KB, L2 512 KB for this core alone, "
-            "least recently used; no prefetching). Cold: every cache emptied before the call.",
+            "least recently used, no prefetching). Random: of an L2 that replaces by chance. Cold: every cache emptied "
+            "before the call.",
             "KB weights: as they are multiplied; fp16 is unpacked to fp32 on loading: the core has no fp16 arithmetic.",
             MODEL_NOTE,
         )
@@ -74,6 +77,7 @@ def _counts_row(report: Report, counts: Counts, path: str) -> tuple[str, ...]:
         report.runtime,
         *(f"{warm[name]:,}" for name in ("instructions", "loads", "stores", "l1i_misses", "l1d_misses")),
         f"{l2_misses(warm):,}",
+        f"{warm['l2_random_misses']:,}" if "l2_random_misses" in warm else NOT_KNOWN,
         f"{l2_misses(cold):,}",
         kilobytes(counts.weights["bytes"]),
         counts.weights["level"],
@@ -86,6 +90,12 @@ def _counts_row(report: Report, counts: Counts, path: str) -> tuple[str, ...]:
 def l2_misses(counted: Mapping[str, int]) -> int:
     """Lines, of instructions and data, that came from DRAM."""
     return counted["l2_instruction_misses"] + counted["l2_data_misses"]
+
+
+def l2_range(counted: Mapping[str, int]) -> str:
+    """``3,980 … 10,180``: with the replacement that suits best, and worst."""
+    fewest, most = sorted((l2_misses(counted), counted.get("l2_random_misses", l2_misses(counted))))
+    return f"{fewest:,}" if fewest == most else f"{fewest:,} … {most:,}"
 
 
 def bound(counts: Counts, path: str) -> str:
@@ -170,7 +180,7 @@ def _row(
         precision,
         runtime,
         f"{counts.paths['runtime_warm']['instructions']:,}" if counts else NOT_KNOWN,
-        f"{l2_misses(counts.paths['runtime_warm']):,}" if counts else NOT_KNOWN,
+        l2_range(counts.paths["runtime_warm"]) if counts else NOT_KNOWN,
         f"{l2_misses(counts.paths['runtime_cold']):,}" if counts else NOT_KNOWN,
         counts.weights["level"] if counts else NOT_KNOWN,
         bound(counts, "runtime_warm") if counts else NOT_KNOWN,
@@ -199,7 +209,8 @@ def _notes(reports: Sequence[Report], preset: str, target: str) -> tuple[str, ..
     return (
         "Instructions and misses of one decision in the runtime (set input, invoke, read the action): counted in "
         f"qemu-aarch64 -cpu cortex-a53, one thread, runtimes {_versions(counted)}; misses are those of a modelled "
-        "512 KB L2 after calls of the same kind, and, cold, after everything was evicted.",
+        "512 KB L2 after calls of the same kind (where two numbers: if chance decides what is replaced … if what was "
+        "used longest ago, or the other way round), and, cold, after everything was evicted.",
         MODEL_NOTE,
         *machine_notes(on_device),
         f"MB resident: the agent's whole process while serving. Success: greedy, {episodes} fresh episodes of preset "

@@ -13,7 +13,7 @@
  * this process: start qemu-aarch64 with -B 0.
  *
  * Each line of the file that out= names: instructions loads stores load_bytes store_bytes
- * l1i_misses l1d_misses l2_instruction_misses l2_data_misses.
+ * l1i_misses l1d_misses l2_instruction_misses l2_data_misses l2_random_misses.
  *
  * Debian ships no qemu-plugin.h; what is used of version 1 of the interface (QEMU 4.2 to 8.1) is declared here.
  */
@@ -93,6 +93,7 @@ static void begin(unsigned vcpu, void *data)
     before.l1d_misses = core.l1d_misses;
     before.l2_instruction_misses = core.l2_instruction_misses;
     before.l2_data_misses = core.l2_data_misses;
+    before.l2_random_misses = core.l2_random_misses;
 }
 
 static void end(unsigned vcpu, void *data)
@@ -103,9 +104,9 @@ static void end(unsigned vcpu, void *data)
     counting = false;
     fprintf(out, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " ", sum.instructions, sum.loads, sum.stores,
             sum.load_bytes, sum.store_bytes);
-    fprintf(out, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", core.l1i_misses - before.l1i_misses,
+    fprintf(out, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", core.l1i_misses - before.l1i_misses,
             core.l1d_misses - before.l1d_misses, core.l2_instruction_misses - before.l2_instruction_misses,
-            core.l2_data_misses - before.l2_data_misses);
+            core.l2_data_misses - before.l2_data_misses, core.l2_random_misses - before.l2_random_misses);
 }
 
 static void empty(unsigned vcpu, void *data)

@@ -47,6 +47,7 @@ class Counted:
         load_bytes, store_bytes: how much.
         l1i_misses, l1d_misses: lines that were not in the modelled L1.
         l2_instruction_misses, l2_data_misses: those of them that were not in the modelled L2 either.
+        l2_random_misses: those that were not in an L2 that replaces at random instead.
     """
 
     instructions: int
@@ -58,6 +59,7 @@ class Counted:
     l1d_misses: int
     l2_instruction_misses: int
     l2_data_misses: int
+    l2_random_misses: int
 
     @property
     def l1_misses(self) -> int:

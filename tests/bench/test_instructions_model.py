@@ -23,10 +23,10 @@ Make = Callable[..., Report]
 EMULATED = {"emulated": True, "cpu_model": "Cortex-A53", "model": "virtual"}
 
 
-def counted(instructions: int, l1: int, l2: int) -> Counted:
-    return Counted(
-        **{**dict.fromkeys(COLUMNS, 0), "instructions": instructions, "l1d_misses": l1, "l2_data_misses": l2}
-    )
+def counted(instructions: int, l1: int, l2: int, l2_random: int | None = None) -> Counted:
+    values = {"instructions": instructions, "l1d_misses": l1, "l2_data_misses": l2}
+    values["l2_random_misses"] = l2 if l2_random is None else l2_random
+    return Counted(**{**dict.fromkeys(COLUMNS, 0), **values})
 
 
 def test_bounds_worked_by_hand() -> None:
@@ -40,6 +40,14 @@ def test_bounds_worked_by_hand() -> None:
 def test_where_memory_is_slower_than_issue_it_is_the_lower_bound() -> None:
     # 61 lines of 64 bytes at 2.44 GB/s: 1,600 ns.
     assert cost_model.bounds(counted(1_200, 61, 61)).lower_ns == pytest.approx(1_600.0)
+
+
+def test_each_bound_takes_the_replacement_that_makes_it_one() -> None:
+    # Fewest: 61 lines, 1,600 ns. Most: 100 lines of 100 from DRAM, 17,300 ns, and 2,000 ns for the instructions.
+    for lru, chance in ((100, 61), (61, 100)):
+        found = cost_model.bounds(counted(1_200, 100, lru, chance))
+        assert found.lower_ns == pytest.approx(1_600.0)
+        assert found.upper_ns == pytest.approx(19_300.0)
 
 
 @pytest.fixture(scope="module")
