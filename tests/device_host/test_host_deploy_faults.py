@@ -23,6 +23,7 @@ from device.host.errors import (
 )
 from device.host.golden import Step
 from device.host.helper_session import helper
+from device.host.on_device.helper import NEED_NO_LOCK, OPERATIONS
 from device.host.probe import probe
 from device.host.releases import list_releases, rollback
 from device.host.testing import (
@@ -182,31 +183,43 @@ def test_a_holder_that_was_killed_leaves_no_lock(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_host_command_is_ended_in_mid_upload(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult, number: int
+    device: TestDevice, connection: Connection, name: str, old: DeployResult, number: int, tmp_path: Path
 ) -> None:
+    # Who runs the tests in the background of a shell hands down an ignored SIGINT, which Python then leaves ignored; a
+    # terminal's Ctrl-C is not. Half way it waits for its input to end, so it never outlives the test.
     code = (
-        "import sys, time; from pathlib import Path\n"
+        "import signal, sys; from pathlib import Path\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from device.host.testing import TestDevice, stand_in_payload; from device.host.deploy import install\n"
         "from device.host.probe import probe; from device.host.wheels import WheelSet\n"
         "host, port, identity, known, home, name = sys.argv[1:]\n"
         "device = TestDevice(host, int(port), Path(identity), Path(known), Path(home))\n"
         "def stop(step):\n"
-        "    if step.unit == 'B' and step.done > 100_000: print('half way', flush=True); time.sleep(60)\n"
+        "    if step.unit == 'B' and step.done > 100_000: print('half way', flush=True); sys.stdin.read()\n"
         "with device.connect() as c:\n"
         "    python = probe(c).python\n"
         "    payload = stand_in_payload(name, 'new', ballast=bytes(1_000_000))\n"
         "    install(c, payload, WheelSet(python, ()), progress=stop)\n"
     )
     arguments = [device.host, str(device.port), device.identity, device.known_hosts, device.home, name]
-    command = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert command.stdout is not None
-    assert command.stdout.readline() == b"half way\n"
-    assert device.leftovers(name)
-    command.send_signal(number)
-    command.wait(30)
-    command.stdout.close()
+    log = tmp_path / "stderr"
+    with (
+        log.open("wb") as said,
+        subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+        ) as command,
+    ):
+        assert command.stdout is not None
+        try:
+            assert command.stdout.readline() == b"half way\n", log.read_text()
+            assert device.leftovers(name)
+            command.send_signal(number)
+            assert command.wait(60) == -number, log.read_text()
+        finally:
+            command.kill()
     assert_old_serves(device, connection, name)
 
 
@@ -222,9 +235,24 @@ def test_a_login_shell_that_greets(tmp_path: Path) -> None:
 
 def test_the_helper_refuses_what_it_does_not_know(connection: Connection, bare: WheelSet) -> None:
     with helper(connection, bare.python.path) as session:
-        for op in ("__init__", "folder", "switch"):  # neither an attribute, nor an operation without the lock
-            with pytest.raises(HostError):
-                session.call(op, policy="S")
+        for op in ("__init__", "folder", "lock", ""):  # attributes of the same object, but no operations
+            with pytest.raises(HostError, match=f"there is no operation '{op}'"):
+                session.call(op)
+
+
+@pytest.mark.parametrize("op", sorted(set(OPERATIONS) - set(NEED_NO_LOCK)))
+def test_nothing_is_changed_without_the_lock(connection: Connection, bare: WheelSet, op: str) -> None:
+    with helper(connection, bare.python.path) as session:
+        with pytest.raises(HostError, match=f"{op} without the lock"):
+            session.call(op)
+        session.call("begin", policy="S", digest=None, by=ME)
+        session.call("discard")
+        with pytest.raises(HostError, match=f"{op} without the lock"):
+            session.call(op)
+
+
+def test_looking_needs_no_lock() -> None:
+    assert set(NEED_NO_LOCK) == {"show", "begin", "discard"}
 
 
 def test_a_device_without_that_python(connection: Connection) -> None:
