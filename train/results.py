@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import re
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
@@ -29,7 +30,7 @@ def policy_spec(run: Run, trained: Trained) -> PolicySpec:
     """The contract of what was trained, its provenance still empty."""
     task = run.task
     return PolicySpec(
-        name=run.request.policy,
+        name=policy_name(run),
         observation=task.observation,
         normaliser=trained.normaliser,
         network=NetworkSpec(run.request.hidden),
@@ -37,6 +38,14 @@ def policy_spec(run: Run, trained: Trained) -> PolicySpec:
         control_period_s=task.control_period_s,
         environment=task.environment,
     )
+
+
+def policy_name(run: Run) -> str:
+    """The bundle's folder names the policy: on a device, policies of one name replace each other.
+
+    Signs that a device's folder may not have become ``-``.
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", run.request.output_path.resolve().name).strip(".-") or run.request.policy
 
 
 def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
@@ -79,6 +88,7 @@ def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, An
     last = {name: round(value, 6) for name, value in run.last_row.items() if value == value}
     return {
         "algorithm": request.method,
+        "network": request.policy,
         "task": request.task,
         "seed": request.seed,
         "steps": trained.steps,

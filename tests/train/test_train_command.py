@@ -173,6 +173,12 @@ def test_a_success_or_a_time_limit_can_end_training(tmp_path: Path) -> None:
     assert Bundle.load(tmp_path / "b").spec.provenance["ended"] == "0 minutes were over"
 
 
+def test_the_folder_names_the_policy(tmp_path: Path) -> None:
+    assert train(tmp_path / "my cart (2)", *PPO, "--steps", "256") == 0
+    spec = Bundle.load(tmp_path / "my cart (2)").spec
+    assert (spec.name, spec.provenance["network"]) == ("my-cart-2", "I")
+
+
 def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
     assert train(tmp_path / "I", *PPO, "--steps", "512") == 0
     bundle = Bundle.load(tmp_path / "I")
