@@ -132,8 +132,8 @@ def _case_row(
         policy,
         precision,
         any_report.runtime,
-        percentile(latency, "p50"),
-        percentile(latency, "p99"),
+        percentile(latency, "p50", partner),
+        percentile(latency, "p99", partner),
         "1 (base)" if precision == FP32 else times(speed_up(partner, latency)),
         times(speed_up(keras, latency)),
         megabytes(held.resident if held else None),
@@ -146,11 +146,22 @@ def _case_row(
     )
 
 
-def percentile(report: Report | None, name: str) -> str:
-    """A percentile for a table's cell; a dash where the number of runs does not support it."""
+def percentile(report: Report | None, name: str, base: Report | None = None) -> str:
+    """A percentile for a table's cell; a dash where the number of runs does not support it.
+
+    On an emulator it is a multiple of the base's p50, measured in the same run: a time of its own means nothing.
+    """
     if report is None or report.latency is None:
         return NOT_KNOWN
-    return nanoseconds(report.latency.percentiles_ns.get(name))
+    return time_cell(report, report.latency.percentiles_ns.get(name), base)
+
+
+def time_cell(report: Report, value_ns: float | None, base: Report | None = None) -> str:
+    """A time; of an emulated device only its ratio to the base's p50, or a dash where there is no base."""
+    if not report.device.get("emulated"):
+        return nanoseconds(value_ns)
+    base_ns = base.latency.percentiles_ns.get("p50") if base is not None and base.latency is not None else None
+    return times(value_ns / base_ns) if value_ns and base_ns else NOT_KNOWN
 
 
 def withheld_notes(reports: Iterable[Report], names: Sequence[str]) -> list[str]:
@@ -177,7 +188,10 @@ def machine_notes(reports: Iterable[Report]) -> list[str]:
         runtimes = joined(f"{r.runtime} {r.runtime_version}" for r in found if r.artifact is not None)
         notes.append(f"Measured on {name} ({joined(said)}); runtime {runtimes}; {_dates(found)}; code {_codes(found)}.")
     if any(report.device.get("emulated") for report in reports):
-        notes.append("EMULATED: the instructions were emulated; these times say nothing of a real device.")
+        notes.append(
+            "EMULATED: the instructions were emulated. No time is shown, only multiples of the fp32 artifact's p50 in "
+            "the same run, and these are the emulator's; bench/instructions.py counts what a real processor would do."
+        )
     return notes
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from bench.access import Device
-from bench.case_study import machine_notes, percentile, said_of, withheld_notes, without_constant_columns
+from bench.case_study import machine_notes, percentile, said_of, time_cell, withheld_notes, without_constant_columns
 from bench.command_line import say
 from bench.machine import is_this_machine
 from bench.questions import (
@@ -23,7 +23,7 @@ from bench.questions import (
 from bench.rendering import Table
 from bench.report import BLIND, Kind, Report, Transport
 from bench.selection import FP32, Selection, paired, speed_up
-from bench.words import NOT_KNOWN, circumstances, joined, kilobytes, megabytes, nanoseconds, percent, points, times
+from bench.words import NOT_KNOWN, circumstances, joined, kilobytes, megabytes, percent, points, times
 from policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
@@ -116,11 +116,9 @@ def latency_table(reports: Sequence[Report]) -> Table:
                 report.policy,
                 report.precision or NOT_KNOWN,
                 {"keras": "Keras model(x)"}.get(report.runtime, report.runtime),
-                percentile(report, "p50"),
-                percentile(report, "p90"),
-                percentile(report, "p99"),
-                nanoseconds(latency.mean_ns),
-                nanoseconds(latency.cold_first_ns),
+                *(percentile(report, name, partner) for name in ("p50", "p90", "p99")),
+                time_cell(report, latency.mean_ns, partner),
+                time_cell(report, latency.cold_first_ns, partner),
                 "1 (base)" if partner is report else ratio_cell(partner, report),
                 "1 (base)" if keras is report else ratio_cell(keras, report),
                 kilobytes(report.artifact.bytes if report.artifact else None),
@@ -228,7 +226,7 @@ def success_table(reports: Sequence[Report]) -> Table:
                 _number(success.flight_time_s, 2),
                 _number(success.distance_m, 1),
                 _number(success.energy_j, 0),
-                nanoseconds(success.decide_p50_ns),
+                time_cell(report, success.decide_p50_ns),
                 ends.replace("_", " ") or "none",
                 joined(circumstances(report)),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,20 @@ def test_what_must_stand_beside_a_number_does(
         joined, _ = case_study(Selection.of_target(mixed))
         assert words in cells(joined, "I", "int8")["measured"]
         assert words not in cells(joined, "I", "fp32")["measured"]
+
+
+def test_an_emulators_times_appear_only_as_ratios(latency_report: Make) -> None:
+    emulated = dict(latency_report().device) | {"emulated": True}
+    fp32 = latency_report("III", "fp32", 118_000, device=emulated)
+    int8 = latency_report("III", "int8", 26_000, device=emulated)
+    for table in (case_study(Selection.of_target([fp32, int8]))[0], latency_table([fp32, int8])):
+        assert cells(table, "III", "fp32")["p50"] == "1.00×"
+        measured = cells(table, "III", "int8")
+        assert measured["p50"] == "0.22×"  # 26 / 118
+        # The paper's times were taken on a real Pi.
+        shown = [cell for name, cell in measured.items() if not name.startswith("paper")]
+        assert not [cell for cell in shown if re.search(r"[0-9] (ns|µs|ms|s)\b", cell)]
+    assert cells(latency_table([int8]), "III", "int8")["p50"] == "–"
 
 
 def test_what_is_true_of_all_rows_stands_in_the_title(study: list[Report]) -> None:
