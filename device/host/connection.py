@@ -66,7 +66,7 @@ class Connection:
     @property
     def name(self) -> str:
         """The device as messages call it."""
-        return "the local device" if self.target.is_local else f"{self.endpoint.user}@{self.endpoint.hostname}"
+        return "the local device" if self.target.is_local else f"{self.endpoint.user}@{self.target.host}"
 
     @property
     def transport_name(self) -> str:

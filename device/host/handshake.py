@@ -79,7 +79,8 @@ def _open_socket(endpoint: Endpoint) -> socket.socket:
     except socket.gaierror as error:
         raise ConnectionFailedError(
             f"The name {endpoint.hostname!r} has no address: {error.strerror}.",
-            "Check the name, or use the device's IP address: TARGET=user@192.168.1.5.",
+            "Check the name (pi@virtual is there once `make pi` has started it), or use the device's IP address: "
+            "TARGET=user@192.168.1.5.",
         ) from None
     except TimeoutError:
         raise ConnectionFailedError(
