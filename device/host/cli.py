@@ -48,6 +48,8 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     with _connected(options) as connection, progress_bars(not options.json) as progress:
         result = deploy(connection, bundle, precisions, runtimes, wait_s=options.wait, progress=progress)
         name = connection.name
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if result.unchanged:
         return result, f"{result.request.policy}: release {result.release} on {name} is this already; nothing was sent."
     checked = ", ".join(

@@ -61,6 +61,8 @@ class DeployResult:
     removed: tuple[str, ...]
     """Older releases that were pruned."""
     seconds: float
+    warnings: tuple[str, ...] = ()
+    """What went wrong after the new release was switched on; it serves all the same."""
 
 
 @dataclass
@@ -141,7 +143,7 @@ def install(
         except HostError as error:
             error.also(f"Release {serving} still serves." if serving else "No release was serving before.")
             raise
-        removed = session.call("prune")["releases"]
+        removed, warnings = _prune(session, release)
     return DeployResult(
         request=request,
         release=release,
@@ -152,8 +154,9 @@ def install(
         reused_files=counts.reused,
         wheels_sent=tuple(wheels_sent),
         checks=checks,
-        removed=tuple(removed),
+        removed=removed,
         seconds=time.monotonic() - begun,
+        warnings=warnings,
     )
 
 
@@ -161,6 +164,18 @@ def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float
     """Take the device's lock under our name."""
     by = {"user": user_name(), "host": socket.gethostname(), "pid": os.getpid(), "policy": policy}
     return session.call("begin", policy=policy, digest=digest, by=by, wait_s=wait_s, timeout=wait_s + 60)
+
+
+def _prune(session: HelperSession, serving: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Remove old releases; returns those removed, and warnings. Past the switch no failure undoes the deployment."""
+    try:
+        return tuple(session.call("prune")["releases"]), ()
+    except HostError as error:
+        # Not the error's next step: it says that what was half done is discarded, and nothing was.
+        return (), (
+            f"Release {serving} serves, but older releases may not have been removed: {error.message} "
+            "The next deployment removes them.",
+        )
 
 
 def _known_release(session: HelperSession, same: str | None) -> str | None:

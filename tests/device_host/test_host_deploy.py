@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from device.host import cli
 from device.host.connection import Connection
-from device.host.deploy import DeployResult, install
-from device.host.errors import (
-    ReleaseError,
-    VerificationError,
-)
+from device.host.deploy import DeployRequest, DeployResult, install
+from device.host.errors import HostError, ReleaseError, VerificationError
 from device.host.golden import Step
+from device.host.helper_session import HelperSession
+from device.host.on_device.helper import Device, answer
+from device.host.on_device.store import RELEASE_FILE
 from device.host.releases import list_releases, rollback
 from device.host.testing import TestDevice, served_text, stand_in_payload, stand_in_wheel
 from device.host.wheels import WheelSet
+from policy.spec import Precision, RuntimeName
 
 
 def test_first_deployment(device: TestDevice, connection: Connection, name: str, bare: WheelSet) -> None:
@@ -72,6 +78,69 @@ def test_three_releases_are_kept(device: TestDevice, connection: Connection, nam
     assert device.releases(name) == [result.release for result in results[2:]]
     assert results[3].removed == (results[0].release,)
     assert [result.release[:4] for result in results] == ["0001", "0002", "0003", "0004", "0005"]
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, op: str, error: HostError) -> None:
+    """The next request of this kind does not reach the device."""
+    call, left = HelperSession.call, [error]
+
+    def failing(session: HelperSession, name: str, **fields: Any) -> dict[str, Any]:
+        if name == op and left:
+            raise left.pop()
+        return call(session, name, **fields)
+
+    monkeypatch.setattr(HelperSession, "call", failing)
+
+
+def test_removing_old_releases_fails_after_the_switch(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releases = [install(connection, stand_in_payload(name, text), bare).release for text in ("a", "b", "c")]
+    fail_once(monkeypatch, "prune", connection.lost("the device worked on `prune`"))
+    result = install(connection, stand_in_payload(name, "d"), bare)
+    assert served_text(connection, name) == "d"
+    assert (result.previous, result.removed) == (releases[-1], ())
+    (warning,) = result.warnings
+    assert f"Release {result.release} serves" in warning and "lost while the device worked on `prune`" in warning
+    assert "discarded" not in warning
+    assert device.releases(name) == [*releases, result.release]
+    again = install(connection, stand_in_payload(name, "e"), bare)
+    assert (again.removed, again.warnings) == (tuple(releases[:2]), ())
+
+
+def test_the_serving_release_is_kept_however_old(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = (install(connection, stand_in_payload(name, text), bare).release for text in ("a", "b", "c"))
+    # Back to the oldest, and two deployments after it, the second ended before it could remove anything.
+    assert rollback(connection, name, first).release == first
+    fail_once(monkeypatch, "publish", connection.lost("publishing"))
+    with pytest.raises(HostError, match=f"Release {first} still serves"):
+        install(connection, stand_in_payload(name, "d"), bare)
+    assert served_text(connection, name) == "a"
+    fail_once(monkeypatch, "prune", connection.lost("pruning"))
+    fourth = install(connection, stand_in_payload(name, "d"), bare).release
+    assert device.releases(name) == [first, *others, fourth]
+    # What the oldest of the four holds is deployed: it is not sent, it serves, and three newer ones are there.
+    again = install(connection, stand_in_payload(name, "a"), bare)
+    assert (again.release, again.sent_files, again.removed) == (first, 0, ())
+    assert device.releases(name) == [first, *others, fourth]
+    assert served_text(connection, name) == "a"
+
+
+def test_pruning_counts_the_newest_and_the_serving_one(tmp_path: Path) -> None:
+    """The helper by itself: five releases, the oldest serves."""
+    helper = Device(tmp_path)
+    names = [f"000{number}-{number:08x}" for number in range(1, 6)]
+    assert answer(helper, {"op": "begin", "policy": "P", "by": {}})["ok"]
+    for release in names:
+        (helper.folder("P") / "releases" / release).mkdir(parents=True)
+        (helper.folder("P") / "releases" / release / RELEASE_FILE).write_text("{}")
+    assert answer(helper, {"op": "switch", "release": names[0]})["ok"]
+    assert answer(helper, {"op": "prune"})["releases"] == [names[1]]
+    assert helper.current("P") == names[0], "its link still leads somewhere"
+    assert [record["release"] for record in helper.releases("P")] == [names[0], *names[2:]]
+    helper.discard()
 
 
 def test_current_is_never_absent(device: TestDevice, connection: Connection, name: str, bare: WheelSet) -> None:
@@ -164,3 +233,21 @@ def test_wheels_are_shared_mended_and_removed_with_the_last_release(
         for text in ("two", "three", "four"):
             bring(policy, text, bare, ())
     assert not unpacked.exists()
+
+
+@pytest.mark.parametrize("json_wanted", [False, True])
+def test_the_command_prints_warnings_and_succeeds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], json_wanted: bool
+) -> None:
+    request = DeployRequest("pi@pi", "P", (Precision.INT8,), (RuntimeName.LITERT,))
+    done = DeployResult(request, "0002-b", "0001-a", False, 1, 1, 0, (), (), (), 1.0, ("the card is slow",))
+    monkeypatch.setattr(cli, "deploy", lambda *args, **options: done)
+    monkeypatch.setattr(cli, "working_bundle", lambda name: SimpleNamespace(artifact=lambda *args: None))
+    monkeypatch.setattr(cli, "_connected", lambda options: contextlib.nullcontext(SimpleNamespace(name="pi@pi")))
+    assert cli.main(["deploy", "--policy", "P", *(["--json"] if json_wanted else [])]) == 0
+    told = capsys.readouterr()
+    assert told.err == "warning: the card is slow\n"
+    if json_wanted:
+        assert json.loads(told.out)["warnings"] == ["the card is slow"]
+    else:
+        assert "release 0002-b serves" in told.out
