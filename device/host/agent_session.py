@@ -92,18 +92,28 @@ class AgentSession:
                         f"python -m device.host deploy --target {self._connection.target} --policy {self._policy}",
                     )
                 if line.startswith(_PID):
-                    pid, self._started = line[len(_PID) :].decode().split()
-                    self._pid = int(pid)
+                    self._remember(line[len(_PID) :].decode(errors="replace"))
                     break
         except (EndOfOutputError, LineTimeoutError):
             error = self._died("starting")
             self.close()
             raise error from None
-        except HostError:
+        except BaseException:  # an interruption too: nobody will leave the block that was not entered
             process.close()
             self._process = None
             raise
         return self
+
+    def _remember(self, numbers: str) -> None:
+        """Keep the agent's process id and its start time; a device without /proc tells no start time."""
+        pid, _, started = numbers.strip().partition(" ")
+        if not pid.isdigit() or (started and not started.isdigit()):
+            raise AgentError(
+                f"The starter on {self._connection.name} named no process: {numbers!r}.",
+                "The device's /bin/sh must be a POSIX shell and its /proc that of Linux.",
+                agent_code="protocol",
+            )
+        self._pid, self._started = int(pid), started
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -220,6 +230,6 @@ class AgentSession:
         """End the agent by force, through another channel."""
         if self._pid and self._connection.alive:
             started = _START_TIME.format(pid=self._pid)
-            script = f'[ "$({started})" = {self._started} ] && kill -KILL {self._pid}'
+            script = f'[ "$({started})" = "{self._started}" ] && kill -KILL {self._pid}'
             with contextlib.suppress(HostError):
                 self._connection.run(f"sh -c {shlex.quote(script)}", check=False, timeout=STOP_TIMEOUT_S)

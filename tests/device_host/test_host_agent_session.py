@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,34 @@ def test_an_agent_that_ignores_the_end_is_killed(
         with pytest.raises(AgentError):
             agent.request("ignore-the-end", timeout=0.2)
         assert eventually(lambda: not runs(agent.pid))
+
+
+def test_a_device_that_tells_no_start_times(
+    connection: Connection, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No /proc, or one that is closed: the agent serves all the same, and is ended when it has to be."""
+    monkeypatch.setattr("device.host.agent_session._START_TIME", "true")
+    monkeypatch.setattr("device.host.agent_session.STOP_TIMEOUT_S", 0.3)
+    with AgentSession(connection, policy) as agent:
+        assert agent.request("hello")["pid"] == agent.pid
+        with pytest.raises(AgentError, match="did not answer"):
+            agent.request("ignore-the-end", timeout=0.2)
+        assert eventually(lambda: not runs(agent.pid))
+
+
+@pytest.mark.parametrize("numbers", ["", "many", "12 a-while-ago", "12 34 56"])
+def test_a_starter_that_names_no_process_is_ended(
+    connection: Connection, policy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, numbers: str
+) -> None:
+    file = tmp_path / "pid"
+    command = f"echo $$ >{file}; echo 'quarl-agent-pid {numbers}'; exec cat"
+    monkeypatch.setattr("device.host.agent_session.agent_command", lambda folder, arguments: command)
+    session = AgentSession(connection, policy)
+    with pytest.raises(AgentError, match="named no process") as caught, session:
+        pass
+    assert caught.value.agent_code == "protocol"
+    assert session._process is None
+    assert eventually(lambda: not runs(int(file.read_text()))), "its input has ended with the channel"
 
 
 def test_an_error_reply(connection: Connection, policy: str) -> None:
