@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -144,7 +145,7 @@ def helper(connection: Connection, python: str, *, silence_s: float = SILENCE_S)
         silence_s: seconds without a heartbeat after which the device gives up on us.
     """
     script = _script(silence_s)
-    process = connection.start(f"exec {python} -c '{_BOOTSTRAP}'")
+    process = connection.start(f"exec {shlex.quote(python)} -c {shlex.quote(_BOOTSTRAP)}")
     try:
         process.send(f"{len(script)}\n".encode() + script)
         while True:  # a login shell's start-up files may print before the helper speaks

@@ -255,6 +255,15 @@ def test_looking_needs_no_lock() -> None:
     assert set(NEED_NO_LOCK) == {"show", "begin", "discard"}
 
 
+def test_an_interpreter_in_a_folder_with_any_name(connection: Connection, bare: WheelSet, tmp_path: Path) -> None:
+    python = tmp_path / "ann's new; $HOME" / "python3"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {bare.python.path} "$@"\n')
+    python.chmod(0o755)
+    with helper(connection, str(python)) as session:
+        assert session.call("show")["ok"]
+
+
 def test_a_device_without_that_python(connection: Connection) -> None:
     with pytest.raises(RemoteCommandError, match="does not start"), helper(connection, "/no/python3"):
         pass
