@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -28,9 +29,13 @@ from policy.errors import PolicyError
 from policy.quantization import Floats
 from policy.spec import PolicySpec, RuntimeName, parse_enum
 
+# For one artifact on all observations, importing the runtime included. Policy III on 512 takes seconds; who waits ten
+# minutes waits for a runtime that hangs.
+TIMEOUT_S = 600.0
+
 
 class ExecutionError(PolicyError):
-    """A runtime refused an artifact, crashed on it or is not installed."""
+    """A runtime refused an artifact, crashed or hung on it, or is not installed."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Execution:
 
 
 class RuntimeProcess:
-    """One runtime in a process of its own, started again after a crash; a context manager."""
+    """One runtime in a process of its own, started again after a crash or when it hung; a context manager."""
 
     def __init__(self, runtime: RuntimeName) -> None:
         self.runtime = runtime
@@ -67,14 +72,23 @@ class RuntimeProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        self._end()
         self._files.cleanup()
+
+    def _end(self) -> None:
+        """Let the process end by the end of its input, or by force if it does not."""
+        try:
+            with suppress(BrokenPipeError):
+                self._process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
     def execute(self, spec: PolicySpec, data: bytes, observations: np.ndarray) -> Execution:
         """Run an artifact of a policy on raw observations (n, observation_size), one at a time, on one thread.
 
         Raises:
-            ExecutionError: the runtime refused the artifact or crashed; says what it said.
+            ExecutionError: the runtime refused the artifact, crashed or hung; says what it said.
         """
         folder = Path(self._files.name)
         artifact, fed, made = folder / "artifact", folder / "observations.npy", folder / "outputs.npz"
@@ -94,6 +108,9 @@ class RuntimeProcess:
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
+            # One reply per request: nothing of it can be in the buffer yet, so the descriptor tells.
+            if not select.select([self._process.stdout], [], [], TIMEOUT_S)[0]:
+                raise self._hung()
             line = self._process.stdout.readline()
         if line:
             reply: dict[str, str] = json.loads(line)
@@ -101,7 +118,7 @@ class RuntimeProcess:
         code = self._process.wait()
         with suppress(BrokenPipeError):
             self._process.communicate()
-        said = self._said.read_text(errors="replace").strip()[-800:]
+        said = self._last_words()
         self._process = self._start()
         if code < 0:
             raise ExecutionError(f"{self.runtime.value} crashed on the artifact ({signal.Signals(-code).name}): {said}")
@@ -109,6 +126,19 @@ class RuntimeProcess:
             f"{self.runtime.value} ended with exit code {code} on the artifact: {said}",
             "Is it installed? The pinned version is in requirements.txt.",
         )
+
+    def _hung(self) -> ExecutionError:
+        self._process.kill()
+        self._process.communicate()
+        said = self._last_words()
+        self._process = self._start()
+        return ExecutionError(
+            f"{self.runtime.value} did not end on the artifact within {TIMEOUT_S:g} s and was killed: {said}",
+            "Is the machine very busy? Then convert again; otherwise the graph makes this runtime hang.",
+        )
+
+    def _last_words(self) -> str:
+        return self._said.read_text(errors="replace").strip()[-800:] or "it said nothing"
 
 
 @contextmanager
