@@ -95,6 +95,9 @@ pi-stop: $(INSTALLED)
 	@$(PYTHON) -m device.virtual_pi stop
 
 test: $(INSTALLED)
+	@test -x /usr/sbin/sshd || { \
+	  echo "The tests deploy to a real OpenSSH server. Type: sudo apt-get install --no-install-recommends openssh-server"; \
+	  echo "or run those that need none: make test-fast"; exit 1; }
 	@$(PYTHON) -m pytest
 
 test-fast: $(INSTALLED)
