@@ -32,12 +32,16 @@ class Selection:
 
     @classmethod
     def of_target(cls, reports: Iterable[Report], target: str | None = None) -> Selection:
-        """The measurements of a target; of the one measured last when none is named. Host-side ones stay."""
+        """The measurements of a target. Host-side ones stay.
+
+        When none is named: of the one measured last, of an emulated one only where there is no other.
+        """
         known = sorted(reports, key=lambda report: report.time)
         if target is None:
             hosts = ("none", "numpy", "keras", "tf.function")
-            on_device = [r.target for r in known if r.runtime not in hosts and r.counts is None]
-            target = on_device[-1] if on_device else "local"
+            on_device = [r for r in known if r.runtime not in hosts and r.counts is None]
+            preferred = [r for r in on_device if not r.device.get("emulated")] or on_device
+            target = preferred[-1].target if preferred else "local"
         return cls(tuple(r for r in known if r.target == target or r.policy == BLIND))
 
     def where(self, test: Callable[[Report], bool]) -> Selection:

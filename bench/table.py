@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Join, print, write."""
     parser = command_line.parser(__doc__, "table")
     parser.add_argument("name", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)} (default: all)")
-    parser.add_argument("--target", default=None, help="device (default: the one measured last)")
+    parser.add_argument("--target", default=None, help="device (default: the real one measured last)")
     parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--update-readme", action="store_true", help="fill the README's sections")

@@ -132,6 +132,13 @@ def test_counting_does_not_choose_the_device_of_the_other_tables(counts_report: 
     assert Selection.of_target([latency, counts_report()]).reports == (latency,)
 
 
+def test_an_emulated_device_is_chosen_only_where_there_is_no_other(latency_report: Make) -> None:
+    real, emulated = latency_report(), latency_report(target="pi@virtual", device=_device())
+    assert Selection.of_target([real, emulated]).reports == (real,)
+    assert Selection.of_target([emulated]).reports == (emulated,)
+    assert Selection.of_target([real, emulated], "pi@virtual").reports == (emulated,)
+
+
 def test_both_paths_have_their_table(counts_report: Make) -> None:
     runtime, agent = virtual_pi_table.counts_tables(
         [counts_report("II"), counts_report("I"), counts_report("I", "fp32")]
