@@ -14,17 +14,19 @@ from typing import Any
 
 from device.host.connection import Connection, connect
 from device.host.deploy import deploy
-from device.host.errors import ChangedHostKeyError, HostError, TargetError, UnknownHostKeyError
+from device.host.errors import ChangedHostKeyError, HostError, TargetError, UnknownHostKeyError, WheelError
 from device.host.handshake import accept_command, fetch_host_key
 from device.host.hostkeys import KnownHosts, Verdict
 from device.host.probe import probe
 from device.host.progress import progress_bars
 from device.host.releases import DeviceReleases, list_releases, rollback
 from device.host.target import Target, resolve
-from device.host.wheels import fetch, parse_runtimes, select
+from device.host.wheels import fetch, parse_runtimes, select, select_unseen
 from policy.errors import PolicyError
 from policy.locate import working_bundle
 from policy.spec import Precision
+
+USUAL_PYTHON = "3.11"  # of Raspberry Pi OS 12
 
 
 def parse_bits(text: str) -> tuple[Precision, ...]:
@@ -149,10 +151,21 @@ def run_accept_host_key(options: argparse.Namespace) -> tuple[Any, str]:
 
 
 def run_prefetch(options: argparse.Namespace) -> tuple[Any, str]:
-    """Fetch the wheels that a device will need, so that deploying needs no network but the device's."""
-    with _connected(options) as connection:
-        facts = probe(connection)
-    wheels = select(facts, parse_runtimes(options.runtime)).wheels
+    """Fetch the wheels that a device will need, so that deploying needs no network but the device's.
+
+    The device is asked what it is, or, with --platform, need not be there.
+    """
+    runtimes = parse_runtimes(options.runtime)
+    if options.platform is not None:
+        wheels = select_unseen(options.platform, options.python or USUAL_PYTHON, runtimes)
+    elif options.python is not None:
+        raise WheelError(
+            f"--python {options.python} is for a device that is not asked; without --platform {options.target} is.",
+            f"--platform aarch64 --python {options.python}",
+        )
+    else:
+        with _connected(options) as connection:
+            wheels = select(probe(connection), runtimes).wheels
     fetched: list[str] = []
 
     def note(wheel: object) -> None:
@@ -162,7 +175,10 @@ def run_prefetch(options: argparse.Namespace) -> tuple[Any, str]:
 
     files = fetch(wheels, progress=note)
     result = {"files": [str(path) for path in files.values()], "downloaded": fetched}
-    return result, f"{len(files)} wheels for {facts.machine} are in the cache, {len(fetched)} of them new."
+    machine, series = wheels[0].machine, wheels[0].python
+    return result, (
+        f"{len(files)} wheels for Python {series} on {machine} are in the cache, {len(fetched)} of them new."
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -195,6 +211,8 @@ def parser() -> argparse.ArgumentParser:
     accepting.add_argument("--replace", action="store_true", help="in place of a key accepted earlier")
     prefetching = verb("prefetch", run_prefetch)
     prefetching.add_argument("--runtime", default="all", help="all (default), litert, tflite-runtime, onnxruntime")
+    prefetching.add_argument("--platform", metavar="MACHINE", help="do not ask the device: aarch64, x86_64, armv7l")
+    prefetching.add_argument("--python", metavar="3.N", help=f"with --platform: its Python, default {USUAL_PYTHON}")
     return top
 
 

@@ -37,7 +37,7 @@ echo "end=1"
 """
 _DISK = re.compile(r"\s(\d+)\s+(\d+)\s+(-?\d+)\s+\d+%")
 _MEMORY = re.compile(r"(MemTotal|MemAvailable):\s+(\d+) kB")
-_MACHINES = {"aarch64": "aarch64", "arm64": "aarch64", "x86_64": "x86_64", "amd64": "x86_64"}
+MACHINES = {"aarch64": "aarch64", "arm64": "aarch64", "x86_64": "x86_64", "amd64": "x86_64"}
 _THIRTY_TWO_BIT = {"aarch64": "armv7l", "x86_64": "i686"}
 
 
@@ -121,7 +121,7 @@ def parse_facts(output: str, device: str) -> TargetFacts:
         )
     disk, memory = _DISK.search(values.get("disk", "")), dict(_MEMORY.findall(values.get("memory", "")))
     glibc = re.search(r"glibc (\d+)\.(\d+)", values.get("glibc", ""))
-    machine = _MACHINES.get(values["machine"].lower(), values["machine"].lower())
+    machine = MACHINES.get(values["machine"].lower(), values["machine"].lower())
     if pythons[0].bits == 32:
         machine = _THIRTY_TWO_BIT.get(machine, machine)
     return TargetFacts(

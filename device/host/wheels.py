@@ -22,7 +22,7 @@ from pathlib import Path
 
 from device.host.errors import UnsupportedDeviceError, WheelError
 from device.host.places import cache_folder
-from device.host.probe import PythonFacts, TargetFacts
+from device.host.probe import MACHINES, PythonFacts, TargetFacts
 from policy.spec import RuntimeName
 
 PINS_FILE = Path(__file__).with_name("wheels.json")
@@ -142,6 +142,32 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
         if facts.machine == "armv7l"
         else "Choose another --runtime, or another Python or system on the device.",
     )
+
+
+def select_unseen(
+    machine: str, python: str, runtimes: Sequence[RuntimeName], pins: Sequence[Wheel] | None = None
+) -> tuple[Wheel, ...]:
+    """The wheels for a device that cannot be asked. Its C library is taken to be new enough; deployment looks.
+
+    Args:
+        machine: as ``uname -m`` says it on the device, e.g. ``aarch64``. On ``armv7l`` numpy is the device's own.
+        python: the series of its interpreter, e.g. ``3.11``.
+        runtimes: which.
+        pins: default the project's.
+
+    Raises:
+        WheelError: ``python`` is no version.
+        UnsupportedDeviceError: there is no wheel for it; says what is supported.
+    """
+    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", python)
+    if found is None:
+        raise WheelError(f"Python version {python!r} cannot be read; allowed are 3.11 and the like.", "--python 3.11")
+    machine = MACHINES.get(machine.lower(), machine.lower())
+    interpreter = PythonFacts(
+        "python3", (int(found[1]), int(found[2]), 0), 32 if machine == "armv7l" else 64, "its own"
+    )
+    glibc = (sys.maxsize, 0)
+    return select(TargetFacts(machine, "", "", glibc, 0, 0, 0, "", (interpreter,)), runtimes, pins).wheels
 
 
 def supported(pins: Sequence[Wheel]) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from device.host import wheels
+from device.host import cli, wheels
 from device.host.errors import UnsupportedDeviceError, WheelError
+from device.host.places import cache_folder
 from device.host.probe import PythonFacts, TargetFacts
-from device.host.wheels import Wheel, fetch, load_pins, parse_runtimes, select
+from device.host.wheels import Wheel, fetch, load_pins, parse_runtimes, select, select_unseen
 from policy.spec import RuntimeName
 
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
@@ -102,6 +104,80 @@ def test_runtimes_are_read() -> None:
     assert parse_runtimes("litert,onnxruntime,litert") == (LITERT, ONNX)
     with pytest.raises(WheelError, match="allowed are tflite-runtime, litert, onnxruntime, all"):
         parse_runtimes("tensorrt")
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "arm64", "AARCH64"])
+@pytest.mark.parametrize("python", ["3.11", "3.11.2"])
+def test_wheels_of_a_device_that_is_not_there(machine: str, python: str) -> None:
+    chosen = select_unseen(machine, python, (LITERT, ONNX))
+    assert chosen == select(facts("aarch64", "3.11"), (LITERT, ONNX)).wheels
+
+
+def test_32_bit_arm_that_is_not_there_has_its_own_numpy() -> None:
+    assert [str(wheel) for wheel in select_unseen("armv7l", "3.11", (TFLITE,))] == ["tflite-runtime 2.14.0"]
+
+
+def test_a_device_that_is_not_there_and_not_supported() -> None:
+    with pytest.raises(UnsupportedDeviceError, match=r"Python 3\.9 on aarch64 lacks numpy, ai-edge-litert.*Supported:"):
+        select_unseen("aarch64", "3.9", (LITERT,))
+    with pytest.raises(UnsupportedDeviceError, match="on riscv64 lacks"):
+        select_unseen("riscv64", "3.11", (LITERT,))
+    with pytest.raises(WheelError, match="'eleven' cannot be read"):
+        select_unseen("aarch64", "eleven", (LITERT,))
+
+
+@pytest.fixture
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The wheel cache of a user with neither network nor device: whoever asks for one fails the test."""
+
+    def forbidden(*args: object, **options: object) -> None:
+        raise AssertionError("a device or the network was asked")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cli, "connect", forbidden)
+    monkeypatch.setattr(subprocess, "run", forbidden)
+    return cache_folder() / "wheels"
+
+
+def test_prefetching_for_a_device_that_is_not_there(
+    away: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def download(wheel: Wheel, path: Path) -> None:
+        asked.append(wheel.file)
+        path.write_bytes(b"wheel")
+
+    monkeypatch.setattr(wheels, "_download", download)
+    command = ["prefetch", "--platform", "aarch64", "--python", "3.11", "--runtime", "litert"]
+    assert cli.main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    expected = select(facts("aarch64", "3.11"), (LITERT,)).wheels
+    assert asked == [wheel.file for wheel in expected]
+    assert told["files"] == [str(away / wheel.file) for wheel in expected]
+    assert told["downloaded"] == ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
+    # What the cache has is not fetched, and Python 3.11 is what is meant when none is named.
+    monkeypatch.setattr(wheels, "file_sha256", lambda path: {w.file: w.sha256 for w in expected}[path.name])
+    assert cli.main(["prefetch", "--platform", "arm64", "--runtime", "litert"]) == 0
+    assert "2 wheels for Python 3.11 on aarch64 are in the cache, 0 of them new" in capsys.readouterr().out
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--python", "3.11"], "--platform aarch64 --python 3.11"),
+        (["--platform", "aarch64", "--python", "3"], "cannot be read"),
+        (["--platform", "riscv64"], "Supported: ai-edge-litert on aarch64"),
+        (["--platform", "aarch64", "--runtime", "torch"], "allowed are tflite-runtime"),
+    ],
+)
+def test_prefetching_says_what_is_wrong_and_fetches_nothing(
+    away: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert cli.main(["prefetch", *arguments]) == 1
+    assert said in capsys.readouterr().err
+    assert not away.exists()
 
 
 def a_wheel(content: bytes) -> Wheel:
