@@ -27,10 +27,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from convert.interface import ACTION, LOGITS, OBSERVATION
+from device.agent.runtimes import import_runtime
 from policy.integer import IntegerLayer, IntegerNetwork
 from policy.network import Weights, head_constants, layer_names, normaliser_constants
 from policy.quantization import Affine, to_fp16
-from policy.spec import ContinuousHead, PolicySpec, Squash
+from policy.spec import ContinuousHead, PolicySpec, RuntimeName, Squash
 
 # QuantizeLinear with one scale per channel needs 13; 17 is read by every onnxruntime since 1.12 (2022).
 OPSET = 17
@@ -91,8 +92,7 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
 
 def executed_operators(data: bytes) -> list[str]:
     """Operators of the graph that onnxruntime really executes on this machine, after its own optimisations."""
-    import onnxruntime  # here, because writing a graph does not need it
-
+    onnxruntime = import_runtime(RuntimeName.ONNXRUNTIME)  # here, because writing a graph does not need it
     with tempfile.TemporaryDirectory() as folder:
         optimised = Path(folder) / "optimised.graph"
         options = onnxruntime.SessionOptions()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,11 +87,13 @@ def _module_of(name: RuntimeName) -> str:
 
 
 def import_runtime(name: RuntimeName) -> Any:
-    """The runtime's module.
+    """The runtime's module. onnxruntime is kept from reporting to its maker: this one place imports it.
 
     Raises:
         AgentError: UNAVAILABLE: it is not installed or cannot be loaded here; says why and which ones are installed.
     """
+    # onnxruntime 1.31 otherwise writes a device id and a database into ~/.cache and sends events from a thread.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
         return importlib.import_module(_module_of(name))
     except Exception as error:  # a wheel for another C library or numpy raises whatever it likes
