@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -181,6 +183,22 @@ class NavigationConfig:
                 value = list(value)
             settings[field.name] = value
         return settings
+
+    def digest(self) -> str:
+        """12 hex digits that tell this task from any other: equal when episode k of a seed is the same episode.
+
+        Of all settings but the command latency, which changes what becomes of an episode and not which it is. Numbers
+        are taken as floats, so that 30 m are 30.0 m.
+        """
+        settings = {name: _as_floats(value) for name, value in self.to_settings().items() if name != "latency"}
+        text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _as_floats(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_floats(part) for part in value]
+    return float(value) if isinstance(value, (int, float)) else value
 
 
 def _read(name: str, kind: type, value: Any) -> Any:

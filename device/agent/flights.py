@@ -106,6 +106,7 @@ def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, i
         "loaded": serving.to_dict(),
         "preset": request.preset,
         "settings": dict(request.settings),
+        "task": config.digest(),
         "episodes": request.episodes,
         "seed": request.seed,
         "batch": request.batch,

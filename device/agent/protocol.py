@@ -24,7 +24,8 @@ latency   loaded → LOADED, path, warmup, runs, cold_first_ns, load_ns, STATIST
           not subtracted}, before → CONDITIONS, after → CONDITIONS, context_switches {voluntary, involuntary},
           page_faults {minor, major}, valid, invalid_reasons [..], notes [..]
 memory    loaded → LOADED, memory → MEMORY, artifact_bytes, runs
-episodes  loaded → LOADED, preset, settings (the overrides asked for), episodes, seed, batch,
+episodes  loaded → LOADED, preset, settings (the overrides asked for), task (12 hex digits: two replies with the
+          same ones flew the same task; the command latency is not in them), episodes, seed, batch,
           success {count, rate, interval [low, high], confidence}, causes {cause: count},
           mean and mean_of_successes {flight_time_s, distance_m, energy_j, return; null when there is none},
           success_bits (base64 of numpy.packbits of the successes by episode id, big-endian bits), decisions,

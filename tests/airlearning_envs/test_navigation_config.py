@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+from typing import Any
 
 import pytest
 
@@ -31,6 +34,37 @@ def test_settings_survive_json(name: str) -> None:
     )
     assert changed.reward_style is RewardStyle.AIR_LEARNING and changed.wind_m_s == 2.0
     assert NavigationConfig.from_settings(json.loads(json.dumps(changed.to_settings()))) == changed
+
+
+def test_the_digest_tells_tasks_apart_by_every_setting_but_the_latency() -> None:
+    hard = PRESETS["hard"]
+    settings = hard.to_settings()
+    changed = {hard.digest()}
+    for name, value in settings.items():
+        other: Any
+        if isinstance(value, list):
+            other = [value[0], value[1] * 1.01] if name.endswith("_m") else [value[0], value[1] + 1]
+        elif isinstance(value, str):
+            other = "air-learning"
+        elif name == "substep_s":
+            other = value / 5
+        elif name == "control_period_s":
+            other = 0.5
+        else:
+            other = None if value is None else value + 1 if isinstance(value, int) else value * 0.99 or 0.01
+        if other is not None:
+            changed.add(hard.with_settings({name: other}).digest())
+    assert len(changed) == len(settings)  # one for each but the latency, and hard itself
+    assert len({config.digest() for config in PRESETS.values()}) == len(PRESETS)
+    assert all(re.fullmatch("[0-9a-f]{12}", digest) for digest in changed)
+
+
+def test_the_digest_is_that_of_the_episodes() -> None:
+    hard = PRESETS["hard"]
+    for same in ({"latency": 0.2}, {"latency": {"kind": "empirical", "values_s": [0.01]}}, {"arena_m": 30}, {}):
+        assert hard.with_settings(same).digest() == hard.digest()
+    assert dataclasses.replace(hard, arena_m=int(hard.arena_m)).digest() == hard.digest()
+    assert NavigationConfig.from_settings(json.loads(json.dumps(hard.to_settings()))).digest() == hard.digest()
 
 
 def test_from_settings_takes_a_preset_and_changes() -> None:

@@ -52,6 +52,7 @@ def test_every_runtime_flies_as_the_numpy_reference_does(
     assert 0.2 < host.success_rate() < 0.6  # both outcomes occur, so that equality says something
     assert np.array_equal(successes(reply), host.success)
     assert reply["causes"] == host.causes()
+    assert reply["task"] == preset("hard").digest()
     assert reply["success"]["count"] == int(host.success.sum())
     assert reply["success"]["interval"] == list(wilson_interval(reply["success"]["count"], EPISODES))
     assert reply["mean"]["flight_time_s"] == pytest.approx(float(host.flight_time_s.mean()), rel=1e-5)
@@ -63,7 +64,7 @@ def test_every_runtime_flies_as_the_numpy_reference_does(
 def test_a_command_latency_is_flown(agent: Any, pilot: Bundle) -> None:
     latency = {"latency": {"kind": "fixed", "values_s": [0.4]}}
     reply = agent.ask("episodes", episodes=EPISODES, seed=SEED, settings=latency)
-    assert reply["settings"] == latency
+    assert reply["settings"] == latency and reply["task"] == preset("hard").digest()
     assert np.array_equal(successes(reply), fly_on_the_host(pilot, "hard", **latency).success)
     assert not np.array_equal(successes(reply), fly_on_the_host(pilot, "hard").success)
 
