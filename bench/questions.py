@@ -237,6 +237,7 @@ def ask_success(served: Served, run: str, flights: Flights, progress: Progress =
         where=Where.DEVICE,
         preset=flights.preset,
         settings=flights.changed,
+        task=said.get("task"),  # the device's own: its simulator may be of another version than this one
         episodes=said["episodes"],
         seed=said["seed"],
         successes=said["success"]["count"],
@@ -298,6 +299,7 @@ def fly_on_host(
         where=where,
         preset=flights.preset,
         settings=flights.changed,
+        task=config.digest(),
         episodes=results.episodes,
         seed=flights.seed,
         successes=int(reached.sum()),

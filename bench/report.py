@@ -130,6 +130,7 @@ class Success:
     where: Where
     preset: str
     settings: Mapping[str, Any]
+    task: str | None
     episodes: int
     seed: int
     successes: int
@@ -196,6 +197,8 @@ class Report:
         data = {"schema_version": SCHEMA_VERSION, **_plain(dataclasses.asdict(self))}
         if self.counts is None:  # documents of the other kinds are as they were before there was this one
             del data["counts"]
+        if self.success is not None and self.success.task is None:  # as they were before tasks had a digest
+            del data["success"]["task"]
         check(data)
         return data
 
@@ -227,7 +230,7 @@ class Report:
         if (memory := data["memory"]) is not None:
             values["memory"] = Memory(**memory)
         if (success := data["success"]) is not None:
-            values["success"] = Success(**{**success, "where": Where(success["where"])})
+            values["success"] = Success(**{"task": None, **success, "where": Where(success["where"])})
         if (counts := data.get("counts")) is not None:
             values["counts"] = Counts(**counts)
         return cls(**values)

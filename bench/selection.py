@@ -153,6 +153,8 @@ def paired(a: Report | None, b: Report | None) -> PairedDifference | None:
     """Success of a minus success of b on the episodes that both flew; None when they flew different ones.
 
     Command latency may differ: it changes what becomes of an episode, not where its obstacles and its goal are.
+    Reports of before the task's digest was stored do not say what the preset's constants were; they are paired among
+    themselves only.
     """
     if a is None or b is None or a.success is None or b.success is None:
         return None
@@ -162,10 +164,10 @@ def paired(a: Report | None, b: Report | None) -> PairedDifference | None:
     return paired_difference(a.success.bits()[:common], b.success.bits()[:common])
 
 
-def _episodes_of(success: Success) -> tuple[str, int, dict[str, object]]:
+def _episodes_of(success: Success) -> tuple[str, int, dict[str, object], str | None]:
     """What makes episode k the same episode."""
     settings = {name: value for name, value in success.settings.items() if name != "latency"}
-    return success.preset, success.seed, settings
+    return success.preset, success.seed, settings, success.task
 
 
 def _last(reports: Iterable[Report]) -> Report | None:

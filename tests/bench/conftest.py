@@ -110,6 +110,7 @@ def success_report() -> Make:
             where=changes.pop("where", Where.DEVICE),
             preset=changes.pop("preset", "hard"),
             settings=settings or {},
+            task=changes.pop("task", "0123456789ab"),
             episodes=episodes,
             seed=7,
             successes=count,

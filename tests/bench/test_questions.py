@@ -9,9 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from airlearning_envs.config import PRESETS
 from airlearning_envs.flights import blind_policy
 from bench import questions
-from bench.questions import Flights, Served, ask_latency, ask_memory, ask_success_in_loop, block_sizes, fly_on_host
+from bench.questions import (
+    Flights,
+    Served,
+    ask_latency,
+    ask_memory,
+    ask_success,
+    ask_success_in_loop,
+    block_sizes,
+    fly_on_host,
+)
 from bench.report import Report, Transport, Where
 from device.agent.measure import percentile
 
@@ -148,6 +158,7 @@ def test_in_the_loop_the_device_decides_and_the_episodes_are_the_same(agent: Scr
     assert looped is not None
     assert looped.where is Where.LOOP
     assert looped.outcomes == alone.outcomes
+    assert looped.task == alone.task == PRESETS["hard"].digest()
     assert looped.decide_p50_ns == 1500
     assert 0 < alone.successes < 40
     assert sum(alone.causes.values()) == 40
@@ -159,7 +170,32 @@ def test_settings_of_the_task_reach_the_flight() -> None:
         fly_on_host(blind_policy, Flights("hard", 60, settings={"latency": 0.4})),
     )
     assert late.settings == {"latency": 0.4}
+    assert late.task == calm.task, "late or not, they are the same episodes"
+    windy = fly_on_host(blind_policy, Flights("hard", 1, settings={"wind_m_s": 2.0}))
+    assert windy.task == PRESETS["hard"].with_settings({"wind_m_s": 2.0}).digest() != calm.task
     assert late.outcomes != calm.outcomes
+
+
+@pytest.mark.parametrize("task", ["0123456789ab", None])
+def test_a_success_has_the_task_that_the_device_says_it_flew(agent: ScriptedAgent, task: str | None) -> None:
+    """The device's simulator may be older than the host's; before there were digests it said none."""
+    episodes: dict[str, Any] = {
+        "episodes": 8,
+        "seed": 7,
+        "success": {"count": 2, "rate": 0.25, "interval": [0.07, 0.59]},
+        "mean_of_successes": {"flight_time_s": 7.0, "distance_m": 20.0, "energy_j": 900.0},
+        "success_bits": "wA==",
+        "causes": {"goal": 2, "collision": 6},
+        "decision_ns": {"percentiles": {"p50": 1500}},
+        "throttled_before": None,
+        "throttled_after": None,
+        "invalid_reasons": [],
+        **({} if task is None else {"task": task}),
+    }
+    agent.episodes = lambda **fields: episodes  # type: ignore[attr-defined]
+    report = ask_success(served(agent), "a" * 32, Flights("hard", 8))
+    assert report.success is not None and report.success.task == task
+    assert Report.from_json(report.to_json()) == report
 
 
 def test_the_loop_batch_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,7 @@ def test_what_is_no_latency_is_refused(
         (change("success.outcomes", "A"), "not base64"),
         (change("success.causes", {"goal": 1}), "do not add up"),
         (change("success.preset", "harder"), "success.preset is 'harder'"),
+        (change("success.task", "hard"), "success.task is 'hard'"),
     ],
 )
 def test_what_is_no_success_is_refused(
@@ -133,7 +134,18 @@ def test_every_field_of_the_dataclasses_is_in_the_schema_and_required(
         document = report.to_dict()
         assert set(document) == set(schema["required"])
         part = schema["properties"][report.kind.value]
-        assert set(document[report.kind.value]) == set(part["required"]) == set(part["properties"])
+        assert set(document[report.kind.value]) == set(part["properties"])
+        assert set(part["properties"]) - set(part["required"]) == ({"task"} if report.success else set())
+
+
+def test_a_success_of_before_tasks_had_a_digest_is_read_and_written_as_it_was(success_report: Make) -> None:
+    document = success_report().to_dict()
+    del document["success"]["task"]
+    old = Report.from_dict(document)
+    assert old.success is not None and old.success.task is None
+    assert old.to_dict() == document
+    document["success"]["task"] = None
+    assert Report.from_dict(document) == old
 
 
 def test_validation_knows_items_and_references() -> None:

@@ -149,6 +149,15 @@ def test_only_the_same_episodes_are_paired(success_report: Make) -> None:
     assert paired(windy, success_report(settings={"wind_m_s": 2.0, "latency": 0.2})) is not None
 
 
+def test_episodes_of_a_preset_whose_constants_changed_are_not_paired(success_report: Make) -> None:
+    now, before = success_report(task="a" * 12), success_report(task="b" * 12)
+    unknown = success_report(task=None)
+    assert paired(now, success_report(task="a" * 12)) is not None
+    assert paired(now, before) is None
+    assert paired(now, unknown) is None and paired(unknown, now) is None
+    assert paired(unknown, success_report(task=None)) is not None
+
+
 def test_the_success_with_most_episodes_counts(study: list[Report], success_report: Make) -> None:
     later = success_report("III", "int8", 0.5, episodes=100, time="2999-01-01T00:00:00.000+00:00")
     table, used = case_study(Selection.of_target([*study, later]))
