@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -129,13 +131,21 @@ def test_a_runtime_that_crashes_is_named_with_its_signal_and_started_again(small
         assert len(process.execute(spec, data, observations).outputs) == len(observations)
 
 
+def stop(process: subprocess.Popen[str]) -> None:
+    """Let it hang; it goes on after 20 s, so that a test that waits for it fails and does not hang too."""
+    process.send_signal(signal.SIGSTOP)
+    timer = threading.Timer(20.0, process.send_signal, [signal.SIGCONT])
+    timer.daemon = True
+    timer.start()
+
+
 def test_a_runtime_that_hangs_is_named_killed_and_started_again(
     bundle: Bundle, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, weights, _, observations = small
     with RuntimeProcess(RuntimeName.LITERT) as process:
         hung = process._process
-        hung.send_signal(signal.SIGSTOP)
+        stop(hung)
         candidate = pipeline.build(bundle, Precision.FP32, ArtifactFormat.TFLITE)
         with monkeypatch.context() as patch:
             patch.setattr(executor, "TIMEOUT_S", 0.2)
@@ -149,7 +159,7 @@ def test_a_runtime_that_hangs_is_named_killed_and_started_again(
 def test_a_runtime_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "TIMEOUT_S", 0.2)
     with RuntimeProcess(RuntimeName.LITERT) as process:
-        process._process.send_signal(signal.SIGSTOP)
+        stop(process._process)
     assert process._process.returncode == -signal.SIGKILL
 
 
