@@ -41,7 +41,12 @@ TARGET = "qemu-user"
 def main(argv: Sequence[str] | None = None) -> int:
     """Count, store, print."""
     parser = command_line.parser(__doc__, "instructions")
-    parser.add_argument("--policy", required=True, type=command_line.words, metavar="III", help="one, or several")
+    parser.add_argument("--policy", type=command_line.words, default=[], metavar="III", help="one, or several")
+    parser.add_argument(
+        "--prepare",
+        action="store_true",
+        help="only compile the plugin and fetch what the guest needs, so that counting needs no network",
+    )
     parser.add_argument(
         "--precision",
         type=command_line.read_precisions,
@@ -57,7 +62,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"of {', '.join(name.value for name in RuntimeName)} (default: all of them)",
     )
     command_line.add_output_arguments(parser)
-    return command_line.guarded(_run, parser.parse_args(argv))
+    arguments = parser.parse_args(argv)
+    if not arguments.policy and not arguments.prepare:
+        parser.error("which policy? Type --policy III, or --prepare")
+    return command_line.guarded(_prepare if arguments.prepare else _run, arguments)
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from bench.qemu_counter.building import plugin, require_programs
+    from bench.qemu_counter.environment import import_path
+    from bench.qemu_counter.sysroot import sysroot
+
+    require_programs()
+    plugin()
+    sysroot()
+    for runtime in arguments.runtime:
+        import_path(runtime)
+    command_line.say("Counting is prepared.")
+    return command_line.EXIT_OK
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -76,14 +76,19 @@ def described_processor() -> dict[str, str]:
     return files
 
 
+def place() -> Path:
+    """Where the folder of this recipe is, made or not."""
+    recipe = json.dumps([SUITE, PACKAGES, described_processor()]).encode()
+    return folder() / f"sysroot-{hashlib.sha256(recipe).hexdigest()[:12]}"
+
+
 def sysroot() -> Path:
     """The folder; made now if there is none of this recipe.
 
     Raises:
         BenchError: with mmdebstrap's last words.
     """
-    recipe = json.dumps([SUITE, PACKAGES, described_processor()]).encode()
-    made = folder() / f"sysroot-{hashlib.sha256(recipe).hexdigest()[:12]}"
+    made = place()
     with locked(folder()):
         if not made.exists():
             say("Unpacking Debian's arm64 Python for counting (30 MB) …")
