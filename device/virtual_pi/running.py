@@ -214,7 +214,11 @@ def _launch(name: str, settings: MachineSettings, image: Image, folder: Path) ->
         facts = dataclasses.asdict(machine)
         facts["kind"] = facts["settings"].pop("kind").value
         (folder / "machine.json").write_text(json.dumps(facts))
-        return machine, naming.register(name, port, image.client_key, image.host_key)
+        # A copy: the image may be built anew, with another key, while this machine runs.
+        key = folder / image.client_key.name
+        key.unlink(missing_ok=True)
+        shutil.copy2(image.client_key, key)
+        return machine, naming.register(name, port, key, image.host_key)
     except BaseException:
         _end(machine)
         _forget(name)

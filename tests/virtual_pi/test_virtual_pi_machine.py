@@ -5,6 +5,7 @@ The tests share one machine and its card; each begins by making sure that policy
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import subprocess
@@ -297,8 +298,10 @@ def test_a_switch_that_was_reported_survives_a_power_cut(
     pi: Any, old: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_switch(monkeypatch, nothing, pi.cut_power)
-    with pi.connect() as connection, pytest.raises(HostError):
+    # What comes after the switch (pruning) may fail or be left for the next time; the switch was made.
+    with pi.connect() as connection, contextlib.suppress(HostError):
         deploy(connection, bundle, NEW)
+    assert running.find(pi.name) is None
     at_switch_off(monkeypatch)
     pi.start()
     with pi.connect() as connection:
@@ -359,6 +362,8 @@ def test_an_agent_killed_for_memory_is_reported_and_leaves_the_release(pi: Any, 
         with pi.connect() as connection, pi.connect("root") as root:
             with AgentSession(connection, "I") as agent:
                 agent.request("hello")
+                # The kernel's choice among small processes is anyone's; here it shall be the agent.
+                root.run(f"echo 800 >/proc/{agent.pid}/oom_score_adj")
                 # Memory that nothing can reclaim: a RAM disk's file, all but 4 MB of what is left.
                 root.run(
                     "mount -o remount,size=100% /dev/shm; "
