@@ -113,4 +113,5 @@ format: $(INSTALLED)
 	@$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf artifacts .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	@echo "artifacts/ and results/ hold what you trained and measured, $(VENV)/ what was installed; remove them by hand."
