@@ -214,14 +214,20 @@ def _latency_row(axes: Axes, y: float, report: Report, first: bool) -> None:
 
 
 def save_figures(selection: Selection, folder: Path, preset: str = "hard") -> list[Path]:
-    """Draw both and write them as PNG and SVG; returns the files."""
+    """Draw both and write them as PNG and SVG; returns the files.
+
+    Of an emulated device only the success is drawn: its times mean nothing.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "bench"  # the same picture gives the same file
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    for name, figure in (("success", success_figure(selection, preset)), ("latency", latency_figure(selection))):
+    figures = {"success": success_figure(selection, preset)}
+    if not any(report.device.get("emulated") for _, _, report in _latency_rows(selection)):
+        figures["latency"] = latency_figure(selection)
+    for name, figure in figures.items():
         for suffix, options in ((".png", {"dpi": 160}), (".svg", {"metadata": {"Date": None}})):
             files.append(folder / f"{name}{suffix}")
             figure.savefig(files[-1], facecolor="white", **options)

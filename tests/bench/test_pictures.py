@@ -83,3 +83,11 @@ def test_nothing_to_draw_is_said() -> None:
         success_figure(Selection(()))
     with pytest.raises(NothingStoredError, match=r"bench/latency\.py"):
         latency_figure(Selection(()))
+
+
+def test_no_time_of_an_emulated_device_is_drawn(latency_report: Make, success_report: Make, tmp_path: Path) -> None:
+    emulated = {**latency_report().device, "emulated": True}
+    reports = [make("I", "fp32", device=emulated) for make in (latency_report, success_report)]
+    blind = success_report("blind", None, 0.35, artifact=None, runtime="none", where=Where.HOST)
+    files = save_figures(Selection.of_target([*reports, blind]), tmp_path)
+    assert {file.stem for file in files} == {"success"}
