@@ -43,5 +43,5 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
     known = {path.parent.name for root in (zoo, artifacts) for path in root.glob(f"[!.]*/{MANIFEST_FILE}")}
     raise BundleError(
         f"there is no policy {name!r}; known are {', '.join(sorted(known)) or 'none'}.",
-        f"Train it: make train POLICY={name}",
+        f"Train one of that name: python -m train --policy I --output-path artifacts/{name}",
     )

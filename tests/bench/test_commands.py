@@ -109,7 +109,7 @@ def test_an_unknown_policy_in_words_and_in_json(capsys: pytest.CaptureFixture[st
     assert latency.main(["--policy", "XLII"]) == command_line.EXIT_FAILED
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "'XLII'" in printed.err and "make train POLICY=XLII" in printed.err
+    assert "'XLII'" in printed.err and "--output-path artifacts/XLII" in printed.err
     assert latency.main(["--policy", "XLII", "--json"]) == command_line.EXIT_FAILED
     said = json.loads(capsys.readouterr().out)
     assert said["ok"] is False

@@ -510,5 +510,5 @@ def test_a_name_finds_the_users_bundle_then_the_zoos(tmp_path: Path) -> None:
     own = {**WEIGHTS, "head/bias": WEIGHTS["head/bias"] - 1}
     write_bundle(artifacts / "T", SPEC, own, CALIBRATION, GOLDEN)
     np.testing.assert_array_equal(working_bundle("T", artifacts, zoo).weights()["head/bias"], own["head/bias"])
-    with pytest.raises(BundleError, match=r"no policy 'U'; known are T\..*make train POLICY=U"):
+    with pytest.raises(BundleError, match=r"no policy 'U'; known are T\..*--output-path artifacts/U"):
         working_bundle("U", artifacts, zoo)
