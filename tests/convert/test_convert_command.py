@@ -90,7 +90,7 @@ def test_a_tampered_bundle_is_refused(bundle: Bundle, capsys: pytest.CaptureFixt
     ("arguments", "words"),
     [
         (["--bits", "9"], ["BITS=9", "32, 16 and 8 … 2"]),
-        (["--policy", "NoSuchPolicy", "--bits", "8"], ["no policy 'NoSuchPolicy'", "--output-path artifacts/NoSuchPolicy"]),
+        (["--policy", "NoSuchPolicy", "--bits", "8"], ["no policy 'NoSuchPolicy'", "artifacts/NoSuchPolicy"]),
         (["--policy", "./nothing/here"], ["manifest.json is missing"]),
     ],
 )
