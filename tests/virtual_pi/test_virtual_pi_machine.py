@@ -209,8 +209,10 @@ def test_power_cut_while_files_are_sent(pi: Any, old: str, bundle: Bundle) -> No
         if step.name == "send I" and step.done:
             pi.cut_power()
 
-    with pi.connect() as connection, pytest.raises(ConnectionLostError) as caught:
-        deploy(connection, bundle, NEW, progress=cut)
+    with pi.connect() as connection:
+        other_than(old, connection, bundle)
+        with pytest.raises(ConnectionLostError) as caught:
+            deploy(connection, bundle, NEW, progress=cut)
     assert f"Release {old} still serves" in caught.value.message
     pi.start()
     with pi.connect() as connection:
@@ -362,8 +364,11 @@ def test_an_agent_killed_for_memory_is_reported_and_leaves_the_release(pi: Any, 
         with pi.connect() as connection, pi.connect("root") as root:
             with AgentSession(connection, "I") as agent:
                 agent.request("hello")
-                # The kernel's choice among small processes is anyone's; here it shall be the agent.
-                root.run(f"echo 800 >/proc/{agent.pid}/oom_score_adj")
+                # The kernel's choice among small processes is anyone's; here it shall be the agent, not a session.
+                root.run(
+                    "for other in /proc/[0-9]*/oom_score_adj; do echo -900 2>/dev/null >$other; done; "
+                    f"echo 800 >/proc/{agent.pid}/oom_score_adj"
+                )
                 # Memory that nothing can reclaim: a RAM disk's file, all but 4 MB of what is left.
                 root.run(
                     "mount -o remount,size=100% /dev/shm; "
