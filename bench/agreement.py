@@ -75,11 +75,6 @@ class Agreement:
     runtimes: Mapping[str, str]
     disagreements: tuple[Disagreement, ...]
 
-    @property
-    def rate(self) -> float:
-        """Share of the observations on which all runtimes choose one action."""
-        return 1.0 - len(self.disagreements) / self.observations
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fly, execute everywhere, compare, print."""
