@@ -8,24 +8,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.errors import SpecError
-from policy.spec import ContinuousHead, Normaliser, PolicySpec, Squash
+from policy.spec import ContinuousHead, NetworkSpec, Normaliser, PolicySpec, Squash
 
 Floats = NDArray[np.float32]
 Weights = Mapping[str, Floats]
 
+LAYER_NORM_EPSILON = 1e-5  # inside the root; Keras and PyTorch use 1e-3 and 1e-5
+
 
 def layer_names(spec: PolicySpec) -> tuple[str, ...]:
-    """Names of the dense layers in order: ``dense_0``, …, ``head``."""
-    return (*(f"dense_{index}" for index in range(len(spec.network.hidden))), "head")
+    """Names of the layers in order: ``conv_0``, …, ``dense_0``, …, ``head``."""
+    convolutions = (f"conv_{index}" for index in range(len(spec.network.convolutions)))
+    return (*convolutions, *(f"dense_{index}" for index in range(len(spec.network.hidden))), "head")
+
+
+def observation_shape(spec: PolicySpec) -> tuple[int, ...]:
+    """What the network's first layer takes: (height, width, channels) for convolutions, else (observation_size,)."""
+    return spec.observation[0].shape if spec.network.convolutions else (spec.observation_size,)
 
 
 def weight_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight: ``<layer>/kernel`` is (in, out), ``<layer>/bias`` is (out,)."""
-    widths = (spec.observation_size, *spec.network.hidden, spec.output_size)
+    """Shape of every weight of the policy; see :func:`network_shapes`."""
+    return network_shapes(spec.network, observation_shape(spec), spec.output_size)
+
+
+def network_shapes(network: NetworkSpec, observation: tuple[int, ...], outputs: int) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight of a network, in the order of its layers.
+
+    ``conv_<i>/kernel`` is (height, width, in, out), ``dense_<i>/kernel`` and ``head/kernel`` are (in, out),
+    ``<layer>/bias`` is (out,), and with layer normalisation ``dense_<i>/gamma`` and ``dense_<i>/beta`` are (out,).
+    """
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, fan_in, fan_out in zip(layer_names(spec), widths[:-1], widths[1:], strict=True):
-        shapes[f"{name}/kernel"] = (fan_in, fan_out)
-        shapes[f"{name}/bias"] = (fan_out,)
+    images = network.image_shapes(observation) if network.convolutions else ()
+    for index, layer in enumerate(network.convolutions):
+        shapes[f"conv_{index}/kernel"] = (layer.kernel, layer.kernel, images[index][2], layer.filters)
+        shapes[f"conv_{index}/bias"] = (layer.filters,)
+    width = network.dense_inputs(observation)
+    for index, nodes in enumerate(network.hidden):
+        shapes[f"dense_{index}/kernel"] = (width, nodes)
+        shapes[f"dense_{index}/bias"] = (nodes,)
+        if network.layer_norm:
+            shapes[f"dense_{index}/gamma"] = (nodes,)
+            shapes[f"dense_{index}/beta"] = (nodes,)
+        width = nodes
+    shapes["head/kernel"] = (width, outputs)
+    shapes["head/bias"] = (outputs,)
     return shapes
 
 
@@ -78,13 +105,44 @@ def normaliser_constants(normaliser: Normaliser) -> tuple[Floats, Floats]:
 
 
 def hidden_activations(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> list[Floats]:
-    """[normalised observation, output of dense_0, …, raw output of the head], each (batch, width)."""
-    activations = [normalise(spec.normaliser, as_batch(spec, observations))]
-    for name in layer_names(spec):
-        # y = x W + b;   hidden layers: y = max(y, 0)
-        y = activations[-1] @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
-        activations.append(y if name == "head" else np.maximum(y, np.float32(0.0)))
+    """[normalised observation, output of the first layer, …, raw output of the head].
+
+    Each is (batch, width), and (batch, height, width, channels) before and after convolutions.
+    """
+    normalised = normalise(spec.normaliser, as_batch(spec, observations))
+    activations = [normalised.reshape(len(normalised), *observation_shape(spec))]
+    for index, layer in enumerate(spec.network.convolutions):
+        y = convolve(activations[-1], weights[f"conv_{index}/kernel"], layer.stride) + weights[f"conv_{index}/bias"]
+        activations.append(np.maximum(y, np.float32(0.0)))
+    for name in layer_names(spec)[len(spec.network.convolutions) :]:
+        # y = x W + b;   hidden layers: y = max(y, 0), or y = max(γ (y − mean) / √(var + ε) + β, 0)
+        y = activations[-1].reshape(len(normalised), -1) @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
+        if name != "head":
+            if spec.network.layer_norm:
+                y = layer_norm(y, weights[f"{name}/gamma"], weights[f"{name}/beta"])
+            y = np.maximum(y, np.float32(0.0))
+        activations.append(y)
     return activations
+
+
+def convolve(images: Floats, kernel: Floats, stride: int) -> Floats:
+    """Convolution without padding: (batch, H, W, in) with (h, w, in, out) to (batch, H', W', out), float32.
+
+    y[b, i, j, o] = Σ x[b, i·stride + u, j·stride + v, c] · kernel[u, v, c, o]
+    """
+    height, width, _, outputs = kernel.shape
+    windows: np.ndarray = np.lib.stride_tricks.sliding_window_view(images, (height, width), axis=(1, 2))  # type: ignore[call-overload]
+    windows = windows[:, ::stride, ::stride].transpose(0, 1, 2, 4, 5, 3)  # (batch, H', W', h, w, in)
+    columns = windows.reshape(*windows.shape[:3], -1)
+    result: Floats = columns @ kernel.reshape(-1, outputs)
+    return result
+
+
+def layer_norm(values: Floats, gamma: Floats, beta: Floats) -> Floats:
+    """γ (x − mean x) / √(var x + ε) + β over the last axis, float32 (Ba et al. 2016, equation 4)."""
+    centred = values - values.mean(axis=-1, keepdims=True)
+    variance = (centred * centred).mean(axis=-1, keepdims=True)
+    return centred / np.sqrt(variance + np.float32(LAYER_NORM_EPSILON)) * gamma + beta
 
 
 def forward_float(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> Floats:

@@ -142,7 +142,7 @@ class Normaliser:
     """z = clip((x − mean) / scale, −clip, clip), element by element, in float32, inside every exported graph.
 
     Attributes:
-        mean: one value per observation element, in the element's unit.
+        mean: one value per observation element, in the element's unit; or a single one for all elements alike (images).
         scale: likewise, positive.
         clip: the largest |z|, dimensionless and positive; ``inf`` switches clipping off.
     """
@@ -165,14 +165,67 @@ class Normaliser:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """A square convolution without padding: ``filters`` outputs, ``kernel`` × ``kernel`` inputs, ``stride``."""
+
+    filters: int
+    kernel: int
+    stride: int
+
+    def __post_init__(self) -> None:
+        sizes = (self.filters, self.kernel, self.stride)
+        require(all(size > 0 for size in sizes), f"network.convolutions has {sizes}; all three must be positive.")
+
+    def output_side(self, side: int) -> int:
+        """Height or width of the output for an input of ``side``: ⌊(side − kernel) / stride⌋ + 1."""
+        return (side - self.kernel) // self.stride + 1
+
+
+@dataclass(frozen=True)
 class NetworkSpec:
-    """A multilayer perceptron: ``hidden`` fully connected layers with ``activation``, then a linear head."""
+    """Convolutions, then fully connected layers, each with ``activation``; then a linear head.
+
+    Attributes:
+        hidden: widths of the fully connected layers.
+        activation: after every convolution and every hidden layer.
+        convolutions: none for a multilayer perceptron. Their input is the observation's only field, an image of
+            shape (height, width, channels); their output is flattened in C order.
+        layer_norm: whether the linear part of every *hidden* fully connected layer is normalised over its width before
+            the activation: y = γ (x − mean x) / √(var x + 10⁻⁵) + β (Ba et al. 2016).
+    """
 
     hidden: tuple[int, ...]
     activation: Activation = Activation.RELU
+    convolutions: tuple[Convolution, ...] = ()
+    layer_norm: bool = False
 
     def __post_init__(self) -> None:
         require(all(width > 0 for width in self.hidden), f"network.hidden is {self.hidden}; widths must be positive.")
+
+    def image_shapes(self, observation: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+        """(height, width, channels) of the observation and after each convolution.
+
+        Raises:
+            SpecError: the observation is no image, or too small for a kernel.
+        """
+        require(
+            len(observation) == 3,
+            f"the network's convolutions take an image (height, width, channels); the observation is {observation}.",
+        )
+        shapes = [(observation[0], observation[1], observation[2])]
+        for layer in self.convolutions:
+            height, width = layer.output_side(shapes[-1][0]), layer.output_side(shapes[-1][1])
+            require(height > 0 and width > 0, f"an image of {shapes[-1]} is too small for {layer}.")
+            shapes.append((height, width, layer.filters))
+        return tuple(shapes)
+
+    def dense_inputs(self, observation: tuple[int, ...]) -> int:
+        """Inputs of the first fully connected layer for an observation of that shape."""
+        return math.prod(self.image_shapes(observation)[-1] if self.convolutions else observation)
+
+
+NATURE_CONVOLUTIONS = (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1))
+"""The convolutions of the Nature DQN (Mnih et al. 2015, Methods); a hidden layer of 512 follows them."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +303,10 @@ class PolicySpec:
         names = [f.name for f in self.observation]
         require(len(set(names)) == len(names), f"policy.observation repeats a field name: {names}.")
         found, wanted = len(self.normaliser.mean), self.observation_size
-        require(found == wanted, f"normaliser has {found} elements, the observation {wanted}.")
+        require(found in (1, wanted), f"normaliser has {found} elements, the observation {wanted}.")
+        if self.network.convolutions:
+            require(len(self.observation) == 1, "a network with convolutions takes a single observation field.")
+            self.network.image_shapes(self.observation[0].shape)
         period = self.control_period_s
         require(0 < period < math.inf, f"control_period_s is {period}; it must be positive and finite.")
 
@@ -302,7 +358,7 @@ class PolicySpec:
                 "scale": list(self.normaliser.scale),
                 "clip": self.normaliser.clip if math.isfinite(self.normaliser.clip) else None,
             },
-            "network": {"hidden": list(self.network.hidden), "activation": self.network.activation.value},
+            "network": network_values(self.network),
             "head": head,
             "control_period_s": self.control_period_s,
             "environment": {"id": self.environment.id, "settings": dict(self.environment.settings)},
@@ -370,12 +426,35 @@ def _normaliser(data: Mapping[str, Any]) -> Normaliser:
     return Normaliser(_numbers(data, "mean", "normaliser"), _numbers(data, "scale", "normaliser"), clip)
 
 
+def network_values(network: NetworkSpec) -> dict[str, Any]:
+    """JSON values; what a plain multilayer perceptron does not have is left out."""
+    values: dict[str, Any] = {"hidden": list(network.hidden), "activation": network.activation.value}
+    if network.convolutions:
+        values["convolutions"] = [
+            {"filters": layer.filters, "kernel": layer.kernel, "stride": layer.stride} for layer in network.convolutions
+        ]
+    if network.layer_norm:
+        values["layer_norm"] = True
+    return values
+
+
 def _network(data: Mapping[str, Any]) -> NetworkSpec:
     hidden = json_values.items(data["hidden"], "network.hidden")
+    layer_norm = data.get("layer_norm", False)
+    require(isinstance(layer_norm, bool), f"network.layer_norm is {layer_norm!r}; it must be true or false.")
     return NetworkSpec(
         tuple(json_values.integer(width, "network.hidden") for width in hidden),
         parse_enum(Activation, data["activation"], "network.activation"),
+        tuple(_convolution(layer) for layer in json_values.items(data.get("convolutions", []), "network.convolutions")),
+        layer_norm,
     )
+
+
+def _convolution(data: object) -> Convolution:
+    where = "network.convolutions"
+    layer = json_values.members(data, where)
+    filters, kernel, stride = (json_values.integer(layer[name], where) for name in ("filters", "kernel", "stride"))
+    return Convolution(filters, kernel, stride)
 
 
 def _environment(data: Mapping[str, Any]) -> EnvironmentSpec:

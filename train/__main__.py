@@ -21,6 +21,7 @@ from train.policies import POLICIES
 
 if TYPE_CHECKING:
     from train.run import Run, RunRequest, Trained
+    from train.tasks import Task
 
 BEGAN = time.monotonic()
 METHODS = {"ppo": "PPOSettings", "dqn": "DQNSettings", "distill": "DistillSettings"}
@@ -37,7 +38,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--task", default="navigation", help="navigation (default) or a Gymnasium id such as CartPole-v1"
     )
-    options.add_argument("--policy", default="I", choices=list(POLICIES), help="the network to train (default I)")
+    options.add_argument("--policy", choices=list(POLICIES), help="network of the case study (default I on navigation)")
+    options.add_argument("--model", metavar="LAYERS", help="network instead of --policy: 400,300 or nature (images)")
+    options.add_argument("--layer-norm", action="store_true", help="normalise every hidden fully connected layer")
     options.add_argument("--method", choices=list(METHODS), help="algorithm (default ppo; distill for policy III)")
     options.add_argument("--preset", help="navigation: arena to train on (default: the settings file's mixture)")
     options.add_argument("--steps", type=int, help="environment steps in all (default: the settings file's)")
@@ -92,15 +95,16 @@ def quiet_libraries() -> None:
 
 def run_training(arguments: argparse.Namespace) -> int:
     """Train as asked and write the bundle."""
+    from train.models import DEFAULT_POLICY
     from train.presets import load_settings
     from train.results import write_result
     from train.run import Run
     from train.tasks import make_task
 
     method = arguments.method or ("distill" if arguments.policy == "III" else "ppo")
-    found = load_settings(arguments.task, method, arguments.policy)
+    found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
     task = make_task(arguments.task, arguments.preset, found.task)
-    request, settings = make_request(arguments, method, found)
+    request, settings = make_request(arguments, method, found, task)
     with Run(request, task, BEGAN) as run:
         trained = algorithm(method, run, settings, arguments.teacher)
         bundle = write_result(run, trained, found.source)
@@ -111,9 +115,10 @@ def run_training(arguments: argparse.Namespace) -> int:
         return INTERRUPTED if run.outcome == "interrupted" else 0
 
 
-def make_request(arguments: argparse.Namespace, method: str, found: Any) -> tuple[RunRequest, Any]:
+def make_request(arguments: argparse.Namespace, method: str, found: Any, task: Task) -> tuple[RunRequest, Any]:
     """The run that the arguments and the settings file describe, and the algorithm's settings."""
     from train import presets
+    from train.models import choose_network
     from train.run import RunRequest
 
     for option in ("steps", "evaluate_every", "evaluate_episodes", "final_episodes"):
@@ -124,14 +129,15 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any) -> tupl
     settings = presets.build(kind, {**found.settings, **presets.parse_overrides(arguments.set)})
     steps = arguments.steps or found.steps
     evaluate_every = arguments.evaluate_every or found.evaluate_every or max(steps // presets.DEFAULT_EVALUATIONS, 1)
+    name, network = choose_network(task, arguments.policy, arguments.model, arguments.layer_norm, found.network)
     request = RunRequest(
         task=arguments.task,
-        policy=arguments.policy,
+        policy=name,
         method=method,
-        hidden=POLICIES[arguments.policy],
+        network=network,
         steps=steps,
         seed=arguments.seed,
-        output_path=arguments.output_path or default_output(arguments.task, arguments.policy, method),
+        output_path=arguments.output_path or default_output(arguments.task, name, method),
         resume=arguments.resume,
         minutes=arguments.minutes,
         stop_at_success=arguments.stop_at_success,

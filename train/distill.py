@@ -140,7 +140,7 @@ def make_update(settings: DistillSettings) -> Callable[..., tuple[Any, tf.Tensor
     ) -> tuple[dict[str, Any], tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(state["student"])
-            logits = networks.mlp(state["student"], batch["observation"], tf.nn.relu)
+            logits = networks.mlp(state["student"], batch["observation"])
             loss = tf.reduce_mean(divergence(batch["teacher"], logits, settings.temperature))
         gradients, norm = clipped_by_norm(tape.gradient(loss, state["student"]), settings.gradient_norm)
         student, first, second = networks.adam_step(
@@ -211,8 +211,8 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     request, task = run.request, run.task
     teacher = Teacher.load(teacher_name, run)
     generator = np.random.default_rng(request.seed)
-    actions = len(task.action_names)
-    student = networks.initial_weights(generator, task.observation_size, request.hidden, actions, head_gain=0.01)
+    actions = task.outputs
+    student = networks.initial_weights(generator, request.network, task.observation_shape, actions, head_gain=0.01)
     learner = Learner(student, networks.zeros_like(student), networks.zeros_like(student))
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     answers = Answers(settings.capacity, task.observation_size, actions)

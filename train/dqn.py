@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from policy.spec import NetworkSpec
 from train import networks
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
 from train.episodes import EpisodeStream
@@ -133,9 +134,11 @@ class Learner:
     updates: int = 0
 
     @classmethod
-    def fresh(cls, generator: np.random.Generator, inputs: int, hidden: tuple[int, ...], outputs: int) -> Learner:
+    def fresh(
+        cls, generator: np.random.Generator, network: NetworkSpec, observation: tuple[int, ...], outputs: int
+    ) -> Learner:
         """Orthogonal weights with a small head: action values start near 0."""
-        online = networks.initial_weights(generator, inputs, hidden, outputs, head_gain=0.01)
+        online = networks.initial_weights(generator, network, observation, outputs, head_gain=0.01)
         zeros = networks.zeros_like(online)
         return cls(online, dict(online), zeros, dict(zeros))
 
@@ -153,12 +156,12 @@ def make_update(settings: DQNSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
     def one(
         state: dict[str, Any], batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor
     ) -> tuple[dict[str, Any], tf.Tensor]:
-        next_online = networks.mlp(state["online"], batch["next_observation"], tf.nn.relu)
-        next_target = networks.mlp(state["target"], batch["next_observation"], tf.nn.relu)
+        next_online = networks.mlp(state["online"], batch["next_observation"])
+        next_target = networks.mlp(state["target"], batch["next_observation"])
         targets = td_targets(batch["return"], batch["discount"], next_online, next_target)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(state["online"])
-            values = networks.mlp(state["online"], batch["observation"], tf.nn.relu)
+            values = networks.mlp(state["online"], batch["observation"])
             chosen = tf.gather(values, batch["action"], batch_dims=1)
             loss = tf.reduce_mean(huber(targets - chosen, settings.huber_delta))
         gradients, norm = clipped_by_norm(tape.gradient(loss, state["online"]), settings.gradient_norm)
@@ -232,7 +235,7 @@ def train(run: Run, settings: DQNSettings) -> Trained:
     """
     request, task = run.request, run.task
     generator = np.random.default_rng(request.seed)
-    learner = Learner.fresh(generator, task.observation_size, request.hidden, len(task.action_names))
+    learner = Learner.fresh(generator, request.network, task.observation_shape, task.outputs)
     normaliser = RunningNormaliser(task.observation_size, settings.learning_starts)
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     replay = Replay(settings.replay_capacity, settings.environments, task.observation_size)

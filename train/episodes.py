@@ -16,8 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-Decide = Callable[[Floats], NDArray[np.int64]]
-"""Raw observations (batch, size) to actions (batch,)."""
+Observations = NDArray[Any]
+"""(batch, size) float32, or (batch, height, width, channels) uint8 for images; always raw."""
+Actions = NDArray[Any]
+"""(batch,) int64 of a discrete task, (batch, size) float32 in physical units of a continuous one."""
+Decide = Callable[[Observations], Actions]
+"""Raw observations to actions."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +29,14 @@ class StepResult:
     """One step of a batch of environments: the observation *before* any reset, and how it was judged.
 
     Attributes:
-        observation: (environments, size) float32, raw.
+        observation: see :data:`Observations`.
         reward: (environments,) float32.
         terminated: (environments,) bool, the episode ended in a state of no further reward.
         truncated: (environments,) bool, the episode was cut by its time limit.
         success: (environments,) bool at the end of an episode; None for a task that has no notion of it.
     """
 
-    observation: Floats
+    observation: Observations
     reward: Floats
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
@@ -46,11 +50,11 @@ class Episodes(Protocol):
     def environments(self) -> int:
         """Number of environments."""
 
-    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
-        """Begin the episodes of the masked environments; observations (environments, size) of all."""
+    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
+        """Begin the episodes of the masked environments; observations of all."""
 
-    def step(self, actions: NDArray[np.int64]) -> StepResult:
-        """Apply actions (environments,) without any reset."""
+    def step(self, actions: Actions) -> StepResult:
+        """Apply one action an environment, without any reset."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +62,18 @@ class Transition:
     """What :meth:`EpisodeStream.step` returns.
 
     Attributes:
-        observation: (environments, size), after the reset of ended episodes: what to act on next.
+        observation: after the reset of ended episodes: what to act on next.
         reward: (environments,) float32.
         terminated: (environments,) bool.
         done: (environments,) bool, terminated or truncated.
-        last_observation: (environments, size), before any reset: what the step led to.
+        last_observation: before any reset: what the step led to.
     """
 
-    observation: Floats
+    observation: Observations
     reward: Floats
     terminated: NDArray[np.bool_]
     done: NDArray[np.bool_]
-    last_observation: Floats
+    last_observation: Observations
 
 
 @dataclass
@@ -103,13 +107,13 @@ class EpisodeStream:
         self._next_id = count
         self._lengths = np.zeros(count, np.int64)
         self._returns = np.zeros(count, np.float64)
-        self._actions = np.zeros((count, 64), np.int16)  # since the reset; grows with the longest episode
+        self._actions: Actions = np.zeros((count, 0), np.int16)  # since the reset; grows with the longest episode
         self._tally = Tally()
         self._rows = np.arange(count)
         self.observation = episodes.reset(np.ones(count, np.bool_), self._ids)
 
-    def step(self, actions: NDArray[np.int64]) -> Transition:
-        """Apply actions (environments,), then begin a new episode wherever one ended."""
+    def step(self, actions: Actions) -> Transition:
+        """Apply one action an environment, then begin a new episode wherever one ended."""
         result = self._episodes.step(actions)
         self._remember(actions)
         self._returns += result.reward
@@ -124,8 +128,12 @@ class EpisodeStream:
             self.observation = self._episodes.reset(done, self._ids)
         return Transition(self.observation, result.reward, result.terminated, done, result.observation)
 
-    def _remember(self, actions: NDArray[np.int64]) -> None:
-        if self._lengths.max() == self._actions.shape[1]:
+    def _remember(self, actions: Actions) -> None:
+        length = self._actions.shape[1]
+        if length == 0:
+            kind = np.float32 if actions.dtype.kind == "f" else np.int16
+            self._actions = np.zeros((len(actions), 64, *actions.shape[1:]), kind)
+        elif self._lengths.max() == length:
             self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)], axis=1)
         self._actions[self._rows, self._lengths] = actions
         self._lengths += 1
@@ -173,8 +181,9 @@ class EpisodeStream:
             if now == longest:
                 break
             column = now - begins
-            actions = np.where(column >= 0, self._actions[self._rows, np.maximum(column, 0)], 0).astype(np.int64)
-            result = self._episodes.step(actions)
+            actions = self._actions[self._rows, np.maximum(column, 0)]
+            actions[column < 0] = 0
+            result = self._episodes.step(actions if actions.dtype == np.float32 else actions.astype(np.int64))
             self.observation = result.observation
             ended = (result.terminated | result.truncated) & (column < 0)
 

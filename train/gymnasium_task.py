@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from policy.spec import EnvironmentSpec, ObservationField
+from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
 from train.episodes import Decide, Floats, StepResult, judge
 from train.tasks import Evaluation, Task, TaskError, mean_interval
 
@@ -94,7 +94,7 @@ def gymnasium_task(environment_id: str, options: Mapping[str, Any]) -> Task:
         name=environment_id,
         environment=EnvironmentSpec(environment_id, dict(options)),
         observation=(ObservationField("observation", (size,), "1"),),
-        action_names=tuple(f"action_{index}" for index in range(int(outputs.n))),
+        head=DiscreteHead(tuple(f"action_{index}" for index in range(int(outputs.n)))),
         control_period_s=float(period),
         presets=("",),
         make=lambda environments, seed: GymnasiumEpisodes(environment_id, environments, seed, options),

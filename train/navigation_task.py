@@ -12,7 +12,7 @@ from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig
 from airlearning_envs.core import ACTION_NAMES, OBSERVATION_FIELDS, NavigationCore
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.flights import blind_policy, fly
-from policy.spec import EnvironmentSpec
+from policy.spec import DiscreteHead, EnvironmentSpec
 from train.episodes import Decide, Floats, StepResult
 from train.tasks import NAVIGATION, Evaluation, Task, TaskError, mean_interval
 
@@ -97,7 +97,7 @@ def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
         name=NAVIGATION,
         environment=EnvironmentSpec(ENVIRONMENT_ID, {"preset": main, **changes}),
         observation=OBSERVATION_FIELDS,
-        action_names=ACTION_NAMES,
+        head=DiscreteHead(ACTION_NAMES),
         control_period_s=CONTROL_PERIOD_S,
         presets=(main, *(name for name in JUDGED_ON if name != main)),
         make=make,

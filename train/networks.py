@@ -1,24 +1,38 @@
-"""Multilayer perceptrons and Adam as functions of plain arrays.
+"""Networks and Adam as functions of plain arrays.
 
 Weights are a dict of float32 arrays under the names of the bundle (``dense_0/kernel`` of shape (in, out),
 ``dense_0/bias`` (out,), …, ``head/kernel``, ``head/bias``). The functions below use only operators that numpy
 arrays and TensorFlow tensors share: the actor calls them with numpy, the compiled update with tensors, and there
-is one definition of both.
+is one definition of both. Convolutions need tensors; :class:`Acting` takes arrays all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.network import LAYER_NORM_EPSILON, network_shapes
+from policy.network import layer_norm as policy_layer_norm
+from policy.spec import NetworkSpec
+
 Weights = dict[str, NDArray[np.float32]]
 
+IMAGE_SCALE = 255.0  # a grey level of an image becomes 0 … 1
 ADAM_BETA_1 = 0.9  # Kingma & Ba 2015, table in section 2
 ADAM_BETA_2 = 0.999  # likewise
 ADAM_EPSILON = 1e-5  # 1e-8 in the paper; 1e-5 is what PPO and DQN implementations use (cleanrl, baselines)
+
+
+def tf() -> ModuleType:
+    """TensorFlow, imported when a tensor needs it: acting in numpy does without."""
+    import tensorflow
+
+    return tensorflow
 
 
 def orthogonal(generator: np.random.Generator, shape: tuple[int, int], gain: float) -> NDArray[np.float32]:
@@ -31,45 +45,99 @@ def orthogonal(generator: np.random.Generator, shape: tuple[int, int], gain: flo
 
 
 def initial_weights(
-    generator: np.random.Generator, inputs: int, hidden: Sequence[int], outputs: int, head_gain: float
+    generator: np.random.Generator,
+    network: NetworkSpec,
+    observation: tuple[int, ...],
+    outputs: int,
+    head_gain: float,
 ) -> Weights:
-    """Fresh weights: orthogonal with gain √2 before a ReLU and ``head_gain`` in the head, biases zero.
+    """Fresh weights: orthogonal with gain √2 before a ReLU and ``head_gain`` in the head, biases zero, γ one.
 
     A small head gain (0.01) starts a policy near the uniform distribution, so that the first updates are not spent
     on unlearning the draw (Andrychowicz et al. 2021, "What matters in on-policy RL?").
+
+    Args:
+        generator: drawn from in the order of the layers.
+        network: the layers.
+        observation: (size,), or (height, width, channels) where the network has convolutions.
+        outputs: of the head.
+        head_gain: see above.
     """
     weights: Weights = {}
-    width = inputs
-    for index, nodes in enumerate(hidden):
-        weights[f"dense_{index}/kernel"] = orthogonal(generator, (width, nodes), float(np.sqrt(2.0)))
-        weights[f"dense_{index}/bias"] = np.zeros(nodes, np.float32)
-        width = nodes
-    weights["head/kernel"] = orthogonal(generator, (width, outputs), head_gain)
-    weights["head/bias"] = np.zeros(outputs, np.float32)
+    for name, shape in network_shapes(network, observation, outputs).items():
+        layer, part = name.split("/")
+        if part == "kernel":
+            gain = head_gain if layer == "head" else float(np.sqrt(2.0))
+            weights[name] = orthogonal(generator, (math.prod(shape[:-1]), shape[-1]), gain).reshape(shape)
+        else:
+            weights[name] = (np.ones if part == "gamma" else np.zeros)(shape, np.float32)
     return weights
 
 
-def hidden_layers(weights: dict[str, Any]) -> int:
-    """Number of hidden layers of these weights."""
+def hidden_layers(weights: Mapping[str, Any]) -> int:
+    """Number of hidden fully connected layers of these weights."""
     return sum(name.startswith("dense_") and name.endswith("/kernel") for name in weights)
 
 
-def relu(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """max(0, x), in place: the caller's array is a fresh matrix product anyway."""
-    return np.maximum(values, 0.0, out=values)
+def relu(values: Any) -> Any:
+    """max(0, x); in place for an array, which is a fresh matrix product anyway."""
+    if isinstance(values, np.ndarray):
+        return np.maximum(values, 0.0, out=values)
+    return tf().nn.relu(values)
 
 
-def mlp(weights: dict[str, Any], inputs: Any, activation: Callable[[Any], Any] = relu) -> Any:
-    """Outputs (batch, outputs) of the network for normalised inputs (batch, inputs).
+def features(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any) -> Any:
+    """Output (batch, width) of the last hidden layer, for arrays (no convolutions) or tensors.
 
-    h₀ = x;  hₗ₊₁ = relu(hₗ Wₗ + bₗ);  y = h W_head + b_head
-
-    Pass ``activation=tf.nn.relu`` for tensors.
+    Args:
+        network: the layers.
+        weights: by the bundle's names, as arrays or tensors; their float type is the one computed in.
+        inputs: normalised observations (batch, size), or uint8 images (batch, height, width, channels), which are
+            divided by 255 here.
     """
     values = inputs
+    for index, layer in enumerate(network.convolutions):
+        kernel = weights[f"conv_{index}/kernel"]
+        if index == 0:
+            values = tf().cast(values, kernel.dtype) * tf().constant(1.0 / IMAGE_SCALE, kernel.dtype)
+        values = tf().nn.conv2d(values, kernel, layer.stride, "VALID")
+        values = tf().nn.relu(tf().nn.bias_add(values, weights[f"conv_{index}/bias"]))
+    if network.convolutions:
+        values = tf().reshape(values, (-1, math.prod(values.shape[1:])))
+    return hidden_features(weights, values)
+
+
+def hidden_features(weights: Mapping[str, Any], values: Any) -> Any:
+    """The fully connected hidden layers: h ← relu(h W + b), or relu(γ (h W + b − mean) / √(var + ε) + β)."""
     for index in range(hidden_layers(weights)):
-        values = activation(values @ weights[f"dense_{index}/kernel"] + weights[f"dense_{index}/bias"])
-    return values @ weights["head/kernel"] + weights["head/bias"]
+        values = values @ weights[f"dense_{index}/kernel"] + weights[f"dense_{index}/bias"]
+        if (gamma := weights.get(f"dense_{index}/gamma")) is not None:
+            values = layer_norm(values, gamma, weights[f"dense_{index}/beta"])
+        values = relu(values)
+    return values
+
+
+def layer_norm(values: Any, gamma: Any, beta: Any) -> Any:
+    """γ (x − mean x) / √(var x + ε) + β over the last axis, for arrays or tensors (Ba et al. 2016, equation 4)."""
+    width = int(values.shape[-1])
+    if isinstance(values, np.ndarray):
+        return policy_layer_norm(values, gamma, beta)
+    centred = values - tf().reduce_mean(values, axis=-1, keepdims=True)
+    variance = tf().reduce_sum(centred * centred, axis=-1, keepdims=True) / width
+    return centred * tf().math.rsqrt(variance + LAYER_NORM_EPSILON) * gamma + beta
+
+
+def forward(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any) -> Any:
+    """Outputs (batch, outputs) of the network; see :func:`features`.  y = h W_head + b_head."""
+    return features(network, weights, inputs) @ weights["head/kernel"] + weights["head/bias"]
+
+
+def mlp(weights: Mapping[str, Any], inputs: Any) -> Any:
+    """Outputs (batch, outputs) of a multilayer perceptron for normalised inputs (batch, inputs), arrays or tensors.
+
+    h₀ = x;  hₗ₊₁ = relu(hₗ Wₗ + bₗ);  y = h W_head + b_head
+    """
+    return hidden_features(weights, inputs) @ weights["head/kernel"] + weights["head/bias"]
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -90,6 +158,26 @@ def sample_actions(
     draws = generator.random((len(logits), 1), dtype=np.float32) * cumulated[:, -1:]
     actions = np.minimum((cumulated <= draws).sum(axis=1), logits.shape[1] - 1)
     return actions, log_probabilities[np.arange(len(logits)), actions]
+
+
+class Acting:
+    """Outputs of a network for raw batches, fast enough to act with: numpy for an MLP, a compiled graph for images."""
+
+    def __init__(self, network: NetworkSpec) -> None:
+        self._network = network
+        self._weights: Mapping[str, Any] | None = None
+        self._tensors: dict[str, Any] = {}
+        if network.convolutions:
+            graph = tf().function(lambda weights, inputs: forward(network, weights, inputs), autograph=False)
+            self._graph = graph
+
+    def __call__(self, weights: Mapping[str, NDArray[np.float32]], inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """Outputs (batch, outputs) for inputs as :func:`features` takes them; weights are arrays."""
+        if not self._network.convolutions:
+            return mlp(weights, inputs)
+        if weights is not self._weights:  # a fresh dict after every update: converted once
+            self._weights, self._tensors = weights, {name: tf().constant(value) for name, value in weights.items()}
+        return self._graph(self._tensors, tf().constant(inputs)).numpy()
 
 
 def zeros_like(weights: Weights) -> Weights:

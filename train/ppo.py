@@ -13,6 +13,7 @@ Deviations from the paper, in order of weight:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from policy.spec import NetworkSpec
 from train import networks
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
 from train.episodes import EpisodeStream
@@ -138,7 +140,7 @@ def policy_loss(
 
     ρ = π(a|s) / π_old(a|s);  H = E[−Σ π log π];  divergence ≈ E[(ρ − 1) − log ρ] (Schulman's k3 estimate of KL)
     """
-    log_probabilities = tf.nn.log_softmax(networks.mlp(weights, batch["observation"], tf.nn.relu))
+    log_probabilities = tf.nn.log_softmax(networks.mlp(weights, batch["observation"]))
     chosen = tf.gather(log_probabilities, batch["action"], batch_dims=1)
     log_ratio = chosen - batch["log_probability"]
     ratio = tf.exp(log_ratio)
@@ -155,7 +157,7 @@ def policy_loss(
 
 def value_loss(weights: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """½ E[(V(s) − R)²] with R = A + V_old(s)."""
-    values = networks.mlp(weights, batch["observation"], tf.nn.relu)[:, 0]
+    values = networks.mlp(weights, batch["observation"])[:, 0]
     return 0.5 * tf.reduce_mean(tf.square(values - batch["return"]))
 
 
@@ -173,12 +175,17 @@ class Learner:
 
     @classmethod
     def fresh(
-        cls, generator: np.random.Generator, sizes: tuple[int, tuple[int, ...], int], value_hidden: tuple[int, ...]
+        cls,
+        generator: np.random.Generator,
+        network: NetworkSpec,
+        observation: tuple[int, ...],
+        outputs: int,
+        value_hidden: tuple[int, ...] = (),
     ) -> Learner:
-        """Orthogonal weights for (inputs, hidden, outputs); the policy's head starts near the uniform distribution."""
-        inputs, hidden, outputs = sizes
-        policy = networks.initial_weights(generator, inputs, hidden, outputs, head_gain=0.01)
-        value = networks.initial_weights(generator, inputs, value_hidden or hidden, 1, head_gain=1.0)
+        """Orthogonal weights; the policy's head starts near the uniform distribution."""
+        policy = networks.initial_weights(generator, network, observation, outputs, head_gain=0.01)
+        value_network = dataclasses.replace(network, hidden=value_hidden or network.hidden)
+        value = networks.initial_weights(generator, value_network, observation, 1, head_gain=1.0)
         names = ("policy_first", "policy_second", "value_first", "value_second")
         moments = {name: networks.zeros_like(policy if name.startswith("policy") else value) for name in names}
         return cls(policy, value, moments)
@@ -338,8 +345,7 @@ def train(run: Run, settings: PPOSettings) -> Trained:
     """
     request, task = run.request, run.task
     generator = np.random.default_rng(request.seed)
-    sizes = (task.observation_size, request.hidden, len(task.action_names))
-    learner = Learner.fresh(generator, sizes, settings.value_hidden)
+    learner = Learner.fresh(generator, request.network, task.observation_shape, task.outputs, settings.value_hidden)
     normaliser = RunningNormaliser(task.observation_size, settings.normaliser_steps)
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     if run.checkpoint is not None:

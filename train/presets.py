@@ -1,9 +1,9 @@
 """Settings from data files: ``train/settings/<task>-<method>.json``, read, checked and overridden.
 
 A file has, all optional: ``source`` (where the numbers come from), ``steps``, ``evaluate_every``,
-``evaluate_episodes`` of each, ``final_episodes`` of the last one, ``settings`` (fields
-of the algorithm's dataclass), ``task`` (options of the task), and ``policies``: the same keys for one policy, which
-win over the common ones.
+``evaluate_episodes`` of each, ``final_episodes`` of the last one, ``settings`` (fields of the algorithm's dataclass),
+``task`` (options of the task), ``network`` (``model`` and ``layer_norm``), and ``policies``: the same keys for one
+policy, which win over the common ones.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class TaskSettings:
     final_episodes: int = 100
     settings: Mapping[str, Any] = field(default_factory=dict)
     task: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_settings(task: str, method: str, policy: str, folder: Path = FOLDER) -> TaskSettings:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from policy.bundle import Bundle, write_bundle
 from policy.network import choose_actions, forward_float
-from policy.spec import DiscreteHead, NetworkSpec, PolicySpec
-from train.episodes import Decide, Floats
+from policy.spec import ContinuousHead, PolicySpec
+from train.episodes import Actions, Decide, Observations
 from train.logs import CURVE_FILE, PICTURE_FILE, draw_curve
 from train.run import Run, Trained, describe
 from train.tasks import Task, episode_seed
@@ -29,12 +29,15 @@ VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
 def policy_spec(run: Run, trained: Trained) -> PolicySpec:
     """The contract of what was trained, its provenance still empty."""
     task = run.task
+    head = task.head
+    if isinstance(head, ContinuousHead):
+        head = dataclasses.replace(head, squash=trained.squash)
     return PolicySpec(
         name=policy_name(run),
         observation=task.observation,
         normaliser=trained.normaliser,
-        network=NetworkSpec(run.request.hidden),
-        head=DiscreteHead(task.action_names),
+        network=run.request.network,
+        head=head,
         control_period_s=task.control_period_s,
         environment=task.environment,
     )
@@ -51,7 +54,7 @@ def policy_name(run: Run) -> str:
 def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
     """The policy as a function of raw observations, through the reference forward pass of the contract."""
 
-    def decide(observation: Floats) -> NDArray[np.int64]:
+    def decide(observation: Observations) -> Actions:
         return choose_actions(spec, forward_float(spec, weights, observation))
 
     return decide
@@ -64,11 +67,11 @@ def record_observations(task: Task, decide: Decide, seed: int, purpose: str, row
     every range; the rest is drawn without replacement.
     """
     share = rows // len(task.presets)
-    kept: list[NDArray[np.float32]] = []
+    kept: list[NDArray[Any]] = []
     for preset in task.presets:
-        seen: list[NDArray[np.float32]] = []
+        seen: list[NDArray[Any]] = []
 
-        def recording(observation: Floats, seen: list[NDArray[np.float32]] = seen) -> NDArray[np.int64]:
+        def recording(observation: Observations, seen: list[NDArray[Any]] = seen) -> Actions:
             seen.append(observation.copy())
             return decide(observation)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import Normaliser
+from policy.spec import NetworkSpec, Normaliser, Squash, network_values
 from train.checkpoint import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from train.episodes import Decide
 from train.logs import CurveLog
@@ -42,7 +42,7 @@ class RunRequest:
 
     Attributes:
         task, policy, method: their names.
-        hidden: hidden layers of the policy network.
+        network: of the policy.
         steps: environment steps to make in all.
         seed: everything random follows from it.
         output_path: the bundle's folder.
@@ -60,7 +60,7 @@ class RunRequest:
     task: str
     policy: str
     method: str
-    hidden: tuple[int, ...]
+    network: NetworkSpec
     steps: int
     seed: int
     output_path: Path
@@ -85,7 +85,7 @@ class RunRequest:
             "task": self.task,
             "policy": self.policy,
             "method": self.method,
-            "hidden": list(self.hidden),
+            "network": network_values(self.network),
             "steps": self.steps,
             "seed": self.seed,
             "evaluate_every": self.evaluate_every,
@@ -103,12 +103,14 @@ class Trained:
         normaliser: of the observations.
         steps: environment steps made.
         notes: how it was trained, for the provenance.
+        squash: of the policy's outputs where the task is continuous.
     """
 
     weights: Weights
     normaliser: Normaliser
     steps: int
     notes: Mapping[str, Any] = field(default_factory=dict)
+    squash: Squash = Squash.TANH
 
 
 class Run:

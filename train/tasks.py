@@ -1,7 +1,7 @@
 """Task names and what training needs of a task: a batch of environments, the facts for the spec, and judging.
 
-``navigation`` is the task of ``airlearning_envs`` flown through its numpy core. Any other name is a Gymnasium id
-with a Box observation and Discrete actions, such as ``CartPole-v1``.
+``navigation`` is the task of ``airlearning_envs`` flown through its numpy core. Any other name is a word of the
+benchmark suites (``train/suites``) or a Gymnasium id such as ``CartPole-v1``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import EnvironmentSpec, ObservationField
+from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
 from train.episodes import Decide, Episodes
 
 NAVIGATION = "navigation"
@@ -55,7 +55,7 @@ class Task:
         name: as typed after ``--task``.
         environment: id and settings for the spec.
         observation: fields for the spec.
-        action_names: for the spec's head.
+        head: for the spec; a method may choose another squash for a continuous one.
         control_period_s: for the spec, s.
         presets: those on which the policy is judged, the first being the one it is trained on; ("",) for none.
         make: (environments, seed) → the training episodes.
@@ -66,7 +66,7 @@ class Task:
     name: str
     environment: EnvironmentSpec
     observation: tuple[ObservationField, ...]
-    action_names: tuple[str, ...]
+    head: DiscreteHead | ContinuousHead
     control_period_s: float
     presets: tuple[str, ...]
     make: Callable[[int, int], Episodes]
@@ -77,6 +77,26 @@ class Task:
     def observation_size(self) -> int:
         """Floats of one observation."""
         return sum(part.size for part in self.observation)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether an observation is one uint8 image (height, width, channels) instead of a vector of floats."""
+        return len(self.observation) == 1 and len(self.observation[0].shape) == 3
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """Shape of one observation as training sees it: that of the image, or (observation_size,)."""
+        return self.observation[0].shape if self.is_image else (self.observation_size,)
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the task chooses one of several named actions."""
+        return isinstance(self.head, DiscreteHead)
+
+    @property
+    def outputs(self) -> int:
+        """Actions of a discrete task, action elements of a continuous one."""
+        return self.head.size
 
 
 def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] | None = None) -> Task:

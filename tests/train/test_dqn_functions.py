@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from policy.spec import NetworkSpec
 from train import dqn
 from train.dqn import DQNSettings
 from train.episodes import Transition
@@ -98,7 +99,7 @@ def test_a_replay_too_small_for_one_rollout_is_refused() -> None:
 def test_the_target_network_is_renewed_every_period_and_only_then() -> None:
     settings = DQNSettings(target_period=3, updates=2, minibatch=4)
     generator = np.random.default_rng(0)
-    learner = dqn.Learner.fresh(generator, 2, (4,), 3)
+    learner = dqn.Learner.fresh(generator, NetworkSpec((4,)), (2,), 3)
     update = dqn.make_update(settings)
     shape = (2, 4)
     batches = {

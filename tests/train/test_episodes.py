@@ -79,7 +79,7 @@ def test_real_tasks_restore_to_the_same_bits(name: str, options: dict) -> None:
     task = make_task(name, None, options)
     generator = np.random.default_rng(0)
     stream = EpisodeStream(task.make(6, 11))
-    actions = len(task.action_names)
+    actions = task.outputs
     for _ in range(45):
         stream.step(generator.integers(actions, size=6))
     copy = EpisodeStream(task.make(6, 11))

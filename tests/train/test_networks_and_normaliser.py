@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from policy.network import normalise
+from policy.spec import NetworkSpec
 from train import networks
 from train.normalisation import CLIP, RunningNormaliser
 
@@ -41,7 +42,7 @@ def test_orthogonal_matrices_are_orthogonal(shape: tuple[int, int]) -> None:
 
 
 def test_a_fresh_policy_is_nearly_uniform() -> None:
-    weights = networks.initial_weights(np.random.default_rng(0), 8, (64, 64), 4, head_gain=0.01)
+    weights = networks.initial_weights(np.random.default_rng(0), NetworkSpec((64, 64)), (8,), 4, head_gain=0.01)
     logits = networks.mlp(weights, np.random.default_rng(1).normal(size=(100, 8)).astype(np.float32))
     assert np.abs(np.exp(networks.log_softmax(logits)) - 0.25).max() < 0.02
 

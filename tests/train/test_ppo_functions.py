@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from policy.spec import NetworkSpec
 from train import ppo
 from train.gradients import clipped_by_norm
 from train.ppo import PPOSettings, generalized_advantages
@@ -135,7 +136,7 @@ def test_the_compiled_update_is_the_uncompiled_one() -> None:
     order = ppo.shuffled_order(generator, 32, 16, 2)
     results = []
     for eager in (False, True):
-        learner = ppo.Learner.fresh(np.random.default_rng(2), (3, (8,), 4), ())
+        learner = ppo.Learner.fresh(np.random.default_rng(2), NetworkSpec((8,)), (3,), 4)
         tf.config.run_functions_eagerly(eager)
         try:
             metrics = ppo.learn(ppo.make_update(settings), learner, batch, order, rate=1e-2, bonus=0.01)
