@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
 from train.episodes import Decide, Floats, StepResult, judge
-from train.tasks import Evaluation, Task, TaskError, mean_interval
+from train.tasks import Evaluation, Task, TaskError
 
 JUDGING_ENVIRONMENTS = 32
 SECONDS_UNKNOWN = 1.0  # an environment that does not say how long a step lasts: one step is one unit of time
@@ -84,11 +84,7 @@ def gymnasium_task(environment_id: str, options: Mapping[str, Any]) -> Task:
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
         count = min(JUDGING_ENVIRONMENTS, episodes)
-        judged = judge(GymnasiumEpisodes(environment_id, count, seed, options), decide, episodes)
-        mean = float(judged.returns.mean())
-        return Evaluation(
-            preset, episodes, None, None, mean, mean_interval(judged.returns), float(judged.lengths.mean())
-        )
+        return Evaluation.of(judge(GymnasiumEpisodes(environment_id, count, seed, options), decide, episodes), preset)
 
     return Task(
         name=environment_id,

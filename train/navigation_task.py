@@ -142,4 +142,6 @@ def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluatio
         mean_interval(returns),
         float(flights.steps.mean()),
         details,
+        tuple(returns.tolist()),
+        tuple(flights.success.tolist()),
     )

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from airlearning_envs.flights import wilson_interval
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
-from train.episodes import Decide, Episodes
+from train.episodes import Decide, Episodes, Judged
 
 NAVIGATION = "navigation"
 
@@ -35,6 +36,8 @@ class Evaluation:
         mean_return: mean of the undiscounted returns, with ``return_interval`` (95 %, normal).
         mean_length: mean number of steps.
         details: further figures of the task by name with their unit, e.g. mean flight time.
+        returns: undiscounted return of each episode, by number: two policies are compared episode by episode.
+        successes: whether each succeeded; empty where the task has no success.
     """
 
     preset: str
@@ -45,6 +48,27 @@ class Evaluation:
     return_interval: tuple[float, float]
     mean_length: float
     details: Mapping[str, float] = field(default_factory=dict)
+    returns: tuple[float, ...] = ()
+    successes: tuple[bool, ...] = ()
+
+    @classmethod
+    def of(cls, judged: Judged, preset: str = "") -> Evaluation:
+        """The evaluation of judged episodes (:func:`train.episodes.judge`)."""
+        episodes, success, interval = len(judged.returns), None, None
+        if judged.success is not None:
+            wins = int(judged.success.sum())
+            success, interval = wins / episodes, wilson_interval(wins, episodes)
+        return cls(
+            preset=preset,
+            episodes=episodes,
+            success=success,
+            interval=interval,
+            mean_return=float(judged.returns.mean()),
+            return_interval=mean_interval(judged.returns),
+            mean_length=float(judged.lengths.mean()),
+            returns=tuple(judged.returns.tolist()),
+            successes=() if judged.success is None else tuple(judged.success.tolist()),
+        )
 
 
 @dataclass(frozen=True)
