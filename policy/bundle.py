@@ -2,7 +2,8 @@
 
     policy.json           the PolicySpec, with where it came from
     weights.safetensors   float32 master weights (host only; never pickle)
-    calibration.npz       "observations": float32 (n, observation_size) recorded from real rollouts (host only)
+    calibration.npz       "observations": float32 (n, observation_size) recorded from real rollouts (host only);
+                          images as uint8 grey levels, which read back as the same float32 numbers
     golden.npz            "observations", "outputs", "actions": what every artifact is checked against
     int8.tflite, …        artifacts;  int8.golden.npz: the reference's outputs of that precision
     manifest.json         size and hash of each of them, and the parity figures of each artifact
@@ -127,12 +128,12 @@ class Bundle:
     def calibration(self) -> NDArray[np.float32]:
         """Raw observations recorded from real rollouts, float32 (n, observation_size) (host only)."""
         arrays = self._arrays(CALIBRATION_FILE)
-        return self._checked(arrays, "observations", CALIBRATION_FILE, self.spec.observation_size)
+        return self._observations(arrays, CALIBRATION_FILE)
 
     def golden(self) -> Golden:
         """The golden vectors; their shapes are checked."""
         arrays = self._arrays(GOLDEN_FILE)
-        observations = self._checked(arrays, "observations", GOLDEN_FILE, self.spec.observation_size)
+        observations = self._observations(arrays, GOLDEN_FILE)
         outputs = self._checked(arrays, "outputs", GOLDEN_FILE, self.spec.output_size)
         actions = arrays.get("actions", np.zeros(0))
         wanted = network.choose_actions(self.spec, outputs)
@@ -189,6 +190,12 @@ class Bundle:
         except Exception as error:  # numpy, zipfile, zlib and the tokenizer of headers raise a dozen kinds
             raise BundleError(f"{self.path / name} is no readable npz file: {error}") from error
 
+    def _observations(self, arrays: dict[str, np.ndarray], name: str) -> NDArray[np.float32]:
+        stored = arrays.get("observations")
+        if stored is not None and stored.dtype == np.uint8 and self.spec.is_image:
+            arrays = {"observations": stored.astype(np.float32)}
+        return self._checked(arrays, "observations", name, self.spec.observation_size)
+
     def _checked(self, arrays: dict[str, np.ndarray], key: str, name: str, width: int) -> NDArray[np.float32]:
         array = arrays.get(key)
         if array is None or array.dtype != np.float32 or array.ndim != 2 or array.shape[1] != width:
@@ -226,14 +233,25 @@ def write_bundle(
     contents = {
         SPEC_FILE: spec.to_json().encode(),
         WEIGHTS_FILE: save({name: np.ascontiguousarray(value) for name, value in weights.items()}),
-        CALIBRATION_FILE: npz(observations=network.as_batch(spec, calibration)),
-        GOLDEN_FILE: npz(observations=golden.observations, outputs=golden.outputs, actions=golden.actions),
+        CALIBRATION_FILE: npz(observations=_stored(spec, network.as_batch(spec, calibration))),
+        GOLDEN_FILE: npz(
+            observations=_stored(spec, golden.observations), outputs=golden.outputs, actions=golden.actions
+        ),
         **(extra_files or {}),
     }
     manifest = Manifest(spec.name, {name: FileRecord.of(data) for name, data in contents.items()})
     with locked(Path(path).parent):
         _replace_folder(Path(path), {**contents, MANIFEST_FILE: manifest.to_json().encode()})
     return Bundle.load(path)
+
+
+def _stored(spec: PolicySpec, observations: NDArray[np.float32]) -> np.ndarray:
+    """Images as uint8, a quarter of the bytes; observations that are no grey levels stay float32."""
+    if not spec.is_image:
+        return observations
+    with np.errstate(invalid="ignore"):  # NaN is refused where the bundle is read
+        levels = np.clip(observations, 0, 255).astype(np.uint8)
+    return levels if np.array_equal(levels, observations) else observations
 
 
 def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected_outputs: np.ndarray) -> Bundle:

@@ -13,6 +13,7 @@ from policy.spec import ContinuousHead, NetworkSpec, Normaliser, PolicySpec, Squ
 Floats = NDArray[np.float32]
 Weights = Mapping[str, Floats]
 
+IMAGES_AT_ONCE = 16  # of a convolution in numpy
 LAYER_NORM_EPSILON = 1e-5  # inside the root; Keras and PyTorch use 1e-3 and 1e-5
 
 
@@ -77,8 +78,13 @@ def check_weights(spec: PolicySpec, weights: Weights) -> None:
 
 
 def as_batch(spec: PolicySpec, observations: np.ndarray) -> Floats:
-    """Observations as float32 (batch, observation_size); a single vector becomes a batch of one."""
+    """Observations as float32 (batch, observation_size); a single vector becomes a batch of one.
+
+    Images may also come as (batch, height, width, channels).
+    """
     batch = np.asarray(observations, dtype=np.float32)
+    if spec.is_image and batch.ndim == 4 and batch.shape[1:] == spec.observation[0].shape:
+        batch = batch.reshape(len(batch), -1)
     if batch.ndim == 1:
         batch = batch[None]
     if batch.ndim != 2 or batch.shape[1] != spec.observation_size:
@@ -131,11 +137,18 @@ def convolve(images: Floats, kernel: Floats, stride: int) -> Floats:
     y[b, i, j, o] = Σ x[b, i·stride + u, j·stride + v, c] · kernel[u, v, c, o]
     """
     height, width, _, outputs = kernel.shape
-    windows: np.ndarray = np.lib.stride_tricks.sliding_window_view(images, (height, width), axis=(1, 2))  # type: ignore[call-overload]
-    windows = windows[:, ::stride, ::stride].transpose(0, 1, 2, 4, 5, 3)  # (batch, H', W', h, w, in)
-    columns = windows.reshape(*windows.shape[:3], -1)
-    result: Floats = columns @ kernel.reshape(-1, outputs)
+    # The windows of a whole calibration set would fill the memory.
+    parts = [images[start : start + IMAGES_AT_ONCE] for start in range(0, len(images), IMAGES_AT_ONCE)] or [images]
+    matrix = kernel.reshape(-1, outputs)
+    result: Floats = np.concatenate([windows(part, height, width, stride) @ matrix for part in parts])
     return result
+
+
+def windows(images: np.ndarray, height: int, width: int, stride: int) -> np.ndarray:
+    """What each output of a convolution sees: (batch, H, W, in) to (batch, H', W', height · width · in)."""
+    seen: np.ndarray = np.lib.stride_tricks.sliding_window_view(images, (height, width), axis=(1, 2))  # type: ignore[call-overload]
+    seen = seen[:, ::stride, ::stride].transpose(0, 1, 2, 4, 5, 3)  # (batch, H', W', height, width, in)
+    return seen.reshape(*seen.shape[:3], -1)
 
 
 def layer_norm(values: Floats, gamma: Floats, beta: Floats) -> Floats:

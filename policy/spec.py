@@ -321,6 +321,11 @@ class PolicySpec:
         return self.head.size
 
     @property
+    def is_image(self) -> bool:
+        """Whether the observation is one image (height, width, channels) of grey levels 0 … 255."""
+        return len(self.observation) == 1 and len(self.observation[0].shape) == 3
+
+    @property
     def is_discrete(self) -> bool:
         """Whether the head chooses one of several named actions."""
         return isinstance(self.head, DiscreteHead)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import platform
 import re
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -13,17 +15,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.bundle import Bundle, write_bundle
-from policy.network import choose_actions, forward_float
+from policy.network import apply_head, choose_actions, forward_float
 from policy.spec import ContinuousHead, PolicySpec
 from train.episodes import Actions, Decide, Observations
 from train.logs import CURVE_FILE, PICTURE_FILE, draw_curve
+from train.networks import Acting
 from train.run import Run, Trained, describe
 from train.tasks import Task, episode_seed
 
 RECORDED_EPISODES = 64  # greedy episodes a preset
 CALIBRATION_ROWS = 4096
 GOLDEN_ROWS = 512
+# An image policy's episodes have thousands of frames, and a frame is as large as a thousand small observations.
+RECORDED_IMAGE_EPISODES = 4
+CALIBRATION_IMAGES = 256
+GOLDEN_IMAGES = 64
 VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
+# Module and distribution of each benchmark suite; listed where the run has imported it.
+SUITES = {
+    "ale_py": "ale-py",
+    "Box2D": "box2d",
+    "pybullet": "pybullet",
+    "pybullet_envs_gymnasium": "pybullet-envs-gymnasium",
+    "mujoco": "mujoco",
+    "dm_control": "dm-control",
+}
 
 
 def policy_spec(run: Run, trained: Trained) -> PolicySpec:
@@ -52,20 +68,36 @@ def policy_name(run: Run) -> str:
 
 
 def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
-    """The policy as a function of raw observations, through the reference forward pass of the contract."""
+    """The policy as a function of raw observations.
+
+    Through the reference forward pass of the contract, and for images through the graph that training acts with: the
+    same function, compiled.
+    """
 
     def decide(observation: Observations) -> Actions:
         return choose_actions(spec, forward_float(spec, weights, observation))
 
-    return decide
+    if not spec.network.convolutions:
+        return decide
+    outputs, shape = Acting(spec.network), spec.observation[0].shape
+
+    def decide_on_images(observation: Observations) -> Actions:
+        images = observation.reshape(-1, *shape)
+        return choose_actions(spec, apply_head(spec, outputs(weights, images)))
+
+    return decide_on_images
 
 
-def record_observations(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[np.float32]:
+def record_observations(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[Any]:
     """Raw observations of greedy episodes on all presets of the task, in equal shares, (≤ rows, size) float32.
+
+    (Images: :func:`record_images`.)
 
     For every element the rows with its smallest and its largest value are kept, so that a calibration sees the ends of
     every range; the rest is drawn without replacement.
     """
+    if task.is_image:
+        return record_images(task, decide, seed, purpose, rows)
     share = rows // len(task.presets)
     kept: list[NDArray[Any]] = []
     for preset in task.presets:
@@ -85,6 +117,38 @@ def record_observations(task: Task, decide: Decide, seed: int, purpose: str, row
     return np.concatenate(kept).astype(np.float32)
 
 
+def record_images(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[np.uint8]:
+    """Different images of greedy episodes on all presets of the task, in equal shares, (≤ rows, size) uint8.
+
+    Every image of the episodes is as likely as any other to be kept, and no more than ``rows`` are held at a time
+    (Vitter 1985, algorithm R).
+    """
+    share = rows // len(task.presets)
+    kept: list[NDArray[np.uint8]] = []
+    for preset in task.presets:
+        generator = np.random.default_rng(episode_seed(seed, purpose))
+        reservoir: list[NDArray[np.uint8]] = []
+        seen = 0
+
+        def recording(
+            observation: Observations,
+            reservoir: list[NDArray[np.uint8]] = reservoir,
+            generator: np.random.Generator = generator,
+        ) -> Actions:
+            nonlocal seen
+            for image in observation:
+                seen += 1
+                if len(reservoir) < share:
+                    reservoir.append(image.copy())
+                elif (place := int(generator.integers(seen))) < share:
+                    reservoir[place] = image.copy()
+            return decide(observation)
+
+        task.evaluate(recording, RECORDED_IMAGE_EPISODES, episode_seed(seed, purpose), preset)
+        kept.append(np.unique(np.stack(reservoir).reshape(len(reservoir), -1), axis=0))
+    return np.concatenate(kept)
+
+
 def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, Any]:
     """Where the policy came from, as JSON values."""
     request = run.request
@@ -101,9 +165,19 @@ def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, An
         "training": last,
         "cpu_s": round(run.cpu_s, 1),
         "wall_s": round(run.wall_s, 1),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS_OF}},
+        "versions": versions(),
         **trained.notes,
     }
+
+
+def versions() -> dict[str, str]:
+    """Python, the packages that every run rests on, and the benchmark suites that this process has imported."""
+    found = {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS_OF}}
+    for module, distribution in SUITES.items():
+        if module in sys.modules:
+            with suppress(metadata.PackageNotFoundError):  # packaged under another name: no reason to lose a run
+                found[distribution] = metadata.version(distribution)
+    return found
 
 
 def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
@@ -133,8 +207,9 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     decide = greedy(spec, trained.weights)
     origin = {**provenance(run, trained, settings_source), "judged": judged_finally(run, decide)}
     spec = dataclasses.replace(spec, provenance=origin)
-    calibration = record_observations(task, decide, request.seed, "calibration", CALIBRATION_ROWS)
-    golden = record_observations(task, decide, request.seed, "golden", GOLDEN_ROWS)
+    rows = (CALIBRATION_IMAGES, GOLDEN_IMAGES) if task.is_image else (CALIBRATION_ROWS, GOLDEN_ROWS)
+    calibration = record_observations(task, decide, request.seed, "calibration", rows[0])
+    golden = record_observations(task, decide, request.seed, "golden", rows[1])
     title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
     extra = {CURVE_FILE: curve.encode(), PICTURE_FILE: draw_curve(curve, title)}
     return write_bundle(request.output_path, spec, trained.weights, calibration, golden, extra)
