@@ -238,7 +238,7 @@ def train(run: Run, settings: DQNSettings) -> Trained:
     learner = Learner.fresh(generator, request.network, task.observation_shape, task.outputs)
     normaliser = RunningNormaliser(task.observation_size, settings.learning_starts)
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
-    replay = Replay(settings.replay_capacity, settings.environments, task.observation_size)
+    replay = Replay(settings.replay_capacity, settings.environments, task.observation_shape, image=task.is_image)
     if run.checkpoint is not None:
         generator = restore(run.checkpoint, learner, normaliser, stream, replay)
     update = make_update(settings)

@@ -1,4 +1,4 @@
-"""DQN's pure functions and its replay against numbers worked by hand."""
+"""DQN's pure functions against numbers worked by hand."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,7 @@ import tensorflow as tf
 from policy.spec import NetworkSpec
 from train import dqn
 from train.dqn import DQNSettings
-from train.episodes import Transition
-from train.replay import Replay, n_step_returns
+from train.replay import n_step_returns
 
 
 def test_double_targets_by_hand() -> None:
@@ -53,42 +52,6 @@ def test_epsilon_greedy_is_greedy_or_uniform() -> None:
     assert (dqn.explore(np.random.default_rng(0), values, 0.0) == 1).all()
     counts = np.bincount(dqn.explore(np.random.default_rng(0), values, 1.0), minlength=3)
     assert (np.abs(counts - 1000) < 110).all()  # 4 standard deviations of a uniform draw are 103
-
-
-def filled(steps: int, capacity: int) -> Replay:
-    """Two environments; environment 1 ends its episode at every third step. Observation = [time, environment]."""
-    replay = Replay(capacity, environments=2, size=2)
-    for time in range(steps):
-        now = np.array([[time, 0], [time, 1]], np.float32)
-        done = np.array([False, time % 3 == 2])
-        transition = Transition(
-            now, np.array([time, time], np.float32), done, done, now + np.array([0.5, 0], np.float32)
-        )
-        replay.add(now, np.array([time % 5, 4]), transition)
-    return replay
-
-
-def test_drawn_rows_belong_together_also_when_the_ring_has_wrapped() -> None:
-    replay = filled(steps=25, capacity=20)  # 10 slots: times 15 … 24 are left
-    assert len(replay) == 20
-    rows = replay.sample(np.random.default_rng(0), 500, n_step=3)
-    times = rows.observations[:, 0]
-    assert times.min() == 15  # the oldest that is left
-    assert times.max() == 22  # the last that has two followers
-    np.testing.assert_array_equal(rows.rewards, np.stack([times, times + 1, times + 2]))
-    np.testing.assert_array_equal(rows.actions, np.where(rows.observations[:, 1] == 0, times % 5, 4))
-    # What follows: two steps later in environment 0; at the end of the episode in environment 1.
-    last = np.where(rows.observations[:, 1] == 0, times + 2, np.minimum(times + 2, times + 2 - times % 3))
-    np.testing.assert_array_equal(rows.next_observations[:, 0], last + 0.5)
-
-
-def test_a_restored_replay_draws_the_same() -> None:
-    replay, copy = filled(25, 20), Replay(20, 2, 2)
-    copy.restore({name: array.copy() for name, array in replay.state().items()})
-    one, other = (r.sample(np.random.default_rng(1), 50, 2) for r in (replay, copy))
-    np.testing.assert_array_equal(one.observations, other.observations)
-    np.testing.assert_array_equal(one.next_observations, other.next_observations)
-    assert len(copy) == len(replay)
 
 
 def test_a_replay_too_small_for_one_rollout_is_refused() -> None:
