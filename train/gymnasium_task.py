@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -48,6 +48,10 @@ class GymnasiumEpisodes:
         observation, reward, terminated, truncated, _ = self._vector.step(actions)
         return StepResult(self._flat(observation), reward.astype(np.float32), terminated, truncated & ~terminated, None)
 
+    def picture(self) -> NDArray[np.uint8]:
+        """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
+        return np.asarray(self._vector.render()[0])  # type: ignore[index]
+
     def _flat(self, observation: NDArray[Any]) -> Floats:
         return observation.reshape(self.environments, -1).astype(np.float32)
 
@@ -86,6 +90,10 @@ def gymnasium_task(environment_id: str, options: Mapping[str, Any]) -> Task:
         count = min(JUDGING_ENVIRONMENTS, episodes)
         return Evaluation.of(judge(GymnasiumEpisodes(environment_id, count, seed, options), decide, episodes), preset)
 
+    def draw(seed: int) -> tuple[GymnasiumEpisodes, Callable[[], Any]]:
+        episodes = GymnasiumEpisodes(environment_id, 1, seed, {**options, "render_mode": "rgb_array"})
+        return episodes, episodes.picture
+
     return Task(
         name=environment_id,
         environment=EnvironmentSpec(environment_id, dict(options)),
@@ -95,4 +103,5 @@ def gymnasium_task(environment_id: str, options: Mapping[str, Any]) -> Task:
         presets=("",),
         make=lambda environments, seed: GymnasiumEpisodes(environment_id, environments, seed, options),
         evaluate=evaluate,
+        draw=draw,
     )

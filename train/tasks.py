@@ -85,6 +85,8 @@ class Task:
         make: (environments, seed) → the training episodes.
         evaluate: (decide, episodes, seed, preset) → greedy episodes judged.
         baseline: a policy that learned nothing, to print beside the result, or None.
+        draw: seed → one environment as it is judged, and a function that gives its picture (height, width, 3) now; None
+            where the environment has no picture of itself.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Task:
     make: Callable[[int, int], Episodes]
     evaluate: Callable[[Decide, int, int, str], Evaluation]
     baseline: Decide | None = None
+    draw: Callable[[int], tuple[Episodes, Callable[[], Any]]] | None = None
 
     @property
     def observation_size(self) -> int:
@@ -140,6 +143,10 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
         return navigation_task(preset, options or {})
     if preset is not None:
         raise TaskError(f"--preset {preset} means nothing to the task {name}. Leave it out.")
+    from train.suites.atari import atari_task, games
+
+    if name in games():
+        return atari_task(name, options or {})
     from train.gymnasium_task import gymnasium_task
 
     return gymnasium_task(name, options or {})
