@@ -49,7 +49,8 @@ class RunRequest:
         resume: go on from the checkpoint.
         minutes: stop after so much wall time of this process, or None.
         stop_at_success: stop when the greedy success reaches it, or None.
-        stop_preset: the preset on which ``stop_at_success`` is judged; "" for the first.
+        stop_at_return: stop when the mean greedy return reaches it, or None.
+        stop_preset: the preset on which the two are judged; "" for the first.
         evaluate_every: steps between two greedy evaluations.
         evaluate_episodes: episodes of each.
         final_episodes: episodes of the evaluation that goes into the bundle, on each preset.
@@ -67,6 +68,7 @@ class RunRequest:
     resume: bool = False
     minutes: float | None = None
     stop_at_success: float | None = None
+    stop_at_return: float | None = None
     stop_preset: str = ""
     evaluate_every: int = 500_000
     evaluate_episodes: int = 400
@@ -122,6 +124,10 @@ class Run:
         self._began = time.monotonic() if began is None else began
         self._cpu_before = 0.0  # seconds of the processes that this run resumes
         self._wall_before = 0.0
+        self.start_cpu_s = time.process_time()
+        """CPU time that this process had taken when its run began: what loading the libraries costs, s."""
+        self.judging_cpu_s = 0.0
+        """CPU time of the greedy evaluations so far, s; part of :attr:`cpu_s`, over all resumptions."""
         self._interrupted = False
         self._last_saved = time.monotonic()
         self._stop: str | None = None
@@ -144,6 +150,7 @@ class Run:
                     f"asked for is {value!r}. Resume with the options it was started with, or leave out --resume."
                 )
         self._cpu_before, self._wall_before = checkpoint.facts["cpu_s"], checkpoint.facts["wall_s"]
+        self.judging_cpu_s = checkpoint.facts.get("judging_cpu_s", 0.0)
         return checkpoint
 
     @staticmethod
@@ -202,12 +209,14 @@ class Run:
         self.progress.update(step, self.last_row)
         self._stop = self._find_stop(step, reached)
 
-    def _judge_when_due(self, step: int, iteration_steps: int, decide: Decide) -> tuple[dict[str, float], bool]:
+    def _judge_when_due(self, step: int, iteration_steps: int, decide: Decide) -> tuple[dict[str, float], str | None]:
+        """A row of greedy returns and successes, NaN where none was due; and which of the goals was reached."""
+        began = time.process_time()
         request = self.request
         every = request.evaluate_every
         due = every > 0 and (step // every > (step - iteration_steps) // every or step >= request.steps)
         row: dict[str, float] = {}
-        reached = False
+        reached: str | None = None
         for preset in self.task.presets:
             suffix = f"_{preset}" if preset else ""
             names = (f"greedy_return{suffix}", f"greedy_success{suffix}")
@@ -219,18 +228,27 @@ class Run:
             result = self.task.evaluate(decide, request.evaluate_episodes, seed, preset)
             row[names[0]] = result.mean_return
             row[names[1]] = math.nan if result.success is None else result.success
-            if preset == (request.stop_preset or self.task.presets[0]) and result.success is not None:
-                reached = request.stop_at_success is not None and result.success >= request.stop_at_success
+            if preset == (request.stop_preset or self.task.presets[0]):
+                reached = self._goal_reached(result)
             self.progress.say(
                 f"step {step:,}: greedy {describe(result)}  ({self.wall_s:.0f} s, {self.cpu_s:.0f} CPU-s)"
             )
+        self.judging_cpu_s += time.process_time() - began
         return row, reached
 
-    def _find_stop(self, step: int, reached: bool) -> str | None:
+    def _goal_reached(self, result: Evaluation) -> str | None:
+        success, mean_return = self.request.stop_at_success, self.request.stop_at_return
+        if success is not None and result.success is not None and result.success >= success:
+            return f"greedy success reached {success:g}"
+        if mean_return is not None and result.mean_return >= mean_return:
+            return f"greedy return reached {mean_return:g}"
+        return None
+
+    def _find_stop(self, step: int, reached: str | None) -> str | None:
         if self._interrupted:
             return "interrupted"
         if reached:
-            return f"greedy success reached {self.request.stop_at_success:g}"
+            return reached
         if self.request.minutes is not None and time.monotonic() - self._began >= 60.0 * self.request.minutes:
             return f"{self.request.minutes:g} minutes were over"
         return None
@@ -248,7 +266,8 @@ class Run:
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Write the checkpoint; the curve so far is flushed first, so that it is never behind."""
         self._log.flush()
-        common = {"identity": self.request.identity(), "step": step, "cpu_s": self.cpu_s, "wall_s": self.wall_s}
+        times = {"cpu_s": self.cpu_s, "wall_s": self.wall_s, "judging_cpu_s": self.judging_cpu_s}
+        common = {"identity": self.request.identity(), "step": step, **times}
         save_checkpoint(self.request.training_folder, Checkpoint(dict(arrays), {**common, **facts}))
         self._last_saved = time.monotonic()
 
