@@ -1,8 +1,11 @@
-"""``python -m train.evaluate``: judge a bundle's float policy on fresh greedy episodes, beside the blind baseline.
+"""``python -m train.evaluate``: judge a bundle on fresh greedy episodes: its float policy, or one of its artifacts.
 
     python -m train.evaluate --task navigation --input-path zoo/I --episodes 3000 --preset hard --seed 7
+    python -m train.evaluate --input-path cartpole-dqn --precision int8 --runtime litert --compare
 
-Exit codes: 0 judged; 2 wrong usage or a bundle that cannot be read.
+Without --precision the float policy decides (numpy, the reference of the contract); with it, the artifact of that
+precision in the runtime of a device. Same seed, same episodes, whoever decides: --compare flies the float policy too
+and gives the difference, episode by episode. Exit codes: 0 judged; 2 wrong usage or a bundle that cannot be judged.
 """
 
 from __future__ import annotations
@@ -10,30 +13,49 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from train.__main__ import quiet_libraries
 
 if TYPE_CHECKING:
+    from policy.bundle import Bundle
+    from policy.spec import PolicySpec
+    from train.episodes import Decide
     from train.tasks import Evaluation, Task
 
 USAGE = 2
+EPISODES, SEED, RUNTIME = 100, 7, "litert"
+FLOAT = "float"
+"""Precision that stands for the bundle's float32 weights themselves, executed by numpy, instead of for an artifact."""
 
 
 def parser() -> argparse.ArgumentParser:
     """The options; the same names mean the same in every command of the project."""
     options = argparse.ArgumentParser(
-        prog="python -m train.evaluate", description="Judge a bundle's float policy on fresh greedy episodes."
+        prog="python -m train.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--task", help="default: the task that the bundle was trained on")
     options.add_argument("--input-path", default="I", help="bundle: a folder, or a name such as I (default)")
-    options.add_argument("--episodes", type=int, default=1000, help="episodes a preset (default 1000)")
+    options.add_argument("--precision", help="fp32, fp16, int8 … int2: judge this artifact (default: the float policy)")
+    options.add_argument("--runtime", help=f"with --precision: litert, tflite-runtime, onnxruntime (default {RUNTIME})")
+    options.add_argument(
+        "--compare", action="store_true", help="with --precision: the float policy on the same episodes"
+    )
+    options.add_argument("--episodes", type=int, default=EPISODES, help=f"episodes a preset (default {EPISODES})")
     options.add_argument(
         "--preset", action="append", help="arena; may be repeated (default: those the task is judged on)"
     )
-    options.add_argument("--seed", type=int, default=7, help="which episodes (default 7)")
+    options.add_argument("--seed", type=int, default=SEED, help=f"which episodes (default {SEED})")
+    options.add_argument("--video", type=Path, metavar="FILE", help="film the first episode: a .mp4 or .gif")
     options.add_argument("--json", action="store_true", help="print one JSON document")
+    options.add_argument("--output", type=Path, metavar="FILE", help="also write that JSON document to a file")
     return options
 
 
@@ -41,54 +63,211 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     arguments = parser().parse_args(argv)
     quiet_libraries()
+    from airlearning_envs.errors import SettingsError
     from policy.errors import PolicyError
     from train.tasks import TaskError
 
     try:
-        if arguments.episodes < 1:
-            raise TaskError(f"--episodes {arguments.episodes} is too few; take at least 1.")
+        check_usage(arguments)
         report = judge_bundle(arguments)
-    except (TaskError, PolicyError) as error:
+        text = json.dumps(report, indent=2, allow_nan=False)
+        if arguments.output is not None:
+            arguments.output.parent.mkdir(parents=True, exist_ok=True)
+            arguments.output.write_text(text + "\n", encoding="utf-8")
+    except (TaskError, PolicyError, SettingsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
+    except OSError as error:
+        print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}.", file=sys.stderr)
+        return USAGE
     if arguments.json:
-        print(json.dumps(report, indent=2))
+        print(text)
     else:
         print_report(report)
     return 0
 
 
+def check_usage(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not go together, before anything is loaded.
+
+    Raises:
+        TaskError: says which.
+    """
+    from train.tasks import TaskError
+
+    if arguments.episodes < 1:
+        raise TaskError(f"--episodes {arguments.episodes} is too few; take at least 1.")
+    if arguments.precision is None:
+        for option in ("runtime", "compare"):
+            if getattr(arguments, option):
+                raise TaskError(f"--{option} is about an artifact; say which one, for example --precision int8.")
+    if arguments.video is not None and arguments.video.suffix.lower() not in (".mp4", ".gif"):
+        raise TaskError(f"--video is {str(arguments.video)!r}; allowed are names that end in .mp4 or .gif.")
+
+
 def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Fly the bundle's policy and the baseline on the same episodes; the report as JSON values."""
+    """Fly what was asked for, and what it is compared with, on the same episodes; the report as JSON values."""
     from policy.locate import working_bundle
-    from train.results import greedy
-    from train.tasks import make_task
+    from train.tasks import TaskError, make_task
 
     bundle = working_bundle(arguments.input_path)
-    name = arguments.task or str(bundle.spec.provenance.get("task", "navigation"))
-    task = make_task(name)
-    bundle.spec.check_observation(task.observation)
-    presets = tuple(arguments.preset or task.presets)
+    name = arguments.task or trained_on(bundle.spec)
+    task = make_task(name, options=task_options(bundle.spec, name))
+    check_task(bundle.spec, task)
     if arguments.preset and task.presets == ("",):
-        from train.tasks import TaskError
-
         raise TaskError(f"--preset means nothing to the task {name}. Leave it out.")
-    rows = [
-        {"policy": who, **dataclasses.asdict(result)}
-        for preset in presets
-        for who, result in judged(task, greedy(bundle.spec, bundle.weights()), bundle.spec.name, preset, arguments)
-    ]
-    return {"task": name, "bundle": str(bundle.path), "seed": arguments.seed, "precision": "fp32", "results": rows}
+    presets = tuple(arguments.preset or task.presets)
+    rows: list[dict[str, Any]] = []
+    differences: list[dict[str, Any]] = []
+    with deciding(bundle, arguments.precision, arguments.runtime, arguments.input_path) as (decide, who):
+        for preset in presets:
+            result = task.evaluate(decide, arguments.episodes, arguments.seed, preset)
+            rows.append({"policy": bundle.spec.name, **row(result)})
+            if arguments.compare:
+                float_result = task.evaluate(float_policy(bundle), arguments.episodes, arguments.seed, preset)
+                rows.append({"policy": f"{bundle.spec.name}, {FLOAT}", **row(float_result)})
+                differences.append({"preset": preset, **compared(result, float_result)})
+            if task.baseline is not None:
+                blind = task.evaluate(task.baseline, arguments.episodes, arguments.seed, preset)
+                rows.append({"policy": "blind", **row(blind)})
+        if arguments.video is not None:
+            from train.film import film
+
+            film(task, decide, arguments.seed, presets[0], bundle.spec.name, arguments.video)
+    return {
+        "task": name,
+        "bundle": str(bundle.path),
+        "policy": bundle.spec.name,
+        "seed": arguments.seed,
+        **who,
+        "results": rows,
+        "minus_float": differences,
+    }
 
 
-def judged(
-    task: Task, decide: Any, name: str, preset: str, arguments: argparse.Namespace
-) -> list[tuple[str, Evaluation]]:
-    """The policy's result on one preset, and the baseline's where the task has one."""
-    results = [(name, task.evaluate(decide, arguments.episodes, arguments.seed, preset))]
-    if task.baseline is not None:
-        results.append(("blind", task.evaluate(task.baseline, arguments.episodes, arguments.seed, preset)))
-    return results
+def trained_on(spec: PolicySpec) -> str:
+    """The task as it was typed for training."""
+    return str(spec.provenance.get("task", "navigation"))
+
+
+def task_options(spec: PolicySpec, task: str) -> dict[str, Any]:
+    """The options of the task that the policy was trained on; none for another one, nor for navigation's presets."""
+    settings = spec.provenance.get("settings", {})
+    if task in ("navigation", "") or task != trained_on(spec) or not isinstance(settings, dict):
+        return {}
+    return dict(settings.get("task") or {})
+
+
+def check_task(spec: PolicySpec, task: Task) -> None:
+    """Refuse to judge a policy on another task than it was trained for.
+
+    Raises:
+        SpecError: names the field that differs: observation, head, or environment.
+    """
+    from policy.errors import SpecError
+    from policy.spec import DiscreteHead
+
+    def refuse(field: str, mine: object, other: object) -> None:
+        trained = spec.provenance.get("task", spec.environment.id)
+        raise SpecError(
+            f"policy {spec.name!r} was trained on another task than {task.name}: its {field} is {mine}, "
+            f"that of the task is {other}.",
+            f"Leave out --task, or take the task it was trained on: --task {trained}",
+        )
+
+    spec.check_observation(task.observation)
+    mine, other = spec.head, task.head
+    if isinstance(mine, DiscreteHead) or isinstance(other, DiscreteHead):
+        if mine != other:
+            field = "head.action_names" if type(mine) is type(other) else "head"
+            refuse(field, *(getattr(head, "action_names", "continuous") for head in (mine, other)))
+    else:  # the squash is the method's choice, not the task's
+        for field in ("low", "high"):
+            if getattr(mine, field) != getattr(other, field):
+                refuse(f"head.{field}", getattr(mine, field), getattr(other, field))
+    # Pong's and Space Invaders' pictures and actions are alike: the environment's name tells them apart.
+    if spec.environment.id != task.environment.id:
+        refuse("environment.id", spec.environment.id, task.environment.id)
+
+
+@contextmanager
+def deciding(
+    bundle: Bundle, precision: str | None, runtime: str | None, asked_for: str
+) -> Iterator[tuple[Decide, dict[str, Any]]]:
+    """What was asked for as a function of observations, and what executes it as JSON values.
+
+    Args:
+        bundle: as loaded.
+        precision: as typed, or None for the float policy.
+        runtime: as typed, or None for the default.
+        asked_for: the bundle as typed, for messages.
+
+    Raises:
+        PolicyError: no such precision, runtime or artifact; says what there is.
+    """
+    if precision is None:
+        yield float_policy(bundle), {"precision": FLOAT, "executed_by": f"numpy {np.__version__}"}
+        return
+    from policy.spec import Precision, RuntimeName, parse_enum
+    from train.artifact import ArtifactPolicy, find_artifact
+
+    named = parse_enum(RuntimeName, runtime or RUNTIME, "runtime")
+    entry = find_artifact(bundle, asked_for, Precision.parse(precision), named)
+    with ArtifactPolicy(bundle.spec, bundle.artifact_data(entry), named) as artifact:
+        yield (
+            artifact.decide,
+            {
+                "precision": entry.precision.value,
+                "artifact": entry.file,
+                "executed_by": f"{named.value} {artifact.version}",
+            },
+        )
+
+
+def float_policy(bundle: Bundle) -> Decide:
+    """The bundle's float32 weights through the numpy reference of the contract."""
+    from train.results import greedy
+
+    return greedy(bundle.spec, bundle.weights())
+
+
+def row(result: Evaluation) -> dict[str, Any]:
+    """An evaluation as JSON values."""
+    return without_nan(dataclasses.asdict(result))
+
+
+def without_nan(value: Any) -> Any:
+    """JSON values: a number that is not known (one episode has no interval) is null."""
+    if isinstance(value, dict):
+        return {name: without_nan(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def compared(one: Evaluation, other: Evaluation) -> dict[str, Any]:
+    """Mean of (one − other) over the same episodes with its 95 % interval, of the return and of the success."""
+    mean, interval = difference(one.returns, other.returns)
+    values: dict[str, Any] = {"mean_return": mean, "return_interval": interval}
+    if one.successes:
+        values["success"], values["interval"] = difference(one.successes, other.successes)
+    return dict(without_nan(values))
+
+
+def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Mean of the differences d of paired values, and mean d ± 1.96 · s_d / √n.
+
+    Episodes that are equal with both tell the interval that they are: that is why pairs are so much sharper.
+
+    Raises:
+        ValueError: they are not the same episodes.
+    """
+    from train.tasks import mean_interval
+
+    if len(one) != len(other) or not len(one):
+        raise ValueError(f"{len(one)} and {len(other)} episodes cannot be paired; judge the same ones with both.")
+    differences = np.asarray(one, np.float64) - np.asarray(other, np.float64)
+    return float(differences.mean()), mean_interval(differences)
 
 
 def print_report(report: dict[str, Any]) -> None:
@@ -97,7 +276,11 @@ def print_report(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     has_success = any(row["success"] is not None for row in report["results"])
-    table = Table(title=f"{report['bundle']} on {report['task']}, greedy, fp32, seed {report['seed']}")
+    title = (
+        f"{report['bundle']} on {report['task']}, greedy, {report['precision']} by {report['executed_by']}, "
+        f"seed {report['seed']}"
+    )
+    table = Table(title=title)
     for heading in ("policy", "preset", "episodes", *(("success", "95 %") if has_success else ()), "return", "steps"):
         table.add_column(heading, justify="left" if heading in ("policy", "preset") else "right")
     for row in report["results"]:
@@ -105,16 +288,30 @@ def print_report(report: dict[str, Any]) -> None:
         if has_success:
             low, high = row["interval"]
             share = (f"{100 * row['success']:.1f} %", f"{100 * low:.1f} – {100 * high:.1f}")
-        low, high = row["return_interval"]
         table.add_row(
             row["policy"],
             row["preset"] or "–",
             str(row["episodes"]),
             *share,
-            f"{row['mean_return']:.2f} [{low:.2f}, {high:.2f}]",
+            f"{row['mean_return']:.2f} {bracket(row['return_interval'], '.2f')}",
             f"{row['mean_length']:.1f}",
         )
     Console().print(table)
+    for change in report["minus_float"]:
+        where = f" on {change['preset']}" if change["preset"] else ""
+        success = ""
+        if "success" in change:
+            points = [None if side is None else 100 * side for side in change["interval"]]
+            success = f", success {100 * change['success']:+.2f} points {bracket(points, '+.2f')}"
+        print(
+            f"{report['precision']} minus float, the same episodes{where}: "
+            f"return {change['mean_return']:+.3f} {bracket(change['return_interval'], '+.3f')}{success}"
+        )
+
+
+def bracket(interval: Sequence[float | None], form: str) -> str:
+    """``[low, high]``, with – where one episode alone has no interval."""
+    return "[" + ", ".join("–" if side is None else format(side, form) for side in interval) + "]"
 
 
 if __name__ == "__main__":
