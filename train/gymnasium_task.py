@@ -1,107 +1,217 @@
-"""Any Gymnasium environment with a Box observation and Discrete actions as a task."""
+"""Any Gymnasium environment with a Box observation and Discrete or bounded Box actions as a task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import difflib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
-from train.episodes import Decide, Floats, StepResult, judge
+from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, Squash
+from train.episodes import Actions, Decide, Observations, StepResult, judge
+from train.suites.fields import observation_fields
+from train.suites.names import Suite, TaskName, known_words, resolve
 from train.tasks import Evaluation, Task, TaskError
 
 JUDGING_ENVIRONMENTS = 32
 SECONDS_UNKNOWN = 1.0  # an environment that does not say how long a step lasts: one step is one unit of time
 
+Environment = gymnasium.Env[Any, Any]
+
 
 class GymnasiumEpisodes:
-    """A Gymnasium vector environment whose episode ``k`` is seeded with (seed, k), in whichever place it is played.
+    """A list of Gymnasium environments whose episode ``k`` is seeded with (seed, k), in whichever place it is played.
 
     Gymnasium promises that an environment is determined by its reset seed and the actions; that makes each episode
-    the pure function that ``train.episodes`` asks for.
+    the pure function that ``train.episodes`` asks for. Two suites keep the promise only for an environment that was
+    never used (Box2D: its world remembers the last episode's contacts) or was used at least once (PyBullet: the first
+    episode counts the floor among the robot's parts from its second step on), so they are given that.
     """
 
     def __init__(self, environment_id: str, environments: int, seed: int, options: Mapping[str, Any]) -> None:
+        """Args: Gymnasium's id, number of environments, seed, and keyword arguments of ``gymnasium.make``."""
         self.environments = environments
         self._seed = seed
-        self._vector = gymnasium.make_vec(
-            environment_id,
-            num_envs=environments,
-            vectorization_mode="sync",
-            vector_kwargs={"autoreset_mode": AutoresetMode.DISABLED},
-            **options,
-        )
+        suite = resolve(environment_id).suite
+        self._build: Callable[[], Environment] = lambda: make_environment(environment_id, options)
+        self._always_new = suite is Suite.BOX2D
+        self._playing = [self._build() for _ in range(environments)]
+        if suite is Suite.PYBULLET:
+            with silenced():
+                for environment in self._playing:
+                    environment.reset(seed=0)
+        inputs, outputs = self._playing[0].observation_space, self._playing[0].action_space
+        is_image = inputs.dtype == np.uint8 and len(inputs.shape or ()) == 3
+        shape = inputs.shape if is_image else (int(np.prod(inputs.shape or ())),)
+        self._observation = np.zeros((environments, *(shape or ())), np.uint8 if is_image else np.float32)
+        self._bounds = (outputs.low, outputs.high) if isinstance(outputs, Box) else None
 
-    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
+    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
         """Begin the masked episodes; see ``train.episodes.Episodes``."""
-        seeds = [self._episode_seed(int(number)) if new else 0 for number, new in zip(episode_ids, mask, strict=True)]
-        # A list of seeds is what the vector environment takes; its base class is annotated for one seed only.
-        observation, _ = self._vector.reset(seed=seeds, options={"reset_mask": mask.copy()})  # type: ignore[arg-type]
-        return self._flat(observation)
+        self._observation = self._observation.copy()
+        for place in np.flatnonzero(mask):
+            if self._always_new:
+                self._playing[place].close()
+                self._playing[place] = self._build()
+            observation, _ = self._playing[place].reset(seed=self._episode_seed(int(episode_ids[place])))
+            self._observation[place] = np.reshape(observation, self._observation.shape[1:])
+        return self._observation
 
-    def step(self, actions: NDArray[np.int64]) -> StepResult:
-        """One step; see ``train.episodes.Episodes``."""
-        observation, reward, terminated, truncated, _ = self._vector.step(actions)
-        return StepResult(self._flat(observation), reward.astype(np.float32), terminated, truncated & ~terminated, None)
+    def step(self, actions: Actions) -> StepResult:
+        """One step; see ``train.episodes.Episodes``. Continuous actions are clipped to the environment's bounds."""
+        if self._bounds is not None:
+            low, high = self._bounds
+            chosen: Any = np.clip(actions.reshape(len(actions), *low.shape), low, high)
+        else:
+            chosen = actions.tolist()
+        observation = np.empty_like(self._observation)
+        reward = np.empty(self.environments, np.float32)
+        terminated, truncated = np.empty((2, self.environments), np.bool_)
+        for place, environment in enumerate(self._playing):
+            seen, reward[place], terminated[place], truncated[place], _ = environment.step(chosen[place])
+            observation[place] = np.reshape(seen, observation.shape[1:])
+        self._observation = observation
+        return StepResult(observation, reward, terminated, truncated & ~terminated, None)
 
     def picture(self) -> NDArray[np.uint8]:
         """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
-        return np.asarray(self._vector.render()[0])  # type: ignore[index]
-
-    def _flat(self, observation: NDArray[Any]) -> Floats:
-        return observation.reshape(self.environments, -1).astype(np.float32)
+        return np.asarray(self._playing[0].render())
 
     def _episode_seed(self, number: int) -> int:
         return int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
 
 
-def gymnasium_task(environment_id: str, options: Mapping[str, Any]) -> Task:
+def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environment:
+    """``gymnasium.make`` without its checker, with the suite's ids registered and its banners silenced."""
+    with silenced():
+        if resolve(environment_id).suite is Suite.PYBULLET:
+            import pybullet_envs_gymnasium  # noqa: F401  # registers the ids
+        return gymnasium.make(environment_id, disable_env_checker=True, **options)
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Nothing reaches the screen: PyBullet and MuJoCo print from C when they load a robot."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(stream) for stream in (1, 2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for stream, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, stream)
+            os.close(copy)
+        os.close(nowhere)
+
+
+def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     """The task of a Gymnasium id, e.g. ``CartPole-v1``.
 
     Raises:
-        TaskError: Gymnasium does not know the id, or its spaces are not Box → Discrete.
+        TaskError: Gymnasium does not know the id, or its spaces are none that training takes.
     """
+    environment_id = name.target
     try:
-        probe = gymnasium.make(environment_id, **options)
-    except gymnasium.error.Error as error:
-        raise TaskError(
-            f"--task {environment_id} is neither navigation nor an id that Gymnasium can make ({error}). "
-            "Try --task navigation or --task CartPole-v1."
-        ) from error
-    with probe:
+        probe = make_environment(environment_id, options)
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise TaskError(unknown_task(environment_id, str(error))) from error
+    with contextlib.closing(probe), silenced():
         inputs, outputs = probe.observation_space, probe.action_space
-        period = getattr(probe.unwrapped, "tau", SECONDS_UNKNOWN)
-    if not isinstance(inputs, gymnasium.spaces.Box) or not isinstance(outputs, gymnasium.spaces.Discrete):
-        raise TaskError(
-            f"--task {environment_id} has the spaces {inputs} and {outputs}; training takes a Box observation "
-            "and Discrete actions. Choose another task, for example CartPole-v1."
-        )
-    if outputs.start != 0:
-        raise TaskError(
-            f"--task {environment_id} numbers its actions from {outputs.start}; training takes them from 0."
-        )
-    size = int(np.prod(inputs.shape))
+        period = control_period(probe, name.suite)
+    refuse_spaces(environment_id, inputs, outputs)
+
+    def make(environments: int, seed: int) -> GymnasiumEpisodes:
+        return GymnasiumEpisodes(environment_id, environments, seed, options)
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        count = min(JUDGING_ENVIRONMENTS, episodes)
-        return Evaluation.of(judge(GymnasiumEpisodes(environment_id, count, seed, options), decide, episodes), preset)
+        return Evaluation.of(judge(make(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset)
 
     def draw(seed: int) -> tuple[GymnasiumEpisodes, Callable[[], Any]]:
         episodes = GymnasiumEpisodes(environment_id, 1, seed, {**options, "render_mode": "rgb_array"})
         return episodes, episodes.picture
 
     return Task(
-        name=environment_id,
+        name=name.canonical,
         environment=EnvironmentSpec(environment_id, dict(options)),
-        observation=(ObservationField("observation", (size,), "1"),),
-        head=DiscreteHead(tuple(f"action_{index}" for index in range(int(outputs.n)))),
-        control_period_s=float(period),
+        observation=observation_fields(environment_id, inputs.shape or ()),
+        head=head_of(outputs),
+        control_period_s=period,
         presets=("",),
-        make=lambda environments, seed: GymnasiumEpisodes(environment_id, environments, seed, options),
+        make=make,
         evaluate=evaluate,
         draw=draw,
+    )
+
+
+def head_of(outputs: gymnasium.Space[Any]) -> DiscreteHead | ContinuousHead:
+    """The head for Discrete actions, or for Box actions with the box's bounds."""
+    if isinstance(outputs, Discrete):
+        return DiscreteHead(tuple(f"action_{index}" for index in range(int(outputs.n))))
+    assert isinstance(outputs, Box)
+    low, high = (tuple(float(value) for value in side.ravel()) for side in (outputs.low, outputs.high))
+    return ContinuousHead(low, high, Squash.TANH)
+
+
+def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gymnasium.Space[Any]) -> None:
+    """Refuse an environment that no algorithm here can train on.
+
+    Raises:
+        TaskError: says which spaces it has and which are taken.
+    """
+    if not isinstance(inputs, Box) or not isinstance(outputs, Discrete | Box):
+        raise TaskError(
+            f"--task {environment_id} has the spaces {inputs} and {outputs}; training takes a Box observation "
+            "with Discrete or Box actions. Choose another task, for example CartPole-v1."
+        )
+    if isinstance(outputs, Discrete) and outputs.start != 0:
+        raise TaskError(
+            f"--task {environment_id} numbers its actions from {outputs.start}; training takes them from 0."
+        )
+    if isinstance(outputs, Box) and not (np.isfinite(outputs.low).all() and np.isfinite(outputs.high).all()):
+        raise TaskError(
+            f"--task {environment_id} has actions without bounds ({outputs}); a policy's actions are scaled to the "
+            "bounds. Wrap the environment in gymnasium.wrappers.RescaleAction and register that."
+        )
+
+
+def control_period(environment: Environment, suite: Suite) -> float:
+    """Seconds between two decisions: what the environment itself says, in this order.
+
+    The scene's step (PyBullet), ``tau`` (CartPole), ``dt`` (MuJoCo, Pendulum, Acrobot), one over the frames a second
+    at which it is shown (Box2D steps once a frame), else :data:`SECONDS_UNKNOWN`.
+    """
+    inner = environment.unwrapped
+    if suite is Suite.PYBULLET:
+        environment.reset(seed=0)
+        return float(inner.scene.dt)  # type: ignore[attr-defined]
+    for attribute in ("tau", "dt"):
+        value = getattr(inner, attribute, None)
+        if isinstance(value, int | float) and value > 0:
+            return float(value)
+    frames = inner.metadata.get("render_fps")
+    return 1.0 / float(frames) if frames else SECONDS_UNKNOWN
+
+
+def unknown_task(text: str, reason: str) -> str:
+    """The message for a name that nothing answers to, with the names that are near it."""
+    known = known_words() + sorted(gymnasium.registry)
+    near = difflib.get_close_matches(text, known, n=3, cutoff=0.6) or difflib.get_close_matches(
+        text.lower(), known, n=3, cutoff=0.6
+    )
+    hint = f"Did you mean {', '.join(near)}? " if near else ""
+    return (
+        f"--task {text} is neither a word of this project nor an id that Gymnasium can make ({reason.strip()}). {hint}"
+        "python -m train.list shows the words; others are navigation and CartPole-v1."
     )

@@ -1,13 +1,13 @@
 """Task names and what training needs of a task: a batch of environments, the facts for the spec, and judging.
 
 ``navigation`` is the task of ``airlearning_envs`` flown through its numpy core. Any other name is a word of the
-benchmark suites (``train/suites``) or a Gymnasium id such as ``CartPole-v1``.
+benchmark suites or a Gymnasium id such as ``CartPole-v1`` (``train/suites/names.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from airlearning_envs.flights import wilson_interval
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
 from train.episodes import Decide, Episodes, Judged
+from train.suites.installed import require_installed
+from train.suites.names import Suite, resolve
+from train.task_error import TaskError as TaskError
 
 NAVIGATION = "navigation"
-
-
-class TaskError(ValueError):
-    """A task name, or an option of a task, is not known."""
 
 
 @dataclass(frozen=True)
@@ -130,26 +129,33 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
     """The task of that name.
 
     Args:
-        name: ``navigation`` or a Gymnasium id.
+        name: a word (``breakout``), a suite's name (``dm_control,walker_stand``) or a Gymnasium id; see
+            :func:`train.suites.names.resolve`.
         preset: preset to train on, for a task that has presets; None is the task's own default.
         options: further settings of the task, as found in the settings file.
 
     Raises:
-        TaskError: the name, the preset or an option is not known; says what is.
+        TaskError: the name, the preset or an option is not known, or the suite is not installed; says what is.
     """
-    if name == NAVIGATION:
+    chosen = resolve(name)
+    require_installed(chosen)
+    if chosen.suite is Suite.NAVIGATION:
         from train.navigation_task import navigation_task
 
         return navigation_task(preset, options or {})
     if preset is not None:
         raise TaskError(f"--preset {preset} means nothing to the task {name}. Leave it out.")
-    from train.suites.atari import atari_task, games
+    if chosen.suite is Suite.ATARI:
+        from train.suites.atari import atari_task
 
-    if name in games():
-        return atari_task(name, options or {})
+        return replace(atari_task(chosen.target, options or {}), name=chosen.canonical)
+    if chosen.suite is Suite.DM_CONTROL:
+        from train.suites.deepmind import deepmind_task
+
+        return deepmind_task(chosen, options or {})
     from train.gymnasium_task import gymnasium_task
 
-    return gymnasium_task(name, options or {})
+    return gymnasium_task(chosen, options or {})
 
 
 def episode_seed(seed: int, purpose: str) -> int:

@@ -1,0 +1,152 @@
+"""Task words: what may be typed after ``--task``, which suite it means, and the one name under which it is kept.
+
+A task has many names: ``halfcheetah``, ``pybullet,HalfCheetahBulletEnv-v0`` and ``HalfCheetahBulletEnv-v0`` are one
+environment. :func:`resolve` brings them to one canonical name, so that settings files, output folders and provenance
+are shared. Nothing here imports a simulator: names resolve whether or not a suite is installed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Suite(Enum):
+    """A family of tasks; the value is what may be typed before a comma."""
+
+    NAVIGATION = "navigation"
+    CLASSIC = "classic"
+    BOX2D = "box2d"
+    ATARI = "atari"
+    PYBULLET = "pybullet"
+    MUJOCO = "mujoco"
+    DM_CONTROL = "dm_control"
+    GYMNASIUM = "gym"  # any other environment that Gymnasium can make
+
+
+@dataclass(frozen=True)
+class TaskName:
+    """One task.
+
+    Attributes:
+        canonical: the name that settings, folders and provenance use.
+        suite: where it comes from.
+        target: its name in the suite: a Gymnasium id, ``walker_stand``, or a game's ROM such as ``ms_pacman``.
+        word: the paper's word, or "" where it has none.
+    """
+
+    canonical: str
+    suite: Suite
+    target: str
+    word: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """The canonical name with the signs that a file name may not have replaced by ``-``."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", self.canonical)
+
+    @property
+    def short_name(self) -> str:
+        """The paper's word as a file name, or ``file_name``: ``cartpole``, ``cartpole_balance``."""
+        return self.word or (self.target if self.suite is Suite.DM_CONTROL else self.file_name)
+
+
+# The paper's words for Gymnasium environments. Its HalfCheetah, Walker2D, … are those of PyBullet (slide "Summary of
+# algorithms, environments"); the MuJoCo ones have their ids, e.g. HalfCheetah-v5.
+GYMNASIUM_WORDS = {
+    "cartpole": (Suite.CLASSIC, "CartPole-v1"),
+    "mountaincar": (Suite.CLASSIC, "MountainCar-v0"),
+    "mountaincarcontinuous": (Suite.CLASSIC, "MountainCarContinuous-v0"),
+    "acrobot": (Suite.CLASSIC, "Acrobot-v1"),
+    "pendulum": (Suite.CLASSIC, "Pendulum-v1"),
+    "bipedalwalker": (Suite.BOX2D, "BipedalWalker-v3"),
+    "lunarlander": (Suite.BOX2D, "LunarLander-v3"),
+    "lunarlandercontinuous": (Suite.BOX2D, "LunarLanderContinuous-v3"),
+    "halfcheetah": (Suite.PYBULLET, "HalfCheetahBulletEnv-v0"),
+    "walker2d": (Suite.PYBULLET, "Walker2DBulletEnv-v0"),
+    "hopper": (Suite.PYBULLET, "HopperBulletEnv-v0"),
+    "ant": (Suite.PYBULLET, "AntBulletEnv-v0"),
+    "humanoid": (Suite.PYBULLET, "HumanoidBulletEnv-v0"),
+}
+# The Atari games of the slides' tables, and what the Arcade Learning Environment calls them.
+ATARI_WORDS = {
+    "beamrider": "beam_rider",
+    "breakout": "breakout",
+    "mspacman": "ms_pacman",
+    "pong": "pong",
+    "qbert": "qbert",
+    "seaquest": "seaquest",
+    "spaceinvaders": "space_invaders",
+}
+NAVIGATION_NAME = TaskName("navigation", Suite.NAVIGATION, "navigation", "navigation")
+MUJOCO_ID = re.compile(
+    r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Swimmer|"
+    r"Walker2d)-v\d+"
+)
+BOX2D_ID = re.compile(r"(BipedalWalker|BipedalWalkerHardcore|LunarLander|LunarLanderContinuous|CarRacing)-v\d+")
+CLASSIC_ID = re.compile(r"(CartPole|MountainCar|MountainCarContinuous|Acrobot|Pendulum)-v\d+")
+ALE_ID = re.compile(r"(?:ALE/(\w+)-v5|(\w+?)(?:NoFrameskip|Deterministic)-v\d)")
+
+
+def resolve(name: str) -> TaskName:
+    """The task that a name means, whether or not it exists or is installed.
+
+    Args:
+        name: a word (``breakout``), a suite's word and the suite's own name (``gym,CartPole-v1``, ``atari,freeway``,
+            ``dm_control,cartpole_balance``, ``mujoco,HalfCheetah-v5``), or a Gymnasium id.
+    """
+    text = name.strip()
+    prefix, comma, rest = (part.strip() for part in text.partition(","))
+    if comma and prefix.lower() in ("gym", "gymnasium", "classic", "box2d", "mujoco", "pybullet"):
+        return resolve_id(rest)
+    if comma and prefix.lower() == Suite.ATARI.value:
+        return atari_name(rest)
+    if found := re.fullmatch(r"dm_control[,/-](\w+?)(?:-v0)?", text.replace(", ", ",")):
+        return TaskName(f"dm_control,{found.group(1)}", Suite.DM_CONTROL, found.group(1))
+    return resolve_id(text)
+
+
+def resolve_id(text: str) -> TaskName:
+    """A word or a Gymnasium id; see :func:`resolve`."""
+    lower = text.lower()
+    if lower == NAVIGATION_NAME.canonical:
+        return NAVIGATION_NAME
+    if lower in GYMNASIUM_WORDS:
+        suite, target = GYMNASIUM_WORDS[lower]
+        return TaskName(target, suite, target, lower)
+    if lower in ATARI_WORDS:
+        return atari_name(lower)
+    for word, (suite, target) in GYMNASIUM_WORDS.items():
+        if text == target:
+            return TaskName(target, suite, target, word)
+    if found := ALE_ID.fullmatch(text):
+        return atari_name(found.group(1) or found.group(2))
+    return TaskName(text, suite_of_id(text), text)
+
+
+def suite_of_id(text: str) -> Suite:
+    """The suite that registers a Gymnasium id."""
+    if "BulletEnv-" in text:
+        return Suite.PYBULLET
+    for pattern, suite in ((CLASSIC_ID, Suite.CLASSIC), (BOX2D_ID, Suite.BOX2D), (MUJOCO_ID, Suite.MUJOCO)):
+        if pattern.fullmatch(text):
+            return suite
+    return Suite.GYMNASIUM
+
+
+def atari_name(text: str) -> TaskName:
+    """The Atari game, written as a word (``mspacman``), in snake case or in camel case (``MsPacman``).
+
+    Whatever its id says about frame skips and sticky actions, the task has the preprocessing of ``train.suites.atari``.
+    """
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text).lower()
+    word = snake.replace("_", "")
+    if word in ATARI_WORDS:
+        return TaskName(word, Suite.ATARI, ATARI_WORDS[word], word)
+    return TaskName(f"atari,{snake}", Suite.ATARI, snake)
+
+
+def known_words() -> list[str]:
+    """The words that may be typed, to list and to suggest."""
+    return [NAVIGATION_NAME.canonical, *GYMNASIUM_WORDS, *ATARI_WORDS]

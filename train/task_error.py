@@ -1,0 +1,7 @@
+"""The error of a wrong task, apart so that names can be checked without loading numpy."""
+
+from __future__ import annotations
+
+
+class TaskError(ValueError):
+    """A task name, or an option of a task, is not known, does not fit, or needs what is not installed."""
