@@ -1,0 +1,52 @@
+"""The cells of the paper's tables: which method on which task, with which published figures (``cells.json``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from train.suites.names import TaskName, resolve
+
+FILE = Path(__file__).resolve().parent / "cells.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        task: the word that is typed after ``--task``.
+        method: the algorithm.
+        paper: the paper's mean return by precision (``fp32``, ``fp16``, ``int8``), or None where it gives none.
+        target: the mean return of 100 greedy episodes to be reached, or None where none is set.
+        published_curve: a learning curve of somebody else to compare with, as the data file has it.
+    """
+
+    task: str
+    method: str
+    paper: Mapping[str, float] | None = None
+    target: float | None = None
+    published_curve: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> TaskName:
+        """The task."""
+        return resolve(self.task)
+
+    @property
+    def bundle_name(self) -> str:
+        """Name of the cell's bundle: ``cartpole-dqn``, ``cartpole_balance-d4pg``."""
+        return f"{self.name.short_name}-{self.method}"
+
+    @property
+    def command(self) -> str:
+        """What trains the cell."""
+        return f"python -m train --task {self.task} --method {self.method}"
+
+
+def load_cells(path: Path = FILE) -> tuple[Cell, ...]:
+    """All cells, in the data file's order."""
+    return tuple(Cell(**values) for values in json.loads(path.read_text(encoding="utf-8"))["cells"])
