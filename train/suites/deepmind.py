@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,11 @@ class DeepMindEpisodes:
         self._observation = observation
         return StepResult(observation, reward, terminated, truncated, None)
 
+    def picture(self) -> NDArray[np.uint8]:
+        """The first environment as it is now, (240, 320, 3)."""
+        picture: NDArray[np.uint8] = self._playing[0].physics.render(240, 320, camera_id=0)
+        return picture
+
 
 def flatten(observation: Mapping[str, Any], row: Floats) -> None:
     """Write the entries of an observation one after the other into ``row``."""
@@ -125,6 +130,10 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
         return Evaluation.of(judge(make(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset)
 
+    def draw(seed: int) -> tuple[DeepMindEpisodes, Callable[[], Any]]:
+        episodes = make(1, seed)
+        return episodes, episodes.picture
+
     probe = import_suite().load(domain, task, task_kwargs={**options, "random": 0})
     actions = probe.action_spec()
     low, high = (np.broadcast_to(side, actions.shape) for side in (actions.minimum, actions.maximum))
@@ -139,4 +148,5 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         presets=("",),
         make=make,
         evaluate=evaluate,
+        draw=draw,
     )
