@@ -1,0 +1,134 @@
+"""A multilayer perceptron with its gradient by hand, and Adam, on vectors that hold all weights one after the other.
+
+A step of a small network costs as many microseconds as it has numpy calls. So the weights, the gradient and the
+moments each lie in one vector (one call for all), and every intermediate result has its buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.networks import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON, Weights, hidden_layers
+
+Floats = NDArray[np.float32]
+CLIP_EPSILON = np.float32(1e-8)  # as train.gradients
+
+
+class Vector:
+    """Named arrays as views of one float32 vector, in the order of their names.
+
+    The order is fixed because floats added in another order give other bits: a resumed run has its weights in another.
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Args: the arrays, which are copied."""
+        self.names = sorted(arrays)
+        self.all: Floats = np.concatenate([arrays[name].ravel() for name in self.names]).astype(np.float32, copy=False)
+        self.views: Weights = {}
+        start = 0
+        for name in self.names:
+            shape = arrays[name].shape
+            size = int(np.prod(shape))
+            self.views[name] = self.all[start : start + size].reshape(shape)
+            start += size
+
+    def like(self) -> Vector:
+        """Another of the same layout; its numbers are not set."""
+        other = object.__new__(Vector)
+        Vector.__init__(other, self.views)
+        return other
+
+
+class Perceptron:
+    """h₀ = x;  hₗ₊₁ = relu(hₗ Wₗ + bₗ);  y = h W_head + b_head, and the gradient of a loss with respect to W, b and x.
+
+    ``weights`` may hold further arrays (the Gaussian's log σ); their gradient is for the loss to fill in.
+    """
+
+    def __init__(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        self.weights = Vector(weights)
+        self.gradient = self.weights.like()
+        names = [f"dense_{index}" for index in range(hidden_layers(weights))] + ["head"]
+        self._kernels = [self.weights.views[f"{name}/kernel"] for name in names]
+        self._biases = [self.weights.views[f"{name}/bias"] for name in names]
+        self._kernel_gradients = [self.gradient.views[f"{name}/kernel"] for name in names]
+        self._bias_gradients = [self.gradient.views[f"{name}/bias"] for name in names]
+        self._rows = 0
+        self._values: list[Floats] = []  # of every layer, the input's first
+        self._slopes: list[Floats] = []  # of the loss with respect to these
+
+    def _prepare(self, rows: int) -> None:
+        if rows != self._rows:
+            self._rows = rows
+            widths = [self._kernels[0].shape[0], *(kernel.shape[1] for kernel in self._kernels)]
+            self._values = [np.empty((rows, width), np.float32) for width in widths]
+            self._slopes = [np.empty((rows, width), np.float32) for width in widths]
+
+    def forward(self, inputs: Floats) -> Floats:
+        """Outputs (rows, outputs), valid until the next call."""
+        self._prepare(len(inputs))
+        self._values[0] = inputs
+        last = len(self._kernels) - 1
+        for index, (kernel, bias) in enumerate(zip(self._kernels, self._biases, strict=True)):
+            out = np.matmul(self._values[index], kernel, out=self._values[index + 1])
+            out += bias
+            if index < last:
+                np.maximum(out, 0.0, out=out)
+        return self._values[-1]
+
+    def backward(self, slopes: Floats, inputs_too: bool = False, weights_too: bool = True) -> Floats | None:
+        """Set the gradient, given that of the loss with respect to the outputs of the last :meth:`forward`.
+
+        Args:
+            slopes: ∂L/∂y (rows, outputs).
+            inputs_too: return ∂L/∂x (rows, inputs), valid until the next call.
+            weights_too: set the gradient of the weights; without, the network only passes the gradient on.
+        """
+        for index in reversed(range(len(self._kernels))):
+            if weights_too:
+                np.matmul(self._values[index].T, slopes, out=self._kernel_gradients[index])
+                np.add.reduce(slopes, axis=0, out=self._bias_gradients[index])
+            if index == 0 and not inputs_too:
+                return None
+            before = np.matmul(slopes, self._kernels[index].T, out=self._slopes[index])
+            if index > 0:
+                before *= self._values[index] > 0.0
+            slopes = before
+        return slopes
+
+
+def clip_by_norm(gradients: Floats, largest: float) -> np.float32:
+    """g ← g · min(1, largest / ‖g‖₂), in place; the norm before.  As ``train.gradients.clipped_by_norm``."""
+    norm = np.sqrt(gradients @ gradients)
+    scale = np.float32(largest) / (norm + CLIP_EPSILON)
+    if scale < 1.0:
+        gradients *= scale
+    return np.float32(norm)
+
+
+class Adam:
+    """Steps of Adam on a vector, in place; see ``train.networks.adam_step`` for the equations."""
+
+    def __init__(self, first: Mapping[str, NDArray[Any]], second: Mapping[str, NDArray[Any]]) -> None:
+        self.first, self.second = Vector(first), Vector(second)
+        self._scratch = np.empty_like(self.first.all)
+
+    def step(self, weights: Floats, gradients: Floats, count: float, learning_rate: float) -> None:
+        """Step number ``count`` (1 for the first) with the step size ``learning_rate``."""
+        m, v, scratch = self.first.all, self.second.all, self._scratch
+        m *= np.float32(ADAM_BETA_1)
+        m += np.multiply(gradients, np.float32(1.0 - ADAM_BETA_1), out=scratch)
+        v *= np.float32(ADAM_BETA_2)
+        np.multiply(gradients, gradients, out=scratch)
+        scratch *= np.float32(1.0 - ADAM_BETA_2)
+        v += scratch
+        np.multiply(v, np.float32(1.0 / (1.0 - ADAM_BETA_2**count)), out=scratch)
+        np.sqrt(scratch, out=scratch)
+        scratch += np.float32(ADAM_EPSILON)
+        np.divide(m, scratch, out=scratch)
+        scratch *= np.float32(learning_rate / (1.0 - ADAM_BETA_1**count))
+        weights -= scratch
