@@ -195,6 +195,8 @@ def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
             "episodes": result.episodes,
             "mean_return": round(result.mean_return, 4),
         }
+        if result.episodes > 1:
+            row["return_interval_95"] = [round(side, 4) for side in result.return_interval]
         if result.success is not None and result.interval is not None:
             row |= {"success": round(result.success, 5), "interval_95": [round(side, 5) for side in result.interval]}
         rows.append(row)
