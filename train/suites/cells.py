@@ -22,7 +22,9 @@ class Cell:
         method: the algorithm.
         paper: the paper's mean return by precision (``fp32``, ``fp16``, ``int8``), or None where it gives none.
         target: the mean return of 100 greedy episodes to be reached, or None where none is set.
-        published_curve: a learning curve of somebody else to compare with, as the data file has it.
+        published_curve: a learning curve of somebody else to compare with: ``what`` (implementation, runs, how it was
+            judged), ``source`` (address of the document) and ``points`` ([environment steps, mean return], …).
+        tried: what was tried, in a sentence, for a cell that misses its target.
     """
 
     task: str
@@ -30,6 +32,7 @@ class Cell:
     paper: Mapping[str, float] | None = None
     target: float | None = None
     published_curve: Mapping[str, Any] = field(default_factory=dict)
+    tried: str = ""
 
     @property
     def name(self) -> TaskName:
