@@ -20,6 +20,8 @@ from policy.spec import PolicySpec
 
 # Fewer rows do not reach the tails of the activations; 256 is where Policy I–III's ranges stop growing visibly.
 FEWEST_ROWS = 256
+# An image gives a filter hundreds of values, one a position.
+FEWEST_IMAGES = 64
 # Values outside the calibrated range are cut; more of them than this are worth a warning.
 OUTSIDE_WARNING = 0.01
 
@@ -74,7 +76,7 @@ def inspect(
     check_finite(observations, "calibration observations")
     seen = hidden_activations(spec, weights, observations)
     fresh = hidden_activations(spec, weights, golden)
-    maps = (network.input, *(layer.output for layer in network.layers))
+    maps = (network.input, *(layer.result for layer in network.layers))
     names = ("input", *layer_names(spec))
     if spec.is_discrete:
         # Only the winner counts, and the range is made for it: smaller outputs are cut on purpose.
@@ -93,8 +95,9 @@ def _range(name: str, seen: np.ndarray, fresh: np.ndarray, affine: Affine) -> Ac
 
 def _warnings(spec: PolicySpec, observations: np.ndarray, ranges: tuple[ActivationRange, ...]) -> list[str]:
     found = []
-    if len(observations) < FEWEST_ROWS:
-        found.append(f"only {len(observations)} calibration rows; record {FEWEST_ROWS} or more from rollouts.")
+    fewest = FEWEST_IMAGES if spec.network.convolutions else FEWEST_ROWS
+    if len(observations) < fewest:
+        found.append(f"only {len(observations)} calibration rows; record {fewest} or more from rollouts.")
     different = len(np.unique(observations, axis=0))
     if different < len(observations) / 2:
         found.append(f"only {different} of {len(observations)} calibration rows differ from each other.")

@@ -45,6 +45,10 @@ class Operator(Enum):
     QUANTIZE = schema.BuiltinOperator.QUANTIZE
     DEQUANTIZE = schema.BuiltinOperator.DEQUANTIZE
     FULLY_CONNECTED = schema.BuiltinOperator.FULLY_CONNECTED
+    CONV_2D = schema.BuiltinOperator.CONV_2D
+    RESHAPE = schema.BuiltinOperator.RESHAPE
+    MEAN = schema.BuiltinOperator.MEAN
+    RSQRT = schema.BuiltinOperator.RSQRT
 
 
 @dataclass(frozen=True)

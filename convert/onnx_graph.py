@@ -1,13 +1,19 @@
 """A policy as an ONNX graph: raw observation in, action out, every number taken from policy/.
 
     observation ─ Sub mean ─ Mul 1/scale ─ Clip ─┐                                    (float32, always)
-      fp32, fp16:  Gemm ─ Relu … ────────────────┤
+      images:      Reshape ─ Transpose ──────────┤                                    (ONNX has the channels first)
+      fp32, fp16:  Conv ─ Relu … Gemm ─ Relu … ──┤
       int8 … int2: QuantizeLinear ─ (DequantizeLinear ─ Gemm ─ Relu ─ QuantizeLinear) … ─ DequantizeLinear ─ Clip
     discrete:   logits ─ ArgMax ─ action
     continuous: Tanh or Clip ─ Mul gain ─ Add offset ─ action
 
+What changes nothing is left out: an image's mean of 0, an infinite clip. The rows of the first dense layer behind
+convolutions are stored in the order of ONNX's flattened images, so that no activations are transposed for it. A layer
+normalisation is LayerNormalization in float, in every precision.
+
 The integer graph is written in standard QDQ form, which any ONNX runtime understands. onnxruntime replaces each
-DequantizeLinear ─ Gemm ─ QuantizeLinear by one QGemm node (int8 × int8 → int32, one weight scale per output channel):
+DequantizeLinear ─ Gemm ─ QuantizeLinear by one QGemm node (int8 × int8 → int32, one weight scale per output channel),
+and likewise a Conv by QLinearConv:
 :func:`executed_operators` shows it, and a test demands it. Three details decide whether that happens and how fast it is
 (onnxruntime 1.31, Policy III, x86): kernels stored as (out, in) with transB (60 µs; 84 µs as (in, out)); QDQ rather
 than QGemm nodes written out (2170 µs: on x86-64 only the QDQ form has its activations moved to uint8, which has the
@@ -18,7 +24,8 @@ Gemm is then left in float).
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +36,14 @@ from onnx import TensorProto, helper, numpy_helper
 from convert.interface import ACTION, LOGITS, OBSERVATION
 from device.agent.runtimes import import_runtime
 from policy.integer import IntegerLayer, IntegerNetwork
-from policy.network import Weights, head_constants, layer_names, normaliser_constants
+from policy.network import (
+    LAYER_NORM_EPSILON,
+    Weights,
+    head_constants,
+    layer_names,
+    normaliser_constants,
+    observation_shape,
+)
 from policy.quantization import Affine, to_fp16
 from policy.spec import ContinuousHead, PolicySpec, RuntimeName, Squash
 
@@ -56,18 +70,33 @@ class GraphBuilder:
         return output
 
 
+Constant = Callable[[GraphBuilder, str, np.ndarray], str]
+
+
 def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes:
     """The policy in float32; with ``half`` its weights and biases are stored as IEEE half precision.
 
     A Cast widens the half weights to float32; onnxruntime folds it when it loads the graph.
     """
     graph = GraphBuilder()
+    constant = _half_constant if half else GraphBuilder.constant
     x = _normalised(graph, spec)
-    for name in layer_names(spec):
+    for index, name in enumerate(layer_names(spec)):
         kernel, bias = f"{name}/kernel", f"{name}/bias"
-        constant = _half_constant if half else GraphBuilder.constant
-        operands = [x, constant(graph, kernel, weights[kernel]), constant(graph, bias, weights[bias])]
-        x = graph.node("Gemm", operands, f"{name}/raw")
+        convolutions = spec.network.convolutions
+        if index < len(convolutions):
+            values = weights[kernel].transpose(3, 2, 0, 1)  # (out, in, height, width)
+            operands = [x, constant(graph, kernel, values), constant(graph, bias, weights[bias])]
+            x = graph.node("Conv", operands, f"{name}/raw", strides=[convolutions[index].stride] * 2)
+        else:
+            values = weights[kernel]
+            if index == len(convolutions) > 0:
+                values = _channels_first(spec, values)
+                x = _flat(graph, x)
+            operands = [x, constant(graph, kernel, values), constant(graph, bias, weights[bias])]
+            x = graph.node("Gemm", operands, f"{name}/raw")
+            if f"{name}/gamma" in weights:
+                x = _layer_norm(graph, x, name, weights[f"{name}/gamma"], weights[f"{name}/beta"], constant)
         if name != "head":
             x = graph.node("Relu", [x], f"{name}/output")
     return _policy(graph, spec, x)
@@ -79,9 +108,16 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     scales = _affine(graph, "input", network.input)
     x = graph.node("QuantizeLinear", [_normalised(graph, spec), *scales], "input/levels")
     input_map = network.input
-    for layer in network.layers:
-        x, scales = _integer_layer(graph, layer, input_map, x, scales)
-        input_map = layer.output
+    for index, layer in enumerate(network.layers):
+        first_dense = index == len(spec.network.convolutions) > 0
+        x = graph.node("DequantizeLinear", [x, *scales], f"{layer.name}/input")
+        if first_dense:
+            layer = replace(layer, kernel=_channels_first(spec, layer.kernel))
+            x = _flat(graph, x)
+            x = graph.node("QuantizeLinear", [x, *scales], f"{layer.name}/flat_levels")
+            x = graph.node("DequantizeLinear", [x, *scales], f"{layer.name}/flat_input")
+        x, scales = _integer_layer(graph, layer, input_map, x)
+        input_map = layer.result
     x = graph.node("DequantizeLinear", [x, *scales], "head/dequantized")
     # Changes nothing: these are the smallest and the largest value that the levels can stand for. See the module.
     reach = np.float32(input_map.scale) * np.array([input_map.low, input_map.high], np.float32)
@@ -105,21 +141,39 @@ def executed_operators(data: bytes) -> list[str]:
 def _normalised(graph: GraphBuilder, spec: PolicySpec) -> str:
     # z = clip((x − mean) · (1 / scale), −clip, clip): the operations of policy.network.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
-    x = graph.node("Sub", [OBSERVATION, graph.constant("normaliser/mean", mean[None])], "normaliser/centred")
+    x = OBSERVATION
+    if mean.any():
+        x = graph.node("Sub", [x, graph.constant("normaliser/mean", mean[None])], "normaliser/centred")
     x = graph.node("Mul", [x, graph.constant("normaliser/inverse_scale", inverse_scale[None])], "normaliser/scaled")
     if np.isfinite(spec.normaliser.clip):
         x = _clip(graph, x, "normaliser/clipped", -spec.normaliser.clip, spec.normaliser.clip)
+    if spec.network.convolutions:
+        shape = graph.constant("image/shape", np.array([1, *observation_shape(spec)], np.int64))
+        x = graph.node("Reshape", [x, shape], "image/rows")
+        x = graph.node("Transpose", [x], "image", perm=[0, 3, 1, 2])
     return x
 
 
-def _integer_layer(
-    graph: GraphBuilder, layer: IntegerLayer, input_map: Affine, x: str, input_scales: tuple[str, str]
-) -> tuple[str, tuple[str, str]]:
+def _flat(graph: GraphBuilder, x: str) -> str:
+    return graph.node("Flatten", [x], "flat", axis=1)
+
+
+def _channels_first(spec: PolicySpec, kernel: np.ndarray) -> np.ndarray:
+    """A dense kernel (H · W · C, out) behind an image with its rows in the order (C, H, W)."""
+    shape = spec.network.image_shapes(observation_shape(spec))[-1]
+    return kernel.reshape(*shape, -1).transpose(2, 0, 1, 3).reshape(kernel.shape)
+
+
+def _layer_norm(graph: GraphBuilder, x: str, name: str, gamma: np.ndarray, beta: np.ndarray, constant: Constant) -> str:
+    operands = [x, constant(graph, f"{name}/gamma", gamma), constant(graph, f"{name}/beta", beta)]
+    return graph.node("LayerNormalization", operands, f"{name}/normalised", axis=-1, epsilon=LAYER_NORM_EPSILON)
+
+
+def _integer_layer(graph: GraphBuilder, layer: IntegerLayer, input_map: Affine, x: str) -> tuple[str, tuple[str, str]]:
     name, channels = layer.name, len(layer.bias)
-    x = graph.node("DequantizeLinear", [x, *input_scales], f"{name}/input")
-    # (out, in): the output channel is axis 0
+    # (out, in) or (out, in, height, width): the output channel is axis 0
     kernel = [
-        graph.constant(f"{name}/kernel", layer.kernel.T),
+        graph.constant(f"{name}/kernel", layer.kernel.transpose((1, 0) if layer.kernel.ndim == 2 else (3, 2, 0, 1))),
         graph.constant(f"{name}/kernel_scales", layer.kernel_scales),
         graph.constant(f"{name}/kernel_zero_points", np.zeros(channels, np.int8)),
     ]
@@ -131,11 +185,21 @@ def _integer_layer(
     ]
     w = graph.node("DequantizeLinear", kernel, f"{name}/kernel_dequantized", axis=0)
     b = graph.node("DequantizeLinear", bias, f"{name}/bias_dequantized", axis=0)
-    y = graph.node("Gemm", [x, w, b], f"{name}/raw", transB=1)
+    if layer.kernel.ndim == 2:
+        y = graph.node("Gemm", [x, w, b], f"{name}/raw", transB=1)
+    else:
+        y = graph.node("Conv", [x, w, b], f"{name}/raw", strides=[layer.stride] * 2)
     if layer.relu:
         y = graph.node("Relu", [y], f"{name}/relu")
     scales = _affine(graph, f"{name}/output", layer.output)
-    return graph.node("QuantizeLinear", [y, *scales], f"{name}/levels"), scales
+    y = graph.node("QuantizeLinear", [y, *scales], f"{name}/levels")
+    if layer.norm is None:
+        return y, scales
+    y = graph.node("DequantizeLinear", [y, *scales], f"{name}/dequantized")
+    y = _layer_norm(graph, y, name, layer.norm.gamma, layer.norm.beta, GraphBuilder.constant)
+    y = graph.node("Relu", [y], f"{name}/relu")
+    scales = _affine(graph, f"{name}/normalised", layer.norm.output)
+    return graph.node("QuantizeLinear", [y, *scales], f"{name}/normalised_levels"), scales
 
 
 def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str) -> bytes:

@@ -6,9 +6,11 @@ runtime, and is held to
 * the policy's shapes and types, and no NaN or infinity in any output;
 * action = first argmax of the artifact's own logits;
 * fp32 and fp16: the numpy reference on the same weights (for fp16 rounded to half), within the error that float32
-  additions in another order can make (:func:`float_tolerance`);
+  additions in another order can make (``convert.float_error``);
 * int8 … int2: one of the two exact integer references, float multiplier or fixed point (``convert.rounding``), to the
-  level. Measured: policies I, II and III, int8 … int2, all golden vectors, the three runtimes on x86-64: zero steps.
+  level. Measured: policies I, II and III, int8 … int2, all golden vectors, the three runtimes on x86-64: zero steps;
+  convolutions likewise. With a layer normalisation in float between the integers: within one step of them, for a float
+  that lies on the border of two levels may get either (``NORM_STEPS``).
 
 What a device then compares with (``ArtifactEntry.tolerance``) is wider: by what separates the two integer references on
 the golden observations, for the device may round the other way, and by one step, for kernels that were not tried here
@@ -22,23 +24,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from convert.executor import Execution
+from convert.float_error import float_tolerance
 from convert.rounding import action_step, forward_fixed_point
 from policy.errors import PolicyError
 from policy.integer import IntegerNetwork, forward_integer
 from policy.manifest import Parity
-from policy.network import Weights, as_batch, choose_actions, forward_float, layer_names, normalise
+from policy.network import Weights, choose_actions, forward_float
 from policy.quantization import Floats
-from policy.spec import ContinuousHead, PolicySpec, RuntimeName
+from policy.spec import PolicySpec, RuntimeName
 
-# Half the distance between 1 and the next float32.
-UNIT_ROUNDOFF = float(np.finfo(np.float32).eps) / 2
-# Standard deviations that independent rounding errors are granted, those of numpy and of the runtime together.
-DEVIATIONS = 4.0
-# A tanh of another library differs by a few units in the last place (XNNPACK states 5), and two roundings follow.
-HEAD_ROUNDINGS = 8
 # Levels are whole: an output within half a step of the reference's has the reference's level. The half is for what
 # follows the last level, the float rounding of scale · level and of a continuous head's squashing.
 OWN_STEPS = 0.5
+# One unit's level that came out one step off moves the outputs by a fraction of a step, so that they are rounded to the
+# next level at most.
+NORM_STEPS = 1.0
 # A device may have kernels that were not tried where the artifact was made: of another instruction set, of another
 # version. Where one divides by the input's scale and another multiplies by its inverse, an input within a rounding
 # error of a half is read one level off. That moves an output by a fraction of a step, so that it is rounded to the next
@@ -88,31 +88,9 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: n
     own = forward_integer(spec, network, observations), forward_fixed_point(spec, network, observations)
     apart = float(np.abs(own[0] - own[1]).max())
     slack = STEP_SLACK * step
-    return Reference(own[0], own, OWN_STEPS * step, apart + DEVICE_STEPS * step + slack, step)
-
-
-def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> float:
-    """Largest |difference| that two float32 evaluations in different order of summation may show, in output units.
-
-    A sum of n products has an error of standard deviation at most √n · u · Σ|x w| (u: unit roundoff; independent
-    roundings: Higham & Mary, "A new approach to probabilistic rounding error analysis", 2019). Layer by layer:
-    var' = var @ W² + (√n · u · (|x| @ |W| + |b|))². The result is four standard deviations of the worst output.
-    """
-    x = normalise(spec.normaliser, as_batch(spec, observations)).astype(np.float64)
-    variance = np.zeros_like(x)
-    for name in layer_names(spec):
-        kernel, bias = (weights[f"{name}/{part}"].astype(np.float64) for part in ("kernel", "bias"))
-        rounding = np.sqrt(len(kernel) + 1) * UNIT_ROUNDOFF * (np.abs(x) @ np.abs(kernel) + np.abs(bias))
-        variance = variance @ kernel**2 + rounding**2
-        y = x @ kernel + bias
-        x = y if name == "head" else np.maximum(y, 0.0)
-    tolerance = DEVIATIONS * float(np.sqrt(variance.max()))
-    if isinstance(spec.head, ContinuousHead):
-        widest = max(high - low for low, high in zip(spec.head.low, spec.head.high, strict=True))
-        largest = max(abs(bound) for bound in (*spec.head.low, *spec.head.high))
-        # |d squash| ≤ 1, then the gain; the squashing, the product and the sum are rounded too
-        tolerance = tolerance * widest / 2 + HEAD_ROUNDINGS * UNIT_ROUNDOFF * (widest + largest)
-    return tolerance
+    normalised = any(layer.norm is not None for layer in network.layers)
+    own_steps = OWN_STEPS + NORM_STEPS if normalised else OWN_STEPS
+    return Reference(own[0], own, own_steps * step, apart + DEVICE_STEPS * step + slack, step)
 
 
 def check(runtime: RuntimeName, artifact: str, spec: PolicySpec, execution: Execution, reference: Reference) -> Parity:

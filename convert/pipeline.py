@@ -30,6 +30,7 @@ class Candidate:
     format: ArtifactFormat
     data: bytes
     reference: Reference
+    normalised: bool = False
 
     @property
     def file(self) -> str:
@@ -88,7 +89,8 @@ def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat)
     data = build_graph(spec, weights, calibration, precision, artifact_format)
     if precision.is_integer:
         network = quantize_network(spec, weights, calibration, precision.bits)
-        return Candidate(precision, artifact_format, data, integer_reference(spec, network, observations))
+        reference = integer_reference(spec, network, observations)
+        return Candidate(precision, artifact_format, data, reference, spec.network.layer_norm)
     stored = half_weights(weights) if precision is Precision.FP16 else weights
     return Candidate(precision, artifact_format, data, float_reference(spec, stored, observations))
 
@@ -185,7 +187,12 @@ def execution(candidate: Candidate) -> str:
     else:
         operators = onnx_graph.executed_operators(candidate.data)
         fused, unfused = operators.count("QGemm"), operators.count("Gemm") + operators.count("FusedGemm")
-        words = f"int8 × int8 → int32 (onnxruntime: {fused} QGemm, {unfused} float Gemm)"
+        counts = f"{fused} QGemm, {unfused} float Gemm"
+        if convolutions := operators.count("QLinearConv") + operators.count("Conv") + operators.count("FusedConv"):
+            counts = f"{operators.count('QLinearConv')} of {convolutions} convolutions QLinearConv, {counts}"
+        words = f"int8 × int8 → int32 (onnxruntime: {counts})"
+    if candidate.normalised:
+        words = f"{words}; layer normalisation in float"
     if candidate.precision.bits < 8:
         words = f"{candidate.precision.bits}-bit weights in an int8 container: size and speed are int8's; {words}"
     return words

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy import quantization
-from policy.integer import IntegerLayer, IntegerNetwork
-from policy.network import apply_head, as_batch, normalise
-from policy.quantization import INT8_MAX, Affine, Floats
+from policy.integer import IntegerLayer, IntegerNetwork, accumulate, cut, forward_norm, input_levels
+from policy.network import apply_head
+from policy.quantization import Affine, Floats
 from policy.spec import ContinuousHead, PolicySpec
 
 FRACTION_BITS = 31
@@ -40,7 +40,7 @@ def fixed_point_multipliers(layer: IntegerLayer, input_map: Affine) -> tuple[NDA
 def fixed_point_requantize(
     accumulator: NDArray[np.int64], fraction: NDArray[np.int64], exponent: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """round(acc · m) in integers, (batch, out): a doubling high multiplication and a shift, each rounding halves up."""
+    """round(acc · m) in integers, (…, out): a doubling high multiplication and a shift, each rounding halves up."""
     # high = ⌊acc · 2^max(e, 0) · fraction / 2³¹ + ½⌋
     high = (accumulator * 2 ** np.maximum(exponent, 0) * fraction + 2 ** (FRACTION_BITS - 1)) >> FRACTION_BITS
     # q = ⌊high / 2^shift + ½⌋
@@ -51,15 +51,12 @@ def fixed_point_requantize(
 
 def forward_fixed_point(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
     """``policy.integer.forward_integer`` in the arithmetic of TFLite's built-in kernels, bit by bit."""
-    input_map = network.input
-    levels = quantization.quantize_affine(normalise(spec.normaliser, as_batch(spec, observations)), input_map)
+    input_map, levels = network.input, input_levels(spec, network, observations)
     for layer in network.layers:
-        centred = (levels - input_map.zero_point).astype(np.float64)
-        accumulator = (centred @ layer.kernel.astype(np.float64) + layer.bias).astype(np.int64)
+        accumulator = accumulate(layer, input_map, levels).astype(np.int64)
         scaled = fixed_point_requantize(accumulator, *fixed_point_multipliers(layer, input_map))
-        low = layer.output.zero_point if layer.relu else layer.output.low
-        levels = np.clip(scaled + layer.output.zero_point, low, INT8_MAX).astype(np.int32)
-        input_map = layer.output
+        levels = forward_norm(layer, cut(layer, scaled))
+        input_map = layer.result
     return apply_head(spec, quantization.dequantize_affine(levels, input_map))
 
 

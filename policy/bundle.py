@@ -247,11 +247,8 @@ def write_bundle(
 
 def _stored(spec: PolicySpec, observations: NDArray[np.float32]) -> np.ndarray:
     """Images as uint8, a quarter of the bytes; observations that are no grey levels stay float32."""
-    if not spec.is_image:
-        return observations
-    with np.errstate(invalid="ignore"):  # NaN is refused where the bundle is read
-        levels = np.clip(observations, 0, 255).astype(np.uint8)
-    return levels if np.array_equal(levels, observations) else observations
+    levels = network.grey_levels(observations) if spec.is_image else None
+    return observations if levels is None else levels
 
 
 def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected_outputs: np.ndarray) -> Bundle:

@@ -1,8 +1,11 @@
 """The int8 policy in exact integers: built once from float weights, executed in numpy, exported by convert/.
 
-The normaliser runs in float, then one affine map quantizes the normalised observation, every dense layer multiplies
-int8 by int8 into int32, and the last integers are dequantized. n-bit weights (n < 8) use the same int8 container with
-fewer levels, so that the numbers are those of the n-bit grid.
+The normaliser runs in float, then one affine map quantizes the normalised observation, every layer multiplies int8 by
+int8 into int32, and the last integers are dequantized. n-bit weights (n < 8) use the same int8 container with fewer
+levels, so that the numbers are those of the n-bit grid.
+
+A convolution is the same arithmetic on the windows of its image. A layer normalisation stays in float: its layer's
+levels are dequantized, normalised, cut at zero and quantized again, for a mean and a root have no int8 kernels.
 """
 
 from __future__ import annotations
@@ -14,8 +17,20 @@ from numpy.typing import NDArray
 
 from policy import quantization
 from policy.errors import QuantizationError
-from policy.network import Weights, apply_head, as_batch, hidden_activations, layer_names, normalise
-from policy.quantization import INT8_MAX, Affine
+from policy.network import (
+    Weights,
+    apply_head,
+    as_batch,
+    before_layer_norm,
+    grey_levels,
+    hidden_activations,
+    layer_names,
+    layer_norm,
+    normalise,
+    observation_shape,
+    windows,
+)
+from policy.quantization import INT8_MAX, Affine, Floats
 from policy.spec import PolicySpec
 
 INT32_MAX = 2**31 - 1
@@ -29,16 +44,32 @@ SMALLEST_FRACTION = 0.515
 
 
 @dataclass(frozen=True)
-class IntegerLayer:
-    """One dense layer in integers.
+class IntegerNorm:
+    """The layer normalisation behind a layer, in float: max(γ (x − mean x) / √(var x + ε) + β, 0), then quantized.
 
     Attributes:
-        name: ``dense_0``, …, ``head``.
-        kernel: int8 (in, out), zero point 0.
+        gamma, beta: float32 (out,).
+        output: map of the result.
+    """
+
+    gamma: Floats
+    beta: Floats
+    output: Affine
+
+
+@dataclass(frozen=True)
+class IntegerLayer:
+    """One convolution or dense layer in integers.
+
+    Attributes:
+        name: ``conv_0``, …, ``dense_0``, …, ``head``.
+        kernel: int8 (in, out) of a dense layer, (height, width, in, out) of a convolution; zero point 0.
         bias: int32 (out,), in steps of input scale × kernel scale of the channel.
         kernel_scales: float32 (out,).
-        output: map of the layer's output (after the ReLU, where there is one).
-        relu: whether negative results are cut to zero (hidden layers).
+        output: map of the integers that the layer computes (after the ReLU, where there is one).
+        relu: whether negative results are cut to zero (hidden layers without normalisation).
+        stride: of a convolution.
+        norm: the layer normalisation that follows, if one does.
     """
 
     name: str
@@ -47,6 +78,13 @@ class IntegerLayer:
     kernel_scales: NDArray[np.float32]
     output: Affine
     relu: bool
+    stride: int = 1
+    norm: IntegerNorm | None = None
+
+    @property
+    def result(self) -> Affine:
+        """Map of what the next layer is fed."""
+        return self.output if self.norm is None else self.norm.output
 
 
 @dataclass(frozen=True)
@@ -88,22 +126,35 @@ def quantize_network(
         raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
     quantization.check_finite(observations, "calibration observations")
     activations = hidden_activations(spec, weights, observations)
-    maps = [quantization.affine_from_range(float(a.min()), float(a.max())) for a in activations[:-1]]
+    maps = [_map_of(a) for a in activations[:-1]]
+    if spec.is_image and grey_levels(observations) is not None:
+        # All of them, recorded or not, so that every grey level is a level: steps of 1 / scale.
+        maps[0] = _map_of(normalise(spec.normaliser, np.array([[0.0], [255.0]], np.float32)))
     maps.append(quantization.affine_from_range(*output_range(spec, activations[-1])))
+    inside = {name: _map_of(y) for name, y in before_layer_norm(spec, weights, activations).items()}
     layers = []
     for index, name in enumerate(layer_names(spec)):
+        output = inside.get(name, maps[index + 1])
+        relu = name != "head" and name not in inside
         kernel_scales = quantization.symmetric_scales(weights[f"{name}/kernel"], weight_bits)
-        if weight_bits == 8 and name != "head":
-            kernel_scales = agreeing_scales(kernel_scales, maps[index].scale, maps[index + 1].scale)
+        if weight_bits == 8 and relu:
+            kernel_scales = agreeing_scales(kernel_scales, maps[index].scale, output.scale)
         kernel = quantization.quantize_symmetric(weights[f"{name}/kernel"], kernel_scales, weight_bits)
         # b_q = round(b / (s_in · s_c))
         bias_steps = np.float64(maps[index].scale) * kernel_scales.astype(np.float64)
         bias = np.rint(weights[f"{name}/bias"].astype(np.float64) / bias_steps)
         _check_accumulator(name, kernel, bias)
-        layers.append(
-            IntegerLayer(name, kernel, bias.astype(np.int32), kernel_scales, maps[index + 1], relu=name != "head")
-        )
+        stride, norm = 1, None
+        if index < len(spec.network.convolutions):
+            stride = spec.network.convolutions[index].stride
+        if name in inside:
+            norm = IntegerNorm(weights[f"{name}/gamma"], weights[f"{name}/beta"], maps[index + 1])
+        layers.append(IntegerLayer(name, kernel, bias.astype(np.int32), kernel_scales, output, relu, stride, norm))
     return IntegerNetwork(maps[0], tuple(layers), weight_bits)
+
+
+def _map_of(values: Floats) -> Affine:
+    return quantization.affine_from_range(float(values.min()), float(values.max()))
 
 
 def agreeing_scales(kernel_scales: NDArray[np.float32], input_scale: float, output_scale: float) -> NDArray[np.float32]:
@@ -147,7 +198,7 @@ def output_range(spec: PolicySpec, raw: NDArray[np.float32]) -> tuple[float, flo
 
 def _check_accumulator(name: str, kernel: NDArray[np.int8], bias: NDArray[np.float64]) -> None:
     # |acc| ≤ |b_q| + 255 · Σ|w_q| has to stay below 2³¹ on the device.
-    worst = np.abs(bias) + 255.0 * np.abs(kernel.astype(np.int64)).sum(axis=0)
+    worst = np.abs(bias) + 255.0 * np.abs(kernel.astype(np.int64)).reshape(-1, len(bias)).sum(axis=0)
     if worst.max() > INT32_MAX:
         channel = int(worst.argmax())
         raise QuantizationError(
@@ -163,22 +214,58 @@ def requantization_multipliers(layer: IntegerLayer, input_map: Affine) -> NDArra
     return scale.astype(np.float32)
 
 
-def forward_layer(layer: IntegerLayer, input_map: Affine, levels: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Input levels (batch, in) to output levels (batch, out), exactly as an integer kernel computes them."""
-    # acc = Σ (q_in − z_in) · w_q + b_q. float64 holds these integers exactly (< 2⁵³) and multiplies them fast.
+def accumulate(layer: IntegerLayer, input_map: Affine, levels: NDArray[np.int32]) -> NDArray[np.float64]:
+    """acc = Σ (q_in − z_in) · w_q + b_q, exact whole numbers.
+
+    Args:
+        layer: a dense layer, (batch, …) to (batch, out), or a convolution, (batch, H, W, in) to (batch, H', W', out).
+        input_map: of ``levels``.
+        levels: the layer's input.
+    """
+    # float64 holds these integers exactly (< 2⁵³) and multiplies them fast.
     centred = (levels - input_map.zero_point).astype(np.float64)
-    accumulator = centred @ layer.kernel.astype(np.float64) + layer.bias
+    matrix = layer.kernel.astype(np.float64).reshape(-1, len(layer.bias))
+    if layer.kernel.ndim == 2:
+        return np.matmul(centred.reshape(len(centred), -1), matrix) + layer.bias
+    height, width = layer.kernel.shape[:2]
+    # One image at a time: the windows of all would fill the memory.
+    return (
+        np.concatenate([windows(image[None], height, width, layer.stride) @ matrix for image in centred]) + layer.bias
+    )
+
+
+def forward_layer(layer: IntegerLayer, input_map: Affine, levels: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Input levels to output levels, as :func:`accumulate`, exactly as an integer kernel computes them."""
+    accumulator = accumulate(layer, input_map, levels)
     # q_out = clip(round(acc · m_c) + z_out), in float32 and half to even, as XNNPACK and onnxruntime do
     scaled = accumulator.astype(np.float32) * requantization_multipliers(layer, input_map)
+    return forward_norm(layer, cut(layer, np.rint(scaled)))
+
+
+def cut(layer: IntegerLayer, scaled: np.ndarray) -> NDArray[np.int32]:
+    """q = clip(scaled + z, …): whole multiples of the output's step to levels; a ReLU cuts at the level of zero."""
     low = layer.output.zero_point if layer.relu else layer.output.low
-    return np.clip(np.rint(scaled) + layer.output.zero_point, low, INT8_MAX).astype(np.int32)
+    return np.clip(scaled + layer.output.zero_point, low, INT8_MAX).astype(np.int32)
 
 
-def forward_integer(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> NDArray[np.float32]:
+def forward_norm(layer: IntegerLayer, levels: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Levels (batch, out) through the layer's normalisation and ReLU; unchanged where it has none."""
+    if layer.norm is None:
+        return levels
+    y = layer_norm(quantization.dequantize_affine(levels, layer.output), layer.norm.gamma, layer.norm.beta)
+    return quantization.quantize_affine(np.maximum(y, np.float32(0.0)), layer.norm.output)
+
+
+def input_levels(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> NDArray[np.int32]:
+    """Raw observations (batch, observation_size) to what the first layer is fed: (batch, size) or (batch, H, W, C)."""
+    normalised = normalise(spec.normaliser, as_batch(spec, observations))
+    return quantization.quantize_affine(normalised, network.input).reshape(-1, *observation_shape(spec))
+
+
+def forward_integer(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
     """Raw observations (batch, observation_size) to outputs (batch, output_size), float32."""
-    input_map = network.input
-    levels = quantization.quantize_affine(normalise(spec.normaliser, as_batch(spec, observations)), input_map)
+    input_map, levels = network.input, input_levels(spec, network, observations)
     for layer in network.layers:
         levels = forward_layer(layer, input_map, levels)
-        input_map = layer.output
+        input_map = layer.result
     return apply_head(spec, quantization.dequantize_affine(levels, input_map))

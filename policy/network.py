@@ -94,6 +94,13 @@ def as_batch(spec: PolicySpec, observations: np.ndarray) -> Floats:
     return batch
 
 
+def grey_levels(images: Floats) -> NDArray[np.uint8] | None:
+    """The same numbers as uint8, or None where one of them is no whole number from 0 to 255."""
+    with np.errstate(invalid="ignore"):  # NaN becomes something that differs from it
+        levels = np.clip(images, 0, 255).astype(np.uint8)
+    return levels if np.array_equal(levels, images) else None
+
+
 def normalise(normaliser: Normaliser, observations: Floats) -> Floats:
     """z = clip((x − mean) · (1 / scale), −clip, clip), float32 (batch, observation_size).
 
@@ -131,8 +138,21 @@ def hidden_activations(spec: PolicySpec, weights: Weights, observations: np.ndar
     return activations
 
 
-def convolve(images: Floats, kernel: Floats, stride: int) -> Floats:
-    """Convolution without padding: (batch, H, W, in) with (h, w, in, out) to (batch, H', W', out), float32.
+def before_layer_norm(spec: PolicySpec, weights: Weights, activations: list[Floats]) -> dict[str, Floats]:
+    """x W + b (batch, out) of every layer that is normalised, by its name, given :func:`hidden_activations`."""
+    if not spec.network.layer_norm:
+        return {}
+    names = layer_names(spec)
+    return {
+        name: activations[index].reshape(len(activations[index]), -1) @ weights[f"{name}/kernel"]
+        + weights[f"{name}/bias"]
+        for index, name in enumerate(names[:-1])
+        if name.startswith("dense_")
+    }
+
+
+def convolve(images: np.ndarray, kernel: np.ndarray, stride: int) -> np.ndarray:
+    """Convolution without padding: (batch, H, W, in) with (h, w, in, out) to (batch, H', W', out), of their type.
 
     y[b, i, j, o] = Σ x[b, i·stride + u, j·stride + v, c] · kernel[u, v, c, o]
     """
@@ -140,7 +160,7 @@ def convolve(images: Floats, kernel: Floats, stride: int) -> Floats:
     # The windows of a whole calibration set would fill the memory.
     parts = [images[start : start + IMAGES_AT_ONCE] for start in range(0, len(images), IMAGES_AT_ONCE)] or [images]
     matrix = kernel.reshape(-1, outputs)
-    result: Floats = np.concatenate([windows(part, height, width, stride) @ matrix for part in parts])
+    result: np.ndarray = np.concatenate([windows(part, height, width, stride) @ matrix for part in parts])
     return result
 
 

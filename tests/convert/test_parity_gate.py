@@ -15,9 +15,10 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from convert import __main__ as cli
-from convert import executor, onnx_graph, parity, pipeline, tflite_graph
+from convert import executor, onnx_graph, pipeline, tflite_graph
 from convert.executor import Execution, ExecutionError, RuntimeProcess
-from convert.parity import ParityError, check, float_reference, float_tolerance, integer_reference
+from convert.float_error import UNIT_ROUNDOFF, float_tolerance
+from convert.parity import ParityError, check, float_reference, integer_reference
 from policy.bundle import Bundle
 from policy.integer import IntegerNetwork, quantize_network
 from policy.network import forward_float
@@ -236,5 +237,5 @@ def test_the_float_tolerance_is_a_few_units_in_the_last_place(small: Small) -> N
 
 
 def test_unit_roundoff_is_that_of_float32() -> None:
-    assert np.float32(1.0) + np.float32(parity.UNIT_ROUNDOFF) == np.float32(1.0)
-    assert np.float32(1.0) + np.float32(2.1 * parity.UNIT_ROUNDOFF) > np.float32(1.0)
+    assert np.float32(1.0) + np.float32(UNIT_ROUNDOFF) == np.float32(1.0)
+    assert np.float32(1.0) + np.float32(2.1 * UNIT_ROUNDOFF) > np.float32(1.0)

@@ -1,0 +1,176 @@
+"""The layers of a policy as TFLite operators, one function each; ``convert.tflite_graph`` puts them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+from convert.flatbuffer import GraphWriter, Operator, Scales
+from policy.integer import IntegerLayer
+from policy.network import LAYER_NORM_EPSILON
+from policy.quantization import Affine, to_fp16
+
+# Lowest operator version that describes the use, from tensorflow/lite/tools/versioning/op_version.cc.
+FULLY_CONNECTED_FLOAT, FULLY_CONNECTED_INT8 = 1, 4
+CONV_2D_FLOAT, CONV_2D_INT8 = 1, 3
+DEQUANTIZE_INT8, DEQUANTIZE_FLOAT16 = 2, 3
+
+Constant = Callable[[GraphWriter, str, np.ndarray], int]
+"""Adds a float constant, in single or half precision; the result is the tensor's index."""
+
+
+def float_layer(
+    graph: GraphWriter, x: int, name: str, kernel: np.ndarray, bias: np.ndarray, stride: int, relu: bool, put: Constant
+) -> int:
+    """A convolution, where the kernel is (height, width, in, out), or a dense layer, where it is (in, out), in float.
+
+    Args:
+        graph, x: the graph and its tensor that goes in.
+        name: of the layer.
+        kernel, bias, stride, relu: the layer.
+        put: how its constants are stored.
+    """
+    w, b = put(graph, f"{name}/kernel", _outputs_first(kernel)), put(graph, f"{name}/bias", bias)
+    y = graph.tensor(f"{name}/output", _output_shape(graph, x, kernel, stride), np.float32)
+    _multiply(graph, x, w, b, y, stride, relu, (FULLY_CONNECTED_FLOAT, CONV_2D_FLOAT)[kernel.ndim == 4])
+    return y
+
+
+def integer_layer(graph: GraphWriter, x: int, layer: IntegerLayer, input_map: Affine) -> int:
+    """A convolution or dense layer in integers, and its layer normalisation, where it has one."""
+    name, kernel = layer.name, layer.kernel
+    w = graph.constant(f"{name}/kernel", _outputs_first(kernel), Scales(layer.kernel_scales))
+    bias_scales = np.float32(input_map.scale) * layer.kernel_scales
+    b = graph.constant(f"{name}/bias", layer.bias, Scales(bias_scales))
+    y = graph.tensor(f"{name}/output", _output_shape(graph, x, kernel, layer.stride), np.int8, scales(layer.output))
+    _multiply(graph, x, w, b, y, layer.stride, layer.relu, (FULLY_CONNECTED_INT8, CONV_2D_INT8)[kernel.ndim == 4])
+    if layer.norm is None:
+        return y
+    y = dequantize(graph, y, f"{name}/dequantized", DEQUANTIZE_INT8)
+    y = layer_norm(graph, y, name, layer.norm.gamma, layer.norm.beta, GraphWriter.constant)
+    return quantize(graph, y, f"{name}/levels", layer.norm.output)
+
+
+def layer_norm(
+    graph: GraphWriter, x: int, name: str, gamma: np.ndarray, beta: np.ndarray, put: Constant = GraphWriter.constant
+) -> int:
+    """max(γ (x − mean x) / √(var x + ε) + β, 0) of a layer's float output (1, width), in the order of policy.network.
+
+    tflite-runtime 2.14 has no operator for it, so that it is written out.
+    """
+    centred = elementwise(graph, Operator.SUB, x, _mean(graph, x, f"{name}/mean"), f"{name}/centred")
+    squares = elementwise(graph, Operator.MUL, centred, centred, f"{name}/squares")
+    epsilon = graph.constant(f"{name}/epsilon", np.full((1, 1), LAYER_NORM_EPSILON, np.float32))
+    variance = _mean(graph, squares, f"{name}/variance")
+    variance = elementwise(graph, Operator.ADD, variance, epsilon, f"{name}/variance_and_epsilon")
+    inverse = graph.tensor(f"{name}/inverse_deviation", [1, 1], np.float32)
+    graph.operator(Operator.RSQRT, [variance], [inverse])
+    y = elementwise(graph, Operator.MUL, centred, inverse, f"{name}/normalised")
+    y = elementwise(graph, Operator.MUL, y, put(graph, f"{name}/gamma", gamma[None]), f"{name}/scaled")
+    return elementwise(graph, Operator.ADD, y, put(graph, f"{name}/beta", beta[None]), f"{name}/activated", relu=True)
+
+
+def _mean(graph: GraphWriter, x: int, name: str) -> int:
+    axis = graph.constant(f"{name}/axis", np.array([1], np.int32))
+    y = graph.tensor(name, [1, 1], np.float32)
+    options = schema.ReducerOptionsT()
+    options.keepDims = True
+    graph.operator(Operator.MEAN, [x, axis], [y], 1, options, schema.BuiltinOptions.ReducerOptions)
+    return y
+
+
+_OPTIONS: dict[Operator, tuple[Any, int]] = {
+    Operator.SUB: (schema.SubOptionsT, schema.BuiltinOptions.SubOptions),
+    Operator.MUL: (schema.MulOptionsT, schema.BuiltinOptions.MulOptions),
+    Operator.ADD: (schema.AddOptionsT, schema.BuiltinOptions.AddOptions),
+    Operator.MINIMUM: (schema.MaximumMinimumOptionsT, schema.BuiltinOptions.MaximumMinimumOptions),
+    Operator.MAXIMUM: (schema.MaximumMinimumOptionsT, schema.BuiltinOptions.MaximumMinimumOptions),
+}
+
+
+def elementwise(graph: GraphWriter, operator: Operator, x: int, other: int, name: str, relu: bool = False) -> int:
+    """x (operator) other, float32, of the shape of x, to which ``other`` is broadcast."""
+    y = graph.tensor(name, graph.tensors[x].shape, np.float32)
+    _combine(graph, operator, x, other, y, relu)
+    return y
+
+
+def with_constant(graph: GraphWriter, operator: Operator, x: int, name: str, constant: np.ndarray) -> int:
+    """x (operator) constant, likewise."""
+    y = graph.tensor(f"{name}/applied", graph.tensors[x].shape, np.float32)
+    _combine(graph, operator, x, graph.constant(name, constant), y, relu=False)
+    return y
+
+
+def _combine(graph: GraphWriter, operator: Operator, x: int, other: int, y: int, relu: bool) -> None:
+    options_class, options_type = _OPTIONS[operator]
+    options = options_class()
+    if relu:
+        options.fusedActivationFunction = schema.ActivationFunctionType.RELU
+    graph.operator(operator, [x, other], [y], 1, options, options_type)
+
+
+def reshape(graph: GraphWriter, x: int, shape: tuple[int, ...], name: str) -> int:
+    """A float tensor in another shape."""
+    options = schema.ReshapeOptionsT()
+    options.newShape = list(shape)
+    y = graph.tensor(name, shape, np.float32)
+    wanted = graph.constant(f"{name}/shape", np.array(shape, np.int32))
+    graph.operator(Operator.RESHAPE, [x, wanted], [y], 1, options, schema.BuiltinOptions.ReshapeOptions)
+    return y
+
+
+def quantize(graph: GraphWriter, x: int, name: str, affine: Affine) -> int:
+    """A float tensor as int8 levels."""
+    q = graph.tensor(name, graph.tensors[x].shape, np.int8, scales(affine))
+    graph.operator(Operator.QUANTIZE, [x], [q], 1, schema.QuantizeOptionsT(), schema.BuiltinOptions.QuantizeOptions)
+    return q
+
+
+def dequantize(graph: GraphWriter, x: int, name: str, version: int) -> int:
+    """int8 levels or half floats as float32."""
+    y = graph.tensor(name, graph.tensors[x].shape, np.float32)
+    options_type = schema.BuiltinOptions.DequantizeOptions
+    graph.operator(Operator.DEQUANTIZE, [x], [y], version, schema.DequantizeOptionsT(), options_type)
+    return y
+
+
+def half_constant(graph: GraphWriter, name: str, values: np.ndarray) -> int:
+    """A constant stored in half precision, widened to float32 when the interpreter prepares the graph."""
+    return dequantize(graph, graph.constant(f"{name}/half", to_fp16(values)), name, DEQUANTIZE_FLOAT16)
+
+
+def scales(affine: Affine) -> Scales:
+    """The one scale and zero point of a whole tensor."""
+    return Scales(np.float32(affine.scale), affine.zero_point)
+
+
+def _outputs_first(kernel: np.ndarray) -> np.ndarray:
+    # TFLite keeps kernels as (out, in) and (out, height, width, in): the output channel is axis 0.
+    return kernel.T if kernel.ndim == 2 else kernel.transpose(3, 0, 1, 2)
+
+
+def _output_shape(graph: GraphWriter, x: int, kernel: np.ndarray, stride: int) -> list[int]:
+    if kernel.ndim == 2:
+        return [1, kernel.shape[1]]
+    _, height, width, _ = graph.tensors[x].shape
+    return [1, (height - kernel.shape[0]) // stride + 1, (width - kernel.shape[1]) // stride + 1, kernel.shape[3]]
+
+
+def _multiply(graph: GraphWriter, x: int, w: int, b: int, y: int, stride: int, relu: bool, version: int) -> None:
+    kinds = schema.ActivationFunctionType
+    if len(graph.tensors[w].shape) == 2:
+        # Reads an image (1, H, W, C) as the vector of its elements in C order.
+        options = schema.FullyConnectedOptionsT()
+        operator, options_type = Operator.FULLY_CONNECTED, schema.BuiltinOptions.FullyConnectedOptions
+    else:
+        options = schema.Conv2DOptionsT()
+        options.padding = schema.Padding.VALID
+        options.strideH = options.strideW = stride
+        options.dilationHFactor = options.dilationWFactor = 1
+        operator, options_type = Operator.CONV_2D, schema.BuiltinOptions.Conv2DOptions
+    options.fusedActivationFunction = kinds.RELU if relu else kinds.NONE
+    graph.operator(operator, [x, w, b], [y], version, options, options_type)
