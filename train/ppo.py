@@ -1,38 +1,43 @@
 """PPO: proximal policy optimization with a clipped surrogate (Schulman et al. 2017), read from top to bottom.
 
-One iteration: every environment makes ``rollout_steps`` steps with numpy weights; generalized advantages are
-computed in numpy; then all epochs and minibatches of the update run in one call compiled by XLA, which takes arrays
-and returns arrays. So the whole state of training is plain arrays, and a checkpoint of it resumes to the same bits.
-
-Deviations from the paper, in order of weight:
-1. A step that ends by the time limit is bootstrapped with the value of its last observation (Pardo et al. 2018).
-2. Advantages are normalised per minibatch; policy and value networks are separate, and so are their gradient norms.
-3. Learning rate and entropy coefficient fall linearly with the steps made.
-4. The value loss is not clipped (it does not help: Andrychowicz et al. 2021).
+One iteration: every environment makes ``rollout_steps`` steps; generalized advantages are computed in numpy; then all
+epochs and minibatches of the update run in one compiled call. What PPO shares with A2C (networks, rollout,
+advantages, checkpoint) is in ``train/actor_critic.py``. Equations and deviations from the paper:
+``docs/algorithms/ppo.md``.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec
+from policy.spec import NetworkSpec, Squash
 from train import networks
-from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
-from train.episodes import EpisodeStream
+from train.actor_critic import (
+    Forward,
+    Learner,
+    clipped_together,
+    collect,
+    generalized_advantages,
+    linear,
+    normaliser_of,
+    outputs_and_values,
+    restore,
+    saved,
+    training_batch,
+)
+from train.distributions import Distribution, distribution_of, exported
+from train.episodes import Actions, EpisodeStream, Observations
 from train.gradients import clipped_by_norm
-from train.networks import Weights
-from train.normalisation import RunningNormaliser
+from train.lazily import tf
 from train.run import Run, Trained
 from train.tasks import episode_seed
 
-Floats = NDArray[np.float32]
+__all__ = ["PPOSettings", "generalized_advantages", "train"]
 METRICS = ("policy_loss", "value_loss", "entropy", "divergence", "clipped", "policy_norm", "value_norm")
 
 
@@ -63,7 +68,12 @@ class PPOSettings:
     entropy_last: float = 0.001
     """Entropy bonus at the last step; linear in between."""
     gradient_norm: float = 0.5
-    """Largest global norm of the policy's and of the value network's gradient, each on its own."""
+    """Largest global norm of the policy's and of the value network's gradient, each on its own; of both together
+    where they share their trunk (images)."""
+    value_weight: float = 1.0
+    """Weight of the value's loss beside the policy's; matters only where they share their trunk."""
+    log_std: float = 0.0
+    """log σ of a continuous task's Gaussian at the start, where 1 is half the range of an action."""
     value_hidden: tuple[int, ...] = ()
     """Hidden layers of the value network; empty means those of the policy."""
     reward_scale: float = 1.0
@@ -71,7 +81,13 @@ class PPOSettings:
     normaliser_steps: int = 2_000_000
     """Steps over which running statistics of the observations are gathered; frozen after that."""
 
+    compute: str = "float32"
+    """Number type in which a shared trunk (images) is computed, float32 or bfloat16; weights, heads, losses and the
+    optimiser are float32 all the same."""
+
     def __post_init__(self) -> None:
+        if self.compute not in ("float32", "bfloat16"):
+            raise ValueError(f"compute {self.compute!r} is not known; allowed are float32 and bfloat16.")
         batch = self.environments * self.rollout_steps
         if batch % self.minibatch:
             raise ValueError(
@@ -81,39 +97,6 @@ class PPOSettings:
 
 
 # --- pure functions ---------------------------------------------------------------------------------------------
-
-
-def generalized_advantages(
-    rewards: Floats,
-    values: Floats,
-    next_values: Floats,
-    terminated: NDArray[np.bool_],
-    done: NDArray[np.bool_],
-    discount: float,
-    gae_lambda: float,
-) -> Floats:
-    """Generalized advantages (Schulman et al. 2016, equation 16), all arrays (steps, environments).
-
-    δₜ = rₜ + γ V(sₜ₊₁) (1 − terminatedₜ) − V(sₜ)
-    Aₜ = δₜ + γ λ (1 − doneₜ) Aₜ₊₁
-
-    Args:
-        rewards: rₜ.
-        values: V(sₜ).
-        next_values: V of the observation that followed the step, *before* any reset: at a time limit this is the
-            value the episode would have gone on with.
-        terminated: the episode ended in a state of no further reward.
-        done: the episode ended at all (terminated or cut by its time limit).
-        discount: γ.
-        gae_lambda: λ.
-    """
-    deltas = rewards + discount * next_values * ~terminated - values
-    advantages = np.zeros_like(deltas)
-    following = np.zeros_like(deltas[0])
-    for step in reversed(range(len(deltas))):
-        following = deltas[step] + discount * gae_lambda * ~done[step] * following
-        advantages[step] = following
-    return advantages
 
 
 def clipped_surrogate(ratio: tf.Tensor, advantages: tf.Tensor, clip_range: float) -> tf.Tensor:
@@ -128,23 +111,29 @@ def normalised_advantages(advantages: tf.Tensor) -> tf.Tensor:
     return (advantages - tf.reduce_mean(advantages)) / (tf.math.reduce_std(advantages) + 1e-8)
 
 
-def linear(first: float, last: float, share: float) -> float:
-    """first + (last − first) · share, with the share of all steps already made clipped to [0, 1]."""
-    return first + (last - first) * min(max(share, 0.0), 1.0)
-
-
 def policy_loss(
-    weights: dict[str, tf.Tensor], batch: dict[str, tf.Tensor], clip_range: float, entropy_coefficient: tf.Tensor
+    distribution: Distribution,
+    weights: Mapping[str, tf.Tensor],
+    outputs: tf.Tensor,
+    batch: Mapping[str, tf.Tensor],
+    clip_range: float,
+    entropy_coefficient: tf.Tensor,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """−L_clip − c · H and its parts for one minibatch.
 
     ρ = π(a|s) / π_old(a|s);  H = E[−Σ π log π];  divergence ≈ E[(ρ − 1) − log ρ] (Schulman's k3 estimate of KL)
+
+    Args:
+        distribution: of the actions; its own weights are among ``weights``.
+        weights: of the policy.
+        outputs: of the policy's network, (batch, outputs).
+        batch: ``action``, ``log_probability`` (old) and ``advantage``.
+        clip_range: ε.
+        entropy_coefficient: c.
     """
-    log_probabilities = tf.nn.log_softmax(networks.mlp(weights, batch["observation"]))
-    chosen = tf.gather(log_probabilities, batch["action"], batch_dims=1)
-    log_ratio = chosen - batch["log_probability"]
+    log_ratio = distribution.log_probability(outputs, batch["action"], weights) - batch["log_probability"]
     ratio = tf.exp(log_ratio)
-    entropy = -tf.reduce_mean(tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=1))
+    entropy = tf.reduce_mean(distribution.entropy(outputs, weights))
     surrogate = clipped_surrogate(ratio, normalised_advantages(batch["advantage"]), clip_range)
     parts = {
         "policy_loss": -surrogate,
@@ -155,78 +144,61 @@ def policy_loss(
     return -surrogate - entropy_coefficient * entropy, parts
 
 
-def value_loss(weights: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
+def value_loss(values: tf.Tensor, returns: tf.Tensor) -> tf.Tensor:
     """½ E[(V(s) − R)²] with R = A + V_old(s)."""
-    values = networks.mlp(weights, batch["observation"])[:, 0]
-    return 0.5 * tf.reduce_mean(tf.square(values - batch["return"]))
+    return 0.5 * tf.reduce_mean(tf.square(values - returns))
 
 
 # --- the update: all epochs and minibatches in one compiled call --------------------------------------------------
 
 
-@dataclass
-class Learner:
-    """What the update changes, as plain arrays: both networks, Adam's moments, and the number of updates made."""
-
-    policy: Weights
-    value: Weights
-    moments: dict[str, Weights]
-    updates: int = 0
-
-    @classmethod
-    def fresh(
-        cls,
-        generator: np.random.Generator,
-        network: NetworkSpec,
-        observation: tuple[int, ...],
-        outputs: int,
-        value_hidden: tuple[int, ...] = (),
-    ) -> Learner:
-        """Orthogonal weights; the policy's head starts near the uniform distribution."""
-        policy = networks.initial_weights(generator, network, observation, outputs, head_gain=0.01)
-        value_network = dataclasses.replace(network, hidden=value_hidden or network.hidden)
-        value = networks.initial_weights(generator, value_network, observation, 1, head_gain=1.0)
-        names = ("policy_first", "policy_second", "value_first", "value_second")
-        moments = {name: networks.zeros_like(policy if name.startswith("policy") else value) for name in names}
-        return cls(policy, value, moments)
-
-
-def make_update(settings: PPOSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
+def make_update(
+    settings: PPOSettings, network: NetworkSpec, distribution: Distribution
+) -> Callable[..., tuple[Any, tf.Tensor]]:
     """The compiled update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
 
     ``order`` (minibatches, rows) int32 names the rows of every minibatch of every epoch; ``metrics``
     (minibatches, 7) has the columns of ``METRICS``, in which a NaN betrays the minibatch that made it.
+
+    XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
     """
+    shared = bool(network.convolutions)
+
+    @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen
+    def descend(
+        state: dict[str, Any], of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
+        """One step of Adam along the clipped gradients: the new state, and the norms before clipping."""
+        if shared:
+            of_policy, of_value, policy_norm = clipped_together(of_policy, of_value, settings.gradient_norm)
+            value_norm = policy_norm
+        else:
+            of_policy, policy_norm = clipped_by_norm(of_policy, settings.gradient_norm)
+            of_value, value_norm = clipped_by_norm(of_value, settings.gradient_norm)
+        new: dict[str, Any] = {}
+        for name, gradients in (("policy", of_policy), ("value", of_value)):
+            moments = state[f"{name}_first"], state[f"{name}_second"]
+            new[name], new[f"{name}_first"], new[f"{name}_second"] = networks.adam_step(
+                state[name], gradients, *moments, count, rate
+            )
+        return new, policy_norm, value_norm
 
     def one_minibatch(
         state: dict[str, Any], batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor, bonus: tf.Tensor
     ) -> tuple[dict[str, Any], tf.Tensor]:
+        policy, value = state["policy"], state["value"]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(state["policy"])
-            loss, parts = policy_loss(state["policy"], batch, settings.clip_range, bonus)
-        gradients, policy_norm = clipped_by_norm(tape.gradient(loss, state["policy"]), settings.gradient_norm)
-        policy, *policy_moments = networks.adam_step(
-            state["policy"], gradients, state["policy_first"], state["policy_second"], count, rate
-        )
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(state["value"])
-            loss = value_loss(state["value"], batch)
-        gradients, value_norm = clipped_by_norm(tape.gradient(loss, state["value"]), settings.gradient_norm)
-        value, *value_moments = networks.adam_step(
-            state["value"], gradients, state["value_first"], state["value_second"], count, rate
-        )
-        parts = parts | {"value_loss": loss, "policy_norm": policy_norm, "value_norm": value_norm}
-        new_state = {
-            "policy": policy,
-            "policy_first": policy_moments[0],
-            "policy_second": policy_moments[1],
-            "value": value,
-            "value_first": value_moments[0],
-            "value_second": value_moments[1],
-        }
-        return new_state, tf.stack([parts[name] for name in METRICS])
+            tape.watch((policy, value))
+            outputs, values = outputs_and_values(network, policy, value, batch["observation"], settings.compute)
+            loss, parts = policy_loss(distribution, policy, outputs, batch, settings.clip_range, bonus)
+            error = value_loss(values, batch["return"])
+            loss += settings.value_weight * error
+        of_policy, of_value = tape.gradient(loss, (policy, value))
+        new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
+        parts = parts | {"value_loss": error, "policy_norm": policy_norm, "value_norm": value_norm}
+        return new, tf.stack([parts[name] for name in METRICS])
 
-    @tf.function(jit_compile=True, autograph=False)
+    @tf.function(jit_compile=not shared, autograph=False)
     def update(
         state: dict[str, Any],
         batch: dict[str, tf.Tensor],
@@ -257,81 +229,21 @@ def shuffled_order(generator: np.random.Generator, rows: int, minibatch: int, ep
     return order.reshape(-1, minibatch).astype(np.int32)
 
 
-# --- the rollout --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """What one iteration gathers, (steps, environments, …); observations are normalised.
-
-    ``next_values`` are values of the observation that each step led to, before any reset.
-    """
-
-    observations: Floats
-    actions: NDArray[np.int64]
-    log_probabilities: Floats
-    rewards: Floats
-    terminated: NDArray[np.bool_]
-    done: NDArray[np.bool_]
-    values: Floats
-    next_values: Floats
-
-
-def collect(
-    stream: EpisodeStream,
-    normaliser: RunningNormaliser,
+def learn(
+    update: Callable[..., tuple[Any, tf.Tensor]],
     learner: Learner,
-    generator: np.random.Generator,
-    settings: PPOSettings,
-) -> Rollout:
-    """Act for ``rollout_steps`` steps with the policy as it is; values of all observations are computed at once."""
-    steps, environments = settings.rollout_steps, settings.environments
-    size = stream.observation.shape[1]
-    raw = np.empty((steps, environments, size), np.float32)
-    observations = np.empty((steps + 1, environments, size), np.float32)
-    actions = np.empty((steps, environments), np.int64)
-    log_probabilities, rewards = np.empty((2, steps, environments), np.float32)
-    terminated, done = np.empty((2, steps, environments), np.bool_)
-    cut_short: list[tuple[int, NDArray[np.bool_], Floats]] = []  # episodes that ended by their time limit
-    observations[0] = normaliser(stream.observation)
-    for step in range(steps):
-        raw[step] = stream.observation
-        logits = networks.mlp(learner.policy, observations[step])
-        actions[step], log_probabilities[step] = networks.sample_actions(generator, logits)
-        transition = stream.step(actions[step])
-        rewards[step], terminated[step], done[step] = transition.reward, transition.terminated, transition.done
-        observations[step + 1] = normaliser(transition.observation)
-        truncated = transition.done & ~transition.terminated
-        if truncated.any():
-            cut_short.append((step, truncated, normaliser(transition.last_observation[truncated])))
-    rewards *= settings.reward_scale
-    values = networks.mlp(learner.value, observations.reshape(-1, size)).reshape(steps + 1, environments)
-    next_values = values[1:].copy()
-    for step, truncated, last in cut_short:
-        next_values[step, truncated] = networks.mlp(learner.value, last)[:, 0]
-    normaliser.update(raw.reshape(-1, size))  # only now: one rollout is seen through one normaliser
-    return Rollout(observations[:-1], actions, log_probabilities, rewards, terminated, done, values[:-1], next_values)
-
-
-def training_batch(rollout: Rollout, settings: PPOSettings) -> dict[str, NDArray[Any]]:
-    """The rows that the update learns from, (steps × environments, …)."""
-    advantages = generalized_advantages(
-        rollout.rewards,
-        rollout.values,
-        rollout.next_values,
-        rollout.terminated,
-        rollout.done,
-        settings.discount,
-        settings.gae_lambda,
-    )
-    columns = {
-        "action": rollout.actions.astype(np.int32),
-        "log_probability": rollout.log_probabilities,
-        "advantage": advantages,
-        "return": advantages + rollout.values,
-    }
-    rows = {name: column.reshape(-1) for name, column in columns.items()}
-    return rows | {"observation": rollout.observations.reshape(-1, rollout.observations.shape[-1])}
+    batch: dict[str, NDArray[Any]],
+    order: NDArray[np.int32],
+    rate: float,
+    bonus: float,
+) -> NDArray[np.float32]:
+    """Run the compiled update on the learner; its metrics (minibatches, 7)."""
+    arguments = (learner.state(), batch, order, np.float32(learner.updates), np.float32(rate), np.float32(bonus))
+    state, metrics = update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
+    learner.put(state)
+    learner.updates += len(order)
+    result: NDArray[np.float32] = metrics.numpy()
+    return result
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
@@ -345,17 +257,26 @@ def train(run: Run, settings: PPOSettings) -> Trained:
     """
     request, task = run.request, run.task
     generator = np.random.default_rng(request.seed)
-    learner = Learner.fresh(generator, request.network, task.observation_shape, task.outputs, settings.value_hidden)
-    normaliser = RunningNormaliser(task.observation_size, settings.normaliser_steps)
+    distribution = distribution_of(task, settings.log_std)
+    learner = Learner.fresh(
+        generator,
+        request.network,
+        task.observation_shape,
+        task.outputs,
+        settings.value_hidden,
+        extra=distribution.extra_weights(),
+    )
+    forward = Forward(learner, settings.compute)
+    normaliser = normaliser_of(task, settings.normaliser_steps)
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     if run.checkpoint is not None:
         generator = restore(run.checkpoint, learner, normaliser, stream)
-    update = make_update(settings)
+    update = make_update(settings, request.network, distribution)
     iteration_steps = settings.environments * settings.rollout_steps
     step = run.start_step
 
-    def decide(observation: Floats) -> NDArray[np.int64]:
-        return networks.mlp(learner.policy, normaliser(observation)).argmax(axis=1)
+    def decide(observation: Observations) -> Actions:
+        return distribution.greedy(forward.outputs(normaliser(observation)))
 
     def save() -> None:
         run.save(step, *saved(learner, normaliser, stream, generator))
@@ -364,9 +285,9 @@ def train(run: Run, settings: PPOSettings) -> Trained:
         share = step / request.steps
         rate = settings.learning_rate * linear(1.0, settings.learning_rate_last, share)
         bonus = linear(settings.entropy_first, settings.entropy_last, share)
-        batch = training_batch(collect(stream, normaliser, learner, generator, settings), settings)
+        rollout = collect(stream, normaliser, learner, forward, distribution, generator, settings)
         order = shuffled_order(generator, iteration_steps, settings.minibatch, settings.epochs)
-        metrics = learn(update, learner, batch, order, rate, bonus)
+        metrics = learn(update, learner, training_batch(rollout, settings), order, rate, bonus)
         step += iteration_steps
         run.check_finite(step, metrics, METRICS)
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
@@ -375,45 +296,5 @@ def train(run: Run, settings: PPOSettings) -> Trained:
         if run.wants_checkpoint:
             save()
     save()
-    return Trained(learner.policy, normaliser.frozen(), step, {"updates": learner.updates})
-
-
-def learn(
-    update: Callable[..., tuple[Any, tf.Tensor]],
-    learner: Learner,
-    batch: dict[str, NDArray[Any]],
-    order: NDArray[np.int32],
-    rate: float,
-    bonus: float,
-) -> NDArray[np.float32]:
-    """Run the compiled update on the learner; its metrics (minibatches, 7)."""
-    state = {"policy": learner.policy, "value": learner.value, **learner.moments}
-    arguments = (state, batch, order, np.float32(learner.updates), np.float32(rate), np.float32(bonus))
-    state, metrics = update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
-    arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), state)
-    learner.policy, learner.value = arrays.pop("policy"), arrays.pop("value")
-    learner.moments = arrays
-    learner.updates += len(order)
-    result: NDArray[np.float32] = metrics.numpy()
-    return result
-
-
-def saved(
-    learner: Learner, normaliser: RunningNormaliser, stream: EpisodeStream, generator: np.random.Generator
-) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Arrays and facts of a checkpoint: all that the next iteration depends on."""
-    groups = {"policy": learner.policy, "value": learner.value, **learner.moments}
-    arrays = flattened({**groups, "normaliser": normaliser.state(), "stream": stream.state()})
-    return arrays, {"updates": learner.updates, "generator": generator_facts(generator)}
-
-
-def restore(
-    checkpoint: Checkpoint, learner: Learner, normaliser: RunningNormaliser, stream: EpisodeStream
-) -> np.random.Generator:
-    """Put everything back as :func:`saved` found it; returns the random generator."""
-    learner.policy, learner.value = checkpoint.group("policy"), checkpoint.group("value")
-    learner.moments = {name: checkpoint.group(name) for name in learner.moments}
-    learner.updates = int(checkpoint.facts["updates"])
-    normaliser.restore(checkpoint.group("normaliser"))
-    stream.restore(checkpoint.group("stream"))
-    return restored_generator(checkpoint.facts["generator"])
+    weights = exported(learner.policy)
+    return Trained(weights, normaliser.frozen(), step, {"updates": learner.updates}, squash=Squash.CLIP)

@@ -8,8 +8,10 @@ import tensorflow as tf
 
 from policy.spec import NetworkSpec
 from train import ppo
+from train.actor_critic import Learner, generalized_advantages, linear
+from train.distributions import Categorical
 from train.gradients import clipped_by_norm
-from train.ppo import PPOSettings, generalized_advantages
+from train.ppo import PPOSettings
 
 
 def column(*values: float) -> np.ndarray:
@@ -72,16 +74,15 @@ def test_clipped_surrogate_by_hand(ratio: float, advantage: float, expected: flo
 
 
 def test_policy_loss_by_hand() -> None:
-    # One layer, logits = bias = [ln 3, 0]: π = [0.75, 0.25] whatever is observed. H = −(¾ ln ¾ + ¼ ln ¼) = 0.562335.
-    weights = {"head/kernel": tf.zeros((1, 2)), "head/bias": tf.constant([math.log(3.0), 0.0])}
+    # Logits [ln 3, 0]: π = [0.75, 0.25] in both rows. H = −(¾ ln ¾ + ¼ ln ¼) = 0.562335.
+    outputs = tf.constant([[math.log(3.0), 0.0]] * 2)
     batch = {
-        "observation": tf.zeros((2, 1)),
         "action": tf.constant([0, 1]),
         "log_probability": tf.math.log([0.5, 0.25]),  # ρ = 1.5 and 1
         "advantage": tf.constant([3.0, 1.0]),  # normalised: 1 and −1
     }
     # L = (min(1.5·1, 1.2·1) + min(1·−1, 1·−1)) / 2 = (1.2 − 1) / 2 = 0.1; loss = −0.1 − 0.5 · 0.562335
-    loss, parts = ppo.policy_loss(weights, batch, 0.2, tf.constant(0.5))
+    loss, parts = ppo.policy_loss(Categorical(), {}, outputs, batch, 0.2, tf.constant(0.5))
     assert float(parts["policy_loss"]) == pytest.approx(-0.1, abs=1e-6)
     assert float(parts["entropy"]) == pytest.approx(0.562335, abs=1e-6)
     assert float(loss) == pytest.approx(-0.1 - 0.5 * 0.562335, abs=1e-6)
@@ -91,9 +92,9 @@ def test_policy_loss_by_hand() -> None:
 
 
 def test_value_loss_by_hand() -> None:
-    weights = {"head/kernel": tf.constant([[2.0]]), "head/bias": tf.constant([1.0])}
-    batch = {"observation": tf.constant([[1.0], [2.0]]), "return": tf.constant([1.0, 6.0])}  # V = 3, 5
-    assert float(ppo.value_loss(weights, batch)) == pytest.approx(0.5 * (4.0 + 1.0) / 2)
+    assert float(ppo.value_loss(tf.constant([3.0, 5.0]), tf.constant([1.0, 6.0]))) == pytest.approx(
+        0.5 * (4.0 + 1.0) / 2
+    )
 
 
 def test_clipping_by_norm_scales_all_gradients_together() -> None:
@@ -114,7 +115,7 @@ def test_every_epoch_sees_every_row_once() -> None:
 
 
 def test_a_schedule_is_linear_and_stops_at_its_ends() -> None:
-    assert [ppo.linear(1.0, 0.2, share) for share in (-1.0, 0.0, 0.5, 1.0, 2.0)] == pytest.approx([1, 1, 0.6, 0.2, 0.2])
+    assert [linear(1.0, 0.2, share) for share in (-1.0, 0.0, 0.5, 1.0, 2.0)] == pytest.approx([1, 1, 0.6, 0.2, 0.2])
 
 
 def test_a_minibatch_that_does_not_divide_the_batch_is_refused_with_one_that_does() -> None:
@@ -136,10 +137,12 @@ def test_the_compiled_update_is_the_uncompiled_one() -> None:
     order = ppo.shuffled_order(generator, 32, 16, 2)
     results = []
     for eager in (False, True):
-        learner = ppo.Learner.fresh(np.random.default_rng(2), NetworkSpec((8,)), (3,), 4)
+        learner = Learner.fresh(np.random.default_rng(2), NetworkSpec((8,)), (3,), 4)
         tf.config.run_functions_eagerly(eager)
         try:
-            metrics = ppo.learn(ppo.make_update(settings), learner, batch, order, rate=1e-2, bonus=0.01)
+            metrics = ppo.learn(
+                ppo.make_update(settings, learner.network, Categorical()), learner, batch, order, rate=1e-2, bonus=0.01
+            )
         finally:
             tf.config.run_functions_eagerly(False)
         assert learner.updates == 4

@@ -1,0 +1,146 @@
+"""Atari games as tasks, on the vector environment of the Arcade Learning Environment (C++, Towers et al. 2024).
+
+The preprocessing is that of Mnih et al. 2015 (Methods): every decision is repeated for 4 frames, a picture is the
+maximum of the last two frames in grey, 84 × 84, and an observation is the last 4 pictures; an episode begins with 1 to
+30 frames without action, and with FIRE where the game waits for it. In training rewards are clipped to [-1, 1] and the
+loss of a life ends an episode; an episode that is judged is a whole game with the game's own score, cut after 108,000
+frames (30 minutes). Actions are not repeated at random (``sticky_actions`` 0), as in the papers of DQN, A2C and PPO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
+from train.episodes import Actions, Decide, Observations, StepResult, judge
+from train.tasks import Evaluation, Task, TaskError, mean_interval
+
+SIDE, STACKED, FRAMES_A_STEP, FRAMES_A_SECOND = 84, 4, 4, 60
+LONGEST_FRAMES = 108_000
+JUDGING_ENVIRONMENTS = 16
+DEFAULTS: Mapping[str, Any] = {
+    "sticky_actions": 0.0,  # probability that the console repeats the last action instead (Machado et al. 2018: 0.25)
+    "most_noops": 30,  # frames without action at the start of an episode, at most
+    "fire_reset": True,  # press FIRE at the start where the game has it among its actions
+    "episodic_life": True,  # training only: losing a life ends an episode
+    "clip_rewards": True,  # training only: rewards are clipped to [-1, 1]
+}
+
+
+class AtariEpisodes:
+    """A batch of one game whose episode ``k`` is seeded with (seed, k), in whichever place it is played."""
+
+    def __init__(self, game: str, environments: int, seed: int, options: Mapping[str, Any], training: bool) -> None:
+        """Args: the ROM's name, number of consoles, seed, the options above, and whether episodes are for training."""
+        from ale_py.vector_env import AtariVectorEnv
+
+        quiet_console()
+        self.environments = environments
+        self._seed = seed
+        self._vector = AtariVectorEnv(
+            game,
+            environments,
+            num_threads=1,
+            max_num_frames_per_episode=LONGEST_FRAMES,
+            repeat_action_probability=float(options["sticky_actions"]),
+            img_height=SIDE,
+            img_width=SIDE,
+            stack_num=STACKED,
+            frameskip=FRAMES_A_STEP,
+            noop_max=int(options["most_noops"]),
+            use_fire_reset=bool(options["fire_reset"]),
+            episodic_life=training and bool(options["episodic_life"]),
+            reward_clipping=training and bool(options["clip_rewards"]),
+        )
+
+    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
+        """Begin the masked episodes; see ``train.episodes.Episodes``.
+
+        The vector environment would begin an ended episode by itself at its next step; an explicit reset before that
+        step takes precedence, and only it can seed the episode.
+        """
+        seeds = np.array([self._episode_seed(int(number)) for number in episode_ids[mask]], np.int32)
+        observation, _ = self._vector.reset(seed=seeds, options={"reset_mask": mask.copy()})
+        return channels_last(observation)
+
+    def step(self, actions: Actions) -> StepResult:
+        """One step of four frames; see ``train.episodes.Episodes``."""
+        observation, reward, terminated, truncated, _ = self._vector.step(np.asarray(actions, np.int64))
+        return StepResult(
+            channels_last(observation), reward.astype(np.float32), terminated, truncated & ~terminated, None
+        )
+
+    def _episode_seed(self, number: int) -> int:
+        return int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1)  # the console's is an int32
+
+
+def channels_last(stack: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(consoles, 4, 84, 84) as (consoles, 84, 84, 4), the newest picture last."""
+    return np.ascontiguousarray(stack.transpose(0, 2, 3, 1))
+
+
+def quiet_console() -> None:
+    """The emulator prints a banner for every console unless told not to."""
+    import ale_py
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+
+
+@lru_cache(maxsize=1)
+def games() -> frozenset[str]:
+    """Names of all games whose ROM is installed, e.g. ``pong``; empty without the package ale-py."""
+    try:
+        from ale_py import roms
+    except ImportError:
+        return frozenset()
+    return frozenset(roms.get_all_rom_ids())
+
+
+def action_names(game: str) -> tuple[str, ...]:
+    """The game's minimal action set in the emulator's order, e.g. ("NOOP", "FIRE", "RIGHT", …)."""
+    import ale_py
+    from ale_py import roms
+
+    quiet_console()
+    console = ale_py.ALEInterface()
+    console.loadROM(str(roms.get_rom_path(game)))
+    return tuple(action.name for action in console.getMinimalActionSet())
+
+
+def atari_task(game: str, options: Mapping[str, Any]) -> Task:
+    """The task of a game, e.g. ``pong``.
+
+    Args:
+        game: a name of :func:`games`.
+        options: override :data:`DEFAULTS`.
+
+    Raises:
+        TaskError: the game or an option is not known.
+    """
+    if game not in games():
+        raise TaskError(f"--task {game} is no Atari game that is installed; try --task pong.")
+    if unknown := sorted(options.keys() - DEFAULTS.keys()):
+        raise TaskError(f"the task {game} has no options {unknown}; it has {', '.join(DEFAULTS)}.")
+    chosen = {**DEFAULTS, **options}
+
+    def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
+        consoles = min(JUDGING_ENVIRONMENTS, episodes)
+        judged = judge(AtariEpisodes(game, consoles, seed, chosen, training=False), decide, episodes)
+        mean, length = float(judged.returns.mean()), float(judged.lengths.mean())
+        return Evaluation(preset, episodes, None, None, mean, mean_interval(judged.returns), length)
+
+    return Task(
+        name=game,
+        environment=EnvironmentSpec(f"ALE/{game}", chosen),
+        observation=(ObservationField("frames", (SIDE, SIDE, STACKED), "grey level"),),
+        head=DiscreteHead(action_names(game)),
+        control_period_s=FRAMES_A_STEP / FRAMES_A_SECOND,
+        presets=("",),
+        make=lambda environments, seed: AtariEpisodes(game, environments, seed, chosen, training=True),
+        evaluate=evaluate,
+    )
