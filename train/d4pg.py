@@ -1,0 +1,222 @@
+"""D4PG: distributed distributional deterministic policy gradients (Barth-Maron et al. 2018), read from top to bottom.
+
+DDPG whose critic predicts the distribution of the return as probabilities of fixed atoms (Bellemare et al. 2017), with
+n-step returns and target networks that are copied every so many updates. The loop is that of ``train.ddpg``.
+
+Deviations from the paper, in order of weight:
+1. Many environments stepped together in one process take the place of many actors; the ratio of steps and updates is
+   a setting. (Quantized actors in processes of their own are the paper's ActorQ, which this file does not do.)
+2. The replay is drawn from uniformly; the paper found priorities to help little and sometimes to harm.
+3. Observations are normalised by the statistics of the first steps; a time limit is bootstrapped.
+4. Actions enter the critic's first layer; no layer normalisation unless set; the first ``learning_starts`` steps are
+   uniformly random.
+5. Gradients are clipped by their norm.
+6. The bundle holds the policy of the best greedy evaluation, not the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import NetworkSpec, Squash
+from train import networks
+from train.collection import Collection, CollectionSettings
+from train.ddpg import Learner, State, compiled_round, descend, learn, part
+from train.lazily import tf
+from train.networks import Weights
+from train.run import Run, Trained
+
+Floats = NDArray[np.float32]
+METRICS = ("critic_loss", "value", "critic_gradient_norm", "actor_gradient_norm")
+
+
+@dataclass(frozen=True)
+class D4PGSettings(CollectionSettings):
+    """Settings of one D4PG run; defaults as ActorQ states them where it does (see ``docs/algorithms/d4pg.md``)."""
+
+    minibatch: int = 256
+    """Transitions of one gradient step."""
+    n_step: int = 5
+    """Rewards summed before the bootstrap."""
+    replay_capacity: int = 100_000
+    """Transitions kept; the oldest are overwritten."""
+    actor_learning_rate: float = 1e-4
+    """Adam's step size of the actor."""
+    critic_learning_rate: float = 1e-4
+    """Adam's step size of the critic."""
+    learning_rate_last: float = 1.0
+    """Share of both learning rates that is left at the last step; they fall linearly."""
+    critic_hidden: tuple[int, ...] = (256, 256)
+    """Widths of the critic's hidden layers."""
+    critic_layer_norm: bool = False
+    """Normalise the critic's hidden layers."""
+    atoms: int = 51
+    """Number of values whose probabilities the critic predicts."""
+    value_min: float = 0.0
+    """Smallest atom, in units of the scaled discounted return."""
+    value_max: float = 100.0
+    """Largest atom; rewards of 0 … 1 with γ = 0.99 sum up to 100."""
+    target_period: int = 100
+    """Updates between two copies of the learned networks to the target networks."""
+    gradient_norm: float = 40.0
+    """Largest global norm of the actor's and of the critic's gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.atoms < 2 or not self.value_min < self.value_max:
+            raise ValueError(
+                f"{self.atoms} atoms between value_min {self.value_min} and value_max {self.value_max} hold no "
+                "distribution; take at least 2 atoms and value_min < value_max."
+            )
+        if self.target_period < 1:
+            raise ValueError(f"target_period is {self.target_period}; take at least 1.")
+
+    @property
+    def support(self) -> Floats:
+        """z, the atoms (atoms,)."""
+        return np.linspace(self.value_min, self.value_max, self.atoms, dtype=np.float32)
+
+
+# --- pure functions ---------------------------------------------------------------------------------------------
+
+
+def project_distribution(
+    returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Tensor, support: Floats
+) -> tf.Tensor:
+    """The distribution of R + γ' Z on the atoms again, (batch, atoms) (Bellemare et al. 2017, equation 7).
+
+    mᵢ = Σⱼ [1 − |clip(R + γ' zⱼ, z₀, z₋₁) − zᵢ| / Δz]⁺ pⱼ
+
+    Each shifted atom shares its probability among the two atoms it fell between, the nearer one getting more; one that
+    fell on an atom gives it all; one beyond the ends goes to the end.
+
+    Args:
+        returns: R, the discounted n-step reward (batch,).
+        discounts: γ', γ to the number of rewards in R, or 0 where the episode terminated (batch,).
+        probabilities: p of the next state and action (batch, atoms).
+        support: z, evenly spaced (atoms,).
+    """
+    spacing = float(support[-1] - support[0]) / (len(support) - 1)
+    moved = tf.clip_by_value(returns[:, None] + discounts[:, None] * support, support[0], support[-1])
+    shares = tf.nn.relu(1.0 - tf.abs(moved[:, None, :] - support[None, :, None]) / spacing)  # (batch, atom i, atom j)
+    return tf.reduce_sum(shares * probabilities[:, None, :], axis=2)
+
+
+def cross_entropy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """−Σ mᵢ log softmax(logits)ᵢ, row by row (batch,)."""
+    return -tf.reduce_sum(targets * tf.nn.log_softmax(logits), axis=1)
+
+
+def mean_value(logits: tf.Tensor, support: Floats) -> tf.Tensor:
+    """Q = Σ zᵢ pᵢ with p = softmax(logits); (batch,)."""
+    return tf.reduce_sum(tf.nn.softmax(logits) * support, axis=1)
+
+
+def critic_logits(critic: Mapping[str, Any], observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """Logits (batch, atoms) of the return's distribution; ``critic`` as in ``train.ddpg``, with one critic."""
+    return networks.mlp(part(critic, 0), tf.concat([observations, actions], axis=1))
+
+
+def actor_loss(
+    actor: Mapping[str, Any], critic: Mapping[str, Any], observations: tf.Tensor, support: Floats
+) -> tf.Tensor:
+    """−mean E Z(s, tanh y(s)): its gradient is the policy gradient of Barth-Maron et al. 2018, equation 4."""
+    actions = tf.tanh(networks.mlp(actor, observations))
+    return -tf.reduce_mean(mean_value(critic_logits(critic, observations, actions), support))
+
+
+def copied_when(renew: tf.Tensor, target: Mapping[str, Any], learned: Mapping[str, Any]) -> dict[str, Any]:
+    """θ' ← θ where ``renew``, else θ' stays."""
+    return {name: tf.where(renew, learned[name], old) for name, old in target.items()}
+
+
+# --- the update: a whole round in one compiled call -----------------------------------------------------------------
+
+
+def make_update(settings: D4PGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
+    """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
+
+    ``batches`` are the columns of ``Collection.draw``; metrics are (updates, 4).
+    """
+    support = settings.support
+
+    def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[State, tf.Tensor]:
+        following = batch["next_observation"]
+        next_action = tf.tanh(networks.mlp(state["actor_target"], following))
+        next_probabilities = tf.nn.softmax(critic_logits(state["critic_target"], following, next_action))
+        targets = project_distribution(batch["return"], batch["discount"], next_probabilities, support)
+        values: list[tf.Tensor] = []
+
+        def critic_loss(weights: Weights) -> tf.Tensor:
+            logits = critic_logits(weights, batch["observation"], batch["action"])
+            values.append(tf.reduce_mean(mean_value(logits, support)))
+            return tf.reduce_mean(cross_entropy(targets, logits))
+
+        def policy_loss(weights: Weights) -> tf.Tensor:
+            return actor_loss(weights, state["critic"], batch["observation"], support)
+
+        steps, largest = tf.cast(count + 1, tf.float32), settings.gradient_norm
+        rates = share * settings.critic_learning_rate, share * settings.actor_learning_rate
+        state, loss, critic_norm = descend(state, "critic", critic_loss, steps, rates[0], largest)
+        state, _, actor_norm = descend(state, "actor", policy_loss, steps, rates[1], largest)
+        renew = tf.equal((count + 1) % settings.target_period, 0)
+        for name in ("actor", "critic"):
+            state[f"{name}_target"] = copied_when(renew, state[f"{name}_target"], state[name])
+        return state, tf.stack([loss, values[0], critic_norm, actor_norm])
+
+    return compiled_round(one, len(METRICS))
+
+
+# --- the loop -----------------------------------------------------------------------------------------------------
+
+
+def train(run: Run, settings: D4PGSettings) -> Trained:
+    """Train until all steps are made or the run wants to stop; the best evaluated policy is returned.
+
+    Raises:
+        ValueError: the task has discrete actions.
+        DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
+    """
+    request, task = run.request, run.task
+    collection = Collection(run, settings)
+    critic = NetworkSpec(settings.critic_hidden, layer_norm=settings.critic_layer_norm)
+    learner = Learner.fresh(
+        collection.generator,
+        request.network,
+        critic,
+        task.observation_shape,
+        task.outputs,
+        critic_outputs=settings.atoms,
+    )
+    if run.checkpoint is not None:
+        collection.restore(run.checkpoint)
+        learner = Learner(
+            {name: run.checkpoint.group(name) for name in learner.groups}, run.checkpoint.facts["updates"]
+        )
+    update = make_update(settings)
+    step = run.start_step
+
+    def decide(observation: Floats) -> Floats:
+        return collection.range.physical(collection.greedy(learner.groups["actor"], observation))
+
+    while step < request.steps and run.stop_reason is None:
+        share = 1.0 + (settings.learning_rate_last - 1.0) * step / request.steps
+        row = {"noise": collection.sigma(step), "learning_rate_share": share, **dict.fromkeys(METRICS, float("nan"))}
+        collection.collect(learner.groups["actor"], step)
+        step += collection.iteration_steps
+        if step >= settings.learning_starts:
+            metrics = learn(update, learner, collection.draw(), share)
+            run.check_finite(step, metrics, METRICS)
+            row |= dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
+        run.report(step, {**collection.stream.take_tally().row(), **row}, collection.iteration_steps, decide)
+        collection.best.offer(run.last_row, learner.groups["actor"], step)
+        if run.wants_checkpoint:
+            run.save(step, *collection.saved(learner.groups, learner.updates))
+    run.save(step, *collection.saved(learner.groups, learner.updates))
+    best, notes = collection.best, {"updates": learner.updates, **collection.best.notes()}
+    return Trained(best.weights(learner.groups["actor"]), collection.normaliser.frozen(), step, notes, Squash.TANH)
