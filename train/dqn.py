@@ -1,14 +1,8 @@
-"""DQN: deep Q-learning (Mnih et al. 2015) with double targets and n-step returns, read from top to bottom.
+"""DQN: deep Q-learning (Mnih et al. 2015) with double targets, n-step returns and, if asked for, priorities.
 
-One iteration: every environment makes ``rollout_steps`` ε-greedy steps with numpy weights into a replay of plain
-arrays; then ``updates`` minibatches are drawn at once and learned in one call compiled by XLA.
-
-Deviations from the paper, in order of weight:
-1. Double targets (van Hasselt et al. 2016): the online network chooses the action that the target network values.
-2. n-step returns, computed when a minibatch is drawn; a time limit is bootstrapped, not taken for an end.
-3. Adam and the Huber loss instead of RMSProp and clipped errors; the global gradient norm is clipped.
-4. Many environments at once and many updates between their steps; the ratio of both is a setting.
-5. Learning rate falls linearly with the steps made.
+Read it from top to bottom. One iteration: every environment makes ``rollout_steps`` ε-greedy steps into a replay of
+plain arrays; then ``updates`` minibatches are drawn at once and learned in one compiled call. Equations, numbered
+deviations from the papers and the settings' sources: ``docs/algorithms/dqn.md``.
 """
 
 from __future__ import annotations
@@ -18,22 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec
 from train import networks
+from train.best import BestPolicy
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
-from train.episodes import EpisodeStream
+from train.episodes import Actions, EpisodeStream, Observations
 from train.gradients import clipped_by_norm
+from train.lazily import tf
 from train.networks import Weights
-from train.normalisation import RunningNormaliser
+from train.normalisation import ImageScaling, RunningNormaliser
+from train.presets import SettingsError
+from train.priorities import Priorities, importance_weights
 from train.replay import Replay, n_step_returns
 from train.run import Run, Trained
-from train.tasks import episode_seed
+from train.tasks import Task, episode_seed
 
 Floats = NDArray[np.float32]
 METRICS = ("loss", "value", "gradient_norm")
+ENGINES = ("tensorflow", "numpy")
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,17 @@ class DQNSettings:
     """Errors beyond it count linearly; in units of the (scaled) return."""
     reward_scale: float = 1.0
     """Rewards are multiplied by this before learning, so that returns are of order one."""
+    priority_exponent: float = 0.0
+    """α: transitions are drawn with a probability ∝ |error|^α; 0 draws all alike and costs nothing."""
+    importance_exponent: float = 0.2
+    """β: how much of the bias of priorities is taken back by weights; 1 is all of it. Unused where α is 0."""
+
+    engine: str = "tensorflow"
+    """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine {self.engine!r} is unknown; take one of {', '.join(ENGINES)}.")
         smallest = self.environments * (self.rollout_steps + self.n_step)
         if self.replay_capacity < smallest:
             raise ValueError(
@@ -147,168 +154,203 @@ class Learner:
         return {"online": self.online, "target": self.target, "first": self.first, "second": self.second}
 
 
-def make_update(settings: DQNSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
-    """The compiled round: (state, batches, updates before, learning rate) → (state, metrics (updates, 3)).
+def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tuple[Any, tf.Tensor, tf.Tensor]]:
+    """The compiled round: (state, batches, updates before, rate) → (state, metrics (updates, 3), errors as drawn).
 
-    ``batches`` are the columns of ``draw`` with the shape (updates, minibatch, …).
+    ``batches`` are the columns of ``draw`` with the shape (updates, minibatch, …). Perceptrons are compiled by XLA;
+    convolutions are not, since oneDNN's are faster, except for Adam's many small operators. The engine "numpy" computes
+    the same without TensorFlow.
     """
+    if settings.engine == "numpy":
+        from train.by_hand.off_policy import dqn_update
+
+        if network.convolutions or network.layer_norm:
+            raise SettingsError("the engine numpy takes plain perceptrons only. Type --set 'engine=\"tensorflow\"'.")
+        return dqn_update(settings)
+    compiled = not network.convolutions
+    adam_step = networks.adam_step if compiled else tf.function(networks.adam_step, jit_compile=True, autograph=False)
 
     def one(
         state: dict[str, Any], batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor
-    ) -> tuple[dict[str, Any], tf.Tensor]:
-        next_online = networks.mlp(state["online"], batch["next_observation"])
-        next_target = networks.mlp(state["target"], batch["next_observation"])
+    ) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
+        next_online = networks.forward(network, state["online"], batch["next_observation"])
+        next_target = networks.forward(network, state["target"], batch["next_observation"])
         targets = td_targets(batch["return"], batch["discount"], next_online, next_target)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(state["online"])
-            values = networks.mlp(state["online"], batch["observation"])
+            values = networks.forward(network, state["online"], batch["observation"])
             chosen = tf.gather(values, batch["action"], batch_dims=1)
-            loss = tf.reduce_mean(huber(targets - chosen, settings.huber_delta))
+            losses = huber(targets - chosen, settings.huber_delta)
+            loss = tf.reduce_mean(batch["weight"] * losses if "weight" in batch else losses)
         gradients, norm = clipped_by_norm(tape.gradient(loss, state["online"]), settings.gradient_norm)
         steps = tf.cast(count + 1, tf.float32)
-        online, first, second = networks.adam_step(
-            state["online"], gradients, state["first"], state["second"], steps, rate
-        )
+        online, first, second = adam_step(state["online"], gradients, state["first"], state["second"], steps, rate)
         renew = tf.equal((count + 1) % settings.target_period, 0)
         target = {name: tf.where(renew, online[name], old) for name, old in state["target"].items()}
         new_state = {"online": online, "target": target, "first": first, "second": second}
-        return new_state, tf.stack([loss, tf.reduce_mean(chosen), norm])
+        return new_state, tf.stack([loss, tf.reduce_mean(chosen), norm]), targets - chosen
 
-    @tf.function(jit_compile=True, autograph=False)
+    @tf.function(jit_compile=compiled, autograph=False)
     def update(
         state: dict[str, Any], batches: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor
-    ) -> tuple[dict[str, Any], tf.Tensor]:
-        updates = batches["return"].shape[0]
+    ) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
+        updates, minibatch = batches["return"].shape
 
         def body(
-            index: tf.Tensor, state: dict[str, Any], metrics: tf.Tensor
-        ) -> tuple[tf.Tensor, dict[str, Any], tf.Tensor]:
+            index: tf.Tensor, state: dict[str, Any], metrics: tf.Tensor, errors: tf.Tensor
+        ) -> tuple[tf.Tensor, dict[str, Any], tf.Tensor, tf.Tensor]:
             batch = {name: column[index] for name, column in batches.items()}
-            state, row = one(state, batch, count + index, rate)
-            return index + 1, state, tf.tensor_scatter_nd_update(metrics, [[index]], row[None])
+            state, row, error = one(state, batch, count + index, rate)
+            metrics = tf.tensor_scatter_nd_update(metrics, [[index]], row[None])
+            return index + 1, state, metrics, tf.tensor_scatter_nd_update(errors, [[index]], error[None])
 
-        start = (tf.constant(0), state, tf.zeros((updates, len(METRICS))))
-        _, state, metrics = tf.while_loop(lambda index, *_: index < updates, body, start)
-        return state, metrics
+        start = (tf.constant(0), state, tf.zeros((updates, len(METRICS))), tf.zeros((updates, minibatch)))
+        _, state, metrics, errors = tf.while_loop(lambda index, *_: index < updates, body, start)
+        return state, metrics, errors
 
     return update
 
 
 def learn(
-    update: Callable[..., tuple[Any, tf.Tensor]], learner: Learner, batches: dict[str, NDArray[Any]], rate: float
-) -> NDArray[np.float32]:
-    """Run the compiled round on the learner; its metrics (updates, 3)."""
-    state, metrics = update(learner.groups(), batches, np.int32(learner.updates), np.float32(rate))
-    arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), state)
-    learner.online, learner.target = arrays["online"], arrays["target"]
-    learner.first, learner.second = arrays["first"], arrays["second"]
+    update: Callable[..., tuple[Any, tf.Tensor, tf.Tensor]],
+    learner: Learner,
+    batches: dict[str, NDArray[Any]],
+    rate: float,
+) -> tuple[Floats, Floats]:
+    """Run the compiled round on the learner; its metrics (updates, 3) and errors (updates, minibatch)."""
+    state, metrics, errors = update(learner.groups(), batches, np.int32(learner.updates), np.float32(rate))
+    for group, tensors in state.items():
+        setattr(learner, group, {name: np.asarray(tensor) for name, tensor in tensors.items()})
     learner.updates += len(metrics)
-    result: NDArray[np.float32] = metrics.numpy()
-    return result
+    return np.asarray(metrics), np.asarray(errors)
 
 
-def draw(
-    replay: Replay, normaliser: RunningNormaliser, generator: np.random.Generator, settings: DQNSettings
-) -> dict[str, NDArray[Any]]:
-    """Minibatches for one round, uniformly from the replay: columns (updates, minibatch, …)."""
+def draw(memory: Memory, generator: np.random.Generator, settings: DQNSettings) -> dict[str, NDArray[Any]]:
+    """Minibatches for one round from the replay: columns (updates, minibatch, …) and the ``rows`` they are from."""
     shape = (settings.updates, settings.minibatch)
-    rows = replay.sample(generator, settings.updates * settings.minibatch, settings.n_step)
-    returns, discounts = n_step_returns(rows.rewards, rows.done, rows.terminated, settings.discount)
-    columns = {
-        "observation": normaliser(rows.observations),
-        "action": rows.actions.astype(np.int32),
+    columns: dict[str, NDArray[Any]] = {}
+    if memory.priorities is None:
+        drawn = memory.replay.sample(generator, settings.updates * settings.minibatch, settings.n_step)
+    else:
+        memory.priorities.follow(memory.replay.written)
+        rows, probabilities = memory.priorities.draw(generator, shape)
+        drawn = memory.replay.take(rows.ravel(), settings.n_step)
+        columns["weight"] = importance_weights(probabilities, settings.importance_exponent)
+    returns, discounts = n_step_returns(drawn.rewards, drawn.done, drawn.terminated, settings.discount)
+    columns |= {
+        "observation": memory.normaliser(drawn.observations),
+        "action": drawn.actions.astype(np.int32),
         "return": returns * np.float32(settings.reward_scale),
         "discount": discounts,
-        "next_observation": normaliser(rows.next_observations),
+        "next_observation": memory.normaliser(drawn.next_observations),
+        "rows": drawn.rows,
     }
-    return {name: column.reshape(shape + column.shape[1:]) for name, column in columns.items()}
+    return {name: column.reshape(*shape, *column.shape[1:]) for name, column in columns.items()}
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
 
 
+@dataclass
+class Memory:
+    """What a run has seen: statistics of the observations, environments in flight, replay, priorities, best policy."""
+
+    normaliser: RunningNormaliser | ImageScaling
+    stream: EpisodeStream
+    replay: Replay
+    priorities: Priorities | None
+    best: BestPolicy
+
+    @classmethod
+    def fresh(cls, task: Task, seed: int, settings: DQNSettings) -> Memory:
+        """Nothing seen yet; all environments at the start of their first episodes."""
+        stream = EpisodeStream(task.make(settings.environments, episode_seed(seed, "training")))
+        replay = Replay(settings.replay_capacity, settings.environments, task.observation_shape, image=task.is_image)
+        slots, alpha = replay.slots, settings.priority_exponent
+        priorities = Priorities(slots, settings.environments, alpha, settings.n_step) if alpha > 0 else None
+        size, starts = task.observation_size, settings.learning_starts
+        normaliser = ImageScaling() if task.is_image else RunningNormaliser(size, starts)
+        return cls(normaliser, stream, replay, priorities, BestPolicy(task.presets[0]))
+
+    def parts(self) -> dict[str, Any]:
+        """What a checkpoint holds of it, by name. A replay of images is left out: it is filled anew."""
+        names = ["normaliser", "stream", "best"]
+        if isinstance(self.normaliser, RunningNormaliser):
+            names += ["replay", "priorities"] if self.priorities else ["replay"]
+        return {name: getattr(self, name) for name in names}
+
+
 def train(run: Run, settings: DQNSettings) -> Trained:
-    """Train until all steps are made or the run wants to stop.
+    """Train until all steps are made or the run wants to stop; the policy of the best evaluation is returned.
 
     Raises:
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
+        SettingsError: the task's actions are continuous.
     """
     request, task = run.request, run.task
+    if not task.is_discrete:
+        raise SettingsError(f"dqn chooses among actions and {task.name}'s are continuous. Type --method ddpg.")
     generator = np.random.default_rng(request.seed)
     learner = Learner.fresh(generator, request.network, task.observation_shape, task.outputs)
-    normaliser = RunningNormaliser(task.observation_size, settings.learning_starts)
-    stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
-    replay = Replay(settings.replay_capacity, settings.environments, task.observation_shape, image=task.is_image)
+    memory = Memory.fresh(task, request.seed, settings)
     if run.checkpoint is not None:
-        generator = restore(run.checkpoint, learner, normaliser, stream, replay)
-    update = make_update(settings)
+        generator = restore(run.checkpoint, learner, memory)
+        if task.is_image:
+            run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
+    update = make_update(settings, request.network)
+    act = networks.Acting(request.network)
     iteration_steps = settings.environments * settings.rollout_steps
     step = run.start_step
 
-    def decide(observation: Floats) -> NDArray[np.int64]:
-        return networks.mlp(learner.online, normaliser(observation)).argmax(axis=1)
+    def values(observation: Observations) -> Floats:
+        return act(learner.online, memory.normaliser(observation))
 
-    def save() -> None:
-        run.save(step, *saved(learner, normaliser, stream, replay, generator))
+    def decide(observation: Observations) -> Actions:
+        return values(observation).argmax(axis=1)
 
     while step < request.steps and run.stop_reason is None:
         share = step / request.steps
         epsilon = exploration_rate(settings, share)
         rate = settings.learning_rate * (1.0 + (settings.learning_rate_last - 1.0) * share)
-        collect(stream, replay, normaliser, learner, generator, epsilon, settings.rollout_steps)
+        for _ in range(settings.rollout_steps):
+            observation = memory.stream.observation
+            memory.normaliser.update(observation)
+            actions = explore(generator, values(observation), epsilon)
+            memory.replay.add(observation, actions, memory.stream.step(actions))
         step += iteration_steps
         means = dict.fromkeys(METRICS, float("nan"))
-        if step >= settings.learning_starts:
-            metrics = learn(update, learner, draw(replay, normaliser, generator, settings), rate)
+        if memory.replay.written * settings.environments >= settings.learning_starts:
+            batches = draw(memory, generator, settings)
+            rows = batches.pop("rows")
+            metrics, errors = learn(update, learner, batches, rate)
             run.check_finite(step, metrics, METRICS)
+            if memory.priorities is not None:
+                memory.priorities.update(rows, errors)
             means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        row = {**stream.take_tally().row(), **means, "epsilon": epsilon, "learning_rate": rate}
+        row = {**memory.stream.take_tally().row(), **means, "epsilon": epsilon, "learning_rate": rate}
         run.report(step, row, iteration_steps, decide)
+        memory.best.offer(run.last_row, learner.online, step)
         if run.wants_checkpoint:
-            save()
-    save()
-    return Trained(learner.online, normaliser.frozen(), step, {"updates": learner.updates})
-
-
-def collect(
-    stream: EpisodeStream,
-    replay: Replay,
-    normaliser: RunningNormaliser,
-    learner: Learner,
-    generator: np.random.Generator,
-    epsilon: float,
-    steps: int,
-) -> None:
-    """Make ``steps`` ε-greedy steps in every environment and remember them."""
-    for _ in range(steps):
-        observation = stream.observation
-        normaliser.update(observation)
-        actions = explore(generator, networks.mlp(learner.online, normaliser(observation)), epsilon)
-        transition = stream.step(actions)
-        replay.add(observation, actions, transition)
+            run.save(step, *saved(learner, memory, generator))
+    run.save(step, *saved(learner, memory, generator))
+    notes = {"updates": learner.updates, **memory.best.notes()}
+    return Trained(memory.best.weights(learner.online), memory.normaliser.frozen(), step, notes)
 
 
 def saved(
-    learner: Learner,
-    normaliser: RunningNormaliser,
-    stream: EpisodeStream,
-    replay: Replay,
-    generator: np.random.Generator,
+    learner: Learner, memory: Memory, generator: np.random.Generator
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Arrays and facts of a checkpoint: all that the next iteration depends on, the replay included."""
-    states = {"normaliser": normaliser.state(), "stream": stream.state(), "replay": replay.state()}
+    """Arrays and facts of a checkpoint: all that the next iteration depends on, except for a replay of images."""
+    states = {name: part.state() for name, part in memory.parts().items()}
     arrays = flattened({**learner.groups(), **states})
     return arrays, {"updates": learner.updates, "generator": generator_facts(generator)}
 
 
-def restore(
-    checkpoint: Checkpoint, learner: Learner, normaliser: RunningNormaliser, stream: EpisodeStream, replay: Replay
-) -> np.random.Generator:
+def restore(checkpoint: Checkpoint, learner: Learner, memory: Memory) -> np.random.Generator:
     """Put everything back as :func:`saved` found it; returns the random generator."""
-    learner.online, learner.target = checkpoint.group("online"), checkpoint.group("target")
-    learner.first, learner.second = checkpoint.group("first"), checkpoint.group("second")
+    for group in learner.groups():
+        setattr(learner, group, checkpoint.group(group))
     learner.updates = int(checkpoint.facts["updates"])
-    normaliser.restore(checkpoint.group("normaliser"))
-    stream.restore(checkpoint.group("stream"))
-    replay.restore(checkpoint.group("replay"))
+    for name, part in memory.parts().items():
+        part.restore(checkpoint.group(name))
     return restored_generator(checkpoint.facts["generator"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import Normaliser
+from train.networks import IMAGE_SCALE
 
 CLIP = 5.0  # |z| in standard deviations; small, because an int8 input shares 256 levels among ±CLIP
 SMALLEST_SCALE = 1e-3  # a field that never moves is centred, not blown up
@@ -65,3 +68,25 @@ class RunningNormaliser:
         """Go on exactly where :meth:`state` was taken."""
         self.count = int(state["count"][0])
         self._mean, self._squares = state["mean"].copy(), state["squares"].copy()
+
+
+class ImageScaling:
+    """Images stay uint8 until the network divides them by 255; nothing is estimated. Used like the class above."""
+
+    def update(self, observations: NDArray[Any]) -> None:
+        """Nothing to gather."""
+
+    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """The images themselves."""
+        return observations
+
+    def frozen(self) -> Normaliser:
+        """Mean 0 and scale 255 for every element: z = x / 255, never clipped."""
+        return Normaliser((0.0,), (IMAGE_SCALE,), float("inf"))
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Nothing changes."""
+        return {}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Nothing to restore."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.spec import EnvironmentSpec, ObservationField
+from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
 from train.episodes import StepResult, judge
 from train.run import Run, RunRequest
 from train.tasks import Evaluation, Task, mean_interval
@@ -57,7 +57,7 @@ def corridor_task() -> Task:
         name="corridor",
         environment=EnvironmentSpec("corridor", {}),
         observation=(ObservationField("cell", (LENGTH + 1,), "1"),),
-        action_names=("a", "b"),
+        head=DiscreteHead(("a", "b")),
         control_period_s=1.0,
         presets=("",),
         make=lambda environments, seed: Corridor(environments),
@@ -67,23 +67,35 @@ def corridor_task() -> Task:
 
 @pytest.fixture
 def learn(tmp_path: Path) -> Callable[..., Evaluation]:
-    """learn(train function, settings, steps, task=…) → greedy episodes of the trained network."""
+    """learn(train function, settings, steps, task=…, network=…) → greedy episodes of the trained network.
 
-    def run(train: Callable, settings: object, steps: int, task: Task | None = None, seed: int = 1) -> Evaluation:
+    For tasks with discrete actions: the action of the largest output is taken.
+    """
+
+    def run(
+        train: Callable,
+        settings: object,
+        steps: int,
+        task: Task | None = None,
+        seed: int = 1,
+        network: NetworkSpec = NetworkSpec((32, 32)),  # noqa: B008 (frozen)
+    ) -> Evaluation:
+        from train.networks import Acting
+
         chosen = task or corridor_task()
         request = RunRequest(
-            chosen.name, "I", "test", (32, 32), steps, seed, tmp_path / "I", evaluate_every=0, quiet=True
+            chosen.name, "I", "test", network, steps, seed, tmp_path / "I", evaluate_every=0, quiet=True
         )
         with Run(request, chosen) as training:
             trained = train(training, settings)
 
         mean, scale = (np.array(v, np.float32) for v in (trained.normaliser.mean, trained.normaliser.scale))
+        act = Acting(network)
 
         def decide(observation: np.ndarray) -> np.ndarray:
-            from train.networks import mlp
-
-            z = np.clip((observation - mean) / scale, -trained.normaliser.clip, trained.normaliser.clip)
-            return mlp(trained.weights, z).argmax(axis=1)
+            if not chosen.is_image:
+                observation = np.clip((observation - mean) / scale, -trained.normaliser.clip, trained.normaliser.clip)
+            return act(trained.weights, observation).argmax(axis=1)
 
         return chosen.evaluate(decide, 24, 99, "")
 

@@ -3,21 +3,27 @@
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from policy.spec import Convolution, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
 from train import dqn
-from train.tasks import make_task
+from train.episodes import StepResult, judge
+from train.tasks import Evaluation, Task, make_task, mean_interval
 
 SETTINGS = dqn.DQNSettings(
     environments=16, rollout_steps=16, updates=32, minibatch=64, learning_rate=1e-3, learning_starts=2048,
     target_period=50, n_step=2, discount=0.95, replay_capacity=20_000, exploration=0.5,
 )  # fmt: skip
 STEPS = 20 * 1024
+PRIORITIZED = dataclasses.replace(SETTINGS, priority_exponent=0.6)
 
 
-def test_dqn_walks_the_corridor_straight(learn: Callable) -> None:
-    result = learn(dqn.train, SETTINGS, STEPS)
+@pytest.mark.parametrize("settings", [SETTINGS, PRIORITIZED], ids=["uniform", "prioritized"])
+@pytest.mark.parametrize("engine", dqn.ENGINES)
+def test_dqn_walks_the_corridor_straight(learn: Callable, settings: dqn.DQNSettings, engine: str) -> None:
+    result = learn(dqn.train, dataclasses.replace(settings, engine=engine), STEPS)
     assert result.success == 1.0
     assert result.mean_length == 10
 
@@ -33,9 +39,112 @@ def test_with_the_sign_of_the_error_flipped_it_does_not(learn: Callable, monkeyp
     assert learn(dqn.train, SETTINGS, STEPS).success < 0.5
 
 
+def test_priorities_that_are_not_given_back_to_the_right_rows_do_not_help(
+    learn: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Transitions whose errors are large are made unlikely instead: the goal is hardly ever drawn again.
+    update = dqn.Priorities.update
+    monkeypatch.setattr(dqn.Priorities, "update", lambda self, rows, errors: update(self, rows, 1e-3 / errors**2))
+    wrong = dataclasses.replace(PRIORITIZED, priority_exponent=1.0)
+    assert learn(dqn.train, wrong, STEPS).success < 0.5
+
+
+CARTPOLE = dqn.DQNSettings(
+    environments=8, rollout_steps=16, updates=32, minibatch=128, learning_rate=1e-3, learning_starts=1000,
+    reward_scale=0.02, replay_capacity=40_000, engine="numpy",
+)  # fmt: skip
+
+
 def test_dqn_balances_cartpole(learn: Callable) -> None:
-    settings = dqn.DQNSettings(
-        environments=8, rollout_steps=16, updates=32, minibatch=128, learning_rate=1e-3, learning_starts=1000,
-        reward_scale=0.02, replay_capacity=40_000,
-    )  # fmt: skip
-    assert learn(dqn.train, settings, 60_000, task=make_task("CartPole-v1")).mean_return > 400
+    assert learn(dqn.train, CARTPOLE, 60_000, task=make_task("CartPole-v1")).mean_return > 400
+
+
+def test_with_a_bootstrap_that_ignores_the_end_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A fall then costs nothing: what follows it is worth as much as what went before.
+    returns = dqn.n_step_returns
+    monkeypatch.setattr(
+        dqn,
+        "n_step_returns",
+        lambda rewards, done, terminated, discount: returns(rewards, done, done & False, discount),
+    )
+    assert learn(dqn.train, CARTPOLE, 60_000, task=make_task("CartPole-v1")).mean_return < 200
+
+
+# --- images -------------------------------------------------------------------------------------------------------
+
+SIDE = 16
+
+
+class Lamp:
+    """Two successive grey pictures of a lamp in one of three columns; the right action names the column to which it
+    went from the picture before: left 0, stayed 1, right 2 (round the corner). Ten steps, 1 for each right answer.
+
+    One picture alone does not tell the answer, so the stack must be in order, also where an episode begins.
+    """
+
+    def __init__(self, environments: int, seed: int) -> None:
+        self.environments = environments
+        self._seed = seed
+        self._images = np.zeros((environments, SIDE, SIDE, 2), np.uint8)
+        self._columns = np.zeros((environments, 2), np.int64)
+        self._steps = np.zeros(environments, np.int64)
+        self._generators = [np.random.default_rng(0)] * environments
+
+    def reset(self, mask: np.ndarray, episode_ids: np.ndarray) -> np.ndarray:
+        for index in np.flatnonzero(mask):
+            self._generators[index] = np.random.default_rng([self._seed, int(episode_ids[index])])
+            self._steps[index] = 0
+            for _ in range(2):
+                self._show(index)
+        return self._images.copy()
+
+    def _show(self, index: int) -> None:
+        column = int(self._generators[index].integers(3))
+        self._columns[index] = self._columns[index][1], column
+        picture = np.zeros((SIDE, SIDE), np.uint8)
+        picture[:, 5 * column : 5 * column + 5] = 255
+        self._images[index] = np.stack([self._images[index, :, :, 1], picture], axis=-1)
+
+    def step(self, actions: np.ndarray) -> StepResult:
+        before, now = self._columns.T
+        right = actions == (now - before + 1) % 3
+        for index in range(self.environments):
+            self._show(index)
+        self._steps += 1
+        no = np.zeros(self.environments, bool)
+        return StepResult(self._images.copy(), right.astype(np.float32), self._steps >= 10, no, None)
+
+
+def lamp_task() -> Task:
+    def evaluate(decide: Callable, episodes: int, seed: int, preset: str) -> Evaluation:
+        judged = judge(Lamp(8, seed), decide, episodes)
+        mean, length = float(judged.returns.mean()), float(judged.lengths.mean())
+        return Evaluation(preset, episodes, None, None, mean, mean_interval(judged.returns), length)
+
+    return Task(
+        name="lamp",
+        environment=EnvironmentSpec("lamp", {}),
+        observation=(ObservationField("frames", (SIDE, SIDE, 2), "grey level"),),
+        head=DiscreteHead(("left", "stayed", "right")),
+        control_period_s=1.0,
+        presets=("",),
+        make=Lamp,
+        evaluate=evaluate,
+    )
+
+
+IMAGES = dqn.DQNSettings(
+    environments=8, rollout_steps=8, updates=8, minibatch=32, learning_rate=2e-3, learning_starts=512,
+    target_period=20, n_step=1, discount=0.5, replay_capacity=4000, exploration=0.3,
+)  # fmt: skip
+CONVOLUTIONS = NetworkSpec((32,), convolutions=(Convolution(8, 4, 4), Convolution(8, 2, 2)))
+
+
+def test_dqn_with_convolutions_learns_from_stacked_pictures(learn: Callable) -> None:
+    assert learn(dqn.train, IMAGES, 6000, task=lamp_task(), network=CONVOLUTIONS).mean_return > 9.5
+
+
+def test_with_the_stack_in_the_wrong_order_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = dqn.Replay._observations
+    monkeypatch.setattr(dqn.Replay, "_observations", lambda self, *where: right(self, *where)[..., ::-1])
+    assert learn(dqn.train, IMAGES, 6000, task=lamp_task(), network=CONVOLUTIONS).mean_return < 7

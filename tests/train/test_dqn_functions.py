@@ -63,7 +63,7 @@ def test_the_target_network_is_renewed_every_period_and_only_then() -> None:
     settings = DQNSettings(target_period=3, updates=2, minibatch=4)
     generator = np.random.default_rng(0)
     learner = dqn.Learner.fresh(generator, NetworkSpec((4,)), (2,), 3)
-    update = dqn.make_update(settings)
+    update = dqn.make_update(settings, NetworkSpec((4,)))
     shape = (2, 4)
     batches = {
         "observation": generator.normal(size=(*shape, 2)).astype(np.float32),

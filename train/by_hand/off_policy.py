@@ -13,6 +13,7 @@ from train.by_hand.layers import Adam, Perceptron, clip_by_norm
 Floats = NDArray[np.float32]
 State = Mapping[str, Mapping[str, NDArray[Any]]]
 Update = Callable[..., tuple[dict[str, Any], Floats]]
+ReplayUpdate = Callable[..., tuple[dict[str, Any], Floats, Floats]]
 
 
 class DQNValues(Protocol):
@@ -38,16 +39,16 @@ def huber(errors: Floats, delta: float) -> tuple[Floats, Floats]:
     return losses, inside
 
 
-def dqn_update(settings: DQNValues) -> Update:
-    """The round: (state, batches, updates before, learning rate) → (state, metrics); as ``train.dqn.make_update``."""
+def dqn_update(settings: DQNValues) -> ReplayUpdate:
+    """The round: (state, batches, updates before, rate) → (state, metrics, errors); as ``train.dqn.make_update``."""
 
     def update(
         state: State, batches: Mapping[str, NDArray[Any]], count: int, rate: float
-    ) -> tuple[dict[str, Any], Floats]:
+    ) -> tuple[dict[str, Any], Floats, Floats]:
         online, target = Perceptron(state["online"]), Perceptron(state["target"])
         adam = Adam(state["first"], state["second"])
         updates, minibatch = batches["return"].shape
-        metrics = np.empty((updates, 3), np.float32)
+        metrics, errors = np.empty((updates, 3), np.float32), np.empty((updates, minibatch), np.float32)
         rows, slopes = np.arange(minibatch), np.zeros((minibatch, state["online"]["head/bias"].shape[0]), np.float32)
         for index in range(updates):
             batch = {name: column[index] for name, column in batches.items()}
@@ -56,7 +57,10 @@ def dqn_update(settings: DQNValues) -> Update:
             next_values = target.forward(batch["next_observation"])[rows, best]
             targets = batch["return"] + batch["discount"] * next_values
             chosen = online.forward(batch["observation"])[rows, batch["action"]]
-            losses, derivatives = huber(chosen - targets, settings.huber_delta)
+            errors[index] = targets - chosen
+            losses, derivatives = huber(-errors[index], settings.huber_delta)
+            if "weight" in batch:
+                losses, derivatives = losses * batch["weight"], derivatives * batch["weight"]
             slopes[:] = 0.0
             slopes[rows, batch["action"]] = derivatives / np.float32(minibatch)
             online.backward(slopes)
@@ -66,7 +70,7 @@ def dqn_update(settings: DQNValues) -> Update:
                 target.weights.all[:] = online.weights.all
             metrics[index] = (losses.mean(), chosen.mean(), norm)
         vectors = {"online": online.weights, "target": target.weights, "first": adam.first, "second": adam.second}
-        return {name: vector.views for name, vector in vectors.items()}, metrics
+        return {name: vector.views for name, vector in vectors.items()}, metrics, errors
 
     return update
 
