@@ -1,7 +1,9 @@
 """``python -m train``: train a policy and write its bundle.
 
     python -m train --task navigation --policy I --method ppo
-    python -m train --task CartPole-v1 --policy I --method dqn --output-path artifacts/cartpole
+    python -m train --task cartpole --method dqn
+    python -m train --task breakout --method dqn --help      defaults of this task and method, with their source
+    python -m train.list                                     the paper's tasks and methods, and their state
 
 Exit codes: 0 trained; 1 training diverged; 2 wrong usage; 130 interrupted (checkpoint and bundle are written).
 """
@@ -17,35 +19,47 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train.methods import METHODS, default_method, refuse_mismatch, run_method, settings_class
 from train.policies import POLICIES
+from train.quiet import silenced
+from train.suites.names import Suite, resolve
 
 if TYPE_CHECKING:
-    from train.run import Run, RunRequest, Trained
+    from train.run import RunRequest
     from train.tasks import Task
 
 BEGAN = time.monotonic()
-METHODS = {"ppo": "PPOSettings", "dqn": "DQNSettings", "distill": "DistillSettings"}
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 DIVERGED, USAGE, INTERRUPTED = 1, 2, 130
 
 
 def parser() -> argparse.ArgumentParser:
     """The options; the same names mean the same in every command of the project."""
+    methods = [f"  {name:8} {each.about}; {' or '.join(each.actions)} actions" for name, each in METHODS.items()]
     options = argparse.ArgumentParser(
-        prog="python -m train", description="Train a policy and write its bundle.", epilog=__doc__,
+        prog="python -m train",
+        description="Train a policy and write its bundle.",
+        epilog="\n".join(["methods:", *methods, "", __doc__]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     options.add_argument(
-        "--task", default="navigation", help="navigation (default) or a Gymnasium id such as CartPole-v1"
+        "--task",
+        default="navigation",
+        help="navigation (default), a word such as breakout or halfcheetah, dm_control,walker_stand, or a Gymnasium id",
     )
     options.add_argument("--policy", choices=list(POLICIES), help="network of the case study (default I on navigation)")
     options.add_argument("--model", metavar="LAYERS", help="network instead of --policy: 400,300 or nature (images)")
     options.add_argument("--layer-norm", action="store_true", help="normalise every hidden fully connected layer")
-    options.add_argument("--method", choices=list(METHODS), help="algorithm (default ppo; distill for policy III)")
+    options.add_argument(
+        "--method", type=str.lower, choices=list(METHODS), help="algorithm (default: the first with tuned settings)"
+    )
     options.add_argument("--preset", help="navigation: arena to train on (default: the settings file's mixture)")
     options.add_argument("--steps", type=int, help="environment steps in all (default: the settings file's)")
+    options.add_argument("--precision", type=int, default=32, help="bits of the weights in training: 32 (default)")
     options.add_argument("--seed", type=int, default=0, help="everything random follows from it (default 0)")
-    options.add_argument("--output-path", type=Path, help="folder of the bundle (default artifacts/POLICY)")
+    options.add_argument(
+        "--output-path", type=Path, help="folder of the bundle (default artifacts/I, artifacts/cartpole-dqn)"
+    )
     options.add_argument("--resume", action="store_true", help="go on from the checkpoint of the same run")
     options.add_argument("--minutes", type=float, help="stop after so many minutes, whatever the steps")
     options.add_argument(
@@ -66,7 +80,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help"} & set(words) and any(word.startswith("--task") for word in words):
+        return show_task_help([word for word in words if word not in ("-h", "--help")])
+    arguments = parser().parse_args(words)
     quiet_libraries()
     from policy.errors import PolicyError
     from train.checkpoint import CheckpointError
@@ -94,6 +111,22 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the same numbers whatever the CPU offers oneDNN
 
 
+def show_task_help(words: list[str]) -> int:
+    """Print the defaults of the task and method that the other options name; returns the exit code."""
+    arguments = parser().parse_args(words)
+    from train.task_error import TaskError
+    from train.task_help import task_help
+
+    name = resolve(arguments.task)
+    method = arguments.method or default_method(name, arguments.policy)
+    try:
+        print(task_help(arguments.task, method, arguments.policy, arguments.model))
+    except (TaskError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
+    return 0
+
+
 def run_training(arguments: argparse.Namespace) -> int:
     """Train as asked and write the bundle."""
     from train.models import DEFAULT_POLICY
@@ -102,14 +135,16 @@ def run_training(arguments: argparse.Namespace) -> int:
     from train.run import Run
     from train.tasks import make_task
 
-    method = arguments.method or ("distill" if arguments.policy == "III" else "ppo")
+    refuse_precision(arguments.precision)
+    method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
     found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
     task = make_task(arguments.task, arguments.preset, found.task)
+    refuse_mismatch(method, task)
     if task.is_image:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast
     request, settings = make_request(arguments, method, found, task)
     with Run(request, task, BEGAN) as run:
-        trained = algorithm(method, run, settings, arguments.teacher)
+        trained = run_method(method, run, settings, arguments.teacher)
         bundle = write_result(run, trained, found.source)
         run.progress.say(
             f"{bundle.path}: {trained.steps:,} steps, {run.outcome}; {run.wall_s:.0f} s, {run.cpu_s:.0f} CPU-s. "
@@ -128,19 +163,20 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any, task: T
         value = getattr(arguments, option)
         if value is not None and value < 1:
             raise presets.SettingsError(f"--{option.replace('_', '-')} {value} is too few; take at least 1.")
-    kind = settings_class(method)
+    name, network = choose_network(task, arguments.policy, arguments.model, arguments.layer_norm, found.network)
+    with silenced():  # TensorFlow loads here, if it was not yet
+        kind = settings_class(method)
     settings = presets.build(kind, {**found.settings, **presets.parse_overrides(arguments.set)})
     steps = arguments.steps or found.steps
     evaluate_every = arguments.evaluate_every or found.evaluate_every or max(steps // presets.DEFAULT_EVALUATIONS, 1)
-    name, network = choose_network(task, arguments.policy, arguments.model, arguments.layer_norm, found.network)
     request = RunRequest(
-        task=arguments.task,
+        task=task.name,
         policy=name,
         method=method,
         network=network,
         steps=steps,
         seed=arguments.seed,
-        output_path=arguments.output_path or default_output(arguments.task, name, method),
+        output_path=arguments.output_path or default_output(arguments, name, method),
         resume=arguments.resume,
         minutes=arguments.minutes,
         stop_at_success=arguments.stop_at_success,
@@ -157,32 +193,29 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any, task: T
     return request, settings
 
 
-def default_output(task: str, policy: str, method: str) -> Path:
-    """artifacts/POLICY for the case study's task; another task never overwrites its policies."""
-    name = policy if task == "navigation" else f"{task.replace('/', '_')}-{method}-{policy}"
-    return PROJECT_ROOT / "artifacts" / name
+def refuse_precision(bits: int) -> None:
+    """Refuse training in fewer bits.
+
+    Raises:
+        SettingsError: says what there is instead.
+    """
+    from train.presets import SettingsError
+
+    if bits != 32:
+        raise SettingsError(
+            f"--precision {bits}: training is done in 32 bits; quantization-aware training is not there yet. "
+            f"Train with --precision 32, then quantize what was trained: make convert POLICY=NAME BITS={bits}"
+        )
 
 
-def settings_class(method: str) -> Any:
-    """The settings dataclass of an algorithm; imports it, and TensorFlow with it."""
-    from importlib import import_module
-
-    return getattr(import_module(f"train.{method}"), METHODS[method])
-
-
-def algorithm(method: str, run: Run, settings: Any, teacher: str) -> Trained:
-    """Run the algorithm."""
-    if method == "ppo":
-        from train import ppo
-
-        return ppo.train(run, settings)
-    if method == "dqn":
-        from train import dqn
-
-        return dqn.train(run, settings)
-    from train import distill
-
-    return distill.train(run, settings, teacher)
+def default_output(arguments: argparse.Namespace, network: str, method: str) -> Path:
+    """artifacts/POLICY for the case study's task, else artifacts/WORD-METHOD, with the network where one was named."""
+    name = resolve(arguments.task)
+    if name.suite is Suite.NAVIGATION:
+        parts = [network]
+    else:
+        parts = [name.short_name, method, *([network] if arguments.policy or arguments.model else [])]
+    return PROJECT_ROOT / "artifacts" / "-".join(parts).replace(",", "-")
 
 
 if __name__ == "__main__":

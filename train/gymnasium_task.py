@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, Squash
 from train.episodes import Actions, Decide, Observations, StepResult, judge
+from train.quiet import silenced
 from train.suites.fields import observation_fields
 from train.suites.names import Suite, TaskName, known_words, resolve
 from train.tasks import Evaluation, Task, TaskError
@@ -90,30 +89,24 @@ class GymnasiumEpisodes:
 
 def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environment:
     """``gymnasium.make`` without its checker, with the suite's ids registered and its banners silenced."""
-    with silenced():
-        if resolve(environment_id).suite is Suite.PYBULLET:
+    suite = resolve(environment_id).suite
+    with silenced(), loading_mujoco() if suite is Suite.MUJOCO else contextlib.nullcontext():
+        if suite is Suite.PYBULLET:
             import pybullet_envs_gymnasium  # noqa: F401  # registers the ids
         return gymnasium.make(environment_id, disable_env_checker=True, **options)
 
 
 @contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """Nothing reaches the screen: PyBullet and MuJoCo print from C when they load a robot."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [os.dup(stream) for stream in (1, 2)]
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def loading_mujoco() -> Iterator[None]:
+    """MuJoCo does not write MUJOCO_LOG.TXT into the current folder because a robot's file is of an older version."""
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda text: None)
     try:
-        for stream in (1, 2):
-            os.dup2(nowhere, stream)
         yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for stream, copy in zip((1, 2), kept, strict=True):
-            os.dup2(copy, stream)
-            os.close(copy)
-        os.close(nowhere)
+        mujoco.set_mju_user_warning(before)
 
 
 def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:

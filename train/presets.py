@@ -1,9 +1,12 @@
-"""Settings from data files: ``train/settings/<task>-<method>.json``, read, checked and overridden.
+"""Settings from data files, read, checked and overridden.
 
-A file has, all optional: ``source`` (where the numbers come from), ``steps``, ``evaluate_every``,
-``evaluate_episodes`` of each, ``final_episodes`` of the last one, ``settings`` (fields of the algorithm's dataclass),
-``task`` (options of the task), ``network`` (``model`` and ``layer_norm``), and ``policies``: the same keys for one
-policy, which win over the common ones.
+The file of a task and a method is the first that exists in ``train/settings`` of ``<task>-<method>.json`` with the
+task's canonical name (``CartPole-v1``), the same with its word (``cartpole``), and ``<suite>-<method>.json`` for all
+tasks of a suite (``atari-ppo.json``); without one the algorithm's own defaults hold. A file has, all optional:
+``source`` (where the numbers come from), ``steps``, ``evaluate_every``, ``evaluate_episodes`` of each,
+``final_episodes`` of the last one, ``settings`` (fields of the algorithm's dataclass), ``task`` (options of the task),
+``network`` (``model`` and ``layer_norm``), and ``policies``: the same keys for one policy, which win over the common
+ones.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
+
+from train.suites.names import TaskName, resolve
 
 FOLDER = Path(__file__).resolve().parent / "settings"
 DEFAULT_STEPS = 200_000
@@ -40,14 +45,27 @@ class TaskSettings:
     network: Mapping[str, Any] = field(default_factory=dict)
 
 
+def settings_path(name: TaskName, method: str, folder: Path = FOLDER) -> Path | None:
+    """The data file of a task and a method, or None; see the module's docstring."""
+    stems = dict.fromkeys((name.file_name, name.short_name, name.suite.value))
+    paths = (folder / f"{stem}-{method}.json" for stem in stems)
+    return next((path for path in paths if path.is_file()), None)
+
+
 def load_settings(task: str, method: str, policy: str, folder: Path = FOLDER) -> TaskSettings:
     """The settings of a task, method and policy; defaults when there is no file.
+
+    Args:
+        task: any name of it.
+        method: the algorithm.
+        policy: the policy of the case study whose own settings win over the common ones.
+        folder: where the files are.
 
     Raises:
         SettingsError: the file is no JSON or has a key that means nothing.
     """
-    path = folder / f"{task.replace('/', '_')}-{method}.json"
-    if not path.is_file():
+    path = settings_path(resolve(task), method, folder)
+    if path is None:
         return TaskSettings()
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

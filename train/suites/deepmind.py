@@ -135,6 +135,10 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         return episodes, episodes.picture
 
     probe = import_suite().load(domain, task, task_kwargs={**options, "random": 0})
+    try:
+        probe.reset()
+    except RuntimeError as error:  # the terrain of quadruped_escape is made on a graphics card
+        raise TaskError(f"--task {name.canonical} cannot begin an episode here: {error}") from error
     actions = probe.action_spec()
     low, high = (np.broadcast_to(side, actions.shape) for side in (actions.minimum, actions.maximum))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):

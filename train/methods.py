@@ -1,0 +1,79 @@
+"""The algorithms by name, and which tasks each can learn. Imports none of them, and no TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from train.presets import settings_path
+from train.suites.names import Suite, TaskName
+from train.task_error import TaskError
+
+if TYPE_CHECKING:
+    from train.run import Run, Trained
+    from train.tasks import Task
+
+DISCRETE, CONTINUOUS = "discrete", "continuous"
+
+
+@dataclass(frozen=True)
+class Method:
+    """One algorithm, the module ``train.NAME``.
+
+    Attributes:
+        settings: name of its settings dataclass.
+        actions: the kinds of action it takes.
+        about: one line for the help.
+    """
+
+    settings: str
+    actions: tuple[str, ...]
+    about: str
+
+
+METHODS = {
+    "ppo": Method("PPOSettings", (DISCRETE, CONTINUOUS), "proximal policy optimization (Schulman et al. 2017)"),
+    "dqn": Method("DQNSettings", (DISCRETE,), "deep Q-network, double, n-step, prioritized if set (Mnih et al. 2015)"),
+    "a2c": Method("A2CSettings", (DISCRETE, CONTINUOUS), "advantage actor-critic (Mnih et al. 2016)"),
+    "ddpg": Method("DDPGSettings", (CONTINUOUS,), "deep deterministic policy gradient (Lillicrap et al. 2016)"),
+    "d4pg": Method("D4PGSettings", (CONTINUOUS,), "distributional DDPG (Barth-Maron et al. 2018)"),
+    "distill": Method("DistillSettings", (DISCRETE,), "a network learns from a trained one (--teacher)"),
+}
+
+
+def default_method(name: TaskName, policy: str | None) -> str:
+    """The method when none is asked for: the first that has a settings file for the task, else PPO.
+
+    Policy III of the navigation task is distilled, which takes a third of the time of training it anew.
+    """
+    if name.suite is Suite.NAVIGATION and policy == "III":
+        return "distill"
+    return next((method for method in METHODS if settings_path(name, method) is not None), "ppo")
+
+
+def refuse_mismatch(method: str, task: Task) -> None:
+    """Refuse a method that cannot learn the task's kind of actions.
+
+    Raises:
+        TaskError: says which methods can.
+    """
+    kind = DISCRETE if task.is_discrete else CONTINUOUS
+    if kind not in METHODS[method].actions:
+        able = ", ".join(name for name, other in METHODS.items() if kind in other.actions)
+        raise TaskError(
+            f"--method {method} takes {' or '.join(METHODS[method].actions)} actions and {task.name} has {kind} ones. "
+            f"Choose --method {able}."
+        )
+
+
+def settings_class(method: str) -> Any:
+    """The settings dataclass of an algorithm; imports it, and TensorFlow with it."""
+    return getattr(import_module(f"train.{method}"), METHODS[method].settings)
+
+
+def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
+    """Run the algorithm; ``teacher`` is the bundle that a distillation learns from."""
+    module = import_module(f"train.{method}")
+    trained: Trained = module.train(run, settings, *((teacher,) if method == "distill" else ()))
+    return trained
