@@ -17,8 +17,8 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 UV_VERSION := 0.13.8
 
-# POLICY=I names one policy; without it a command takes all that come with the repository.
-POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(wildcard zoo/*)))
+# POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
+POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
 .PHONY: help setup demo train convert deploy bench table pi pi-stop test test-fast lint format clean
 
