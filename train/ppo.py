@@ -34,11 +34,13 @@ from train.distributions import Distribution, distribution_of, exported
 from train.episodes import Actions, EpisodeStream, Observations
 from train.gradients import clipped_by_norm
 from train.lazily import tf
+from train.presets import SettingsError
 from train.run import Run, Trained
 from train.tasks import episode_seed
 
 __all__ = ["PPOSettings", "generalized_advantages", "train"]
 METRICS = ("policy_loss", "value_loss", "entropy", "divergence", "clipped", "policy_norm", "value_norm")
+ENGINES = ("tensorflow", "numpy")
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,14 @@ class PPOSettings:
     compute: str = "float32"
     """Number type in which a shared trunk (images) is computed, float32 or bfloat16; weights, heads, losses and the
     optimiser are float32 all the same."""
+    engine: str = "tensorflow"
+    """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
         if self.compute not in ("float32", "bfloat16"):
             raise ValueError(f"compute {self.compute!r} is not known; allowed are float32 and bfloat16.")
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine {self.engine!r} is unknown; take one of {', '.join(ENGINES)}.")
         batch = self.environments * self.rollout_steps
         if batch % self.minibatch:
             raise ValueError(
@@ -161,7 +167,16 @@ def make_update(
     (minibatches, 7) has the columns of ``METRICS``, in which a NaN betrays the minibatch that made it.
 
     XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
+
+    Raises:
+        SettingsError: the engine "numpy" cannot compute the network's gradient.
     """
+    if settings.engine == "numpy":
+        if network.convolutions or network.layer_norm:
+            raise SettingsError('engine "numpy" knows plain perceptrons only. Type --set engine=\'"tensorflow"\'.')
+        from train.by_hand.on_policy import ppo_update
+
+        return ppo_update(settings, distribution)
     shared = bool(network.convolutions)
 
     @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen
@@ -220,7 +235,7 @@ def make_update(
         _, state, metrics = tf.while_loop(lambda index, *_: index < minibatches, body, start)
         return state, metrics
 
-    return update
+    return lambda *arguments: update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
 
 
 def shuffled_order(generator: np.random.Generator, rows: int, minibatch: int, epochs: int) -> NDArray[np.int32]:
@@ -238,12 +253,11 @@ def learn(
     bonus: float,
 ) -> NDArray[np.float32]:
     """Run the compiled update on the learner; its metrics (minibatches, 7)."""
-    arguments = (learner.state(), batch, order, np.float32(learner.updates), np.float32(rate), np.float32(bonus))
-    state, metrics = update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
+    numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
+    state, metrics = update(learner.state(), batch, order, *numbers)
     learner.put(state)
     learner.updates += len(order)
-    result: NDArray[np.float32] = metrics.numpy()
-    return result
+    return np.asarray(metrics)
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
