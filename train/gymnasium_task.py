@@ -13,8 +13,9 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, Squash
-from train.episodes import Actions, Decide, Observations, StepResult, judge
+from train.episodes import Actions, Decide, Episodes, Observations, StepResult, judge
 from train.quiet import silenced
+from train.suites.classic import PHYSICS, ClassicEpisodes
 from train.suites.fields import observation_fields
 from train.suites.names import Suite, TaskName, known_words, resolve
 from train.tasks import Evaluation, Task, TaskError
@@ -125,13 +126,19 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         period = control_period(probe, name.suite)
     refuse_spaces(environment_id, inputs, outputs)
 
-    def make(environments: int, seed: int) -> GymnasiumEpisodes:
+    is_classic = environment_id in PHYSICS and not options
+
+    def make(environments: int, seed: int) -> Episodes:
+        if is_classic:
+            return ClassicEpisodes(environment_id, environments, seed)
         return GymnasiumEpisodes(environment_id, environments, seed, options)
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
         return Evaluation.of(judge(make(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset)
 
-    def draw(seed: int) -> tuple[GymnasiumEpisodes, Callable[[], Any]]:
+    def draw(seed: int) -> tuple[Episodes, Callable[[], Any]]:
+        if is_classic:
+            return draw_classic(environment_id, seed)
         episodes = GymnasiumEpisodes(environment_id, 1, seed, {**options, "render_mode": "rgb_array"})
         return episodes, episodes.picture
 
@@ -146,6 +153,19 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         evaluate=evaluate,
         draw=draw,
     )
+
+
+def draw_classic(environment_id: str, seed: int) -> tuple[Episodes, Callable[[], Any]]:
+    """One environment of ``train.suites.classic``, and Gymnasium's picture of it."""
+    episodes = ClassicEpisodes(environment_id, 1, seed)
+    screen = make_environment(environment_id, {"render_mode": "rgb_array"})
+    screen.reset(seed=0)
+
+    def picture() -> NDArray[np.uint8]:
+        screen.unwrapped.state = episodes.state[:, 0]  # type: ignore[attr-defined]
+        return np.asarray(screen.render())
+
+    return episodes, picture
 
 
 def head_of(outputs: gymnasium.Space[Any]) -> DiscreteHead | ContinuousHead:

@@ -26,6 +26,7 @@ from train.episodes import Decide
 from train.logs import CurveLog
 from train.networks import Weights
 from train.progress import TrainingProgress
+from train.suites.names import resolve
 from train.tasks import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
@@ -142,7 +143,8 @@ class Run:
 
     def _load(self) -> Checkpoint:
         checkpoint = load_checkpoint(self.request.training_folder)
-        saved, asked = checkpoint.facts["identity"], self.request.identity()
+        saved, asked = dict(checkpoint.facts["identity"]), self.request.identity()
+        saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
         for name, value in asked.items():
             if saved.get(name) != value:
                 raise CheckpointError(
