@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ class Cell:
         method: the algorithm.
         paper: the paper's mean return by precision (``fp32``, ``fp16``, ``int8``), or None where it gives none.
         target: the mean return of 100 greedy episodes to be reached, or None where none is set.
-        published_curve: a learning curve of somebody else to compare with: ``what`` (implementation, runs, how it was
-            judged), ``source`` (address of the document) and ``points`` ([environment steps, mean return], …).
+        published: figures of other people to compare with, each with ``what`` (implementation, runs, how it was judged),
+            ``source`` (address of the document) and ``points`` ([environment steps, mean return], …).
         tried: what was tried, in a sentence, for a cell that misses its target.
     """
 
@@ -31,7 +31,7 @@ class Cell:
     method: str
     paper: Mapping[str, float] | None = None
     target: float | None = None
-    published_curve: Mapping[str, Any] = field(default_factory=dict)
+    published: tuple[Mapping[str, Any], ...] = ()
     tried: str = ""
 
     @property
@@ -52,4 +52,5 @@ class Cell:
 
 def load_cells(path: Path = FILE) -> tuple[Cell, ...]:
     """All cells, in the data file's order."""
-    return tuple(Cell(**values) for values in json.loads(path.read_text(encoding="utf-8"))["cells"])
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return tuple(Cell(**{**values, "published": tuple(values.get("published", ()))}) for values in cells)
