@@ -1,0 +1,212 @@
+"""The tables of the benchmark policies, from kept answers and from the paper's figures; nothing is judged here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bench.rendering import Table
+from bench.words import NOT_KNOWN, joined, kilobytes
+
+if TYPE_CHECKING:
+    from bench.cells import Answer
+    from train.suites.cells import Cell
+
+SHORT, FULL, OPEN = "benchmark", "cells", "cells-open"
+"""Names of the tables' markers: the README's, and the two of docs/benchmark.md."""
+
+
+def tables(answers: Mapping[str, Answer], bundles: Sequence[str]) -> list[Table]:
+    """The full table, the README's short one, and that of the cells without a policy.
+
+    Args:
+        answers: by bundle name.
+        bundles: names of the bundles that are there; answers of others are left out.
+    """
+    from train.suites.cells import load_cells
+
+    cells = {cell.bundle_name: cell for cell in load_cells()}
+    known = {name: answer for name, answer in answers.items() if name in bundles}
+    rows = [(cell, known[name]) for name, cell in cells.items() if name in known]
+    rows += [(extra_cell(answer), answer) for name, answer in sorted(known.items()) if name not in cells]
+    rows.sort(key=lambda pair: list(SUITES).index(pair[0].name.suite.value))
+    unjudged = [name for name in bundles if name not in known]
+    return [
+        full_table(rows, unjudged),
+        short_table(rows, unjudged),
+        open_table([cell for name, cell in cells.items() if name not in bundles]),
+    ]
+
+
+SUITES = {
+    "classic": "classic control",
+    "box2d": "Box2D",
+    "pybullet": "PyBullet",
+    "mujoco": "MuJoCo",
+    "dm_control": "DeepMind Control",
+    "atari": "Atari",
+    "gym": "Gymnasium",
+    "navigation": "navigation",
+}
+"""The tables' order and words."""
+
+
+def extra_cell(answer: Answer) -> Cell:
+    """A cell that the paper does not have."""
+    from train.suites.cells import Cell
+
+    return Cell(answer.task, answer.method)
+
+
+def full_table(rows: Sequence[tuple[Cell, Answer]], unjudged: Sequence[str]) -> Table:
+    """Every figure of every trained cell."""
+    headers = (
+        "suite", "task", "method", "paper's fp32", "paper's fp16", "paper's int8", "asked for", "fp32", "reached",
+        "fp16", "int8", "fp16 − fp32", "int8 − fp32", "network", "KB fp32", "KB int8", "environment steps", "CPU-hours",
+    )  # fmt: skip
+    body = []
+    for cell, answer in rows:
+        body.append((
+            SUITES[cell.name.suite.value], word(cell), cell.method, *papers(cell, ("fp32", "fp16", "int8")),
+            number(cell.target), score(answer, "fp32"), reached(cell, answer), score(answer, "fp16"),
+            score(answer, "int8"), change(answer, "fp16"), change(answer, "int8"), answer.network,
+            kilobytes(answer.played["fp32"].bytes), kilobytes(answer.played["int8"].bytes), f"{answer.steps:,}",
+            hours(answer.cpu_s),
+        ))  # fmt: skip
+    notes = [*measured_notes([answer for _, answer in rows], unjudged), *cell_notes(rows)]
+    return Table(FULL, "Trained cells", headers, tuple(body), tuple(notes), left=3)
+
+
+def short_table(rows: Sequence[tuple[Cell, Answer]], unjudged: Sequence[str]) -> Table:
+    """What the README shows."""
+    headers = (
+        "task", "method", "paper's fp32", "paper's int8", "asked for", "fp32", "reached", "int8", "int8 − fp32",
+        "environment steps", "CPU-hours",
+    )  # fmt: skip
+    body = [
+        (
+            word(cell), cell.method, *papers(cell, ("fp32", "int8")), number(cell.target), score(answer, "fp32"),
+            reached(cell, answer), score(answer, "int8"), change(answer, "int8"), f"{answer.steps:,}",
+            hours(answer.cpu_s),
+        )
+        for cell, answer in rows
+    ]  # fmt: skip
+    notes = measured_notes([answer for _, answer in rows], unjudged)
+    return Table(SHORT, "The benchmark policies", headers, tuple(body), tuple(notes), left=2)
+
+
+def open_table(cells: Sequence[Cell]) -> Table:
+    """The paper's cells that have no committed policy, and what trains them."""
+    headers = ("suite", "task", "method", "command", "paper's fp32", "paper's fp16", "paper's int8")
+    order = list(SUITES)
+    body = [
+        (
+            SUITES[cell.name.suite.value], word(cell), cell.method, f"`{cell.command}`",
+            *papers(cell, ("fp32", "fp16", "int8")),
+        )
+        for cell in sorted(cells, key=lambda cell: order.index(cell.name.suite.value))
+    ]  # fmt: skip
+    note = "Each trains with its command; the steps are those of its settings file or of its method (--help)."
+    return Table(OPEN, "Cells without a committed policy", headers, tuple(body), (note,) if body else (), left=4)
+
+
+def word(cell: Cell) -> str:
+    """The task as the paper's word; of the DeepMind suite without the suite's name."""
+    return cell.name.short_name
+
+
+def papers(cell: Cell, precisions: Sequence[str]) -> tuple[str, ...]:
+    """The paper's figures."""
+    return tuple(number((cell.paper or {}).get(precision)) for precision in precisions)
+
+
+def number(value: float | None) -> str:
+    """A figure of the paper or a target as it is: ``2,553``."""
+    return NOT_KNOWN if value is None else f"{value:,.10g}".replace("-", "−")
+
+
+def amount(value: float, digits: int, sign: str = "") -> str:
+    """A return: ``−89.4``, ``2,612``, and 0 never with a sign."""
+    text = f"{value:{sign},.{digits}f}"
+    return text.replace("-", "−") if any(digit in text for digit in "123456789") else f"{0:.{digits}f}"
+
+
+def digits_for(*values: float) -> int:
+    """Decimals with which these returns are told apart: none from 1,000 on, one below."""
+    return 0 if max(abs(value) for value in values) >= 1000 else 1
+
+
+def score(answer: Answer, precision: str) -> str:
+    """Mean return with its interval: ``20.4 [20.2, 20.6]``."""
+    played = answer.played[precision]
+    low, high = played.return_interval
+    digits = digits_for(played.mean_return)
+    return f"{amount(played.mean_return, digits)} [{amount(low, digits)}, {amount(high, digits)}]"
+
+
+def change(answer: Answer, precision: str) -> str:
+    """Mean difference to fp32 on the same episodes with its interval: ``−0.1 [−0.3, +0.1]``."""
+    mean, low, high = answer.differences[precision]
+    digits = digits_for(answer.played["fp32"].mean_return)
+    if (mean, low, high) == (0.0, 0.0, 0.0):
+        return "0"
+    return f"{amount(mean, digits, '+')} [{amount(low, digits, '+')}, {amount(high, digits, '+')}]"
+
+
+def reached(cell: Cell, answer: Answer) -> str:
+    """Whether the fp32 mean reaches what is asked for, or by how much it misses it."""
+    if cell.target is None:
+        return NOT_KNOWN
+    missing = cell.target - answer.played["fp32"].mean_return
+    if missing <= 0:
+        return "yes"
+    return f"no, {amount(missing, digits_for(cell.target))} short"
+
+
+def hours(seconds: float) -> str:
+    """CPU-hours with two significant digits: ``0.0042``, ``1.3``, ``24``."""
+    value = seconds / 3600
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def measured_notes(answers: Sequence[Answer], unjudged: Sequence[str]) -> list[str]:
+    """What every table of returns must say beside its numbers."""
+    if not answers:
+        return ["Nothing was judged yet: python -m bench.cells"]
+    counts = joined(f"{answer.episodes:,}" for answer in answers)
+    seeds = joined(str(answer.seed) for answer in answers)
+    notes = [
+        "The paper's: single figures without intervals, of its own networks and training; asked for: the mean return "
+        "that this project set itself.",
+        f"Ours: mean return of {counts} greedy episodes (seed {seeds}) with its 95 % interval (normal), each "
+        "precision's TFLite artifact on the same episodes; differences are paired, 95 %; 0: every episode is the same.",
+        f"Executed by {joined(answer.runtime for answer in answers)} on "
+        f"{joined(answer.machine for answer in answers)}; {dates(answers)}; code "
+        f"{joined(answer.code for answer in answers)}. Steps and CPU-hours are those of the training, all its "
+        "processes together, from each bundle's policy.json.",
+    ]
+    if unjudged:
+        notes.append(f"Not judged yet: {', '.join(unjudged)} (python -m bench.cells).")
+    return notes
+
+
+def dates(answers: Sequence[Answer]) -> str:
+    """``2026-11-20`` or the first and the last."""
+    days = sorted({answer.date for answer in answers})
+    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+
+
+def cell_notes(rows: Sequence[tuple[Cell, Answer]]) -> list[str]:
+    """What was tried for a cell, and how others did at the same step count."""
+    notes = []
+    for cell, answer in rows:
+        name = f"{word(cell)} × {cell.method}"
+        if cell.tried:
+            notes.append(f"{name}: {cell.tried}")
+        for curve in cell.published:
+            points = ", ".join(f"{amount(value, digits_for(value))} at {steps:,}" for steps, value in curve["points"])
+            notes.append(
+                f"{name}: published ({curve['what']}): {points} environment steps; ours after {answer.steps:,}. "
+                f"Source: {curve['source']}"
+            )
+    return notes
