@@ -61,19 +61,25 @@ def extra_cell(answer: Answer) -> Cell:
 def full_table(rows: Sequence[tuple[Cell, Answer]], unjudged: Sequence[str]) -> Table:
     """Every figure of every trained cell."""
     headers = (
-        "suite", "task", "method", "paper's fp32", "paper's fp16", "paper's int8", "asked for", "fp32", "reached",
-        "fp16", "int8", "fp16 − fp32", "int8 − fp32", "network", "KB fp32", "KB int8", "environment steps", "CPU-hours",
+        "suite", "task", "method", "paper's fp32", "paper's fp16", "paper's int8", "published", "asked for", "fp32",
+        "reached", "fp16", "int8", "fp16 − fp32", "int8 − fp32", "network", "KB fp32", "KB int8", "environment steps",
+        "CPU-hours",
     )  # fmt: skip
     body = []
     for cell, answer in rows:
         body.append((
             SUITES[cell.name.suite.value], word(cell), cell.method, *papers(cell, ("fp32", "fp16", "int8")),
-            number(cell.target), score(answer, "fp32"), reached(cell, answer), score(answer, "fp16"),
+            published(cell, answer.steps), number(cell.target), score(answer, "fp32"), reached(cell, answer),
+            score(answer, "fp16"),
             score(answer, "int8"), change(answer, "fp16"), change(answer, "int8"), answer.network,
             kilobytes(answer.played["fp32"].bytes), kilobytes(answer.played["int8"].bytes), f"{answer.steps:,}",
             hours(answer.cpu_s),
         ))  # fmt: skip
-    notes = [*measured_notes([answer for _, answer in rows], unjudged), *cell_notes(rows)]
+    notes = [
+        *measured_notes([answer for _, answer in rows], unjudged),
+        *published_notes([cell for cell, _ in rows]),
+        *cell_notes(rows),
+    ]
     return Table(FULL, "Trained cells", headers, tuple(body), tuple(notes), left=3)
 
 
@@ -97,17 +103,18 @@ def short_table(rows: Sequence[tuple[Cell, Answer]], unjudged: Sequence[str]) ->
 
 def open_table(cells: Sequence[Cell]) -> Table:
     """The paper's cells that have no committed policy, and what trains them."""
-    headers = ("suite", "task", "method", "command", "paper's fp32", "paper's fp16", "paper's int8")
+    headers = ("suite", "task", "method", "command", "paper's fp32", "paper's fp16", "paper's int8", "published")
     order = list(SUITES)
     body = [
         (
             SUITES[cell.name.suite.value], word(cell), cell.method, f"`{cell.command}`",
-            *papers(cell, ("fp32", "fp16", "int8")),
+            *papers(cell, ("fp32", "fp16", "int8")), published(cell),
         )
         for cell in sorted(cells, key=lambda cell: order.index(cell.name.suite.value))
     ]  # fmt: skip
     note = "Each trains with its command; the steps are those of its settings file or of its method (--help)."
-    return Table(OPEN, "Cells without a committed policy", headers, tuple(body), (note,) if body else (), left=4)
+    notes = (note, *published_notes(cells)) if body else ()
+    return Table(OPEN, "Cells without a committed policy", headers, tuple(body), notes, left=4)
 
 
 def word(cell: Cell) -> str:
@@ -196,17 +203,29 @@ def dates(answers: Sequence[Answer]) -> str:
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
+def published(cell: Cell, steps: int | None = None) -> str:
+    """Other people's figures, each at the step count nearest to ours (or its last): ``2,078 at 1 M (SB3 zoo)``."""
+    found = []
+    for curve in cell.published:
+        points = curve["points"]
+        at, value = points[-1] if steps is None else min(points, key=lambda point: abs(point[0] - steps))
+        found.append(f"{amount(value, digits_for(value))} at {millions(at)} ({curve['name']})")
+    return "; ".join(found) or NOT_KNOWN
+
+
+def millions(steps: int) -> str:
+    """``0.12 M``, ``10 M``."""
+    return f"{steps / 1e6:.10g} M"
+
+
+def published_notes(cells: Sequence[Cell]) -> list[str]:
+    """Whose the published figures are, and where they stand."""
+    sources = {
+        f"{curve['name']}: {curve['what']}, {curve['source']}": None for cell in cells for curve in cell.published
+    }
+    return [f"Published: environment steps in millions. {'; '.join(sources)}."] if sources else []
+
+
 def cell_notes(rows: Sequence[tuple[Cell, Answer]]) -> list[str]:
-    """What was tried for a cell, and how others did at the same step count."""
-    notes = []
-    for cell, answer in rows:
-        name = f"{word(cell)} × {cell.method}"
-        if cell.tried:
-            notes.append(f"{name}: {cell.tried}")
-        for curve in cell.published:
-            points = ", ".join(f"{amount(value, digits_for(value))} at {steps:,}" for steps, value in curve["points"])
-            notes.append(
-                f"{name}: published ({curve['what']}): {points} environment steps; ours after {answer.steps:,}. "
-                f"Source: {curve['source']}"
-            )
-    return notes
+    """What was tried for a cell that misses what is asked for."""
+    return [f"{word(cell)} × {cell.method}: {cell.tried}" for cell, _ in rows if cell.tried]
