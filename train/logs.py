@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from train.event_file import EventFile
+
 CURVE_FILE = "learning_curve.csv"
 PICTURE_FILE = "learning_curve.png"
 STEP = "step"
@@ -21,8 +23,6 @@ class CurveLog:
 
     def __init__(self, folder: Path, resume_from: int | None = None) -> None:
         """Open the logs; with ``resume_from``, keep the rows up to that step and drop what came after it."""
-        from tensorboard.summary import Writer  # type: ignore[import-untyped]
-
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / CURVE_FILE
         self._columns: list[str] = []
@@ -34,15 +34,13 @@ class CurveLog:
         self._csv: csv.DictWriter[str] | None = None
         for row in kept:
             self._write(row)
-        self._events = Writer(str(folder))
+        self._events = EventFile(folder)
 
     def add(self, step: int, row: Mapping[str, float]) -> None:
         """Append a row; NaN means "not measured" and is left empty. Columns are those of the first row."""
         self._columns = self._columns or [STEP, *row]
         self._write({STEP: str(step)} | {name: f"{value:.7g}" for name, value in row.items() if not math.isnan(value)})
-        for name, value in row.items():
-            if not math.isnan(value):
-                self._events.add_scalar(name, value, step)
+        self._events.add(step, {name: value for name, value in row.items() if not math.isnan(value)})
 
     def flush(self) -> None:
         """Bring everything to the disk."""
