@@ -235,7 +235,7 @@ def draw(memory: Memory, generator: np.random.Generator, settings: DQNSettings) 
         memory.priorities.follow(memory.replay.written)
         rows, probabilities = memory.priorities.draw(generator, shape)
         drawn = memory.replay.take(rows.ravel(), settings.n_step)
-        columns["weight"] = importance_weights(probabilities, settings.importance_exponent)
+        columns["weight"] = importance_weights(probabilities, settings.importance_exponent).ravel()
     returns, discounts = n_step_returns(drawn.rewards, drawn.done, drawn.terminated, settings.discount)
     columns |= {
         "observation": memory.normaliser(drawn.observations),
