@@ -239,6 +239,12 @@ def make() -> Callable[..., Bundle]:
 
 
 @pytest.fixture(scope="session")
+def make_artifacts() -> Callable[[Bundle], Bundle]:
+    """Adds real artifacts to a bundle of any policy."""
+    return add_artifacts
+
+
+@pytest.fixture(scope="session")
 def fresh_observations() -> np.ndarray:
     """Real observations that are neither calibration nor golden ones, float32 (32, 32)."""
     return recorded_observations(32, 9000)
