@@ -96,10 +96,9 @@ def curves_figure(curves: Sequence[Curve]) -> Figure:
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    columns = min(COLUMNS, max(1, len(curves)))
-    rows = max(1, math.ceil(len(curves) / columns))
-    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows + 0.7), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    rows = max(1, math.ceil(len(curves) / COLUMNS))
+    figure = Figure(figsize=(PANEL_INCHES[0] * COLUMNS, PANEL_INCHES[1] * rows + 0.6), layout="constrained")
+    panels = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
     for axes, curve in zip(panels, curves, strict=False):
         draw_panel(axes, curve)
     for axes in panels[len(curves) :]:
@@ -109,7 +108,7 @@ def curves_figure(curves: Sequence[Curve]) -> Figure:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     if handles:
         figure.legend(
-            list(handles.values()), list(handles), loc="outside lower center", ncols=4, frameon=False, fontsize=7.5
+            list(handles.values()), list(handles), loc="outside upper center", ncols=4, frameon=False, fontsize=7.5
         )
     figure.supylabel("return of an episode", fontsize=8)
     figure.supxlabel("environment steps (Atari: of four frames)", fontsize=8)
