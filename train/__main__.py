@@ -56,6 +56,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--preset", help="navigation: arena to train on (default: the settings file's mixture)")
     options.add_argument("--steps", type=int, help="environment steps in all (default: the settings file's)")
     options.add_argument("--precision", type=int, default=32, help="bits of the weights in training: 32 (default)")
+    options.add_argument(
+        "--mixed-precision",
+        metavar="TYPE",
+        help="compute the networks in bfloat16 or float16 while training, with float32 master weights",
+    )
     options.add_argument("--seed", type=int, default=0, help="everything random follows from it (default 0)")
     options.add_argument(
         "--output-path", type=Path, help="folder of the bundle (default artifacts/I, artifacts/cartpole-dqn)"
@@ -129,6 +134,7 @@ def show_task_help(words: list[str]) -> int:
 
 def run_training(arguments: argparse.Namespace) -> int:
     """Train as asked and write the bundle."""
+    from train.mixed_precision import Compute, slower_here
     from train.models import DEFAULT_POLICY
     from train.presets import load_settings
     from train.results import write_result
@@ -144,6 +150,8 @@ def run_training(arguments: argparse.Namespace) -> int:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast
     request, settings = make_request(arguments, method, found, task)
     with Run(request, task, BEGAN) as run:
+        if (warning := slower_here(Compute(getattr(settings, "compute", "float32")))) is not None:
+            run.progress.say(warning)
         trained = run_method(method, run, settings, arguments.teacher)
         bundle = write_result(run, trained, found.source)
         run.progress.say(
@@ -166,7 +174,10 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any, task: T
     name, network = choose_network(task, arguments.policy, arguments.model, arguments.layer_norm, found.network)
     with silenced():  # TensorFlow loads here, if it was not yet
         kind = settings_class(method)
-    settings = presets.build(kind, {**found.settings, **presets.parse_overrides(arguments.set)})
+    overrides = presets.parse_overrides(arguments.set)
+    if arguments.mixed_precision is not None:
+        overrides["compute"] = mixed_precision(arguments.mixed_precision, method, kind)
+    settings = presets.build(kind, {**found.settings, **overrides})
     steps = arguments.steps or found.steps
     evaluate_every = arguments.evaluate_every or found.evaluate_every or max(steps // presets.DEFAULT_EVALUATIONS, 1)
     request = RunRequest(
@@ -191,6 +202,23 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any, task: T
         quiet=arguments.quiet,
     )
     return request, settings
+
+
+def mixed_precision(text: str, method: str, settings: Any) -> str:
+    """The value of the setting ``compute`` for ``--mixed-precision``.
+
+    Raises:
+        SettingsError: the method has no such setting, or the type is not known.
+    """
+    from train.mixed_precision import parse_compute
+    from train.presets import SettingsError
+
+    if "compute" not in {part.name for part in dataclasses.fields(settings)}:
+        raise SettingsError(f"--method {method} computes in float32 only. Leave --mixed-precision {text} out.")
+    try:
+        return parse_compute(text).value
+    except ValueError as error:
+        raise SettingsError(f"--mixed-precision {text}: {error}") from error
 
 
 def refuse_precision(bits: int) -> None:

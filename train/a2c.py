@@ -29,10 +29,13 @@ from train.actor_critic import (
     saved,
     training_batch,
 )
+from train.by_hand.on_policy import a2c_update
 from train.distributions import Distribution, distribution_of, exported
+from train.engine import check_engine, uses_numpy
 from train.episodes import Actions, EpisodeStream, Observations
 from train.gradients import clipped_by_norm
 from train.lazily import tf
+from train.mixed_precision import check_compute, gradients_of, settled
 from train.run import Run, Trained
 from train.tasks import episode_seed
 
@@ -83,14 +86,16 @@ class A2CSettings:
     log_std: float = 0.0
     """log σ of a continuous task's Gaussian at the start, where 1 is half the range of an action."""
     compute: str = "float32"
-    """Number type in which a shared trunk (images) is computed, float32 or bfloat16; weights, heads, losses and the
-    optimiser are float32 all the same."""
+    """Number type of the hidden layers' activations and their gradients: float32, bfloat16 or float16
+    (--mixed-precision); weights, heads, losses and the optimiser are float32 all the same."""
+    engine: str = "tensorflow"
+    """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
+        check_engine(self.engine)
         if self.optimiser not in MOMENTS:
             raise ValueError(f"optimiser {self.optimiser!r} is not known; allowed are {', '.join(MOMENTS)}.")
-        if self.compute not in ("float32", "bfloat16"):
-            raise ValueError(f"compute {self.compute!r} is not known; allowed are float32 and bfloat16.")
+        check_compute(self.compute, self.engine)
 
 
 # --- pure functions ---------------------------------------------------------------------------------------------
@@ -159,6 +164,8 @@ def make_update(
 
     XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
     """
+    if uses_numpy(settings.engine, network):
+        return a2c_update(settings, distribution)
     shared = bool(network.convolutions)
 
     @tf.function(jit_compile=True, autograph=False)
@@ -197,8 +204,9 @@ def make_update(
             outputs, values = outputs_and_values(network, policy, value, batch["observation"], settings.compute)
             parts = loss_parts(distribution, policy, outputs, values, batch)
             loss = parts["policy_loss"] + settings.value_weight * parts["value_loss"] - bonus * parts["entropy"]
-        of_policy, of_value = tape.gradient(loss, (policy, value))
+        (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
         new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
+        new = settled(new, state, finite)
         parts = parts | {"policy_norm": policy_norm, "value_norm": value_norm}
         return new, tf.stack([parts[name] for name in METRICS])
 
@@ -238,6 +246,7 @@ def train(run: Run, settings: A2CSettings) -> Trained:
         settings.value_hidden,
         MOMENTS[settings.optimiser],
         distribution.extra_weights(),
+        settings.compute,
     )
     forward = Forward(learner, settings.compute)
     normaliser = normaliser_of(task, settings.normaliser_steps)

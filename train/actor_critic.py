@@ -20,6 +20,7 @@ from train.distributions import Distribution
 from train.episodes import EpisodeStream, Observations
 from train.gradients import clipped_by_norm
 from train.lazily import tf
+from train.mixed_precision import Compute, cast, fresh_loss_scale
 from train.networks import Weights
 from train.normalisation import ImageScaling, RunningNormaliser
 from train.tasks import Task
@@ -79,6 +80,7 @@ class Learner:
         value_hidden: tuple[int, ...] = (),
         moments: tuple[str, ...] = ("first", "second"),
         extra: Weights | None = None,
+        compute: str = "float32",
     ) -> Learner:
         """Orthogonal weights; the policy's head starts near the uniform distribution.
 
@@ -90,6 +92,7 @@ class Learner:
             value_hidden: hidden layers of a value network of its own; empty means those of the policy.
             moments: the optimiser's, each kept for the policy and for the value.
             extra: the distribution's weights, learned with the policy's.
+            compute: number type of the update; float16 keeps a loss scale among the moments.
         """
         policy = networks.initial_weights(generator, network, observation, outputs, head_gain=0.01)
         if network.convolutions:
@@ -101,6 +104,8 @@ class Learner:
         policy |= extra or {}
         groups = {"policy": policy, "value": value}
         kept = {f"{group}_{name}": networks.zeros_like(groups[group]) for group in groups for name in moments}
+        if loss_scale := fresh_loss_scale(Compute(compute)):
+            kept["loss_scale"] = loss_scale
         learner = cls(network, policy, value, kept)
         learner.put(learner.state())
         return learner
@@ -132,24 +137,23 @@ def outputs_and_values(
         policy: its weights, float32.
         value: the value's weights, float32.
         observations: see above.
-        compute: the number type in which a shared trunk is computed; both heads and all weights stay float32.
+        compute: the number type of the hidden layers; both heads and all weights stay float32.
     """
-    if network.convolutions and compute != "float32":
-        trunk = {name: tf.cast(weight, compute) for name, weight in policy.items()}
-        hidden = tf.cast(networks.features(network, trunk, observations), tf.float32)
-    else:
-        hidden = networks.features(network, policy, observations)
+    mixed = Compute(compute)
+    hidden = networks.features(network, cast(policy, mixed), observations)
+    if mixed.is_mixed:
+        hidden = tf.cast(hidden, tf.float32)
     outputs = hidden @ policy["head/kernel"] + policy["head/bias"]
     if network.convolutions:
         return outputs, (hidden @ value["head/kernel"] + value["head/bias"])[:, 0]
-    return outputs, networks.mlp(value, observations)[:, 0]
+    return outputs, networks.mlp(cast(value, mixed), observations)[:, 0]
 
 
 class Forward:
     """Outputs and values of a learner for batches of any size, as arrays."""
 
     def __init__(self, learner: Learner, compute: str = "float32") -> None:
-        """Args: the learner, and the number type in which a shared trunk is computed."""
+        """Args: the learner, and the number type of a shared trunk; perceptrons act in float32."""
         self._learner = learner
         network = learner.network
         if learner.is_shared:

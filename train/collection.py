@@ -16,6 +16,7 @@ from train.best import BestPolicy
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
 from train.episodes import EpisodeStream
 from train.exploration import ActionRange, ExplorationNoise, noise_scale
+from train.mixed_precision import check_compute
 from train.networks import Weights
 from train.normalisation import RunningNormaliser
 from train.replay import Replay, n_step_returns
@@ -59,8 +60,12 @@ class CollectionSettings:
     """Steps for which one draw of the noise is held."""
     noise_only_start: bool = False
     """The first ``learning_starts`` actions are the noise alone instead of uniform draws."""
+    compute: str = "float32"
+    """Number type of the networks' activations and their gradients: float32, bfloat16 or float16 (--mixed-precision);
+    weights, losses and the optimiser are float32 all the same, and so is acting."""
 
     def __post_init__(self) -> None:
+        check_compute(self.compute)
         smallest = self.environments * (self.rollout_steps + self.n_step)
         if self.replay_capacity < smallest:
             raise ValueError(

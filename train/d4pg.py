@@ -28,6 +28,7 @@ from train import networks
 from train.collection import Collection, CollectionSettings
 from train.ddpg import Learner, State, compiled_round, descend, learn, part
 from train.lazily import tf
+from train.mixed_precision import Compute, cast
 from train.networks import Weights
 from train.run import Run, Trained
 
@@ -143,12 +144,13 @@ def make_update(settings: D4PGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
 
     ``batches`` are the columns of ``Collection.draw``; metrics are (updates, 4).
     """
-    support = settings.support
+    support, compute = settings.support, Compute(settings.compute)
 
     def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[State, tf.Tensor]:
         following = batch["next_observation"]
-        next_action = tf.tanh(networks.mlp(state["actor_target"], following))
-        next_probabilities = tf.nn.softmax(critic_logits(state["critic_target"], following, next_action))
+        actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
+        next_action = tf.tanh(networks.mlp(actor_target, following))
+        next_probabilities = tf.nn.softmax(critic_logits(critic_target, following, next_action))
         targets = project_distribution(batch["return"], batch["discount"], next_probabilities, support)
         values: list[tf.Tensor] = []
 
@@ -158,12 +160,12 @@ def make_update(settings: D4PGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
             return tf.reduce_mean(cross_entropy(targets, logits))
 
         def policy_loss(weights: Weights) -> tf.Tensor:
-            return actor_loss(weights, state["critic"], batch["observation"], support)
+            return actor_loss(weights, cast(state["critic"], compute), batch["observation"], support)
 
         steps, largest = tf.cast(count + 1, tf.float32), settings.gradient_norm
         rates = share * settings.critic_learning_rate, share * settings.actor_learning_rate
-        state, loss, critic_norm = descend(state, "critic", critic_loss, steps, rates[0], largest)
-        state, _, actor_norm = descend(state, "actor", policy_loss, steps, rates[1], largest)
+        state, loss, critic_norm = descend(state, "critic", critic_loss, steps, rates[0], largest, compute)
+        state, _, actor_norm = descend(state, "actor", policy_loss, steps, rates[1], largest, compute)
         renew = tf.equal((count + 1) % settings.target_period, 0)
         for name in ("actor", "critic"):
             state[f"{name}_target"] = copied_when(renew, state[f"{name}_target"], state[name])
@@ -192,6 +194,7 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
         task.observation_shape,
         task.outputs,
         critic_outputs=settings.atoms,
+        compute=settings.compute,
     )
     if run.checkpoint is not None:
         collection.restore(run.checkpoint)

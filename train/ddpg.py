@@ -27,9 +27,12 @@ from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec, Squash
 from train import networks
+from train.by_hand.off_policy import ddpg_update
 from train.collection import Collection, CollectionSettings
+from train.engine import check_engine, uses_numpy
 from train.gradients import clipped_by_norm
 from train.lazily import tf
+from train.mixed_precision import Compute, cast, check_compute, fresh_loss_scale, gradients_of, settled
 from train.networks import Weights
 from train.run import Run, Trained
 
@@ -65,9 +68,13 @@ class DDPGSettings(CollectionSettings):
     """Largest size of that noise."""
     policy_period: int = 1
     """Critic updates for one update of the actor (TD3: 2)."""
+    engine: str = "tensorflow"
+    """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_engine(self.engine)
+        check_compute(self.compute, self.engine)
         if self.policy_period < 1:
             raise ValueError(f"policy_period is {self.policy_period}; take at least 1.")
 
@@ -140,6 +147,7 @@ class Learner:
         actions: int,
         critics: int = 1,
         critic_outputs: int = 1,
+        compute: str = "float32",
     ) -> Learner:
         """Orthogonal weights with small heads: actions and values start near 0; the targets are copies."""
         actor = networks.initial_weights(generator, network, observation, actions, head_gain=0.01)
@@ -152,6 +160,8 @@ class Learner:
         for name, weights in (("actor", actor), ("critic", both)):
             groups |= {name: weights, f"{name}_target": dict(weights)}
             groups |= {f"{name}_first": networks.zeros_like(weights), f"{name}_second": networks.zeros_like(weights)}
+            if loss_scale := fresh_loss_scale(Compute(compute)):
+                groups[f"{name}_loss_scale"] = loss_scale
         return cls(groups)
 
 
@@ -160,17 +170,28 @@ One = Callable[[State, dict[str, tf.Tensor], tf.Tensor, tf.Tensor], tuple[State,
 
 
 def descend(
-    state: State, group: str, loss: Callable[[Weights], Any], steps: tf.Tensor, rate: tf.Tensor, largest: float
+    state: State,
+    group: str,
+    loss: Callable[[Weights], Any],
+    steps: tf.Tensor,
+    rate: tf.Tensor,
+    largest: float,
+    compute: Compute = Compute.FLOAT32,
 ) -> tuple[State, Any, tf.Tensor]:
-    """One step of Adam of ``actor`` or ``critic`` down its loss: the new state, the loss and the gradient's norm."""
-    weights = state[group]
+    """One step of Adam of ``actor`` or ``critic`` down its loss: the new state, the loss and the gradient's norm.
+
+    The loss is given the weights in the type that is computed in.
+    """
+    weights, key = state[group], f"{group}_loss_scale"
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(weights)
-        value = loss(weights)
-    gradients, norm = clipped_by_norm(tape.gradient(value, weights), largest)
+        value = loss(cast(weights, compute))
+    gradients, finite = gradients_of(tape, value, weights, state.get(key, {}))
+    gradients, norm = clipped_by_norm(gradients, largest)
     names = (group, f"{group}_first", f"{group}_second")
     learned = networks.adam_step(weights, gradients, state[names[1]], state[names[2]], steps, rate)
-    return {**state, **dict(zip(names, learned, strict=True))}, value, norm
+    new = settled(dict(zip(names, learned, strict=True)), state, finite, key)
+    return {**state, **new}, value, norm
 
 
 def make_update(settings: DDPGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
@@ -178,23 +199,24 @@ def make_update(settings: DDPGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
 
     ``batches`` are the columns of ``Collection.draw``, and ``target_noise`` where it is on; metrics are (updates, 4).
     """
-    critics = range(2 if settings.twin else 1)
+    critics, compute = range(2 if settings.twin else 1), Compute(settings.compute)
 
     def learn_actor(state: State, batch: dict[str, tf.Tensor], steps: tf.Tensor, rate: tf.Tensor) -> Any:
         def loss(actor: Weights) -> tf.Tensor:
-            return actor_loss(actor, state["critic"], batch["observation"], settings.action_penalty)
+            return actor_loss(actor, cast(state["critic"], compute), batch["observation"], settings.action_penalty)
 
-        new, _, norm = descend(state, "actor", loss, steps, rate, settings.gradient_norm)
+        new, _, norm = descend(state, "actor", loss, steps, rate, settings.gradient_norm, compute)
         for name in ("actor", "critic"):
             new[f"{name}_target"] = soft_update(new[f"{name}_target"], new[name], settings.target_rate)
         return new, norm
 
     def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[State, tf.Tensor]:
         following = batch["next_observation"]
-        next_action = tf.tanh(networks.mlp(state["actor_target"], following))
+        actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
+        next_action = tf.tanh(networks.mlp(actor_target, following))
         if settings.target_noise > 0:
             next_action = tf.clip_by_value(next_action + batch["target_noise"], -1.0, 1.0)
-        next_values = [critic_value(state["critic_target"], index, following, next_action) for index in critics]
+        next_values = [critic_value(critic_target, index, following, next_action) for index in critics]
         targets = td_targets(batch["return"], batch["discount"], next_values)
         mean_value: list[tf.Tensor] = []
 
@@ -206,7 +228,8 @@ def make_update(settings: DDPGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
 
         steps = tf.cast(count + 1, tf.float32)
         critic_rate, actor_rate = share * settings.critic_learning_rate, share * settings.actor_learning_rate
-        state, loss, critic_norm = descend(state, "critic", critic_loss, steps, critic_rate, settings.gradient_norm)
+        largest = settings.gradient_norm
+        state, loss, critic_norm = descend(state, "critic", critic_loss, steps, critic_rate, largest, compute)
         period = settings.policy_period
         actor_steps = tf.cast((count + 1) // period, tf.float32)
         if period == 1:
@@ -275,13 +298,15 @@ def train(run: Run, settings: DDPGSettings) -> Trained:
         task.observation_shape,
         task.outputs,
         critics=2 if settings.twin else 1,
+        compute=settings.compute,
     )
     if run.checkpoint is not None:
         collection.restore(run.checkpoint)
         learner = Learner(
             {name: run.checkpoint.group(name) for name in learner.groups}, run.checkpoint.facts["updates"]
         )
-    update = make_update(settings)
+    by_hand = uses_numpy(settings.engine, request.network, critic)
+    update = ddpg_update(settings) if by_hand else make_update(settings)
     step = run.start_step
 
     def decide(observation: Floats) -> Floats:

@@ -8,7 +8,7 @@ deviations from the papers and the settings' sources: ``docs/algorithms/dqn.md``
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from train.checkpoint import Checkpoint, flattened, generator_facts, restored_ge
 from train.episodes import Actions, EpisodeStream, Observations
 from train.gradients import clipped_by_norm
 from train.lazily import tf
+from train.mixed_precision import Compute, cast, check_compute, fresh_loss_scale, gradients_of, settled
 from train.networks import Weights
 from train.normalisation import ImageScaling, RunningNormaliser
 from train.presets import SettingsError
@@ -77,12 +78,16 @@ class DQNSettings:
     importance_exponent: float = 0.2
     """β: how much of the bias of priorities is taken back by weights; 1 is all of it. Unused where α is 0."""
 
+    compute: str = "float32"
+    """Number type of the networks' activations and their gradients: float32, bfloat16 or float16 (--mixed-precision);
+    weights, losses and the optimiser are float32 all the same."""
     engine: str = "tensorflow"
     """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise ValueError(f"engine {self.engine!r} is unknown; take one of {', '.join(ENGINES)}.")
+        check_compute(self.compute, self.engine)
         smallest = self.environments * (self.rollout_steps + self.n_step)
         if self.replay_capacity < smallest:
             raise ValueError(
@@ -139,19 +144,27 @@ class Learner:
     first: Weights
     second: Weights
     updates: int = 0
+    loss_scale: Weights = field(default_factory=dict)
+    """Of float16; see ``train/mixed_precision.py``."""
 
     @classmethod
     def fresh(
-        cls, generator: np.random.Generator, network: NetworkSpec, observation: tuple[int, ...], outputs: int
+        cls,
+        generator: np.random.Generator,
+        network: NetworkSpec,
+        observation: tuple[int, ...],
+        outputs: int,
+        compute: str = "float32",
     ) -> Learner:
         """Orthogonal weights with a small head: action values start near 0."""
         online = networks.initial_weights(generator, network, observation, outputs, head_gain=0.01)
         zeros = networks.zeros_like(online)
-        return cls(online, dict(online), zeros, dict(zeros))
+        return cls(online, dict(online), zeros, dict(zeros), loss_scale=fresh_loss_scale(Compute(compute)))
 
     def groups(self) -> dict[str, Weights]:
         """The arrays by name."""
-        return {"online": self.online, "target": self.target, "first": self.first, "second": self.second}
+        groups = {"online": self.online, "target": self.target, "first": self.first, "second": self.second}
+        return {**groups, "loss_scale": self.loss_scale} if self.loss_scale else groups
 
 
 def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tuple[Any, tf.Tensor, tf.Tensor]]:
@@ -167,27 +180,38 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tu
         if network.convolutions or network.layer_norm:
             raise SettingsError("the engine numpy takes plain perceptrons only. Type --set 'engine=\"tensorflow\"'.")
         return dqn_update(settings)
-    compiled = not network.convolutions
+    compiled, compute = not network.convolutions, Compute(settings.compute)
     adam_step = networks.adam_step if compiled else tf.function(networks.adam_step, jit_compile=True, autograph=False)
+
+    def descend(
+        weights: Any, gradients: Any, first: Any, second: Any, steps: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[Any, Any, Any, tf.Tensor]:
+        """One step of Adam along the clipped gradients: new weights and moments, and the norm before clipping."""
+        gradients, norm = clipped_by_norm(gradients, settings.gradient_norm)
+        return *adam_step(weights, gradients, first, second, steps, rate), norm
+
+    if compute.is_mixed and not compiled:  # fewer passes over the weights; in float32 other bits than those of old runs
+        descend = tf.function(descend, jit_compile=True, autograph=False)
 
     def one(
         state: dict[str, Any], batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor
     ) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
-        next_online = networks.forward(network, state["online"], batch["next_observation"])
-        next_target = networks.forward(network, state["target"], batch["next_observation"])
+        next_online = networks.forward(network, cast(state["online"], compute), batch["next_observation"])
+        next_target = networks.forward(network, cast(state["target"], compute), batch["next_observation"])
         targets = td_targets(batch["return"], batch["discount"], next_online, next_target)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(state["online"])
-            values = networks.forward(network, state["online"], batch["observation"])
+            values = networks.forward(network, cast(state["online"], compute), batch["observation"])
             chosen = tf.gather(values, batch["action"], batch_dims=1)
             losses = huber(targets - chosen, settings.huber_delta)
             loss = tf.reduce_mean(batch["weight"] * losses if "weight" in batch else losses)
-        gradients, norm = clipped_by_norm(tape.gradient(loss, state["online"]), settings.gradient_norm)
+        gradients, finite = gradients_of(tape, loss, state["online"], state.get("loss_scale", {}))
         steps = tf.cast(count + 1, tf.float32)
-        online, first, second = adam_step(state["online"], gradients, state["first"], state["second"], steps, rate)
-        renew = tf.equal((count + 1) % settings.target_period, 0)
-        target = {name: tf.where(renew, online[name], old) for name, old in state["target"].items()}
-        new_state = {"online": online, "target": target, "first": first, "second": second}
+        learned = descend(state["online"], gradients, state["first"], state["second"], steps, rate)
+        online, first, second, norm = learned
+        new_state = settled({"online": online, "first": first, "second": second}, state, finite)
+        renew, online = tf.equal((count + 1) % settings.target_period, 0), new_state["online"]
+        new_state["target"] = {name: tf.where(renew, online[name], old) for name, old in state["target"].items()}
         return new_state, tf.stack([loss, tf.reduce_mean(chosen), norm]), targets - chosen
 
     @tf.function(jit_compile=compiled, autograph=False)
@@ -291,14 +315,14 @@ def train(run: Run, settings: DQNSettings) -> Trained:
     if not task.is_discrete:
         raise SettingsError(f"dqn chooses among actions and {task.name}'s are continuous. Type --method ddpg.")
     generator = np.random.default_rng(request.seed)
-    learner = Learner.fresh(generator, request.network, task.observation_shape, task.outputs)
+    learner = Learner.fresh(generator, request.network, task.observation_shape, task.outputs, settings.compute)
     memory = Memory.fresh(task, request.seed, settings)
     if run.checkpoint is not None:
         generator = restore(run.checkpoint, learner, memory)
         if task.is_image:
             run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
     update = make_update(settings, request.network)
-    act = networks.Acting(request.network)
+    act = networks.Acting(request.network, Compute(settings.compute))
     iteration_steps = settings.environments * settings.rollout_steps
     step = run.start_step
 

@@ -19,19 +19,24 @@ DEFAULT_POLICY = "I"
 
 
 def parse_model(text: str) -> NetworkSpec:
-    """``nature``, ``400,300``, or both: ``nature,512,512``.
+    """``nature``, ``400,300``, or both: ``nature,512,512``; ``nature-128`` has 128 filters in all convolutions.
 
     Raises:
         SettingsError: it is none of these.
     """
     first, _, rest = text.partition(",")
-    widths = rest if first == NATURE else text
+    convolutional = re.fullmatch(rf"{NATURE}(-[1-9]\d*)?", first)
+    widths = rest if convolutional else text
     if widths and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", widths):
         raise SettingsError(
             f"--model {text} cannot be read; type --model 256,256 (hidden layers), or --model {NATURE} (images)."
         )
     hidden = tuple(int(width) for width in widths.split(",")) if widths else NATURE_HIDDEN
-    return NetworkSpec(hidden, convolutions=NATURE_CONVOLUTIONS if first == NATURE else ())
+    if convolutional is None:
+        return NetworkSpec(hidden)
+    filters = abs(int(convolutional[1] or 0))
+    layers = tuple(dataclasses.replace(layer, filters=filters or layer.filters) for layer in NATURE_CONVOLUTIONS)
+    return NetworkSpec(hidden, convolutions=layers)
 
 
 def choose_network(

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from policy.network import LAYER_NORM_EPSILON, network_shapes
 from policy.network import layer_norm as policy_layer_norm
 from policy.spec import NetworkSpec
+from train import mixed_precision
+from train.mixed_precision import Compute
 
 Weights = dict[str, NDArray[np.float32]]
 
@@ -97,39 +99,75 @@ def features(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any) -> A
     """
     values = inputs
     for index, layer in enumerate(network.convolutions):
-        kernel = weights[f"conv_{index}/kernel"]
+        kernel, bias = weights[f"conv_{index}/kernel"], weights[f"conv_{index}/bias"]
         if index == 0:
-            values = tf().cast(values, kernel.dtype) * tf().constant(1.0 / IMAGE_SCALE, kernel.dtype)
+            values, kernel = image_and_kernel(values, kernel)
+        if is_half(kernel):
+            values = mixed_precision.convolution(values, kernel, bias, layer.stride)
+            continue
         values = tf().nn.conv2d(values, kernel, layer.stride, "VALID")
-        values = tf().nn.relu(tf().nn.bias_add(values, weights[f"conv_{index}/bias"]))
+        values = tf().nn.relu(tf().nn.bias_add(values, bias))
     if network.convolutions:
         values = tf().reshape(values, (-1, math.prod(values.shape[1:])))
     return hidden_features(weights, values)
 
 
+def image_and_kernel(images: Any, kernel: Any) -> tuple[Any, Any]:
+    """Grey levels / 255 in the kernel's type, and the first kernel; which of the two is divided makes no difference.
+
+    bfloat16 holds 0 … 255 exactly and their 255ths not, so there the kernel is divided, which is also much smaller.
+    """
+    if kernel.dtype == tf().bfloat16:
+        return tf().cast(images, kernel.dtype), tf().cast(tf().cast(kernel, "float32") / IMAGE_SCALE, kernel.dtype)
+    return tf().cast(images, kernel.dtype) * tf().constant(1.0 / IMAGE_SCALE, kernel.dtype), kernel
+
+
 def hidden_features(weights: Mapping[str, Any], values: Any) -> Any:
     """The fully connected hidden layers: h ← relu(h W + b), or relu(γ (h W + b − mean) / √(var + ε) + β)."""
     for index in range(hidden_layers(weights)):
-        values = values @ weights[f"dense_{index}/kernel"] + weights[f"dense_{index}/bias"]
+        values = product(values, weights[f"dense_{index}/kernel"]) + weights[f"dense_{index}/bias"]
         if (gamma := weights.get(f"dense_{index}/gamma")) is not None:
             values = layer_norm(values, gamma, weights[f"dense_{index}/beta"])
         values = relu(values)
     return values
 
 
+def product(values: Any, kernel: Any) -> Any:
+    """values @ kernel, in the type of the kernel."""
+    if is_half(kernel) and not is_half(values):
+        values = tf().cast(values, kernel.dtype)
+    return values @ kernel
+
+
+def is_half(values: Any) -> bool:
+    """Whether an array's or tensor's type has 16 bits."""
+    return values.dtype.name in ("bfloat16", "float16")
+
+
 def layer_norm(values: Any, gamma: Any, beta: Any) -> Any:
-    """γ (x − mean x) / √(var x + ε) + β over the last axis, for arrays or tensors (Ba et al. 2016, equation 4)."""
+    """γ (x − mean x) / √(var x + ε) + β over the last axis, for arrays or tensors (Ba et al. 2016, equation 4).
+
+    γ and β are float32, and so is the result: 16 bits would lose the mean and the variance.
+    """
     width = int(values.shape[-1])
     if isinstance(values, np.ndarray):
         return policy_layer_norm(values, gamma, beta)
+    if is_half(values):
+        values = tf().cast(values, gamma.dtype)
     centred = values - tf().reduce_mean(values, axis=-1, keepdims=True)
     variance = tf().reduce_sum(centred * centred, axis=-1, keepdims=True) / width
     return centred * tf().math.rsqrt(variance + LAYER_NORM_EPSILON) * gamma + beta
 
 
+def head(weights: Mapping[str, Any], hidden: Any) -> Any:
+    """Outputs (batch, outputs), float32 whatever was computed in:  y = h W_head + b_head."""
+    outputs = product(hidden, weights["head/kernel"]) + weights["head/bias"]
+    return tf().cast(outputs, "float32") if is_half(outputs) else outputs
+
+
 def forward(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any) -> Any:
     """Outputs (batch, outputs) of the network; see :func:`features`.  y = h W_head + b_head."""
-    return features(network, weights, inputs) @ weights["head/kernel"] + weights["head/bias"]
+    return head(weights, features(network, weights, inputs))
 
 
 def mlp(weights: Mapping[str, Any], inputs: Any) -> Any:
@@ -137,7 +175,7 @@ def mlp(weights: Mapping[str, Any], inputs: Any) -> Any:
 
     h₀ = x;  hₗ₊₁ = relu(hₗ Wₗ + bₗ);  y = h W_head + b_head
     """
-    return hidden_features(weights, inputs) @ weights["head/kernel"] + weights["head/bias"]
+    return head(weights, hidden_features(weights, inputs))
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -163,8 +201,10 @@ def sample_actions(
 class Acting:
     """Outputs of a network for raw batches, fast enough to act with: numpy for an MLP, a compiled graph for images."""
 
-    def __init__(self, network: NetworkSpec) -> None:
+    def __init__(self, network: NetworkSpec, compute: Compute = Compute.FLOAT32) -> None:
+        """Args: the network, and the number type of a convolutional one; perceptrons act in float32."""
         self._network = network
+        self._compute = compute
         self._weights: Mapping[str, Any] | None = None
         self._tensors: dict[str, Any] = {}
         if network.convolutions:
@@ -176,7 +216,8 @@ class Acting:
         if not self._network.convolutions:
             return mlp(weights, inputs)
         if weights is not self._weights:  # a fresh dict after every update: converted once
-            self._weights, self._tensors = weights, {name: tf().constant(value) for name, value in weights.items()}
+            tensors = {name: tf().constant(value) for name, value in weights.items()}
+            self._weights, self._tensors = weights, mixed_precision.cast(tensors, self._compute)
         return self._graph(self._tensors, tf().constant(inputs)).numpy()
 
 

@@ -34,6 +34,7 @@ from train.distributions import Distribution, distribution_of, exported
 from train.episodes import Actions, EpisodeStream, Observations
 from train.gradients import clipped_by_norm
 from train.lazily import tf
+from train.mixed_precision import check_compute, gradients_of, settled
 from train.presets import SettingsError
 from train.run import Run, Trained
 from train.tasks import episode_seed
@@ -84,16 +85,15 @@ class PPOSettings:
     """Steps over which running statistics of the observations are gathered; frozen after that."""
 
     compute: str = "float32"
-    """Number type in which a shared trunk (images) is computed, float32 or bfloat16; weights, heads, losses and the
-    optimiser are float32 all the same."""
+    """Number type of the hidden layers' activations and their gradients: float32, bfloat16 or float16
+    (--mixed-precision); weights, heads, losses and the optimiser are float32 all the same."""
     engine: str = "tensorflow"
     """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
-        if self.compute not in ("float32", "bfloat16"):
-            raise ValueError(f"compute {self.compute!r} is not known; allowed are float32 and bfloat16.")
         if self.engine not in ENGINES:
             raise ValueError(f"engine {self.engine!r} is unknown; take one of {', '.join(ENGINES)}.")
+        check_compute(self.compute, self.engine)
         batch = self.environments * self.rollout_steps
         if batch % self.minibatch:
             raise ValueError(
@@ -208,8 +208,9 @@ def make_update(
             loss, parts = policy_loss(distribution, policy, outputs, batch, settings.clip_range, bonus)
             error = value_loss(values, batch["return"])
             loss += settings.value_weight * error
-        of_policy, of_value = tape.gradient(loss, (policy, value))
+        (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
         new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
+        new = settled(new, state, finite)
         parts = parts | {"value_loss": error, "policy_norm": policy_norm, "value_norm": value_norm}
         return new, tf.stack([parts[name] for name in METRICS])
 
@@ -279,6 +280,7 @@ def train(run: Run, settings: PPOSettings) -> Trained:
         task.outputs,
         settings.value_hidden,
         extra=distribution.extra_weights(),
+        compute=settings.compute,
     )
     forward = Forward(learner, settings.compute)
     normaliser = normaliser_of(task, settings.normaliser_steps)

@@ -145,6 +145,8 @@ class Run:
         checkpoint = load_checkpoint(self.request.training_folder)
         saved, asked = dict(checkpoint.facts["identity"]), self.request.identity()
         saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
+        if "compute" in asked["settings"]:  # what was saved before there was a choice was computed in float32
+            saved["settings"] = {"compute": "float32", **saved["settings"]}
         for name, value in asked.items():
             if saved.get(name) != value:
                 raise CheckpointError(
