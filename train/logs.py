@@ -71,6 +71,31 @@ def column(rows: Sequence[Mapping[str, str]], name: str) -> tuple[list[float], l
     return [float(row[STEP]) for row in filled], [float(row[name]) for row in filled]
 
 
+def thinned(text: str, most: int = 1000) -> str:
+    """A curve of at most about ``most`` rows for a bundle: every evaluation, and of the other rows every so many.
+
+    Where episodes are so long that few rows end one, all of those are kept too.
+    """
+    rows = read_rows(text)
+    if len(rows) <= most:
+        return text
+    period = math.ceil(len(rows) / most)
+    ended = sum(bool(row.get("return")) for row in rows)
+    kept = [
+        row
+        for index, row in enumerate(rows)
+        if index % period == 0
+        or index == len(rows) - 1
+        or any(name.startswith("greedy_") and value for name, value in row.items())
+        or (ended <= most and row.get("return"))
+    ]
+    buffer = io.StringIO(newline="")
+    writer = csv.DictWriter(buffer, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(kept)
+    return buffer.getvalue()
+
+
 def draw_curve(text: str, title: str) -> bytes:
     """The learning curve as a PNG: success (or return) while exploring and judged greedily, against steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

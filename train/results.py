@@ -18,7 +18,7 @@ from policy.bundle import Bundle, write_bundle
 from policy.network import apply_head, choose_actions, forward_float
 from policy.spec import ContinuousHead, PolicySpec
 from train.episodes import Actions, Decide, Observations
-from train.logs import CURVE_FILE, PICTURE_FILE, draw_curve
+from train.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
 from train.networks import Acting
 from train.run import Run, Trained, describe
 from train.tasks import Task, episode_seed
@@ -215,5 +215,5 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     calibration = record_observations(task, decide, request.seed, "calibration", rows[0])
     golden = record_observations(task, decide, request.seed, "golden", rows[1])
     title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
-    extra = {CURVE_FILE: curve.encode(), PICTURE_FILE: draw_curve(curve, title)}
+    extra = {CURVE_FILE: thinned(curve).encode(), PICTURE_FILE: draw_curve(curve, title)}
     return write_bundle(request.output_path, spec, trained.weights, calibration, golden, extra)

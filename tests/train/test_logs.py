@@ -6,7 +6,7 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from train.event_file import crc32c, masked, scalars, varint
-from train.logs import CurveLog, column, draw_curve, read_rows
+from train.logs import CurveLog, column, draw_curve, read_rows, thinned
 
 
 def write(folder: Path, steps: range, resume_from: int | None = None) -> None:
@@ -57,3 +57,15 @@ def test_the_picture_is_a_png_that_shows_what_there_is(tmp_path: Path) -> None:
     picture = draw_curve(text, "a title")
     assert picture.startswith(b"\x89PNG")
     assert picture != draw_curve(text, "another title")
+
+
+def test_a_bundles_curve_is_thinned_but_keeps_every_evaluation_and_every_ended_episode() -> None:
+    lines = ["step,return,greedy_return"]
+    lines += [f"{k},{5 if k % 50 == 7 else ''},{9 if k % 99 == 0 else ''}" for k in range(1, 1001)]
+    text = "\n".join(lines) + "\n"
+    assert thinned(text, 2000) == text
+    rows = read_rows(thinned(text, 100))
+    assert 100 < len(rows) < 140
+    assert [row["step"] for row in rows if row["greedy_return"]] == [str(k) for k in range(99, 1001, 99)]
+    assert sum(bool(row["return"]) for row in rows) == 20
+    assert rows[-1]["step"] == "1000"
