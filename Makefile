@@ -20,7 +20,7 @@ UV_VERSION := 0.13.8
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
-.PHONY: help setup demo train convert deploy bench table pi pi-stop test test-fast lint format clean
+.PHONY: help setup suites demo train convert deploy bench table pi pi-stop test test-fast lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -28,6 +28,7 @@ help:
 	@echo "  make demo                              all of it: set up, train Policy I, convert, deploy, measure, table"
 	@echo
 	@echo "  make setup                             $(VENV) from pinned packages, and the device's wheels"
+	@echo "  make suites                            Box2D, Atari, PyBullet, MuJoCo, dm_control as further tasks"
 	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
 	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] over SSH"
@@ -61,6 +62,12 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(PYTHON) -m device.host prefetch --target local
 	@touch $@
+
+suites: $(INSTALLED)
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install -r requirements.txt -r requirements-suites.txt || { \
+	  echo "uv could not install it (a proxy or a certificate of your own?); pip tries, more slowly …"; \
+	  $(PYTHON) -m pip install --disable-pip-version-check -r requirements.txt -r requirements-suites.txt; }
+	@$(PYTHON) -m train.list
 
 demo: $(INSTALLED)
 	@test -f artifacts/I/manifest.json || \

@@ -5,7 +5,7 @@ import os
 import pytest
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-LACKS = ("apt-get", "make pi", "--prepare", "needs root")
+LACKS = ("apt-get", "make pi", "make suites", "--prepare", "needs root")
 """Words of the reasons for which a test is left out on a machine that lacks something."""
 
 

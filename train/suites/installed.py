@@ -9,7 +9,7 @@ from train.task_error import TaskError
 
 NEEDS = {
     Suite.BOX2D: ("box2d", {"Box2D": "box2d"}),
-    Suite.ATARI: ("atari", {"ale_py": "ale-py", "cv2": "opencv-python-headless"}),
+    Suite.ATARI: ("atari", {"ale_py": "ale-py"}),
     Suite.PYBULLET: ("pybullet", {"pybullet": "pybullet", "pybullet_envs_gymnasium": "pybullet-envs-gymnasium"}),
     Suite.MUJOCO: ("mujoco", {"mujoco": "mujoco"}),
     Suite.DM_CONTROL: ("dm-control", {"dm_control": "dm-control", "mujoco": "mujoco"}),

@@ -108,7 +108,7 @@ def test_uniform_numbers_depend_on_key_and_episode_alone() -> None:
     numbers = uniform(key, np.arange(20_000), 4)
     np.testing.assert_array_equal(uniform(key, np.array([17, 3]), 4), numbers[:, [17, 3]])
     assert not np.array_equal(uniform(other, np.arange(20_000), 4), numbers)
-    assert 0.0 <= numbers.min() and numbers.max() < 1.0
+    assert numbers.min() >= 0.0 and numbers.max() < 1.0
     assert len(np.unique(numbers)) == numbers.size
     np.testing.assert_allclose(numbers.mean(axis=1), 0.5, atol=0.01)  # σ = 0.002
     np.testing.assert_allclose(np.corrcoef(numbers) - np.eye(4), 0.0, atol=0.03)  # σ = 0.007
