@@ -1,8 +1,15 @@
 """For all tests: no runtime talks to its maker; and CI, whose machine has everything, leaves nothing out for a lack."""
 
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+from policy.bundle import Bundle, write_bundle
+from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 LACKS = ("apt-get", "make pi", "make suites", "--prepare", "needs root")
@@ -19,3 +26,32 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if lacking:
         reporter.write_line("CI left tests out, so it fails:\n" + "\n".join(lacking), red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session")
+def balancing() -> Callable[..., Bundle]:
+    """Writes a policy that balances CartPole by hand: push to where the pole falls; ``sign=-1`` does the opposite."""
+    from train.tasks import make_task
+
+    def write(path: Path, sign: float = 1.0, **provenance: Any) -> Bundle:
+        task = make_task("CartPole-v1")
+        # z = 0.1 x + 0.5 v + 10 angle + 3 angular velocity; relu(z) speaks for the right, relu(-z) for the left.
+        push = sign * np.array([0.1, 0.5, 10.0, 3.0], np.float32)
+        weights = {
+            "dense_0/kernel": np.stack([-push, push], axis=1),
+            "dense_0/bias": np.zeros(2, np.float32),
+            "head/kernel": np.eye(2, dtype=np.float32),
+            "head/bias": np.zeros(2, np.float32),
+        }
+        origin = {"task": "CartPole-v1", "algorithm": "dqn", "seed": 3, "steps": 1000, "cpu_s": 7.2, **provenance}
+        head = DiscreteHead(("action_0", "action_1"))
+        environment = EnvironmentSpec("CartPole-v1")
+        spec = PolicySpec(
+            path.name, task.observation, Normaliser((0.0,) * 4, (1.0,) * 4, 1e6), NetworkSpec((2,)), head, 0.02,
+            environment, origin,
+        )  # fmt: skip
+        spread = np.array([1.0, 1.0, 0.1, 1.0])
+        seen = (np.random.default_rng(0).uniform(-1, 1, (600, 4)) * spread).astype(np.float32)
+        return write_bundle(path, spec, weights, seen[:400], seen[400:])
+
+    return write

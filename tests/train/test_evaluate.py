@@ -1,0 +1,256 @@
+"""``python -m train.evaluate``: artifacts through a device's runtime, comparison, refusals, films."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert.pipeline import build_graph, convert_all
+from policy.bundle import Bundle
+from policy.errors import SpecError
+from policy.network import choose_actions, forward_float, weight_shapes
+from policy.spec import (
+    ArtifactFormat,
+    ContinuousHead,
+    Convolution,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Precision,
+    RuntimeName,
+    Squash,
+)
+from train import evaluate
+from train.artifact import ArtifactError, ArtifactPolicy
+from train.episodes import Decide, Judged
+from train.film import film
+from train.tasks import Evaluation, Task, TaskError, make_task
+
+Balancing = Callable[..., Bundle]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, balancing: Balancing) -> Bundle:
+    """The balancing policy with its fp32 and int8 TFLite artifacts."""
+    made = balancing(tmp_path_factory.mktemp("bundles") / "balance")
+    convert_all([made], [Precision.FP32, Precision.INT8], [ArtifactFormat.TFLITE])
+    return Bundle.load(made.path)
+
+
+def report_of(capsys: pytest.CaptureFixture[str], bundle: Bundle, *options: str) -> dict:  # type: ignore[type-arg]
+    assert evaluate.main(["--input-path", str(bundle.path), "--json", *options]) == 0
+    report: dict = json.loads(capsys.readouterr().out)  # type: ignore[type-arg]
+    return report
+
+
+def test_the_fp32_artifact_plays_the_very_episodes_of_the_float_policy(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = report_of(capsys, bundle, "--precision", "32", "--compare", "--episodes", "6")
+    artifact, float_policy = report["results"]
+    assert artifact["returns"] == float_policy["returns"]
+    assert artifact["mean_return"] > 300  # a policy that does not balance falls after ten steps
+    assert report["minus_float"] == [{"preset": "", "mean_return": 0.0, "return_interval": [0.0, 0.0]}]
+    assert report["precision"] == "fp32"
+    assert report["executed_by"].startswith("litert ")
+    assert report["artifact"] == "fp32.tflite"
+
+
+def test_int8_balances_too_and_is_reproduced(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--precision", "int8", "--runtime", "tflite-runtime", "--episodes", "6", "--seed", "11"]
+    first, again = report_of(capsys, bundle, *options), report_of(capsys, bundle, *options)
+    assert first["results"][0]["mean_return"] > 300
+    assert first["results"] == again["results"]
+    assert first["executed_by"].startswith("tflite-runtime ")
+
+
+def test_the_default_is_the_float_policy_and_the_report_goes_to_a_file(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = report_of(capsys, bundle, "--episodes", "1", "--output", str(tmp_path / "new" / "report.json"))
+    assert (report["precision"], report["task"]) == ("float", "CartPole-v1")
+    assert report["results"][0]["return_interval"] == [None, None]  # one episode has none
+    assert json.loads((tmp_path / "new" / "report.json").read_text()) == report
+    assert evaluate.main(["--input-path", str(bundle.path), "--episodes", "1"]) == 0
+    assert "[–, –]" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_an_artifact_is_judged_without_tensorflow(bundle: Bundle) -> None:
+    script = (
+        "import sys; from train.evaluate import main\n"
+        f"code = main(['--input-path', {str(bundle.path)!r}, '--precision', 'int8', '--episodes', '1'])\n"
+        "print(code, [name for name in ('tensorflow', 'tflite_runtime', 'ai_edge_litert') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--precision", "int9"], ["int9", "int8"]),
+        (["--precision", "fp16"], ["fp16", "fp32.tflite, int8.tflite", "make convert POLICY=", "BITS=16"]),
+        (["--precision", "int8", "--runtime", "onnxruntime"], ["onnxruntime", "(onnx)", "BITS=8"]),
+        (["--precision", "int8", "--runtime", "torch"], ["torch", "litert"]),
+        (["--runtime", "litert"], ["--precision int8"]),
+        (["--compare"], ["--precision int8"]),
+        (["--episodes", "0"], ["at least 1"]),
+        (["--preset", "hard"], ["--preset", "Leave it out"]),
+        (["--video", "film.avi"], [".mp4 or .gif"]),
+        (["--task", "Acrobot-v1"], ["another observation", "cart_position", "cos_angle_1"]),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_with_what_can(
+    bundle: Bundle, options: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate.main(["--input-path", str(bundle.path), *options]) == 2
+    said = capsys.readouterr().err
+    assert all(word in said for word in words), said
+
+
+def test_a_bundle_of_the_zoo_is_pointed_to_its_working_copy(capsys: pytest.CaptureFixture[str]) -> None:
+    zoo = Path(__file__).resolve().parents[2] / "zoo" / "I"
+    assert evaluate.main(["--input-path", str(zoo), "--precision", "int8"]) == 2
+    assert "make convert POLICY=I BITS=8, and evaluate its working copy: --input-path I" in capsys.readouterr().err
+
+
+def test_another_task_is_refused_by_the_field_that_differs(bundle: Bundle) -> None:
+    task, spec = make_task("CartPole-v1"), bundle.spec
+    evaluate.check_task(spec, task)
+    other = dataclasses.replace(spec, head=DiscreteHead(("action_0", "push")))
+    with pytest.raises(SpecError, match=r"head.action_names is \('action_0', 'push'\), that of the task is"):
+        evaluate.check_task(other, task)
+    other = dataclasses.replace(spec, environment=EnvironmentSpec("ALE/pong"))
+    with pytest.raises(
+        SpecError, match=r"environment.id is ALE/pong, that of the task is CartPole-v1.*--task CartPole"
+    ):
+        evaluate.check_task(other, task)
+    head = ContinuousHead((-1.0,), (1.0,), Squash.CLIP)
+    with pytest.raises(SpecError, match="its head is continuous, that of the task is"):
+        evaluate.check_task(dataclasses.replace(spec, head=head), task)
+    wide = dataclasses.replace(task, head=ContinuousHead((-1.0,), (2.0,), Squash.TANH))
+    with pytest.raises(SpecError, match=r"head.high is \(1.0,\), that of the task is \(2.0,\)"):
+        evaluate.check_task(dataclasses.replace(spec, head=head), wide)
+    same = dataclasses.replace(task, head=ContinuousHead((-1.0,), (1.0,), Squash.TANH))
+    evaluate.check_task(dataclasses.replace(spec, head=head), same)  # the squash is the method's
+
+
+def test_a_paired_difference_by_hand() -> None:
+    # d = 2, 0, 1: mean 1, s = 1, half width 1.96 / sqrt(3) = 1.13161; unpaired it would be 1.96 sqrt(1/3 + 0) = 1.13161
+    mean, (low, high) = evaluate.difference([3.0, 1.0, 2.0], [1.0, 1.0, 1.0])
+    assert mean == 1.0
+    np.testing.assert_allclose([low, high], [1 - 1.13161, 1 + 1.13161], atol=1e-5)
+    # returns that vary much but by the same amount with both: the difference is known exactly
+    assert evaluate.difference([500.0, 10.0, 90.0], [499.0, 9.0, 89.0]) == (1.0, (1.0, 1.0))
+    with pytest.raises(ValueError, match="2 and 1 episodes cannot be paired"):
+        evaluate.difference([1.0, 2.0], [1.0])
+
+
+def test_an_evaluation_of_judged_episodes_by_hand() -> None:
+    judged = Judged(np.array([1.0, 3.0, 5.0, 7.0]), np.array([2, 2, 4, 4]), np.array([True, False, True, True]))
+    result = Evaluation.of(judged, "hard")
+    # mean 4, s² = (9 + 1 + 1 + 9) / 3, half width 1.96 sqrt(20/3) / 2 = 2.53035; Wilson's interval of 3 of 4
+    assert (result.mean_return, result.mean_length, result.success) == (4.0, 3.0, 0.75)
+    np.testing.assert_allclose(result.return_interval, [4 - 2.53035, 4 + 2.53035], atol=1e-5)
+    assert result.interval is not None
+    np.testing.assert_allclose(result.interval, [0.30064, 0.95441], atol=1e-5)
+    assert result.returns == (1.0, 3.0, 5.0, 7.0)
+
+
+def image_spec(head: DiscreteHead | ContinuousHead) -> PolicySpec:
+    network = NetworkSpec((8,), convolutions=(Convolution(4, 3, 2),))
+    field = ObservationField("frames", (12, 12, 2), "grey level")
+    environment = EnvironmentSpec("test")
+    return PolicySpec("tiny", (field,), Normaliser((0.0,), (255.0,), np.inf), network, head, 0.1, environment)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [DiscreteHead(("a", "b", "c")), ContinuousHead((-2.0, 0.0), (2.0, 1.0), Squash.TANH)],
+    ids=["discrete", "box"],
+)
+def test_an_artifact_decides_on_batches_of_images_like_the_reference(head: DiscreteHead | ContinuousHead) -> None:
+    spec, generator = image_spec(head), np.random.default_rng(5)
+    weights = {n: generator.normal(0, 0.4, shape).astype(np.float32) for n, shape in weight_shapes(spec).items()}
+    images = generator.integers(0, 256, (7, 12, 12, 2)).astype(np.uint8)
+    wanted = choose_actions(spec, forward_float(spec, weights, images.reshape(7, -1)))
+    data = build_graph(spec, weights, images.reshape(7, -1), Precision.FP32, ArtifactFormat.TFLITE)
+    with ArtifactPolicy(spec, data, RuntimeName.LITERT) as policy:
+        actions = policy.decide(images)
+        np.testing.assert_array_equal(policy.decide(images.reshape(7, -1).astype(np.float32)), actions)
+    assert actions.dtype == wanted.dtype
+    np.testing.assert_allclose(actions, wanted, atol=1e-5)
+
+
+def test_a_runtime_that_refuses_or_dies_says_so(bundle: Bundle) -> None:
+    with pytest.raises(ArtifactError, match="litert cannot execute this artifact"):
+        ArtifactPolicy(bundle.spec, b"no model", RuntimeName.LITERT).__enter__()
+    data = bundle.artifact_data(bundle.artifact(Precision.FP32, ArtifactFormat.TFLITE))
+    with ArtifactPolicy(bundle.spec, data, RuntimeName.LITERT) as policy:
+        assert policy.decide(np.zeros((3, 4), np.float32)).shape == (3,)
+        policy._process.kill()
+        with pytest.raises(ArtifactError, match=r"litert ended while it was deciding \(exit code -9\)"):
+            policy.decide(np.zeros((3, 4), np.float32))
+
+
+def test_a_film_shows_the_first_judged_episode(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pygame")
+    imageio = pytest.importorskip("imageio.v3")
+    task = make_task("CartPole-v1")
+
+    def push_right(observation: np.ndarray) -> np.ndarray:
+        return np.ones(len(observation), np.int64)
+
+    total = film(task, push_right, 7, "", "right", tmp_path / "film.gif")
+    assert total == task.evaluate(push_right, 3, 7, "").returns[0]
+    pictures = imageio.imread(tmp_path / "film.gif")
+    assert len(pictures) == total + 1  # a picture before each step and one after the last
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["film.gif"]
+    options = ["--input-path", str(bundle.path), "--episodes", "1", "--precision", "int8"]
+    assert evaluate.main([*options, "--video", str(tmp_path / "flown.mp4")]) == 0
+    assert (tmp_path / "flown.mp4").stat().st_size > 1000
+
+
+def test_a_film_of_images_shows_what_the_policy_sees(tmp_path: Path) -> None:
+    imageio = pytest.importorskip("imageio.v3")
+    images = np.zeros((3, 1, 12, 12, 2), np.uint8)
+    images[1, 0, :, :, 1] = 200  # the newest picture is the last channel
+
+    def play(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
+        for observation in images:
+            decide(observation)
+        return Evaluation.of(Judged(np.array([2.5]), np.array([3]), None), preset)
+
+    field = ObservationField("frames", (12, 12, 2), "grey level")
+    task = dataclasses.replace(make_task("CartPole-v1"), observation=(field,), evaluate=play, control_period_s=0.1)
+    assert film(task, lambda observation: np.zeros(1, np.int64), 0, "", "x", tmp_path / "seen.gif") == 2.5
+    pictures = imageio.imread(tmp_path / "seen.gif")
+    assert pictures.shape[1:3] == (60, 60)
+    assert [int(picture.max() > 100) for picture in pictures] == [0, 1, 0]
+
+
+def test_an_environment_that_cannot_draw_names_what_is_missing(tmp_path: Path) -> None:
+    task: Task = make_task("CartPole-v1")
+
+    def no_display(seed: int) -> tuple:  # type: ignore[type-arg]
+        def draw() -> None:
+            raise RuntimeError("No OpenGL rendering backend is available.")
+
+        return task.make(1, seed), draw
+
+    blind = dataclasses.replace(task, draw=no_display)
+    with pytest.raises(TaskError, match=r"No OpenGL.*apt-get install libosmesa6, then MUJOCO_GL=osmesa"):
+        film(blind, lambda observation: np.zeros(1, np.int64), 0, "", "x", tmp_path / "x.mp4")
+    with pytest.raises(TaskError, match=r"has no pictures of itself. Leave out --video"):
+        film(dataclasses.replace(task, draw=None), lambda o: np.zeros(1, np.int64), 0, "", "x", tmp_path / "x.mp4")
+    assert list(tmp_path.iterdir()) == []
