@@ -132,3 +132,24 @@ class Adam:
         np.divide(m, scratch, out=scratch)
         scratch *= np.float32(learning_rate / (1.0 - ADAM_BETA_1**count))
         weights -= scratch
+
+
+class RMSProp:
+    """Steps of RMSProp on a vector, in place; see ``train.a2c.rmsprop_step`` for the equations."""
+
+    def __init__(self, second: Mapping[str, NDArray[Any]], decay: float, epsilon: float) -> None:
+        self.second = Vector(second)
+        self._decay, self._epsilon = decay, epsilon
+
+    def step(self, weights: Floats, gradients: Floats, learning_rate: float) -> None:
+        """One step with the step size ``learning_rate``."""
+        v = self.second.all
+        v *= np.float32(self._decay)
+        scratch = gradients * gradients
+        scratch *= np.float32(1.0 - self._decay)
+        v += scratch
+        np.add(v, np.float32(self._epsilon), out=scratch)
+        np.sqrt(scratch, out=scratch)
+        np.divide(gradients, scratch, out=scratch)
+        scratch *= np.float32(learning_rate)
+        weights -= scratch

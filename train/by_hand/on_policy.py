@@ -1,4 +1,4 @@
-"""PPO's update with gradients by hand: what ``train.ppo.make_update`` compiles, in numpy."""
+"""The updates of PPO and A2C with gradients by hand: what their ``make_update`` compiles, in numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.by_hand.distributions import score_of
-from train.by_hand.layers import Adam, Perceptron, clip_by_norm
+from train.by_hand.layers import Adam, Perceptron, RMSProp, clip_by_norm
 from train.distributions import Distribution
 
 Floats = NDArray[np.float32]
@@ -104,5 +104,74 @@ def ppo_update(settings: PPOValues, distribution: Distribution) -> Callable[...,
             clipped = np.count_nonzero(np.abs(ratio) > settings.clip_range) / rows
             metrics[index] = (-gain, loss, entropy, divergence, clipped, policy_norm, value_norm)
         return {**policy.arrays(), **value.arrays()}, metrics
+
+    return update
+
+
+class A2CValues(Protocol):
+    """The settings of the update; see ``train.a2c.A2CSettings``."""
+
+    @property
+    def optimiser(self) -> str:
+        """``rmsprop`` or ``adam``."""
+
+    @property
+    def rms_decay(self) -> float:
+        """α of RMSProp."""
+
+    @property
+    def rms_epsilon(self) -> float:
+        """ε of RMSProp."""
+
+    @property
+    def gradient_norm(self) -> float:
+        """Largest norm."""
+
+    @property
+    def value_weight(self) -> float:
+        """Weight of the value's loss."""
+
+    @property
+    def normalise_advantages(self) -> bool:
+        """Whether they are brought to mean 0 and deviation 1."""
+
+
+def a2c_update(settings: A2CValues, distribution: Distribution) -> Callable[..., tuple[Any, Floats]]:
+    """The update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
+
+    As ``train.a2c.make_update``.
+    """
+
+    def descend(network: Perceptron, state: State, group: str, count: float, rate: float) -> tuple[Any, np.float32]:
+        gradient = network.gradient.all
+        norm = clip_by_norm(gradient, settings.gradient_norm)
+        if settings.optimiser == "adam":
+            adam = Adam(state[f"{group}_first"], state[f"{group}_second"])
+            adam.step(network.weights.all, gradient, count, rate)
+            moments = {f"{group}_first": adam.first.views, f"{group}_second": adam.second.views}
+        else:
+            rmsprop = RMSProp(state[f"{group}_second"], settings.rms_decay, settings.rms_epsilon)
+            rmsprop.step(network.weights.all, gradient, rate)
+            moments = {f"{group}_second": rmsprop.second.views}
+        return {group: network.weights.views, **moments}, norm
+
+    def update(
+        state: State, batch: Mapping[str, NDArray[Any]], count: float, rate: float, bonus: float
+    ) -> tuple[dict[str, Any], Floats]:
+        policy, value = Perceptron(state["policy"]), Perceptron(state["value"])
+        score = score_of(distribution, policy)
+        advantages, rows = batch["advantage"], len(batch["advantage"])
+        if settings.normalise_advantages:
+            advantages = (advantages - advantages.mean()) / (advantages.std() + np.float32(1e-8))
+        log_probabilities, entropy = score.evaluate(policy.forward(batch["observation"]), batch["action"])
+        policy.backward(score.slopes(advantages * np.float32(-1.0 / rows), float(bonus)))
+        errors = value.forward(batch["observation"])[:, 0] - batch["return"]
+        value.backward((errors * np.float32(settings.value_weight / rows))[:, None])
+        policy_loss = -(log_probabilities @ advantages) / rows
+        value_loss = 0.5 * (errors @ errors) / rows
+        of_policy, policy_norm = descend(policy, state, "policy", float(count), float(rate))
+        of_value, value_norm = descend(value, state, "value", float(count), float(rate))
+        metrics = np.array([policy_loss, value_loss, entropy, policy_norm, value_norm], np.float32)
+        return {**of_policy, **of_value}, metrics
 
     return update
