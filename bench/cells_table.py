@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bench.rendering import Table
-from bench.words import NOT_KNOWN, joined, kilobytes
+from bench.words import NOT_KNOWN, joined, kilobytes, three_digits
 
 if TYPE_CHECKING:
     from bench.cells import Answer
@@ -167,7 +167,7 @@ def reached(cell: Cell, answer: Answer) -> str:
     missing = cell.target - answer.played["fp32"].mean_return
     if missing <= 0:
         return "yes"
-    return f"no, {amount(missing, digits_for(cell.target))} short"
+    return f"no, {three_digits(missing)} short"
 
 
 def hours(seconds: float) -> str:
