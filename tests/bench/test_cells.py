@@ -18,7 +18,7 @@ from bench.cells_curves import Curve, averaged, curves_figure, limits, read_curv
 from bench.cells_place import place
 from bench.cells_table import amount, change, hours, number, published, reached, score, tables
 from bench.command_line import BenchError
-from bench.rendering import to_markdown
+from bench.rendering import to_markdown, update_readme
 from policy.bundle import Bundle
 from policy.errors import SpecError
 from policy.spec import RuntimeName
@@ -257,3 +257,13 @@ def test_curves_are_read_from_bundles_in_the_tables_order(tmp_path: Path, balanc
     assert [item.cell.bundle_name for item in found] == ["cartpole-dqn", "cartpole-ppo"]
     assert found[0].training == ([10.0, 20.0], [5.0, 7.0])
     assert found[0].greedy == ([20.0], [9.0])
+
+
+def test_the_committed_tables_are_those_of_the_committed_answers() -> None:
+    answers = read_answers()
+    if not answers:
+        pytest.skip("no answers are committed")
+    made = {table.name: table for table in tables(answers, cells.bundle_names())}
+    for path in (cells.DOCUMENT, cells.README):
+        text = path.read_text(encoding="utf-8")
+        assert update_readme(text, made) == text, "type: python -m bench.cells --stored --update-docs"
