@@ -1,0 +1,73 @@
+"""The benchmark policies of the repository: whole, of their cell, judged, and convertible at every precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert.executor import RuntimeProcess, runtime_processes
+from convert.pipeline import convert
+from policy.bundle import Bundle, copy_bundle
+from policy.spec import ArtifactFormat, Precision, RuntimeName
+from train.evaluate import check_task, task_options
+from train.logs import CURVE_FILE, column, read_rows
+from train.suites.names import resolve
+from train.tasks import TaskError, make_task
+
+ZOO = Path(__file__).resolve().parents[2] / "zoo" / "benchmark"
+NAMES = sorted(path.parent.name for path in ZOO.glob("[!.]*/manifest.json"))
+PRECISIONS = (Precision.FP32, Precision.FP16, Precision.INT8)
+LARGEST_BYTES = 16e6  # a committed bundle, its recorded observations included
+
+
+@pytest.fixture(scope="module")
+def runtimes() -> Iterator[Mapping[RuntimeName, RuntimeProcess]]:
+    """The runtimes, started once: importing them takes longer than executing a small policy."""
+    with runtime_processes() as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundle_is_whole_and_says_where_it_comes_from_and_what_it_reached(name: str) -> None:
+    bundle = Bundle.load(ZOO / name)
+    origin = bundle.spec.provenance
+    assert bundle.spec.name == name == f"{resolve(origin['task']).short_name}-{origin['algorithm']}"
+    assert isinstance(origin["seed"], int)
+    assert origin["steps"] > 0
+    assert origin["cpu_s"] > 0
+    assert origin["settings"]
+    row = origin["judged"][0]
+    assert row["episodes"] >= 100
+    low, high = row["return_interval_95"]
+    assert low <= row["mean_return"] <= high
+    assert bundle.manifest.artifacts == {}
+    assert sum(path.stat().st_size for path in bundle.path.iterdir()) < LARGEST_BYTES
+    rows = read_rows((bundle.path / CURVE_FILE).read_text())
+    assert column(rows, "return")[1]
+    assert any(column(rows, heading)[1] for heading in rows[0] if heading.startswith("greedy_return"))
+    assert len(np.unique(bundle.golden().actions, axis=0)) > 1  # one that always does the same would pass any gate
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundle_is_of_the_task_that_it_says(name: str) -> None:
+    spec = Bundle.load(ZOO / name).spec
+    try:
+        task = make_task(spec.provenance["task"], options=task_options(spec, spec.provenance["task"]))
+    except TaskError as error:
+        pytest.skip(str(error))  # its suite is not installed
+    check_task(spec, task)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundle_converts_at_every_precision_through_the_gate(
+    name: str, runtimes: Mapping[RuntimeName, RuntimeProcess], tmp_path: Path
+) -> None:
+    copy = copy_bundle(Bundle.load(ZOO / name), tmp_path / name, origin="zoo")
+    for precision, artifact_format in product(PRECISIONS, ArtifactFormat):
+        entry = convert(copy, precision, artifact_format, runtimes).entry
+        assert all(parity.max_error <= entry.tolerance for parity in entry.runtimes.values())
+    assert len(Bundle.load(copy.path).manifest.artifacts) == 6
