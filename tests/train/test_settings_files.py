@@ -4,23 +4,55 @@ from pathlib import Path
 
 import pytest
 
-from train.__main__ import METHODS, settings_class
+from train.methods import METHODS, default_method, refuse_mismatch, settings_class
+from train.models import choose_network
 from train.ppo import PPOSettings
-from train.presets import FOLDER, SettingsError, build, load_settings, parse_overrides
+from train.presets import FOLDER, SettingsError, build, load_settings, parse_overrides, settings_path
+from train.suites.installed import missing_packages
+from train.suites.names import resolve
 from train.tasks import make_task
 
 FILES = sorted(FOLDER.glob("*.json"))
 
 
+EXAMPLES = {"atari": "breakout"}
+"""A task for each file that holds for a whole suite."""
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_settings_file_fits_its_algorithm_and_its_task(path: Path) -> None:
-    task, method = path.stem.rsplit("-", 1)
+    stem, method = path.stem.rsplit("-", 1)
     assert method in METHODS
+    name = resolve(EXAMPLES.get(stem, stem))
+    assert settings_path(name, method) == path  # no other file takes precedence
     for policy in ("I", "II", "III"):
-        found = load_settings(task, method, policy)
+        found = load_settings(name.canonical, method, policy)
         assert found.source != load_settings("no such task", method, policy).source
         build(settings_class(method), found.settings)
-        make_task(task, None, found.task)
+    if missing_packages(name.suite):
+        pytest.skip(f"{name.suite.value} is not installed; type make suites")
+    task = make_task(name.canonical, None, found.task)
+    refuse_mismatch(method, task)
+    choose_network(task, None, None, False, found.network)
+
+
+def test_a_task_has_one_file_under_all_its_names_and_its_suites_comes_last(tmp_path: Path) -> None:
+    names = ("halfcheetah", "HalfCheetahBulletEnv-v0", "pybullet,halfcheetah")
+    assert {settings_path(resolve(name), "ddpg", tmp_path) for name in names} == {None}
+    for stem in ("pybullet", "halfcheetah", "HalfCheetahBulletEnv-v0"):  # each takes precedence over the one before
+        path = tmp_path / f"{stem}-ddpg.json"
+        path.write_text('{"steps": 1}')
+        assert {settings_path(resolve(name), "ddpg", tmp_path) for name in names} == {path}
+    (tmp_path / "dm_control-walker_stand-d4pg.json").write_text('{"steps": 7}')
+    assert load_settings("dm_control,walker_stand", "d4pg", "I", tmp_path).steps == 7
+
+
+def test_without_a_method_the_first_with_a_settings_file_is_taken() -> None:
+    assert default_method(resolve("navigation"), None) == "ppo"
+    assert default_method(resolve("navigation"), "III") == "distill"
+    assert default_method(resolve("cartpole"), "III") == "ppo"
+    assert default_method(resolve("MountainCarContinuous-v0"), None) == "ddpg"
+    assert default_method(resolve("SomebodysOwn-v0"), None) == "ppo"
 
 
 def test_a_policys_own_settings_win_over_the_common_ones(tmp_path: Path) -> None:

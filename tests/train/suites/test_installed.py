@@ -1,0 +1,70 @@
+"""The base install needs no suite: names, lists and classic control work without, and a missing one is named."""
+
+import subprocess
+import sys
+
+import pytest
+
+BLOCKED = ("Box2D", "ale_py", "pybullet", "pybullet_envs_gymnasium", "mujoco", "dm_control", "cv2", "pygame")
+BLOCK = f"""
+import importlib.machinery, sys
+
+class Nothing(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.split(".")[0] in {BLOCKED!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        return None
+
+sys.meta_path.insert(0, Nothing)
+"""
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", BLOCK + script], capture_output=True, text=True)
+
+
+def test_classic_control_and_the_list_need_no_suite() -> None:
+    done = run(
+        "import numpy as np\n"
+        "import train.list\n"
+        "from train.tasks import make_task\n"
+        "for word in ('navigation', 'cartpole', 'mountaincar', 'acrobot', 'pendulum', 'mountaincarcontinuous'):\n"
+        "    task = make_task(word)\n"
+        "    task.make(2, 0).reset(np.ones(2, bool), np.arange(2))\n"
+        "assert train.list.main(['--json']) == 0\n"
+        f"assert not set(sys.modules) & set({BLOCKED!r})\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"installed": false' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("task", "package", "extra"),
+    [
+        ("bipedalwalker", "box2d", "box2d"),
+        ("breakout", "ale-py", "atari"),
+        ("halfcheetah", "pybullet and pybullet-envs-gymnasium", "pybullet"),
+        ("HalfCheetah-v5", "mujoco", "mujoco"),
+        ("dm_control,walker_stand", "dm-control", "dm-control"),
+    ],
+)
+def test_a_missing_suite_is_named_with_its_command_before_anything_is_built(
+    task: str, package: str, extra: str, tmp_path: object
+) -> None:
+    output = f"{tmp_path}/x"
+    done = run(
+        f"from train.__main__ import main\nsys.exit(main(['--task', {task!r}, '--output-path', {output!r}, '--quiet']))"
+    )
+    assert done.returncode == 2
+    assert f"--task {task} needs {package}" in done.stderr
+    assert "make suites" in done.stderr
+    assert f'".[{extra}]"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_of_a_task_whose_suite_is_missing_still_shows_its_settings() -> None:
+    done = run("from train.__main__ import main\nsys.exit(main(['--task', 'pong', '--method', 'ppo', '--help']))")
+    assert done.returncode == 0, done.stderr
+    assert "make suites" in done.stdout
+    assert "clip_range" in done.stdout
