@@ -166,7 +166,7 @@ class Learner:
 
 
 State = dict[str, Any]
-One = Callable[[State, dict[str, tf.Tensor], tf.Tensor, tf.Tensor], tuple[State, tf.Tensor]]
+One = Callable[[State, dict[str, Any], Any, Any], tuple[State, Any]]  # tensors; not named, which would load TensorFlow
 
 
 def descend(
