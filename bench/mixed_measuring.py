@@ -206,10 +206,11 @@ def train_on_pong(policy: PongPolicy, kind: str, steps: int, batch: int, seed: i
 
 CATCH_NETWORK = NetworkSpec((64,), convolutions=(Convolution(32, 4, 2), Convolution(32, 3, 1)))
 CATCH_SETTINGS: dict[str, Any] = {
-    "environments": 16, "rollout_steps": 8, "updates": 32, "minibatch": 32, "learning_rate": 5e-4, "n_step": 1,
-    "learning_starts": 512, "target_period": 100, "replay_capacity": 20_000, "exploration": 0.3, "epsilon_last": 0.05,
+    "environments": 16, "rollout_steps": 8, "updates": 32, "minibatch": 32, "learning_rate": 1e-3, "n_step": 3,
+    "discount": 0.9, "learning_starts": 512, "target_period": 50, "replay_capacity": 20_000, "exploration": 0.3,
+    "epsilon_last": 0.05,
 }  # fmt: skip
-CATCH_STEPS, CATCH_EPISODES = 8192, 256
+CATCH_STEPS, CATCH_EPISODES = 6144, 256
 
 
 def learn_catch(kind: str, seed: int) -> dict[str, Any]:
