@@ -30,18 +30,35 @@ class Setting:
 
 def settings_of(method: str) -> tuple[Setting, ...]:
     """The settings of an algorithm, in their order."""
-    tree = ast.parse((FOLDER / f"{method}.py").read_text(encoding="utf-8"))
-    body = next(
-        node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == METHODS[method].settings
-    )
-    found = []
+    return tuple(fields_of(method, METHODS[method].settings).values())
+
+
+def fields_of(module: str, name: str) -> dict[str, Setting]:
+    """The fields of a dataclass in ``train.MODULE`` by name: those of its bases first, as a dataclass orders them."""
+    tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    imported = {
+        alias.asname or alias.name: (str(node.module).removeprefix("train."), alias.name)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("train.")
+        for alias in node.names
+    }
+    if name not in classes:
+        return fields_of(*imported[name])
+    found: dict[str, Setting] = {}
+    for base in classes[name].bases:
+        if isinstance(base, ast.Name) and (base.id in classes or base.id in imported):
+            found |= fields_of(module, base.id)
+    body = classes[name].body
     for node, following in zip(body, [*body[1:], None], strict=True):
         if not isinstance(node, ast.AnnAssign) or node.value is None:
             continue
+        field = ast.unparse(node.target)
         written = following.value if isinstance(following, ast.Expr) else None
-        sentence = written.value if isinstance(written, ast.Constant) else ""
-        found.append(Setting(ast.unparse(node.target), value_of(node.value), " ".join(str(sentence).split())))
-    return tuple(found)
+        inherited = found[field].sentence if field in found else ""
+        sentence = str(written.value) if isinstance(written, ast.Constant) else inherited
+        found[field] = Setting(field, value_of(node.value), " ".join(sentence.split()))
+    return found
 
 
 def value_of(node: ast.expr) -> Any:

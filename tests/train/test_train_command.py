@@ -1,5 +1,6 @@
 """``python -m train``: reproducing, resuming, interrupting, diverging, and its messages."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -11,8 +12,13 @@ import pytest
 
 from policy.bundle import Bundle
 from train import __main__ as command
+from train.dqn import DQNSettings
 from train.logs import read_rows
+from train.methods import METHODS as METHODS_OF_HELP
+from train.methods import settings_class
+from train.presets import load_settings
 from train.run import TRAINING_FOLDER
+from train.task_help import settings_of
 
 SMALL = ["--task", "CartPole-v1", "--policy", "I", "--seed", "3", "--quiet"]
 PPO = [*SMALL, "--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=32", "--set", "minibatch=64"]
@@ -197,7 +203,14 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["--task", "NoSuch-v0"], ["NoSuch-v0", "navigation", "CartPole-v1"]),
-        (["--task", "Pendulum-v1"], ["Pendulum-v1", "Discrete"]),
+        (["--task", "cartpol"], ["cartpol", "Did you mean cartpole?"]),
+        (["--task", "MountainCarContinous-v0"], ["Did you mean MountainCarContinuous-v0"]),
+        (["--task", "FrozenLake-v1"], ["FrozenLake-v1", "Discrete(16)", "Box observation"]),
+        (["--task", "Pendulum-v1", "--method", "dqn"], ["dqn takes discrete", "--method ppo, a2c, ddpg, d4pg"]),
+        (["--task", "cartpole", "--method", "ddpg"], ["ddpg takes continuous", "--method ppo, dqn, a2c, distill"]),
+        (["--task", "gym,CartPole-v1", "--method", "d4pg"], ["d4pg takes continuous", "CartPole-v1"]),
+        (["--precision", "8"], ["--precision 8", "not there yet", "make convert POLICY=NAME BITS=8"]),
+        (["--task", "cartpole", "--model", "nature"], ["nature does not fit CartPole-v1"]),
         (["--task", "navigation", "--preset", "extreme"], ["extreme", "hard", "shipped"]),
         (["--task", "CartPole-v1", "--preset", "hard"], ["--preset hard", "Leave it out"]),
         (["--set", "learning_rat=1"], ["learning_rat", "learning_rate"]),
@@ -229,6 +242,62 @@ def test_help_needs_neither_tensorflow_nor_numpy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "--stop-at-success" in done.stdout
     assert done.stderr.strip() == "[]"
+
+
+def test_help_of_a_task_shows_its_defaults_with_their_source_and_loads_no_tensorflow() -> None:
+    script = (
+        "import sys; from train.__main__ import main\n"
+        "code = main(['--task', 'cartpole', '--method', 'dqn', '--help'])\n"
+        "print(code, 'tensorflow' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "0 False"
+    found = load_settings("cartpole", "dqn", "I")
+    assert f"{found.steps:,}" in done.stdout
+    assert "4 floats, 2 actions" in done.stdout
+    assert "train/settings/CartPole-v1-dqn.json" in done.stdout
+    assert "".join(found.source.split()) in "".join(done.stdout.split())
+    for field in dataclasses.fields(DQNSettings):
+        assert f" {field.name} " in done.stdout
+        value = found.settings.get(field.name, field.default)
+        assert f"= {value:g}" in done.stdout if isinstance(value, int | float) else True
+    assert "Environments stepped together." in done.stdout
+
+
+def test_help_of_a_task_marks_what_differs_and_says_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--task", "cartpole", "--method", "ppo", "--model", "8,8", "-h"]) == 0
+    shown = capsys.readouterr().out
+    assert "8,8 (--model" in shown
+    assert "\n* environments" in shown and "\n  epochs" in shown
+    assert command.main(["--help", "--task", "pendulum", "--method", "dqn"]) == 0
+    assert "dqn cannot learn it: it takes discrete actions" in capsys.readouterr().out
+    assert command.main(["--help", "--task", "NoSuch-v0"]) == 2
+    assert "NoSuch-v0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", METHODS_OF_HELP)
+def test_every_setting_of_every_method_has_its_sentence(method: str) -> None:
+    shown = settings_of(method)
+    fields = dataclasses.fields(settings_class(method))
+    assert [setting.name for setting in shown] == [field.name for field in fields]
+    for setting, field in zip(shown, fields, strict=True):
+        assert setting.default == field.default, setting.name
+        assert setting.sentence.endswith("."), setting.name
+
+
+def test_a_task_is_kept_under_one_name_and_its_default_folder_has_its_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "PROJECT_ROOT", tmp_path)
+    few = ["--evaluate-episodes", "1", "--final-episodes", "1", "--quiet", "--steps", "256", "--method", "PPO"]
+    small = [*few, "--set", "environments=8", "--set", "rollout_steps=32", "--set", "minibatch=64"]
+    assert command.main(["--task", "gym,CartPole-v1", *small]) == 0
+    spec = Bundle.load(tmp_path / "artifacts" / "cartpole-ppo").spec
+    assert (spec.provenance["task"], spec.provenance["algorithm"]) == ("CartPole-v1", "ppo")
+    assert [part.name for part in spec.observation][:2] == ["cart_position", "cart_velocity"]
+    assert command.main(["--task", "cartpole", *small, "--resume"]) == 0  # the same run by another name
+    assert command.main(["--task", "cartpole", "--model", "8,8", *small]) == 0
+    assert (tmp_path / "artifacts" / "cartpole-ppo-8-8").is_dir()
 
 
 def test_evaluate_prints_the_baseline_beside_the_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
