@@ -24,7 +24,8 @@ def build(bundle: Any) -> Any:
     """The float policy as a Keras model: raw observation (1, N) in, outputs (1, A) out."""
     import keras
 
-    from policy.network import layer_names, normaliser_constants
+    from policy.network import LAYER_NORM_EPSILON, head_constants, layer_names, normaliser_constants, observation_shape
+    from policy.spec import ContinuousHead, Squash
 
     spec, weights = bundle.spec, bundle.weights()
     mean, inverse_scale = normaliser_constants(spec.normaliser)
@@ -36,21 +37,49 @@ def build(bundle: Any) -> Any:
             z = (x - mean) * inverse_scale
             return keras.ops.clip(z, -spec.normaliser.clip, spec.normaliser.clip)
 
+    class Squashed(keras.layers.Layer):
+        """a = squash(y) · gain + offset."""
+
+        def call(self, y: Any) -> Any:
+            gain, offset = head_constants(spec.head)
+            squash = keras.ops.tanh(y) if spec.head.squash is Squash.TANH else keras.ops.clip(y, -1.0, 1.0)
+            return squash * gain + offset
+
     observation = keras.Input(batch_shape=(1, spec.observation_size))
     x = Normalise()(observation)
-    for name in layer_names(spec):
-        kernel = weights[f"{name}/kernel"]
-        layer = keras.layers.Dense(kernel.shape[1], activation=None if name == "head" else "relu")
+    if spec.network.convolutions:
+        x = keras.layers.Reshape(observation_shape(spec))(x)
+    for index, name in enumerate(layer_names(spec)):
+        kernel, bias = weights[f"{name}/kernel"], weights[f"{name}/bias"]
+        normalised = f"{name}/gamma" in weights
+        activation = None if name == "head" or normalised else "relu"
+        if index < len(spec.network.convolutions):
+            filters = spec.network.convolutions[index]
+            layer = keras.layers.Conv2D(filters.filters, filters.kernel, filters.stride, activation=activation)
+        else:
+            x = keras.layers.Flatten()(x) if len(x.shape) > 2 else x
+            layer = keras.layers.Dense(kernel.shape[1], activation=activation)
         x = layer(x)
-        layer.set_weights([kernel, weights[f"{name}/bias"]])
-    return keras.Model(observation, x)
+        layer.set_weights([kernel, bias])
+        if normalised:
+            layer = keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON)
+            x = layer(x)
+            layer.set_weights([weights[f"{name}/gamma"], weights[f"{name}/beta"]])
+            x = keras.layers.ReLU()(x)
+    return keras.Model(observation, Squashed()(x) if isinstance(spec.head, ContinuousHead) else x)
 
 
-def deciders(bundle: Any, model: Any) -> dict[str, Callable[[Any], int]]:
+def deciders(bundle: Any, model: Any) -> dict[str, Callable[[Any], Any]]:
     """How each framework's call is made: observation (1, N) in, action out, as on the device."""
     import numpy as np
     import tensorflow as tf
 
+    if not bundle.spec.is_discrete:
+        graph = tf.function(lambda x: model(x, training=False), jit_compile=False)
+        return {
+            "keras": lambda x: np.asarray(model(x, training=False))[0],
+            "tf.function": lambda x: graph(tf.constant(x)).numpy()[0],
+        }
     compiled = tf.function(lambda x: tf.argmax(model(x, training=False), axis=1), jit_compile=False)
 
     def keras_call(x: Any) -> int:
