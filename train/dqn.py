@@ -16,19 +16,18 @@ from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec
 from train import networks
-from train.best import BestPolicy
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
-from train.episodes import Actions, EpisodeStream, Observations
+from train.dqn_memory import Memory
+from train.episodes import Actions, Observations
+from train.epsilon_greedy import exploration_rate
 from train.gradients import clipped_by_norm
 from train.lazily import tf
 from train.mixed_precision import Compute, cast, check_compute, fresh_loss_scale, gradients_of, settled
 from train.networks import Weights
-from train.normalisation import ImageScaling, RunningNormaliser
 from train.presets import SettingsError
-from train.priorities import Priorities, importance_weights
-from train.replay import Replay, n_step_returns
+from train.priorities import importance_weights
+from train.replay import n_step_returns
 from train.run import Run, Trained
-from train.tasks import Task, episode_seed
 
 Floats = NDArray[np.float32]
 METRICS = ("loss", "value", "gradient_norm")
@@ -67,6 +66,8 @@ class DQNSettings:
     """Share of random actions after the exploration."""
     exploration: float = 0.2
     """Share of all steps over which ε falls linearly."""
+    exploration_hold: int = 1
+    """A random action is held for 1 to so many steps; ε is then the chance that one begins."""
     gradient_norm: float = 10.0
     """Largest global norm of the gradient."""
     huber_delta: float = 1.0
@@ -77,7 +78,6 @@ class DQNSettings:
     """α: transitions are drawn with a probability ∝ |error|^α; 0 draws all alike and costs nothing."""
     importance_exponent: float = 0.2
     """β: how much of the bias of priorities is taken back by weights; 1 is all of it. Unused where α is 0."""
-
     compute: str = "float32"
     """Number type of the networks' activations and their gradients: float32, bfloat16 or float16 (--mixed-precision);
     weights, losses and the optimiser are float32 all the same."""
@@ -118,18 +118,6 @@ def huber(errors: tf.Tensor, delta: float) -> tf.Tensor:
     """½ e² where |e| ≤ δ, else δ (|e| − ½ δ); element by element."""
     size = tf.abs(errors)
     return tf.where(size <= delta, 0.5 * errors * errors, delta * (size - 0.5 * delta))
-
-
-def exploration_rate(settings: DQNSettings, share: float) -> float:
-    """ε when ``share`` of all steps are made: linear from first to last, then constant."""
-    done = min(share / settings.exploration, 1.0) if settings.exploration > 0 else 1.0
-    return settings.epsilon_first + (settings.epsilon_last - settings.epsilon_first) * done
-
-
-def explore(generator: np.random.Generator, values: Floats, epsilon: float) -> NDArray[np.int64]:
-    """ε-greedy actions (batch,) for action values (batch, actions)."""
-    random = generator.random(len(values)) < epsilon
-    return np.where(random, generator.integers(values.shape[1], size=len(values)), values.argmax(axis=1))
 
 
 # --- the update: a whole round in one compiled call -----------------------------------------------------------------
@@ -275,35 +263,6 @@ def draw(memory: Memory, generator: np.random.Generator, settings: DQNSettings) 
 # --- the loop -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Memory:
-    """What a run has seen: statistics of the observations, environments in flight, replay, priorities, best policy."""
-
-    normaliser: RunningNormaliser | ImageScaling
-    stream: EpisodeStream
-    replay: Replay
-    priorities: Priorities | None
-    best: BestPolicy
-
-    @classmethod
-    def fresh(cls, task: Task, seed: int, settings: DQNSettings) -> Memory:
-        """Nothing seen yet; all environments at the start of their first episodes."""
-        stream = EpisodeStream(task.make(settings.environments, episode_seed(seed, "training")))
-        replay = Replay(settings.replay_capacity, settings.environments, task.observation_shape, image=task.is_image)
-        slots, alpha = replay.slots, settings.priority_exponent
-        priorities = Priorities(slots, settings.environments, alpha, settings.n_step) if alpha > 0 else None
-        size, starts = task.observation_size, settings.learning_starts
-        normaliser = ImageScaling() if task.is_image else RunningNormaliser(size, starts)
-        return cls(normaliser, stream, replay, priorities, BestPolicy(task.presets[0]))
-
-    def parts(self) -> dict[str, Any]:
-        """What a checkpoint holds of it, by name. A replay of images is left out: it is filled anew."""
-        names = ["normaliser", "stream", "best"]
-        if isinstance(self.normaliser, RunningNormaliser):
-            names += ["replay", "priorities"] if self.priorities else ["replay"]
-        return {name: getattr(self, name) for name in names}
-
-
 def train(run: Run, settings: DQNSettings) -> Trained:
     """Train until all steps are made or the run wants to stop; the policy of the best evaluation is returned.
 
@@ -334,13 +293,15 @@ def train(run: Run, settings: DQNSettings) -> Trained:
 
     while step < request.steps and run.stop_reason is None:
         share = step / request.steps
-        epsilon = exploration_rate(settings, share)
+        epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
         rate = settings.learning_rate * (1.0 + (settings.learning_rate_last - 1.0) * share)
         for _ in range(settings.rollout_steps):
             observation = memory.stream.observation
             memory.normaliser.update(observation)
-            actions = explore(generator, values(observation), epsilon)
-            memory.replay.add(observation, actions, memory.stream.step(actions))
+            actions = memory.explore(generator, values(observation), epsilon)
+            transition = memory.stream.step(actions)
+            memory.replay.add(observation, actions, transition)
+            memory.explore.begin(transition.done)
         step += iteration_steps
         means = dict.fromkeys(METRICS, float("nan"))
         if memory.replay.written * settings.environments >= settings.learning_starts:

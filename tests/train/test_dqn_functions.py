@@ -40,20 +40,6 @@ def test_huber_by_hand() -> None:
     np.testing.assert_allclose(dqn.huber(tf.constant([3.0]), 2.0), [4.0])  # 2 · (3 − 1)
 
 
-def test_exploration_falls_linearly_then_stays() -> None:
-    settings = DQNSettings(epsilon_first=1.0, epsilon_last=0.1, exploration=0.5)
-    assert [dqn.exploration_rate(settings, share) for share in (0, 0.25, 0.5, 1.0)] == pytest.approx(
-        [1, 0.55, 0.1, 0.1]
-    )
-
-
-def test_epsilon_greedy_is_greedy_or_uniform() -> None:
-    values = np.tile(np.array([0.0, 2.0, 1.0], np.float32), (3000, 1))
-    assert (dqn.explore(np.random.default_rng(0), values, 0.0) == 1).all()
-    counts = np.bincount(dqn.explore(np.random.default_rng(0), values, 1.0), minlength=3)
-    assert (np.abs(counts - 1000) < 110).all()  # 4 standard deviations of a uniform draw are 103
-
-
 def test_a_replay_too_small_for_one_rollout_is_refused() -> None:
     with pytest.raises(ValueError, match="take at least 1216"):
         DQNSettings(replay_capacity=1000)

@@ -1,0 +1,49 @@
+"""What a DQN run remembers beside its networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from train.best import BestPolicy
+from train.episodes import EpisodeStream
+from train.epsilon_greedy import EpsilonGreedy
+from train.normalisation import ImageScaling, RunningNormaliser
+from train.priorities import Priorities
+from train.replay import Replay
+from train.tasks import Task, episode_seed
+
+if TYPE_CHECKING:
+    from train.dqn import DQNSettings
+
+
+@dataclass
+class Memory:
+    """What a run has seen: statistics of the observations, environments in flight, replay, priorities, the best
+    policy, and the random actions that are held."""
+
+    normaliser: RunningNormaliser | ImageScaling
+    stream: EpisodeStream
+    replay: Replay
+    priorities: Priorities | None
+    best: BestPolicy
+    explore: EpsilonGreedy
+
+    @classmethod
+    def fresh(cls, task: Task, seed: int, settings: DQNSettings) -> Memory:
+        """Nothing seen yet; all environments at the start of their first episodes."""
+        stream = EpisodeStream(task.make(settings.environments, episode_seed(seed, "training")))
+        replay = Replay(settings.replay_capacity, settings.environments, task.observation_shape, image=task.is_image)
+        slots, alpha = replay.slots, settings.priority_exponent
+        priorities = Priorities(slots, settings.environments, alpha, settings.n_step) if alpha > 0 else None
+        size, starts = task.observation_size, settings.learning_starts
+        normaliser = ImageScaling() if task.is_image else RunningNormaliser(size, starts)
+        explore = EpsilonGreedy(settings.environments, settings.exploration_hold)
+        return cls(normaliser, stream, replay, priorities, BestPolicy(task.presets[0]), explore)
+
+    def parts(self) -> dict[str, Any]:
+        """What a checkpoint holds of it, by name. A replay of images is left out: it is filled anew."""
+        names = ["normaliser", "stream", "best", "explore"]
+        if isinstance(self.normaliser, RunningNormaliser):
+            names += ["replay", "priorities"] if self.priorities else ["replay"]
+        return {name: getattr(self, name) for name in names}
