@@ -298,18 +298,18 @@ def answer_from(document: Mapping[str, Any]) -> Answer:
 
 def keep(answer: Answer, path: Path | None = None) -> None:
     """Add an answer to the file, in place of that of the same bundle; answers of bundles that are gone are dropped."""
-    from policy.bundle import write_atomically
+    from policy.bundle import locked, write_atomically
 
     path = path or ANSWERS
     there = set(bundle_names()) | {answer.name} if path == ANSWERS else None
-    answers = {**read_answers(path), answer.name: answer}
-    documents = [asdict(answers[name]) for name in sorted(answers) if there is None or name in there]
-    for document in documents:
-        for played in document["played"].values():
-            played["returns"] = [round(value, 4) for value in played["returns"]]
-    text = ",\n".join(json.dumps(document, ensure_ascii=False) for document in documents)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, f'{{"cells": [\n{text}\n]}}\n'.encode())
+    with locked(path.parent):  # two cells may be judged at once
+        answers = {**read_answers(path), answer.name: answer}
+        documents = [asdict(answers[name]) for name in sorted(answers) if there is None or name in there]
+        for document in documents:
+            for played in document["played"].values():
+                played["returns"] = [round(value, 4) for value in played["returns"]]
+        text = ",\n".join(json.dumps(document, ensure_ascii=False) for document in documents)
+        write_atomically(path, f'{{"cells": [\n{text}\n]}}\n'.encode())
 
 
 if __name__ == "__main__":
