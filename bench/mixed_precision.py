@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 BATCH = 32  # the paper's DQN
 ACTING_CALLS = 60
+FEWEST_ROUNDS = 8  # of losses, to speak of a correlation
 NAMES = ("A", "B", "C")
 FLOAT32 = "float32"
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "mixed-precision.md"
@@ -243,9 +245,32 @@ def policies_table(document: Mapping[str, Any]) -> Table:
             "Pong: emulator, acting, replay and one update in four steps, after the first round of updates. The "
             "paper's: 127 → 156, 179 → 172, 391 → 242 minutes of training in float16, on hardware it does not name; it "
             "states no kernels: here 8/4, 4/2, 3/1 (kernel/stride) as in Mnih et al. 2015.",
+            *loss_notes(document),
         ),
         left=2,
     )  # fmt: skip
+
+
+def loss_notes(document: Mapping[str, Any]) -> list[str]:
+    """How alike the losses of the trainings on Pong are, from equal weights and random numbers at the start."""
+    kind, parts = document["type"], []
+    for name, policy in document["policies"].items():
+        losses = [policy["pong"][each].get("losses", []) for each in (FLOAT32, kind)] if "pong" in policy else [[]]
+        if not losses[0]:
+            continue
+        a, b = (mean(each) for each in losses)
+        part = f"{name} {a:.2e} and {b:.2e}"
+        if len(losses[0]) >= FEWEST_ROUNDS:
+            part += f" (correlation over {len(losses[0])} rounds {correlation(*losses):.3f})"
+        parts.append(part)
+    return [f"Mean loss while Pong is learned, float32 and {kind}: {'; '.join(parts)}."] if parts else []
+
+
+def correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Pearson's r."""
+    of_a, of_b = ([value - mean(each) for value in each] for each in (a, b))
+    both = sum(x * y for x, y in zip(of_a, of_b, strict=True))
+    return both / math.sqrt(sum(x * x for x in of_a) * sum(y * y for y in of_b))
 
 
 def catch_table(document: Mapping[str, Any]) -> Table:

@@ -177,6 +177,8 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any, task: T
     overrides = presets.parse_overrides(arguments.set)
     if arguments.mixed_precision is not None:
         overrides["compute"] = mixed_precision(arguments.mixed_precision, method, kind)
+        if overrides["compute"] != "float32" and found.settings.get("engine") == "numpy":
+            overrides.setdefault("engine", "tensorflow")  # numpy has no 16-bit products
     settings = presets.build(kind, {**found.settings, **overrides})
     steps = arguments.steps or found.steps
     evaluate_every = arguments.evaluate_every or found.evaluate_every or max(steps // presets.DEFAULT_EVALUATIONS, 1)

@@ -49,6 +49,15 @@ def test_what_was_not_measured_is_not_known() -> None:
     assert table.rows[0][6:9] == ("–", "–", "–")
 
 
+def test_losses_are_compared_round_by_round() -> None:
+    with_losses = document()
+    rising = [float(n) for n in range(1, 9)]
+    with_losses["policies"]["A"]["pong"]["float32"]["losses"] = rising
+    with_losses["policies"]["A"]["pong"]["bfloat16"]["losses"] = [2 * loss for loss in rising]
+    (table,) = mixed_precision.tables(with_losses)
+    assert "A 4.50e+00 and 9.00e+00 (correlation over 8 rounds 1.000)" in table.notes[2]
+
+
 def test_the_learning_curves_are_compared_seed_by_seed() -> None:
     def curves(*last: float) -> list[dict[str, Any]]:
         return [{"seed": seed, "returns": [[8, -0.5], [16, value]]} for seed, value in enumerate(last)]

@@ -13,6 +13,7 @@ from train import __main__ as command
 from train import mixed_precision, networks
 from train.checkpoint import load_checkpoint
 from train.mixed_precision import Compute, cast, check_compute, fresh_loss_scale, gradients_of, settled, slower_here
+from train.presets import FOLDER
 from train.run import TRAINING_FOLDER
 
 NETWORK = NetworkSpec((16,), convolutions=(Convolution(8, 4, 2), Convolution(12, 3, 1)), layer_norm=True)
@@ -231,8 +232,9 @@ def test_what_cannot_be_computed_is_refused() -> None:
     check_compute("float32", "numpy")
 
 
-SMALL = ["--task", "CartPole-v1", "--policy", "I", "--method", "dqn", "--seed", "3", "--quiet", "--steps", "512",
-         "--set", "environments=8", "--set", "learning_starts=256", "--set", "minibatch=32",
+COMPILED = ["--set", 'engine="tensorflow"']
+SMALL = [*COMPILED, "--task", "CartPole-v1", "--policy", "I", "--method", "dqn", "--seed", "3", "--quiet",
+         "--steps", "512", "--set", "environments=8", "--set", "learning_starts=256", "--set", "minibatch=32",
          "--evaluate-every", "512", "--evaluate-episodes", "3", "--final-episodes", "4"]  # fmt: skip
 
 
@@ -247,6 +249,31 @@ def test_the_choice_is_in_the_provenance_and_the_bundle_is_an_ordinary_one(tmp_p
     assert {value.dtype.name for value in bundle.weights().values()} == {"float32"}
     # Master weights: were they rounded to bfloat16, the lower halves of their bits would be zero.
     assert (bundle.weights()["dense_0/kernel"].view(np.uint32) & 0xFFFF).any()
+
+
+FEW = ["--seed", "3", "--quiet", "--policy", "I", "--steps", "256", "--evaluate-every", "256",
+       "--evaluate-episodes", "2", "--final-episodes", "2", "--set", "environments=4"]  # fmt: skip
+OFF_POLICY = ["--task", "Pendulum-v1", "--set", "learning_starts=64", "--set", "updates=2", "--set", "minibatch=32"]
+OTHERS = {
+    "ppo": ["--task", "CartPole-v1", "--set", "rollout_steps=32", "--set", "minibatch=32", *COMPILED],
+    "a2c": ["--task", "CartPole-v1", "--set", "rollout_steps=32", *COMPILED],
+    "ddpg": [*OFF_POLICY, *COMPILED],
+    "d4pg": OFF_POLICY,
+}
+
+
+@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize("compute", ["bfloat16", "float16"])
+def test_every_algorithm_learns_in_either_type_and_goes_on(method: str, compute: str, tmp_path: Path) -> None:
+    options = [*FEW, *OTHERS[method], "--method", method, "--output-path", str(tmp_path / "run")]
+    assert command.main([*options, "--mixed-precision", compute]) == 0
+    arrays = load_checkpoint(tmp_path / TRAINING_FOLDER / "run").arrays
+    scales = [name for name in arrays if name.endswith("loss_scale/scale")]
+    assert len(scales) == (0 if compute == "bfloat16" else 2 if method in ("ddpg", "d4pg") else 1)
+    moments = [value for name, value in arrays.items() if "_second/" in name]
+    assert all(value.dtype == np.float32 for value in moments)
+    assert any(value.any() for value in moments)  # it did learn
+    assert command.main([*options, "--mixed-precision", compute, "--resume"]) == 0
 
 
 def test_a_run_goes_on_with_its_loss_scale_and_only_in_its_own_precision(
@@ -271,6 +298,13 @@ def test_a_checkpoint_from_before_the_choice_is_one_of_float32(tmp_path: Path) -
     del facts["identity"]["settings"]["compute"]
     save_checkpoint(folder, Checkpoint(checkpoint.arrays, facts))
     assert train(tmp_path / "run", "--resume") == 0
+
+
+def test_a_settings_file_that_chose_numpy_is_overruled(tmp_path: Path) -> None:
+    few = ["--task", "CartPole-v1", "--method", "dqn", "--quiet", "--steps", "64", "--final-episodes", "2"]
+    assert json.loads((FOLDER / "CartPole-v1-dqn.json").read_text())["settings"]["engine"] == "numpy"
+    assert command.main([*few, "--mixed-precision", "bfloat16", "--output-path", str(tmp_path / "run")]) == 0
+    assert Bundle.load(tmp_path / "run").spec.provenance["settings"]["engine"] == "tensorflow"
 
 
 def test_wrong_types_and_methods_without_the_choice_are_refused(
