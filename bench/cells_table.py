@@ -154,9 +154,11 @@ def score(answer: Answer, precision: str) -> str:
 def change(answer: Answer, precision: str) -> str:
     """Mean difference to fp32 on the same episodes with its interval: ``−0.1 [−0.3, +0.1]``."""
     mean, low, high = answer.differences[precision]
-    digits = digits_for(answer.played["fp32"].mean_return)
     if (mean, low, high) == (0.0, 0.0, 0.0):
         return "0"
+    digits = digits_for(answer.played["fp32"].mean_return)
+    if max(abs(mean), abs(low), abs(high)) < 0.1:
+        digits = 3
     return f"{amount(mean, digits, '+')} [{amount(low, digits, '+')}, {amount(high, digits, '+')}]"
 
 

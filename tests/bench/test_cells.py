@@ -119,6 +119,8 @@ def test_numbers_as_people_read_them() -> None:
     assert [hours(seconds) for seconds in (10.0, 540.0, 4700.0, 90_000.0)] == ["0.0028", "0.15", "1.3", "25"]
     pong = answer("pong-ppo", "pong", "ppo", **CARTPOLE)
     assert (change(pong, "fp16"), change(pong, "int8")) == ("0", "−2.5 [−7.4, +2.4]")
+    tiny = dataclasses.replace(pong, differences={"int8": (-0.0312, -0.04, -0.0224)})
+    assert change(tiny, "int8") == "−0.031 [−0.040, −0.022]"
     assert score(pong, "int8") == "497.5 [492.6, 502.4]"
 
 
