@@ -60,8 +60,8 @@ class PongPolicy:
 
 
 POLICIES = {
-    "A": PongPolicy(128, 128, (127, 156), updates=80, in_a_call=8, steps=2048, rollout_steps=8),
-    "B": PongPolicy(512, 512, (179, 172), updates=12, in_a_call=2, steps=256, rollout_steps=8),
+    "A": PongPolicy(128, 128, (127, 156), updates=80, in_a_call=8, steps=1024, rollout_steps=8),
+    "B": PongPolicy(512, 512, (179, 172), updates=12, in_a_call=2, steps=128, rollout_steps=8),
     "C": PongPolicy(1024, 2048, (391, 242), updates=4, in_a_call=1, steps=48, rollout_steps=2),
 }
 
@@ -182,7 +182,7 @@ def train_on_pong(policy: PongPolicy, kind: str, steps: int, batch: int, seed: i
 
     The first round of updates compiles them and is not counted.
     """
-    environments, starts = 8, 1024
+    environments, starts = 8, 256
     iteration = environments * policy.rollout_steps
     settings = dqn.DQNSettings(
         environments=environments, rollout_steps=policy.rollout_steps, updates=iteration // 4, minibatch=batch,

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--type", choices=["bfloat16", "float16"], default="bfloat16", help="default: %(default)s")
     parser.add_argument("--updates", type=command_line.positive, help="of each policy and type (default: 80, 12, 4)")
     parser.add_argument(
-        "--steps", type=command_line.not_negative, help="on Pong once learning began (default: 2048, 256, 48; 0: none)"
+        "--steps", type=command_line.not_negative, help="on Pong once learning began (default: 1024, 128, 48; 0: none)"
     )
     parser.add_argument("--batch", type=command_line.positive, default=BATCH, help="minibatch (default: %(default)s)")
     parser.add_argument("--seeds", type=command_line.not_negative, default=5, help="of Catch (default: 5; 0: none)")
