@@ -57,7 +57,7 @@ def save_curves(zoo: Path, answers: Mapping[str, Answer], folder: Path = FIGURES
 
 def read_curves(zoo: Path, answers: Mapping[str, Answer]) -> list[Curve]:
     """The curves of the bundles in a folder, in the tables' order."""
-    from bench.cells_table import SUITES
+    from bench.cells_table import order
     from policy.bundle import DEVICE_FILES, Bundle
     from train.logs import CURVE_FILE, column, read_rows
     from train.suites.cells import Cell, load_cells
@@ -79,14 +79,7 @@ def read_curves(zoo: Path, answers: Mapping[str, Answer]) -> list[Curve]:
                 answers.get(folder.name),
             )
         )
-    suites, order = list(SUITES), list(cells)
-    return sorted(
-        found,
-        key=lambda curve: (
-            suites.index(curve.cell.name.suite.value),
-            order.index(curve.cell.bundle_name) if curve.cell.bundle_name in order else len(order),
-        ),
-    )
+    return sorted(found, key=lambda curve: order(curve.cell))
 
 
 def curves_figure(curves: Sequence[Curve]) -> Figure:

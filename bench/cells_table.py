@@ -29,7 +29,7 @@ def tables(answers: Mapping[str, Answer], bundles: Sequence[str]) -> list[Table]
     known = {name: answer for name, answer in answers.items() if name in bundles}
     rows = [(cell, known[name]) for name, cell in cells.items() if name in known]
     rows += [(extra_cell(answer), answer) for name, answer in sorted(known.items()) if name not in cells]
-    rows.sort(key=lambda pair: list(SUITES).index(pair[0].name.suite.value))
+    rows.sort(key=lambda pair: order(pair[0]))
     unjudged = [name for name in bundles if name not in known]
     return [
         full_table(rows, unjudged),
@@ -49,6 +49,24 @@ SUITES = {
     "navigation": "navigation",
 }
 """The tables' order and words."""
+
+
+METHODS = ("dqn", "ppo", "a2c", "ddpg", "d4pg")
+
+
+def order(cell: Cell) -> tuple[int, int, str, int, str]:
+    """Place of a cell among others: by suite, by the data file's order of tasks, by method."""
+    from train.suites.cells import load_cells
+
+    tasks = list(dict.fromkeys(known.name.canonical for known in load_cells()))
+    task, method = cell.name.canonical, cell.method
+    return (
+        list(SUITES).index(cell.name.suite.value),
+        tasks.index(task) if task in tasks else len(tasks),
+        task,
+        METHODS.index(method) if method in METHODS else len(METHODS),
+        method,
+    )
 
 
 def extra_cell(answer: Answer) -> Cell:
@@ -104,13 +122,12 @@ def short_table(rows: Sequence[tuple[Cell, Answer]], unjudged: Sequence[str]) ->
 def open_table(cells: Sequence[Cell]) -> Table:
     """The paper's cells that have no committed policy, and what trains them."""
     headers = ("suite", "task", "method", "command", "paper's fp32", "paper's fp16", "paper's int8", "published")
-    order = list(SUITES)
     body = [
         (
             SUITES[cell.name.suite.value], word(cell), cell.method, f"`{cell.command}`",
             *papers(cell, ("fp32", "fp16", "int8")), published(cell),
         )
-        for cell in sorted(cells, key=lambda cell: order.index(cell.name.suite.value))
+        for cell in sorted(cells, key=order)
     ]  # fmt: skip
     note = "Each trains with its command; the steps are those of its settings file or of its method (--help)."
     notes = (note, *published_notes(cells)) if body else ()
@@ -190,9 +207,8 @@ def measured_notes(answers: Sequence[Answer], unjudged: Sequence[str]) -> list[s
         f"Ours: mean return of {counts} greedy episodes (seed {seeds}) with its 95 % interval (normal), each "
         "precision's TFLite artifact on the same episodes; differences are paired, 95 %; 0: every episode is the same.",
         f"Executed by {joined(answer.runtime for answer in answers)} on "
-        f"{joined(answer.machine for answer in answers)}; {dates(answers)}; code "
-        f"{joined(answer.code for answer in answers)}. Steps and CPU-hours are those of the training, all its "
-        "processes together, from each bundle's policy.json.",
+        f"{joined(answer.machine for answer in answers)}; {dates(answers)}; code {codes(answers)}. Steps and "
+        "CPU-hours are those of the training, all its processes together, from each bundle's policy.json.",
     ]
     if unjudged:
         notes.append(f"Not judged yet: {', '.join(unjudged)} (python -m bench.cells).")
@@ -203,6 +219,12 @@ def dates(answers: Sequence[Answer]) -> str:
     """``2026-11-20`` or the first and the last."""
     days = sorted({answer.date for answer in answers})
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+
+
+def codes(answers: Sequence[Answer]) -> str:
+    """The versions of the code that judged; of many the first and the last, in the order of the rows."""
+    versions = list(dict.fromkeys(answer.code for answer in answers))
+    return joined(versions) if len(versions) <= 2 else f"{versions[0]} … {versions[-1]} ({len(versions)} versions)"
 
 
 def published(cell: Cell, steps: int | None = None) -> str:
