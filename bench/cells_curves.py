@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FILE = "learning-curves.png"
 COLUMNS = 4
-POINTS = 400  # training episodes are averaged to so many points
+POINTS = 120  # training episodes are averaged to so many points
 PANEL_INCHES = (2.35, 1.75)
 
 Series = tuple[list[float], list[float]]
@@ -129,6 +129,7 @@ def draw_panel(axes: Axes, curve: Curve) -> None:
         axes.annotate(
             f"{theirs:,.10g}", (0.02, theirs), (0, 2 if above else -2), xycoords=("axes fraction", "data"),
             textcoords="offset points", va="bottom" if above else "top", fontsize=6.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
         )  # fmt: skip
     axes.set_ylim(low_end, high_end)
     axes.set_xlim(left=0)
