@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
 from train.episodes import Actions, Decide, Observations, StepResult, judge
-from train.tasks import Evaluation, Task, TaskError, mean_interval
+from train.tasks import Evaluation, Task, TaskError
 
 SIDE, STACKED, FRAMES_A_STEP, FRAMES_A_SECOND = 84, 4, 4, 60
 LONGEST_FRAMES = 108_000
@@ -130,9 +130,9 @@ def atari_task(game: str, options: Mapping[str, Any]) -> Task:
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
         consoles = min(JUDGING_ENVIRONMENTS, episodes)
-        judged = judge(AtariEpisodes(game, consoles, seed, chosen, training=False), decide, episodes)
-        mean, length = float(judged.returns.mean()), float(judged.lengths.mean())
-        return Evaluation(preset, episodes, None, None, mean, mean_interval(judged.returns), length)
+        return Evaluation.of(
+            judge(AtariEpisodes(game, consoles, seed, chosen, training=False), decide, episodes), preset
+        )
 
     return Task(
         name=game,
