@@ -1,0 +1,58 @@
+"""One seed gives one policy, on discrete and continuous tasks alike; an evaluation does not depend on its batch."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policy.bundle import Bundle
+from train import __main__ as command
+from train.suites.installed import missing_packages
+from train.suites.names import resolve
+from train.tasks import make_task
+
+ROLLOUT = ["--set", "environments=8", "--set", "rollout_steps=16", "--set", "minibatch=32"]
+REPLAY = [*ROLLOUT, "--set", "learning_starts=128", "--set", "updates=4"]
+RUNS = [
+    ("acrobot", "a2c", ["--set", "environments=8", "--set", "rollout_steps=16"]),
+    ("pendulum", "ppo", ROLLOUT),
+    ("mountaincarcontinuous", "ddpg", [*REPLAY, "--set", "critic_hidden=[16]"]),
+    ("dm_control,cartpole_balance", "d4pg", [*REPLAY, "--set", "critic_hidden=[16]"]),
+]
+
+
+def train(output: Path, task: str, method: str, options: list[str], seed: int) -> dict[str, np.ndarray]:
+    few = ["--steps", "512", "--evaluate-every", "512", "--evaluate-episodes", "1", "--final-episodes", "1"]
+    small = ["--model", "16,16", "--quiet", "--seed", str(seed), "--output-path", str(output)]
+    assert command.main(["--task", task, "--method", method, *few, *small, *options]) == 0
+    return dict(Bundle.load(output).weights())
+
+
+@pytest.mark.parametrize(("task", "method", "options"), RUNS, ids=[f"{run[0]}-{run[1]}" for run in RUNS])
+def test_one_seed_gives_one_policy(
+    task: str, method: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing_packages(resolve(task).suite):
+        pytest.skip(f"{task} is not installed; type make suites")
+    monkeypatch.setattr("train.results.RECORDED_EPISODES", 1)
+    one, two = (train(tmp_path / name, task, method, options, 5) for name in ("one", "two"))
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    assert Bundle.load(tmp_path / "one").spec.provenance["task"] == resolve(task).canonical
+
+
+@pytest.mark.parametrize("name", ["cartpole", "pendulum", "lunarlander", "dm_control,reacher_hard"])
+def test_an_evaluation_of_more_episodes_begins_with_the_same_returns(name: str) -> None:
+    if missing_packages(resolve(name).suite):
+        pytest.skip(f"{name} is not installed; type make suites")
+    task = make_task(name)
+
+    def decide(observation: np.ndarray) -> np.ndarray:
+        if task.is_discrete:
+            return (observation[:, 2] > 0).astype(np.int64)
+        return np.tanh(observation[:, : task.outputs]).astype(np.float32)
+
+    few, many = (task.evaluate(decide, episodes, 9, "") for episodes in (2, 5))
+    assert many.returns[:2] == few.returns
+    assert len(set(many.returns)) > 1
+    assert many.episodes == 5
