@@ -17,7 +17,17 @@ from bench.report import Report
 
 Make = Callable[..., Report]
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("latency", "memory", "success", "latency_flown", "instructions", "table", "plots", "demo")
+COMMANDS = (
+    "latency",
+    "memory",
+    "success",
+    "latency_flown",
+    "instructions",
+    "table",
+    "plots",
+    "demo",
+    "mixed_precision",
+)
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
