@@ -15,12 +15,13 @@ DEMO_STEPS ?= 2000000
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+PEERS := .venv-peers
 UV_VERSION := 0.13.8
 
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
-.PHONY: help setup suites demo train convert deploy bench table pi pi-stop test test-fast lint format clean
+.PHONY: help setup suites peers training-speed demo train convert deploy bench table pi pi-stop test test-fast lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -36,6 +37,7 @@ help:
 	@echo "  python bench/memory.py  --policy III       python bench/success.py --policy III"
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
 	@echo "  make table                             the tables of the README from the stored results"
+	@echo "  make training-speed                    against Stable-Baselines3, which make peers installs"
 	@echo
 	@echo "  make pi [MACHINE=raspi3b]              an emulated Raspberry Pi 3b: TARGET=pi@virtual;  make pi-stop"
 	@echo
@@ -68,6 +70,20 @@ suites: $(INSTALLED)
 	  echo "uv could not install it (a proxy or a certificate of your own?); pip tries, more slowly …"; \
 	  $(PYTHON) -m pip install --disable-pip-version-check -r requirements.txt -r requirements-suites.txt; }
 	@$(PYTHON) -m train.list
+
+peers: $(PEERS)/.installed
+
+$(PEERS)/.installed: requirements-peers.txt
+	@command -v $(PYTHON311) >/dev/null || { \
+	  echo "Python 3.11 is needed and '$(PYTHON311)' was not found. Type: make peers PYTHON311=/path/to/python3.11"; exit 1; }
+	@echo "Setting up $(PEERS): Stable-Baselines3 and PyTorch, about 1 GB …"
+	@$(PYTHON311) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-peers.txt
+	@touch $@
+
+training-speed: $(INSTALLED) peers
+	@$(PYTHON) bench/training_speed.py --keep
+	@$(PYTHON) bench/table.py training-speed --update-readme
 
 demo: $(INSTALLED)
 	@test -f artifacts/I/manifest.json || \

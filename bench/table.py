@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bench.rendering import Table
     from bench.report import Report
 
-NAMES = ("case-study", "latency-flown", "virtual-pi", "agreement", "zoo", "mixed-precision")
+NAMES = ("case-study", "latency-flown", "virtual-pi", "agreement", "zoo", "mixed-precision", "training-speed")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
-    from bench import agreement, case_study, mixed_precision, store, virtual_pi_table
+    from bench import agreement, case_study, mixed_precision, store, training_table, virtual_pi_table
     from bench.selection import Selection
     from policy.locate import ZOO
 
@@ -84,6 +84,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
             "latency-flown": lambda name=name: case_study.latency_flown(stored(name), arguments.preset),  # type: ignore[misc]
             "virtual-pi": lambda name=name: virtual_pi_table.virtual_pi(everything(name), arguments.preset),  # type: ignore[misc]
             "agreement": lambda: (agreement.kept_table(), []),
+            "training-speed": lambda: (training_table.kept_table(), []),
             "mixed-precision": lambda: (mixed_precision.kept_table(), []),
             "zoo": lambda: case_study.zoo_table(ZOO, stored("zoo", empty=True)),
         }
