@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
+from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
 from train.episodes import StepResult, judge
 from train.run import Run, RunRequest
 from train.tasks import Evaluation, Task, mean_interval
@@ -67,10 +67,7 @@ def corridor_task() -> Task:
 
 @pytest.fixture
 def learn(tmp_path: Path) -> Callable[..., Evaluation]:
-    """learn(train function, settings, steps, task=…, network=…) → greedy episodes of the trained network.
-
-    For tasks with discrete actions: the action of the largest output is taken.
-    """
+    """learn(train function, settings, steps, task=…, network=…) → greedy episodes of the trained network."""
 
     def run(
         train: Callable,
@@ -95,7 +92,12 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
         def decide(observation: np.ndarray) -> np.ndarray:
             if not chosen.is_image:
                 observation = np.clip((observation - mean) / scale, -trained.normaliser.clip, trained.normaliser.clip)
-            return act(trained.weights, observation).argmax(axis=1)
+            outputs = act(trained.weights, observation)
+            if chosen.is_discrete:
+                return outputs.argmax(axis=1)
+            low, high = np.array(chosen.head.low, np.float32), np.array(chosen.head.high, np.float32)
+            squashed = np.tanh(outputs) if trained.squash is Squash.TANH else np.clip(outputs, -1.0, 1.0)
+            return low + (squashed + 1.0) / 2.0 * (high - low)
 
         return chosen.evaluate(decide, 24, 99, "")
 
