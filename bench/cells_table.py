@@ -208,7 +208,7 @@ def measured_notes(answers: Sequence[Answer], unjudged: Sequence[str]) -> list[s
         "precision's TFLite artifact on the same episodes; differences are paired, 95 %; 0: every episode is the same.",
         f"Executed by {joined(answer.runtime for answer in answers)} on "
         f"{joined(answer.machine for answer in answers)}; {dates(answers)}; code {codes(answers)}. Steps and "
-        "CPU-hours are those of the training, all its processes together, from each bundle's policy.json.",
+        "CPU-hours are those of the run that made the policy, not of those before it, from each bundle's policy.json.",
     ]
     if unjudged:
         notes.append(f"Not judged yet: {', '.join(unjudged)} (python -m bench.cells).")
