@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ import tensorflow as tf
 
 from policy.spec import Convolution, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
 from train import dqn
+from train.checkpoint import load_checkpoint
 from train.episodes import StepResult, judge
+from train.replay import Replay
+from train.run import Run, RunRequest
 from train.tasks import Evaluation, Task, make_task, mean_interval
 
 SETTINGS = dqn.DQNSettings(
@@ -17,20 +21,21 @@ SETTINGS = dqn.DQNSettings(
     target_period=50, n_step=2, discount=0.95, replay_capacity=20_000, exploration=0.5,
 )  # fmt: skip
 STEPS = 20 * 1024
-PRIORITIZED = dataclasses.replace(SETTINGS, priority_exponent=0.6)
+NUMPY = dataclasses.replace(SETTINGS, engine="numpy")
+PRIORITIZED = dataclasses.replace(NUMPY, priority_exponent=0.6)
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, PRIORITIZED], ids=["uniform", "prioritized"])
-@pytest.mark.parametrize("engine", dqn.ENGINES)
-def test_dqn_walks_the_corridor_straight(learn: Callable, settings: dqn.DQNSettings, engine: str) -> None:
-    result = learn(dqn.train, dataclasses.replace(settings, engine=engine), STEPS)
+@pytest.mark.parametrize("settings", [SETTINGS, NUMPY, PRIORITIZED], ids=["tensorflow", "numpy", "prioritized"])
+def test_dqn_walks_the_corridor_straight(learn: Callable, settings: dqn.DQNSettings) -> None:
+    result = learn(dqn.train, settings, STEPS)
     assert result.success == 1.0
     assert result.mean_length == 10
 
 
-def test_with_a_target_network_that_is_never_updated_it_does_not(learn: Callable) -> None:
+@pytest.mark.parametrize("settings", [NUMPY, PRIORITIZED], ids=["uniform", "prioritized"])
+def test_with_a_target_network_that_is_never_updated_it_does_not(learn: Callable, settings: dqn.DQNSettings) -> None:
     # The reward then travels no farther back than the n steps of a return: the start never hears of the goal.
-    never = dataclasses.replace(SETTINGS, target_period=10**9)
+    never = dataclasses.replace(settings, target_period=10**9)
     assert learn(dqn.train, never, STEPS).success < 0.5
 
 
@@ -39,24 +44,20 @@ def test_with_the_sign_of_the_error_flipped_it_does_not(learn: Callable, monkeyp
     assert learn(dqn.train, SETTINGS, STEPS).success < 0.5
 
 
-def test_priorities_that_are_not_given_back_to_the_right_rows_do_not_help(
-    learn: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Transitions whose errors are large are made unlikely instead: the goal is hardly ever drawn again.
-    update = dqn.Priorities.update
-    monkeypatch.setattr(dqn.Priorities, "update", lambda self, rows, errors: update(self, rows, 1e-3 / errors**2))
-    wrong = dataclasses.replace(PRIORITIZED, priority_exponent=1.0)
-    assert learn(dqn.train, wrong, STEPS).success < 0.5
+def test_with_weights_of_the_wrong_sign_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = dqn.importance_weights
+    monkeypatch.setattr(dqn, "importance_weights", lambda probabilities, exponent: -weights(probabilities, exponent))
+    assert learn(dqn.train, PRIORITIZED, STEPS).success < 0.5
 
 
 CARTPOLE = dqn.DQNSettings(
-    environments=8, rollout_steps=16, updates=32, minibatch=128, learning_rate=1e-3, learning_starts=1000,
-    reward_scale=0.02, replay_capacity=40_000, engine="numpy",
+    environments=8, rollout_steps=16, updates=32, minibatch=128, learning_rate=1e-3, learning_starts=1000, n_step=5,
+    target_period=100, reward_scale=0.02, replay_capacity=40_000, engine="numpy",
 )  # fmt: skip
 
 
 def test_dqn_balances_cartpole(learn: Callable) -> None:
-    assert learn(dqn.train, CARTPOLE, 60_000, task=make_task("CartPole-v1")).mean_return > 400
+    assert learn(dqn.train, CARTPOLE, 30_000, task=make_task("CartPole-v1")).mean_return > 400
 
 
 def test_with_a_bootstrap_that_ignores_the_end_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +68,7 @@ def test_with_a_bootstrap_that_ignores_the_end_it_does_not(learn: Callable, monk
         "n_step_returns",
         lambda rewards, done, terminated, discount: returns(rewards, done, done & False, discount),
     )
-    assert learn(dqn.train, CARTPOLE, 60_000, task=make_task("CartPole-v1")).mean_return < 200
+    assert learn(dqn.train, CARTPOLE, 30_000, task=make_task("CartPole-v1")).mean_return < 200
 
 
 # --- images -------------------------------------------------------------------------------------------------------
@@ -141,10 +142,27 @@ CONVOLUTIONS = NetworkSpec((32,), convolutions=(Convolution(8, 4, 4), Convolutio
 
 
 def test_dqn_with_convolutions_learns_from_stacked_pictures(learn: Callable) -> None:
-    assert learn(dqn.train, IMAGES, 6000, task=lamp_task(), network=CONVOLUTIONS).mean_return > 9.5
+    assert learn(dqn.train, IMAGES, 4000, task=lamp_task(), network=CONVOLUTIONS).mean_return > 9.5
 
 
 def test_with_the_stack_in_the_wrong_order_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = dqn.Replay._observations
-    monkeypatch.setattr(dqn.Replay, "_observations", lambda self, *where: right(self, *where)[..., ::-1])
-    assert learn(dqn.train, IMAGES, 6000, task=lamp_task(), network=CONVOLUTIONS).mean_return < 7
+    right = Replay._observations
+    monkeypatch.setattr(Replay, "_observations", lambda self, *where: right(self, *where)[..., ::-1])
+    assert learn(dqn.train, IMAGES, 4000, task=lamp_task(), network=CONVOLUTIONS).mean_return < 7
+
+
+def test_a_run_on_pictures_resumes_with_an_empty_replay_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, settings = lamp_task(), dataclasses.replace(IMAGES, learning_starts=128, updates=1)
+    request = RunRequest("lamp", "x", "dqn", CONVOLUTIONS, 640, 1, tmp_path / "x", minutes=0.0, evaluate_every=0)
+    with Run(request, task) as run:
+        assert dqn.train(run, settings).steps == 64  # one iteration, then the minutes are over
+    checkpoint = load_checkpoint(request.training_folder)
+    assert not checkpoint.group("replay")
+    assert checkpoint.group("stream")["actions"].shape[0] == settings.environments
+    with Run(dataclasses.replace(request, minutes=None, resume=True), task) as run:
+        trained = dqn.train(run, settings)
+    assert trained.steps == 640
+    assert trained.notes["updates"] == 9 - 1  # iterations after the first, without the one that refills the replay
+    assert "128 steps refill the replay" in capsys.readouterr().err
