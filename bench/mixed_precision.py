@@ -228,6 +228,7 @@ def policies_table(document: Mapping[str, Any]) -> Table:
             row += [times(pong[kind]["steps_per_cpu_s"] / pong[FLOAT32]["steps_per_cpu_s"])]
         rows.append((*row, times(before / after)))
     threads = "1 thread" if document["threads"] == 1 else f"{document['threads']} threads"
+    counts = [f"{name} {policy['update'][FLOAT32]['count']}" for name, policy in document["policies"].items()]
     unit = f"{'a' if document['has_unit'] else 'no'} {kind} unit"
     return Table(
         name="mixed-precision",
@@ -240,7 +241,7 @@ def policies_table(document: Mapping[str, Any]) -> Table:
         notes=(
             f"Minibatch {document['batch']}, {threads}, TensorFlow {document['tensorflow']} with oneDNN, on "
             f"{document['machine']}, whose processor has {unit}; no GPU (tensorflow-cpu drives none). Processor times, "
-            "medians of both types measured in turns; by wall time the updates' speed-ups are "
+            f"medians, types timed in turns ({', '.join(counts)} times); by wall time the updates' speed-ups are "
             f"{', '.join(times(each) for each in wall)}.",
             "Pong: emulator, acting, replay and one update in four steps, after the first round of updates. The "
             "paper's: 127 → 156, 179 → 172, 391 → 242 minutes of training in float16, on hardware it does not name; it "
