@@ -21,7 +21,7 @@ from bench.catch import catch_task
 from policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
 from train import dqn, networks
 from train.logs import read_rows
-from train.mixed_precision import Compute
+from train.mixed_precision import Compute, fresh_loss_scale
 from train.run import Run, RunRequest
 from train.tasks import Task, make_task
 
@@ -111,6 +111,17 @@ def parameters(network: NetworkSpec) -> int:
     return sum(int(np.prod(shape)) for shape in network_shapes(network, IMAGE, ACTIONS).values())
 
 
+def random_weights(network: NetworkSpec) -> networks.Weights:
+    """Normal weights of the usual size: drawing policy C's orthogonal ones takes longer than timing it."""
+    from policy.network import network_shapes
+
+    generator, weights = np.random.default_rng(0), {}
+    for name, shape in network_shapes(network, IMAGE, ACTIONS).items():
+        deviation = np.float32(np.sqrt(2.0 / np.prod(shape[:-1])) if name.endswith("kernel") else 0.0)
+        weights[name] = deviation * generator.standard_normal(shape, dtype=np.float32)
+    return weights
+
+
 def time_updates(policy: PongPolicy, types: list[str], updates: int, batch: int) -> dict[str, Timing]:
     """DQN's compiled update (double targets, Adam) on random pictures, from the same state in every type."""
     import tensorflow as tf
@@ -125,12 +136,12 @@ def time_updates(policy: PongPolicy, types: list[str], updates: int, batch: int)
     }
     batches = {name: tf.constant(column) for name, column in columns.items()}
     calls: dict[str, Callable[[], Any]] = {}
-    weights: dict[str, Any] = {}
+    # The tensors are shared: policy C's weights and moments alone are 2 GB.
+    drawn = {name: tf.constant(value) for name, value in random_weights(policy.network).items()}
+    zeros = {name: tf.zeros_like(value) for name, value in drawn.items()}
+    weights = {"online": drawn, "target": drawn, "first": zeros, "second": zeros}
     for kind in types:
-        learner = dqn.Learner.fresh(np.random.default_rng(0), policy.network, IMAGE, ACTIONS, kind)
-        scale = {"loss_scale": learner.loss_scale} if learner.loss_scale else {}
-        if not weights:  # the tensors are shared: policy C's weights and moments alone are 2 GB
-            weights = tf.nest.map_structure(tf.constant, learner.groups())
+        scale = {"loss_scale": fresh_loss_scale(Compute(kind))} if Compute(kind).scales_loss else {}
         update = dqn.make_update(dqn.DQNSettings(compute=kind), policy.network)
 
         def call(update: Any = update, state: Any = {**weights, **scale}) -> None:  # noqa: B006 (read only)
@@ -144,7 +155,7 @@ def time_updates(policy: PongPolicy, types: list[str], updates: int, batch: int)
 def time_acting(policy: PongPolicy, types: list[str], calls: int, batch: int) -> dict[str, Timing]:
     """Action values of ``batch`` pictures, as every step of a training needs them."""
     generator = np.random.default_rng(0)
-    weights = networks.initial_weights(generator, policy.network, IMAGE, ACTIONS, head_gain=0.01)
+    weights = random_weights(policy.network)
     images = generator.integers(0, 256, (batch, *IMAGE), dtype=np.uint8)
     acting = {kind: partial(networks.Acting(policy.network, Compute(kind)), weights, images) for kind in types}
     return timed_in_turns(acting, calls)
