@@ -102,3 +102,12 @@ def test_one_training_of_ours() -> None:
     assert versions["python"].startswith("3.11")
     hard = dataclasses.replace(training_speed.CELLS[0], target=501.0)
     assert not training_speed.train_ours(hard, seed=0, steps=1024)[0].reached
+
+
+def test_the_zoos_words_for_settings() -> None:
+    from bench.peers.stable_baselines3_run import arguments_of
+
+    said = arguments_of({"learning_rate": "lin_0.2", "train_freq": [1, "episode"], "gamma": 0.98})
+    assert said["learning_rate"](1.0) == 0.2
+    assert said["learning_rate"](0.25) == pytest.approx(0.05)  # a quarter of the steps is left
+    assert (said["train_freq"], said["gamma"]) == ((1, "episode"), 0.98)

@@ -49,6 +49,13 @@ def assert_same(one: Mapping[str, Mapping[str, Any]], other: Mapping[str, Mappin
             np.testing.assert_allclose(np.asarray(array), other[group][name], atol=ROUNDING, err_msg=f"{group} {name}")
 
 
+def tensors(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a compiled function makes of its arguments by itself."""
+    import tensorflow as tf
+
+    return tuple(tf.nest.map_structure(tf.convert_to_tensor, arguments))
+
+
 def moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     return max(float(np.abs(np.asarray(before[name]) - np.asarray(after[name])).max()) for name in before)
 
@@ -169,10 +176,9 @@ def test_dqn(eagerly: None, weighted: bool) -> None:
     if weighted:
         batches["weight"] = GENERATOR.random((5, 16), dtype=np.float32)
     settings = dqn.DQNSettings(target_period=3, gradient_norm=0.5)
-    state, metrics, errors = dqn.make_update(settings, NETWORK)(
-        learner.groups(), batches, np.int32(3), np.float32(0.01)
-    )
-    by_hand, rows, differences = dqn_update(settings)(learner.groups(), batches, np.int32(3), np.float32(0.01))
+    arguments = (learner.groups(), batches, np.int32(3), np.float32(0.01))
+    state, metrics, errors = dqn.make_update(settings, NETWORK)(*tensors(arguments))
+    by_hand, rows, differences = dqn_update(settings)(*arguments)
     assert_same(state, by_hand)
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
     np.testing.assert_allclose(np.asarray(errors), differences, atol=1e-5)
@@ -190,7 +196,7 @@ def test_ddpg(eagerly: None, more: dict[str, Any]) -> None:
     if settings.target_noise:
         batches["target_noise"] = normal(4, 16, 2) * np.float32(0.1)
     arguments = (learner.groups, batches, np.int32(3), np.float32(0.9))
-    state, metrics = ddpg.make_update(settings)(*arguments)
+    state, metrics = ddpg.make_update(settings)(*tensors(arguments))
     by_hand, rows = ddpg_update(settings)(*arguments)
     assert_same(state, by_hand)
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
