@@ -154,6 +154,7 @@ def measure(cells: Sequence[Cell], chosen_seeds: Sequence[int], peers: bool, ste
         measured.append({**asdict(wanted), "runs": runs})
     return {
         "machine": describe_machine().sentence(),
+        "load": round(os.getloadavg()[2], 1),
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "code": code_version(),
         "episodes": EPISODES,

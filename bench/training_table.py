@@ -138,6 +138,7 @@ def notes(document: Mapping[str, Any]) -> tuple[str, ...]:
         f"{side}: {', '.join(f'{name} {number}' for name, number in found.items())}"
         for side, found in document["versions"].items()
     )
+    busy = f", load average {document['load']:g} while it ran" if document.get("load") else ""
     return (
         f"Medians of the seeds {used}, which chose no setting; one core, one thread, both in turn. Processor time of "
         "the process from its start (imports left out: from their end on) until the mean return of "
@@ -145,5 +146,5 @@ def notes(document: Mapping[str, Any]) -> tuple[str, ...]:
         "> where the median run did not reach it within its steps.",
         f"Steps between two judgements: {every}. Settings: {document['settings'][OURS]}; SB3: "
         f"{document['settings'].get(SB3, '')}",
-        f"Measured on {document['machine']}; {document['time'][:10]}; code {document['code']}. {versions}.",
+        f"Measured on {document['machine']}{busy}; {document['time'][:10]}; code {document['code']}. {versions}.",
     )
