@@ -65,7 +65,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--output-path", type=Path, help="folder of the bundle (default artifacts/I, artifacts/cartpole-dqn)"
     )
-    options.add_argument("--resume", action="store_true", help="go on from the checkpoint of the same run")
+    options.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the checkpoint of the same run; another --steps is noted in the bundle",
+    )
     options.add_argument("--minutes", type=float, help="stop after so many minutes, whatever the steps")
     options.add_argument(
         "--stop-at-success", type=float, metavar="SHARE", help="stop when the greedy success reaches it"

@@ -133,6 +133,8 @@ class Run:
         self._last_saved = time.monotonic()
         self._stop: str | None = None
         self.last_row: dict[str, float] = {}
+        self.replanned: dict[str, Any] = {}
+        """Where a resumed run was given another number of steps: for the provenance."""
         self.checkpoint = self._load() if request.resume else None
         if self.checkpoint is None:
             self._put_aside(request.training_folder)
@@ -144,11 +146,15 @@ class Run:
     def _load(self) -> Checkpoint:
         checkpoint = load_checkpoint(self.request.training_folder)
         saved, asked = dict(checkpoint.facts["identity"]), self.request.identity()
+        self.replanned = checkpoint.facts.get("replanned", {})
         saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
         if "compute" in asked["settings"]:  # what was saved before there was a choice was computed in float32
             saved["settings"] = {"compute": "float32", **saved["settings"]}
         for name, value in asked.items():
-            if saved.get(name) != value:
+            if name == "steps" and saved.get(name) != value:  # the schedules follow the new number from here on
+                now = int(checkpoint.facts["step"])
+                self.replanned = {"at_step": now, "from_steps": saved.get(name), "to_steps": value}
+            elif saved.get(name) != value:
                 raise CheckpointError(
                     f"the checkpoint in {self.request.training_folder} is of a run with {name} = {saved.get(name)!r}, "
                     f"asked for is {value!r}. Resume with the options it was started with, or leave out --resume."
@@ -271,7 +277,7 @@ class Run:
         """Write the checkpoint; the curve so far is flushed first, so that it is never behind."""
         self._log.flush()
         times = {"cpu_s": self.cpu_s, "wall_s": self.wall_s, "judging_cpu_s": self.judging_cpu_s}
-        common = {"identity": self.request.identity(), "step": step, **times}
+        common = {"identity": self.request.identity(), "step": step, "replanned": self.replanned, **times}
         save_checkpoint(self.request.training_folder, Checkpoint(dict(arrays), {**common, **facts}))
         self._last_saved = time.monotonic()
 

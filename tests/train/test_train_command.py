@@ -101,6 +101,14 @@ def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path: Path, capsys: pyte
     assert not (tmp_path / "b").exists()
 
 
+def test_a_run_resumed_with_another_number_of_steps_says_so(tmp_path: Path) -> None:
+    assert train(tmp_path / "a", *PPO, "--steps", "512") == 0
+    assert train(tmp_path / "a", *PPO, "--steps", "768", "--resume") == 0
+    origin = json.loads((tmp_path / "a" / "policy.json").read_text())["provenance"]
+    assert origin["replanned"] == {"at_step": 512, "from_steps": 512, "to_steps": 768}
+    assert origin["steps"] == 768
+
+
 def test_a_distillation_is_not_resumed_with_another_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, seed in (("one", "1"), ("two", "2")):
         assert train(tmp_path / name, *PPO, "--steps", "256", "--seed", seed) == 0
