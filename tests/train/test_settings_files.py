@@ -15,7 +15,7 @@ from train.tasks import make_task
 FILES = sorted(FOLDER.glob("*.json"))
 
 
-EXAMPLES = {"atari": "breakout"}
+EXAMPLES = {"atari": "breakout", "dm_control": "dm_control,cheetah_run"}
 """A task for each file that holds for a whole suite."""
 
 

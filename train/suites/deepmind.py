@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, EnvironmentSpec, ObservationField, Squash
 from train.episodes import Actions, Decide, Floats, StepResult, judge
+from train.quiet import silenced
 from train.suites.names import TaskName
 from train.tasks import Evaluation, Task, TaskError
 
@@ -41,6 +42,13 @@ def task_names() -> dict[str, tuple[str, str]]:
     return {f"{domain}_{task}": (domain, task) for domain, task in import_suite().ALL_TASKS}
 
 
+def load(domain: str, task: str, options: Mapping[str, Any]) -> Any:
+    """One environment of the suite, without the warnings that some of its models give when they are compiled."""
+    suite = import_suite()
+    with silenced():
+        return suite.load(domain, task, task_kwargs={**options, "random": np.random.RandomState(0)})
+
+
 class DeepMindEpisodes:
     """A list of environments whose episode ``k`` is seeded with (seed, k), in whichever place it is played.
 
@@ -52,11 +60,7 @@ class DeepMindEpisodes:
         """Args: domain and task of the suite, number of environments, seed, and ``task_kwargs`` of ``suite.load``."""
         self.environments = environments
         self._seed = seed
-        suite = import_suite()
-        self._playing = [
-            suite.load(domain, task, task_kwargs={**options, "random": np.random.RandomState(0)})
-            for _ in range(environments)
-        ]
+        self._playing = [load(domain, task, options) for _ in range(environments)]
         actions = self._playing[0].action_spec()
         self._low, self._high = (np.broadcast_to(side, actions.shape) for side in (actions.minimum, actions.maximum))
         size = sum(field.size for field in fields_of(self._playing[0].observation_spec()))
@@ -134,7 +138,7 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         episodes = make(1, seed)
         return episodes, episodes.picture
 
-    probe = import_suite().load(domain, task, task_kwargs={**options, "random": 0})
+    probe = load(domain, task, options)
     try:
         probe.reset()
     except RuntimeError as error:  # the terrain of quadruped_escape is made on a graphics card
