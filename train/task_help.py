@@ -131,8 +131,8 @@ def described(name: TaskName, options: Any, method: str) -> list[str]:
         actions, taken = f"{task.outputs} actions ({', '.join(task.head.action_names)})", "discrete"
     else:
         actions, taken = f"{task.outputs} continuous actions", "continuous"
-    text = f"task        {name.canonical}{kind}: {seen}, {actions}, {1000 * task.control_period_s:.4g} ms between decisions"
-    lines = wrapped(text, 12)
+    period = f"{1000 * task.control_period_s:.4g} ms between decisions"
+    lines = wrapped(f"task        {name.canonical}{kind}: {seen}, {actions}, {period}", 12)
     if taken not in METHODS[method].actions:
         lines += [f"            {method} cannot learn it: it takes {' or '.join(METHODS[method].actions)} actions."]
     return lines
