@@ -14,7 +14,7 @@ def test_exploration_falls_linearly_then_stays() -> None:
     assert [exploration_rate(1.0, 0.1, 0.5, share) for share in (0, 0.25, 0.5, 1.0)] == pytest.approx(
         [1, 0.55, 0.1, 0.1]
     )
-    assert exploration_rate(1.0, 0.1, 0.0, 0.0) == 0.1
+    assert exploration_rate(1.0, 0.1, 0.0, 0.0) == pytest.approx(0.1)
 
 
 def test_plain_actions_are_greedy_or_uniform() -> None:
