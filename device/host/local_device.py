@@ -18,7 +18,7 @@ from device.host.errors import ConnectionFailedError
 
 LOCAL_HOST_KEY_NAME = "quarl-local-device"  # its port changes with every start, so its host key has a name of its own
 HOST_KEY = "host_ed25519"
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0  # a busy machine may take half a minute to load the server
 STOP_TIMEOUT_S = 12.0
 
 
