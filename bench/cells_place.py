@@ -42,7 +42,7 @@ def place(source: Path, zoo: Path, episodes: int, seed: int, force: bool) -> str
     low, high = result.return_interval
     say(f"{source}: {result.mean_return:.2f} [{low:.2f}, {high:.2f}] over {episodes} episodes")
     target = zoo / name
-    if target.exists():
+    if target.exists() and target.resolve() != source.resolve():  # of itself only the judgement is renewed
         before = judged(Bundle.load(target), episodes, seed)
         say(f"{target}: {before.mean_return:.2f} on the same episodes")
         if result.mean_return < before.mean_return and not force:

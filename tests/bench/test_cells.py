@@ -192,6 +192,9 @@ def test_a_fresh_bundle_is_taken_in_under_its_cells_name_if_it_is_no_worse(
     np.testing.assert_array_equal(placed.golden().outputs, fresh.golden().outputs)
     assert place(fresh.path, zoo, 3, 7, force=False) == "cartpole-dqn"  # the same again is no worse
 
+    assert place(zoo / "cartpole-dqn", zoo, 5, 7, force=False) == "cartpole-dqn"  # itself: judged anew
+    assert Bundle.load(zoo / "cartpole-dqn").spec.provenance["judged"][0]["episodes"] == 5
+
     worse = balancing(tmp_path / "trial-18", sign=-1.0)
     before = (zoo / "cartpole-dqn" / "manifest.json").read_bytes()
     with pytest.raises(BenchError, match=r"less than the .* Nothing was changed.(?s:.)*--force"):
