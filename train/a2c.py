@@ -24,11 +24,13 @@ from train.actor_critic import (
     collect,
     linear,
     normaliser_of,
+    offered,
     outputs_and_values,
     restore,
     saved,
     training_batch,
 )
+from train.best import BestPolicy
 from train.by_hand.on_policy import a2c_update
 from train.distributions import Distribution, distribution_of, exported
 from train.engine import check_engine, uses_numpy
@@ -83,6 +85,9 @@ class A2CSettings:
     """Rewards are multiplied by this before learning, so that returns are of order one."""
     normaliser_steps: int = 2_000_000
     """Steps over which running statistics of the observations are gathered; frozen after that."""
+    keep_best: bool = False
+    """The bundle holds the policy of the best greedy evaluation, made since the statistics of the observations stand
+    still (images have none), instead of the last one."""
     log_std: float = 0.0
     """log σ of a continuous task's Gaussian at the start, where 1 is half the range of an action."""
     compute: str = "float32"
@@ -251,8 +256,9 @@ def train(run: Run, settings: A2CSettings) -> Trained:
     forward = Forward(learner, settings.compute)
     normaliser = normaliser_of(task, settings.normaliser_steps)
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
+    best = BestPolicy(task.presets[0])
     if run.checkpoint is not None:
-        generator = restore(run.checkpoint, learner, normaliser, stream)
+        generator = restore(run.checkpoint, learner, normaliser, stream, best)
     update = make_update(settings, request.network, distribution)
     iteration_steps = settings.environments * settings.rollout_steps
     updates_a_row = max(REPORT_EVERY // iteration_steps, 1)
@@ -262,7 +268,7 @@ def train(run: Run, settings: A2CSettings) -> Trained:
         return distribution.greedy(forward.outputs(normaliser(observation)))
 
     def save() -> None:
-        run.save(step, *saved(learner, normaliser, stream, generator))
+        run.save(step, *saved(learner, normaliser, stream, best, generator))
 
     while step < request.steps and run.stop_reason is None:
         metrics = np.empty((updates_a_row, len(METRICS)), np.float32)
@@ -279,8 +285,9 @@ def train(run: Run, settings: A2CSettings) -> Trained:
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
         row = {**stream.take_tally().row(), **means, "learning_rate": rate}
         run.report(step, row, updates_a_row * iteration_steps, decide)
+        offered(best, settings, run, normaliser, learner, step)
         if run.wants_checkpoint:
             save()
     save()
-    weights = exported(learner.policy)
-    return Trained(weights, normaliser.frozen(), step, {"updates": learner.updates}, squash=Squash.CLIP)
+    weights, notes = best.weights(exported(learner.policy)), {"updates": learner.updates, **best.notes()}
+    return Trained(weights, normaliser.frozen(), step, notes, squash=Squash.CLIP)

@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec
 from train import networks
+from train.best import BestPolicy
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
-from train.distributions import Distribution
+from train.distributions import Distribution, exported
 from train.episodes import EpisodeStream, Observations
 from train.gradients import clipped_by_norm
 from train.lazily import tf
 from train.mixed_precision import Compute, cast, fresh_loss_scale
 from train.networks import Weights
 from train.normalisation import ImageScaling, RunningNormaliser
+from train.run import Run
 from train.tasks import Task
 
 Floats = NDArray[np.float32]
@@ -51,6 +53,10 @@ class RolloutSettings(Protocol):
     @property
     def reward_scale(self) -> float:
         """Factor of the rewards."""
+
+    @property
+    def keep_best(self) -> bool:
+        """Whether the bundle holds the best evaluated policy."""
 
 
 # --- the networks -------------------------------------------------------------------------------------------------
@@ -325,6 +331,15 @@ def linear(first: float, last: float, share: float) -> float:
     return first + (last - first) * min(max(share, 0.0), 1.0)
 
 
+def offered(
+    best: BestPolicy, settings: RolloutSettings, run: Run, normaliser: Any, learner: Learner, step: int
+) -> None:
+    """Let the best policy look at the evaluation just made, if the settings ask for it and observations are normalised
+    as they will be in the bundle."""
+    if settings.keep_best and normaliser.settled:
+        best.offer(run.last_row, exported(learner.policy), step)
+
+
 # --- the checkpoint -----------------------------------------------------------------------------------------------
 
 
@@ -332,11 +347,12 @@ def saved(
     learner: Learner,
     normaliser: RunningNormaliser | ImageScaling,
     stream: EpisodeStream,
+    best: BestPolicy,
     generator: np.random.Generator,
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Arrays and facts of a checkpoint: all that the next iteration depends on."""
     weights = {name: {key: np.asarray(part) for key, part in group.items()} for name, group in learner.state().items()}
-    arrays = flattened({**weights, "normaliser": normaliser.state(), "stream": stream.state()})
+    arrays = flattened({**weights, "normaliser": normaliser.state(), "stream": stream.state(), "best": best.state()})
     return arrays, {"updates": learner.updates, "generator": generator_facts(generator)}
 
 
@@ -345,10 +361,12 @@ def restore(
     learner: Learner,
     normaliser: RunningNormaliser | ImageScaling,
     stream: EpisodeStream,
+    best: BestPolicy,
 ) -> np.random.Generator:
     """Put everything back as :func:`saved` found it; returns the random generator."""
     learner.put({name: checkpoint.group(name) for name in learner.state()})
     learner.updates = int(checkpoint.facts["updates"])
     normaliser.restore(checkpoint.group("normaliser"))
     stream.restore(checkpoint.group("stream"))
+    best.restore(checkpoint.group("best"))
     return restored_generator(checkpoint.facts["generator"])

@@ -56,6 +56,11 @@ class RunningNormaliser:
         normalised = (observations - self.mean) * (np.float32(1.0) / self.scale)
         return np.minimum(np.maximum(normalised, np.float32(-CLIP)), np.float32(CLIP))
 
+    @property
+    def settled(self) -> bool:
+        """Whether the statistics stand still from now on."""
+        return self.count >= self.until
+
     def frozen(self) -> Normaliser:
         """The statistics as the spec carries them."""
         return Normaliser(tuple(map(float, self.mean)), tuple(map(float, self.scale)), CLIP)
@@ -72,6 +77,8 @@ class RunningNormaliser:
 
 class ImageScaling:
     """Images stay uint8 until the network divides them by 255; nothing is estimated. Used like the class above."""
+
+    settled = True
 
     def update(self, observations: NDArray[Any]) -> None:
         """Nothing to gather."""

@@ -25,11 +25,13 @@ from train.actor_critic import (
     generalized_advantages,
     linear,
     normaliser_of,
+    offered,
     outputs_and_values,
     restore,
     saved,
     training_batch,
 )
+from train.best import BestPolicy
 from train.distributions import Distribution, distribution_of, exported
 from train.episodes import Actions, EpisodeStream, Observations
 from train.gradients import clipped_by_norm
@@ -83,6 +85,9 @@ class PPOSettings:
     """Rewards are multiplied by this before learning, so that returns are of order one."""
     normaliser_steps: int = 2_000_000
     """Steps over which running statistics of the observations are gathered; frozen after that."""
+    keep_best: bool = False
+    """The bundle holds the policy of the best greedy evaluation, made since the statistics of the observations stand
+    still (images have none), instead of the last one."""
 
     compute: str = "float32"
     """Number type of the hidden layers' activations and their gradients: float32, bfloat16 or float16
@@ -285,8 +290,9 @@ def train(run: Run, settings: PPOSettings) -> Trained:
     forward = Forward(learner, settings.compute)
     normaliser = normaliser_of(task, settings.normaliser_steps)
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
+    best = BestPolicy(task.presets[0])
     if run.checkpoint is not None:
-        generator = restore(run.checkpoint, learner, normaliser, stream)
+        generator = restore(run.checkpoint, learner, normaliser, stream, best)
     update = make_update(settings, request.network, distribution)
     iteration_steps = settings.environments * settings.rollout_steps
     step = run.start_step
@@ -295,7 +301,7 @@ def train(run: Run, settings: PPOSettings) -> Trained:
         return distribution.greedy(forward.outputs(normaliser(observation)))
 
     def save() -> None:
-        run.save(step, *saved(learner, normaliser, stream, generator))
+        run.save(step, *saved(learner, normaliser, stream, best, generator))
 
     while step < request.steps and run.stop_reason is None:
         share = step / request.steps
@@ -309,8 +315,9 @@ def train(run: Run, settings: PPOSettings) -> Trained:
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
         row = {**stream.take_tally().row(), **means, "learning_rate": rate}
         run.report(step, row, iteration_steps, decide)
+        offered(best, settings, run, normaliser, learner, step)
         if run.wants_checkpoint:
             save()
     save()
-    weights = exported(learner.policy)
-    return Trained(weights, normaliser.frozen(), step, {"updates": learner.updates}, squash=Squash.CLIP)
+    weights, notes = best.weights(exported(learner.policy)), {"updates": learner.updates, **best.notes()}
+    return Trained(weights, normaliser.frozen(), step, notes, squash=Squash.CLIP)
