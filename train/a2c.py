@@ -281,7 +281,7 @@ def train(run: Run, settings: A2CSettings) -> Trained:
             del batch["log_probability"]
             metrics[index] = learn(update, learner, batch, rate, bonus)
             step += iteration_steps
-        run.check_finite(step, metrics, METRICS)
+            run.check_finite(step, metrics[index : index + 1], METRICS)  # before NaN is acted on
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
         row = {**stream.take_tally().row(), **means, "learning_rate": rate}
         run.report(step, row, updates_a_row * iteration_steps, decide)

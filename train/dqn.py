@@ -18,6 +18,7 @@ from policy.spec import NetworkSpec
 from train import networks
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
 from train.dqn_memory import Memory
+from train.engine import check_engine, uses_numpy
 from train.episodes import Actions, Observations
 from train.epsilon_greedy import exploration_rate
 from train.gradients import clipped_by_norm
@@ -31,7 +32,6 @@ from train.run import Run, Trained
 
 Floats = NDArray[np.float32]
 METRICS = ("loss", "value", "gradient_norm")
-ENGINES = ("tensorflow", "numpy")
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,18 @@ class DQNSettings:
     """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise ValueError(f"engine {self.engine!r} is unknown; take one of {', '.join(ENGINES)}.")
+        check_engine(self.engine)
         check_compute(self.compute, self.engine)
         smallest = self.environments * (self.rollout_steps + self.n_step)
         if self.replay_capacity < smallest:
             raise ValueError(
                 f"replay_capacity {self.replay_capacity} does not hold a rollout of {self.environments} environments; "
                 f"take at least {smallest}."
+            )
+        if self.learning_starts < self.environments * self.n_step:
+            raise ValueError(
+                f"learning_starts {self.learning_starts} is no n-step transition of every environment; "
+                f"take at least {self.environments * self.n_step}."
             )
 
 
@@ -162,11 +166,9 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tu
     convolutions are not, since oneDNN's are faster, except for Adam's many small operators. The engine "numpy" computes
     the same without TensorFlow.
     """
-    if settings.engine == "numpy":
+    if uses_numpy(settings.engine, network):
         from train.by_hand.off_policy import dqn_update
 
-        if network.convolutions or network.layer_norm:
-            raise SettingsError("the engine numpy takes plain perceptrons only. Type --set 'engine=\"tensorflow\"'.")
         return dqn_update(settings)
     compiled, compute = not network.convolutions, Compute(settings.compute)
     adam_step = networks.adam_step if compiled else tf.function(networks.adam_step, jit_compile=True, autograph=False)

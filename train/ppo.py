@@ -33,17 +33,16 @@ from train.actor_critic import (
 )
 from train.best import BestPolicy
 from train.distributions import Distribution, distribution_of, exported
+from train.engine import check_engine, uses_numpy
 from train.episodes import Actions, EpisodeStream, Observations
 from train.gradients import clipped_by_norm
 from train.lazily import tf
 from train.mixed_precision import check_compute, gradients_of, settled
-from train.presets import SettingsError
 from train.run import Run, Trained
 from train.tasks import episode_seed
 
 __all__ = ["PPOSettings", "generalized_advantages", "train"]
 METRICS = ("policy_loss", "value_loss", "entropy", "divergence", "clipped", "policy_norm", "value_norm")
-ENGINES = ("tensorflow", "numpy")
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,7 @@ class PPOSettings:
     """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise ValueError(f"engine {self.engine!r} is unknown; take one of {', '.join(ENGINES)}.")
+        check_engine(self.engine)
         check_compute(self.compute, self.engine)
         batch = self.environments * self.rollout_steps
         if batch % self.minibatch:
@@ -176,9 +174,7 @@ def make_update(
     Raises:
         SettingsError: the engine "numpy" cannot compute the network's gradient.
     """
-    if settings.engine == "numpy":
-        if network.convolutions or network.layer_norm:
-            raise SettingsError('engine "numpy" knows plain perceptrons only. Type --set engine=\'"tensorflow"\'.')
+    if uses_numpy(settings.engine, network):
         from train.by_hand.on_policy import ppo_update
 
         return ppo_update(settings, distribution)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from policy.spec import NetworkSpec
 from train import dqn
 from train.dqn import DQNSettings
+from train.engine import ENGINES
 from train.replay import n_step_returns
 
 
@@ -81,7 +82,7 @@ def test_both_engines_learn_the_same_and_minibatches_may_be_weighted() -> None:
         "weight": generator.random(shape, dtype=np.float32),
     }
     learned = []
-    for engine in dqn.ENGINES:
+    for engine in ENGINES:
         settings = DQNSettings(target_period=2, updates=3, minibatch=5, engine=engine)
         learner = dqn.Learner.fresh(np.random.default_rng(1), network, (2,), 3)
         metrics, errors = dqn.learn(dqn.make_update(settings, network), learner, batches, 1e-2)
