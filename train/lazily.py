@@ -12,6 +12,13 @@ else:
         """Stands for the module; looks everything up in it."""
 
         def __getattr__(self, name: str) -> Any:
+            import sys
+
+            if "tensorflow" not in sys.modules:
+                from train.quiet import silenced
+
+                with silenced():  # oneDNN says on the screen that it is on, whatever the level of the log
+                    import tensorflow
             import tensorflow
 
             return getattr(tensorflow, name)
