@@ -228,7 +228,7 @@ def deciding(
 
 
 def float_policy(bundle: Bundle) -> Decide:
-    """The bundle's float32 weights through the numpy reference of the contract."""
+    """The bundle's float32 weights: numpy's reference of the contract, or the compiled graph for pictures."""
     from train.results import greedy
 
     return greedy(bundle.spec, bundle.weights())

@@ -1,10 +1,11 @@
 """Atari games as tasks, on the vector environment of the Arcade Learning Environment (C++, Towers et al. 2024).
 
 The preprocessing is that of Mnih et al. 2015 (Methods): every decision is repeated for 4 frames, a picture is the
-maximum of the last two frames in grey, 84 × 84, and an observation is the last 4 pictures; an episode begins with 1 to
-30 frames without action, and with FIRE where the game waits for it. In training rewards are clipped to [-1, 1] and the
-loss of a life ends an episode; an episode that is judged is a whole game with the game's own score, cut after 108,000
-frames (30 minutes). Actions are not repeated at random (``sticky_actions`` 0), as in the papers of DQN, A2C and PPO.
+maximum of the last two frames in grey, 84 × 84, and an observation is the last 4 pictures; an episode begins with
+less than 30 frames without action, and with FIRE where the game waits for it. In training rewards are clipped to
+[-1, 1] and the loss of a life ends an episode, after which the console begins a new game: training sees first lives
+only. An episode that is judged is a whole game with the game's own score, cut after 108,000 frames (30 minutes).
+Actions are not repeated at random (``sticky_actions`` 0), as in the papers of DQN, A2C and PPO.
 """
 
 from __future__ import annotations
