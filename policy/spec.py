@@ -1,8 +1,9 @@
 """PolicySpec: everything a consumer must know to feed a policy and to use what comes out.
 
-The spec is a tree of frozen dataclasses that reads and writes JSON. It answers the questions that an
-exported network alone leaves open: which observation fields in which order and unit, how they are
-normalised, what the actions mean, how often a decision is due, and in which environment it was trained.
+The spec is a tree of frozen dataclasses (its parts: ``policy/spec_parts.py``) that reads and writes JSON
+(``policy/spec_json.py``). It answers the questions that an exported network alone leaves open: which observation fields
+in which order and unit, how they are normalised, what the actions mean, how often a decision is due, and in which
+environment it was trained.
 """
 
 from __future__ import annotations
@@ -11,266 +12,49 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
-from policy import json_values
+from policy import spec_json
 from policy.errors import SpecError
-
-SPEC_FORMAT_VERSION = 1
-# The graphs compute in float32: what is larger than this is infinite there, and what is smaller has no reciprocal.
-LARGEST_FLOAT32, SMALLEST_DIVISOR, LARGEST_DIVISOR = 3.4028235e38, 1.2e-38, 8.0e37
-
-E = TypeVar("E", bound=Enum)
-
-
-class Precision(Enum):
-    """What the weights of an artifact are stored as. ``INT7`` … ``INT2`` live in an int8 container."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    INT8 = "int8"
-    INT7 = "int7"
-    INT6 = "int6"
-    INT5 = "int5"
-    INT4 = "int4"
-    INT3 = "int3"
-    INT2 = "int2"
-
-    @property
-    def bits(self) -> int:
-        """Bits of one weight."""
-        return int(self.value.removeprefix("fp").removeprefix("int"))
-
-    @property
-    def is_integer(self) -> bool:
-        """Whether the artifact computes with integers."""
-        return self.value.startswith("int")
-
-    @classmethod
-    def from_bits(cls, bits: int) -> Precision:
-        """The precision that ``BITS=bits`` names: 32 is fp32, 16 is fp16, 8 … 2 are int8 … int2."""
-        for precision in cls:
-            if precision.bits == bits:
-                return precision
-        raise SpecError(
-            f"BITS={bits} is no known precision; allowed are 32, 16 and 8 … 2.", "Type BITS=8, for example."
-        )
-
-    @classmethod
-    def parse(cls, text: str) -> Precision:
-        """Read ``int8`` or ``8``."""
-        if text.isdigit():
-            return cls.from_bits(int(text))
-        return parse_enum(cls, text, "precision")
-
-
-class ArtifactFormat(Enum):
-    """File format of an artifact; the value is the file's suffix."""
-
-    TFLITE = "tflite"
-    ONNX = "onnx"
-
-
-class RuntimeName(Enum):
-    """An inference runtime that can execute artifacts on a device."""
-
-    TFLITE_RUNTIME = "tflite-runtime"
-    LITERT = "litert"
-    ONNXRUNTIME = "onnxruntime"
-
-    @property
-    def artifact_format(self) -> ArtifactFormat:
-        """The format that this runtime executes."""
-        return ArtifactFormat.ONNX if self is RuntimeName.ONNXRUNTIME else ArtifactFormat.TFLITE
-
-
-class Activation(Enum):
-    """Nonlinearity between the hidden layers."""
-
-    RELU = "relu"
-
-
-class Squash(Enum):
-    """How a continuous head brings its raw outputs into [-1, 1]."""
-
-    TANH = "tanh"
-    CLIP = "clip"
-
-
-def parse_enum(kind: type[E], value: object, what: str) -> E:
-    """Read an enum by its value; a SpecError names what is allowed."""
-    for member in kind:
-        if member.value == value:
-            return member
-    allowed = ", ".join(str(member.value) for member in kind)
-    raise SpecError(f"{what} {value!r} is not known; allowed are {allowed}.")
-
-
-def require(condition: bool, message: str, next_step: str = "") -> None:
-    """Raise SpecError(message) unless the condition holds."""
-    if not condition:
-        raise SpecError(message, next_step)
-
-
-@dataclass(frozen=True)
-class ObservationField:
-    """One named part of the observation vector.
-
-    Attributes:
-        name: what it is, e.g. ``"goal_distance"``.
-        shape: its shape; the field is flattened in C order into the observation vector.
-        unit: its physical unit, e.g. ``"m"``, or ``"1"`` when it has none.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    unit: str
-
-    def __post_init__(self) -> None:
-        require(bool(self.name), "an observation field has no name.")
-        require(all(side > 0 for side in self.shape), f"observation field {self.name!r} has the shape {self.shape}.")
-
-    @property
-    def size(self) -> int:
-        """Number of floats of this field."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Normaliser:
-    """z = clip((x − mean) / scale, −clip, clip), element by element, in float32, inside every exported graph.
-
-    Attributes:
-        mean: one value per observation element, in the element's unit; or a single one for all elements alike (images).
-        scale: likewise, positive.
-        clip: the largest |z|, dimensionless and positive; ``inf`` switches clipping off.
-    """
-
-    mean: tuple[float, ...]
-    scale: tuple[float, ...]
-    clip: float = 10.0
-
-    def __post_init__(self) -> None:
-        require(
-            len(self.mean) == len(self.scale), f"normaliser has {len(self.mean)} means but {len(self.scale)} scales."
-        )
-        require(all(abs(m) <= LARGEST_FLOAT32 for m in self.mean), "normaliser.mean must be finite in float32.")
-        require(
-            all(SMALLEST_DIVISOR <= s <= LARGEST_DIVISOR for s in self.scale),
-            f"normaliser.scale must be positive and between {SMALLEST_DIVISOR:g} and {LARGEST_DIVISOR:g}, "
-            "so that it and its reciprocal are float32 numbers.",
-        )
-        require(self.clip > 0, f"normaliser.clip is {self.clip}; it must be positive.")
-
-
-@dataclass(frozen=True)
-class Convolution:
-    """A square convolution without padding: ``filters`` outputs, ``kernel`` × ``kernel`` inputs, ``stride``."""
-
-    filters: int
-    kernel: int
-    stride: int
-
-    def __post_init__(self) -> None:
-        sizes = (self.filters, self.kernel, self.stride)
-        require(all(size > 0 for size in sizes), f"network.convolutions has {sizes}; all three must be positive.")
-
-    def output_side(self, side: int) -> int:
-        """Height or width of the output for an input of ``side``: ⌊(side − kernel) / stride⌋ + 1."""
-        return (side - self.kernel) // self.stride + 1
-
-
-@dataclass(frozen=True)
-class NetworkSpec:
-    """Convolutions, then fully connected layers, each with ``activation``; then a linear head.
-
-    Attributes:
-        hidden: widths of the fully connected layers.
-        activation: after every convolution and every hidden layer.
-        convolutions: none for a multilayer perceptron. Their input is the observation's only field, an image of
-            shape (height, width, channels); their output is flattened in C order.
-        layer_norm: whether the linear part of every *hidden* fully connected layer is normalised over its width before
-            the activation: y = γ (x − mean x) / √(var x + 10⁻⁵) + β (Ba et al. 2016).
-    """
-
-    hidden: tuple[int, ...]
-    activation: Activation = Activation.RELU
-    convolutions: tuple[Convolution, ...] = ()
-    layer_norm: bool = False
-
-    def __post_init__(self) -> None:
-        require(all(width > 0 for width in self.hidden), f"network.hidden is {self.hidden}; widths must be positive.")
-
-    def image_shapes(self, observation: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
-        """(height, width, channels) of the observation and after each convolution.
-
-        Raises:
-            SpecError: the observation is no image, or too small for a kernel.
-        """
-        require(
-            len(observation) == 3,
-            f"the network's convolutions take an image (height, width, channels); the observation is {observation}.",
-        )
-        shapes = [(observation[0], observation[1], observation[2])]
-        for layer in self.convolutions:
-            height, width = layer.output_side(shapes[-1][0]), layer.output_side(shapes[-1][1])
-            require(height > 0 and width > 0, f"an image of {shapes[-1]} is too small for {layer}.")
-            shapes.append((height, width, layer.filters))
-        return tuple(shapes)
-
-    def dense_inputs(self, observation: tuple[int, ...]) -> int:
-        """Inputs of the first fully connected layer for an observation of that shape."""
-        return math.prod(self.image_shapes(observation)[-1] if self.convolutions else observation)
-
-
-NATURE_CONVOLUTIONS = (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1))
-"""The convolutions of the Nature DQN (Mnih et al. 2015, Methods); a hidden layer of 512 follows them."""
-
-
-@dataclass(frozen=True)
-class DiscreteHead:
-    """One output (logit or action value) per named action; the action is the first largest one."""
-
-    action_names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        require(len(self.action_names) >= 2, f"a discrete head needs two actions, got {len(self.action_names)}.")
-        repeated = sorted({name for name in self.action_names if self.action_names.count(name) > 1})
-        require(not repeated, f"a discrete head names an action twice: {repeated}.")
-
-    @property
-    def size(self) -> int:
-        """Number of actions."""
-        return len(self.action_names)
-
-
-@dataclass(frozen=True)
-class ContinuousHead:
-    """a = low + (squash(y) + 1) / 2 · (high − low), element by element, inside every exported graph."""
-
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    squash: Squash
-
-    def __post_init__(self) -> None:
-        require(len(self.low) == len(self.high) > 0, f"head has {len(self.low)} lows but {len(self.high)} highs.")
-        finite = all(abs(v) <= LARGEST_FLOAT32 for v in (*self.low, *self.high))
-        ordered = all(low < high for low, high in zip(self.low, self.high, strict=True))
-        require(finite and ordered, f"head bounds {self.low} … {self.high} must be finite with low < high.")
-
-    @property
-    def size(self) -> int:
-        """Number of action elements."""
-        return len(self.low)
-
-
-@dataclass(frozen=True)
-class EnvironmentSpec:
-    """Where the policy was trained: an environment id and the settings it was made with (JSON values)."""
-
-    id: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+from policy.spec_json import SPEC_FORMAT_VERSION, network_values
+from policy.spec_parts import (
+    NATURE_CONVOLUTIONS,
+    Activation,
+    ArtifactFormat,
+    ContinuousHead,
+    Convolution,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    Precision,
+    RuntimeName,
+    Squash,
+    parse_enum,
+    require,
+)
+
+__all__ = [
+    "NATURE_CONVOLUTIONS",
+    "SPEC_FORMAT_VERSION",
+    "Activation",
+    "ArtifactFormat",
+    "ContinuousHead",
+    "Convolution",
+    "DiscreteHead",
+    "EnvironmentSpec",
+    "NetworkSpec",
+    "Normaliser",
+    "ObservationField",
+    "PolicySpec",
+    "Precision",
+    "RuntimeName",
+    "Squash",
+    "network_values",
+    "parse_enum",
+    "require",
+]
 
 
 @dataclass(frozen=True)
@@ -348,23 +132,13 @@ class PolicySpec:
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as JSON values."""
-        head: dict[str, Any]
-        if isinstance(self.head, DiscreteHead):
-            head = {"kind": "discrete", "action_names": list(self.head.action_names)}
-        else:
-            head = {"kind": "continuous", "low": list(self.head.low), "high": list(self.head.high)}
-            head["squash"] = self.head.squash.value
         return {
             "format_version": SPEC_FORMAT_VERSION,
             "name": self.name,
-            "observation": [{"name": f.name, "shape": list(f.shape), "unit": f.unit} for f in self.observation],
-            "normaliser": {
-                "mean": list(self.normaliser.mean),
-                "scale": list(self.normaliser.scale),
-                "clip": self.normaliser.clip if math.isfinite(self.normaliser.clip) else None,
-            },
+            "observation": spec_json.observation_values(self.observation),
+            "normaliser": spec_json.normaliser_values(self.normaliser),
             "network": network_values(self.network),
-            "head": head,
+            "head": spec_json.head_values(self.head),
             "control_period_s": self.control_period_s,
             "environment": {"id": self.environment.id, "settings": dict(self.environment.settings)},
             "provenance": dict(self.provenance),
@@ -381,96 +155,10 @@ class PolicySpec:
         Raises:
             SpecError: the text is no JSON, of a future version, or lacks a field (which is named).
         """
-        try:
-            data = json_values.parse_object(text)
-        except json_values.JsonValueError as error:
-            raise SpecError(f"policy.json cannot be read: {error}.") from error
-        version = data.get("format_version")
-        require(
-            version == SPEC_FORMAT_VERSION,
-            f"policy.json has format_version {version!r}; this program reads {SPEC_FORMAT_VERSION}.",
-            "Use the program version that wrote it, or train the policy again.",
-        )
-        try:
-            return cls(
-                name=json_values.text(data["name"], "name"),
-                observation=tuple(_field(item) for item in json_values.items(data["observation"], "observation")),
-                normaliser=_normaliser(json_values.members(data["normaliser"], "normaliser")),
-                network=_network(json_values.members(data["network"], "network")),
-                head=_head(json_values.members(data["head"], "head")),
-                control_period_s=json_values.number(data["control_period_s"], "control_period_s"),
-                environment=_environment(json_values.members(data["environment"], "environment")),
-                provenance=json_values.members(data.get("provenance", {}), "provenance"),
-            )
-        except KeyError as error:
-            raise SpecError(f"policy.json lacks the field {error.args[0]!r}.") from error
-        except json_values.JsonValueError as error:
-            raise SpecError(f"policy.json: {error}.") from error
+        return cls(**spec_json.read_members(text))
 
 
 def _describe(observed: ObservationField | None) -> str:
     if observed is None:
         return "absent"
     return f"{observed.name!r} of shape {observed.shape} in {observed.unit!r}"
-
-
-def _field(data: object) -> ObservationField:
-    item = json_values.members(data, "observation")
-    name = json_values.text(item["name"], "observation.name")
-    shape = tuple(json_values.integer(side, f"the shape of {name}") for side in json_values.items(item["shape"], name))
-    return ObservationField(name, shape, json_values.text(item["unit"], f"the unit of {name}"))
-
-
-def _numbers(data: Mapping[str, Any], key: str, where: str) -> tuple[float, ...]:
-    name = f"{where}.{key}"
-    return tuple(json_values.number(value, name) for value in json_values.items(data[key], name))
-
-
-def _normaliser(data: Mapping[str, Any]) -> Normaliser:
-    clip = math.inf if data["clip"] is None else json_values.number(data["clip"], "normaliser.clip")
-    return Normaliser(_numbers(data, "mean", "normaliser"), _numbers(data, "scale", "normaliser"), clip)
-
-
-def network_values(network: NetworkSpec) -> dict[str, Any]:
-    """JSON values; what a plain multilayer perceptron does not have is left out."""
-    values: dict[str, Any] = {"hidden": list(network.hidden), "activation": network.activation.value}
-    if network.convolutions:
-        values["convolutions"] = [
-            {"filters": layer.filters, "kernel": layer.kernel, "stride": layer.stride} for layer in network.convolutions
-        ]
-    if network.layer_norm:
-        values["layer_norm"] = True
-    return values
-
-
-def _network(data: Mapping[str, Any]) -> NetworkSpec:
-    hidden = json_values.items(data["hidden"], "network.hidden")
-    layer_norm = data.get("layer_norm", False)
-    require(isinstance(layer_norm, bool), f"network.layer_norm is {layer_norm!r}; it must be true or false.")
-    return NetworkSpec(
-        tuple(json_values.integer(width, "network.hidden") for width in hidden),
-        parse_enum(Activation, data["activation"], "network.activation"),
-        tuple(_convolution(layer) for layer in json_values.items(data.get("convolutions", []), "network.convolutions")),
-        layer_norm,
-    )
-
-
-def _convolution(data: object) -> Convolution:
-    where = "network.convolutions"
-    layer = json_values.members(data, where)
-    filters, kernel, stride = (json_values.integer(layer[name], where) for name in ("filters", "kernel", "stride"))
-    return Convolution(filters, kernel, stride)
-
-
-def _environment(data: Mapping[str, Any]) -> EnvironmentSpec:
-    settings = json_values.members(data["settings"], "environment.settings")
-    return EnvironmentSpec(json_values.text(data["id"], "environment.id"), dict(settings))
-
-
-def _head(data: Mapping[str, Any]) -> DiscreteHead | ContinuousHead:
-    if data["kind"] == "discrete":
-        names = json_values.items(data["action_names"], "head.action_names")
-        return DiscreteHead(tuple(json_values.text(name, "head.action_names") for name in names))
-    require(data["kind"] == "continuous", f"head.kind {data['kind']!r} is not known; allowed are discrete, continuous.")
-    low, high = (_numbers(data, side, "head") for side in ("low", "high"))
-    return ContinuousHead(low, high, parse_enum(Squash, data["squash"], "head.squash"))
