@@ -210,7 +210,8 @@ def normaliser_of(task: Task, steps: int) -> RunningNormaliser | ImageScaling:
 class Rollout:
     """What one iteration gathers, (steps, environments, …); vectors are normalised, images raw.
 
-    ``next_values`` are values of the observation that each step led to, before any reset.
+    ``terminated`` and ``cut`` are those of :class:`train.episodes.Transition`; ``next_values`` are values of the
+    observation that each step led to, before any reset.
     """
 
     observations: Observations
@@ -218,7 +219,7 @@ class Rollout:
     log_probabilities: Floats
     rewards: Floats
     terminated: Flags
-    done: Flags
+    cut: Flags
     values: Floats
     next_values: Floats
 
@@ -244,7 +245,7 @@ def collect(
     actions: NDArray[Any] = np.empty((steps, environments, *distribution.action_shape), distribution.action_type)
     log_probabilities, rewards = np.empty((2, steps, environments), np.float32)
     values = np.empty((steps + 1, environments), np.float32)
-    terminated, done = np.empty((2, steps, environments), np.bool_)
+    terminated, cut = np.empty((2, steps, environments), np.bool_)
     cut_short: list[tuple[int, Flags, Observations]] = []  # episodes that ended by their time limit
     observations[0] = normaliser(stream.observation)
     for step in range(steps):
@@ -255,7 +256,7 @@ def collect(
             outputs = forward.outputs(observations[step])
         actions[step], log_probabilities[step] = distribution.sample(generator, outputs, learner.policy)
         transition = stream.step(distribution.to_environment(actions[step]))
-        rewards[step], terminated[step], done[step] = transition.reward, transition.terminated, transition.done
+        rewards[step], terminated[step], cut[step] = transition.reward, transition.terminated, transition.cut
         observations[step + 1] = normaliser(transition.observation)
         truncated = transition.done & ~transition.terminated
         if truncated.any():
@@ -269,7 +270,7 @@ def collect(
     next_values = values[1:].copy()
     for step, truncated, last in cut_short:
         next_values[step, truncated] = forward.values(last)
-    return Rollout(observations[:-1], actions, log_probabilities, rewards, terminated, done, values[:-1], next_values)
+    return Rollout(observations[:-1], actions, log_probabilities, rewards, terminated, cut, values[:-1], next_values)
 
 
 def generalized_advantages(
@@ -277,22 +278,22 @@ def generalized_advantages(
     values: Floats,
     next_values: Floats,
     terminated: Flags,
-    done: Flags,
+    cut: Flags,
     discount: float,
     gae_lambda: float,
 ) -> Floats:
     """Generalized advantages (Schulman et al. 2016, equation 16), all arrays (steps, environments).
 
     δₜ = rₜ + γ V(sₜ₊₁) (1 − terminatedₜ) − V(sₜ)
-    Aₜ = δₜ + γ λ (1 − doneₜ) Aₜ₊₁
+    Aₜ = δₜ + γ λ (1 − cutₜ) Aₜ₊₁
 
     Args:
         rewards: rₜ.
         values: V(sₜ).
         next_values: V of the observation that followed the step, *before* any reset: at a time limit this is the
             value the episode would have gone on with.
-        terminated: the episode ended in a state of no further reward.
-        done: the episode ended at all (terminated or cut by its time limit).
+        terminated: nothing that follows counts: the episode ended in a state of no further reward, or a life was lost.
+        cut: the return reaches no further: terminated, or the episode ended by its time limit.
         discount: γ.
         gae_lambda: λ; 1 gives the n-step returns of A3C: A = Σ γⁱ r + γⁿ V − V(sₜ) up to the rollout's end.
     """
@@ -300,7 +301,7 @@ def generalized_advantages(
     advantages = np.zeros_like(deltas)
     following = np.zeros_like(deltas[0])
     for step in reversed(range(len(deltas))):
-        following = deltas[step] + discount * gae_lambda * ~done[step] * following
+        following = deltas[step] + discount * gae_lambda * ~cut[step] * following
         advantages[step] = following
     return advantages
 
@@ -312,7 +313,7 @@ def training_batch(rollout: Rollout, settings: RolloutSettings) -> dict[str, NDA
         rollout.values,
         rollout.next_values,
         rollout.terminated,
-        rollout.done,
+        rollout.cut,
         settings.discount,
         settings.gae_lambda,
     )

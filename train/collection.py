@@ -139,7 +139,7 @@ class Collection:
         settings = self._settings
         shape = (settings.updates, settings.minibatch)
         rows = self._replay.sample(self.generator, settings.updates * settings.minibatch, settings.n_step)
-        returns, discounts = n_step_returns(rows.rewards, rows.done, rows.terminated, settings.discount)
+        returns, discounts = n_step_returns(rows.rewards, rows.cut, rows.terminated, settings.discount)
         columns = {
             "observation": self.normaliser(rows.observations),
             "action": rows.actions,

@@ -110,7 +110,7 @@ def td_targets(returns: tf.Tensor, discounts: tf.Tensor, next_online: tf.Tensor,
 
     Args:
         returns: R, the discounted n-step reward (batch,).
-        discounts: γ', γ to the number of rewards in R, or 0 where the episode terminated (batch,).
+        discounts: γ', γ to the number of rewards in R, or 0 where the return terminated (batch,).
         next_online: Q_online(s', ·) (batch, actions).
         next_target: Q_target(s', ·) (batch, actions).
     """
@@ -250,7 +250,7 @@ def draw(memory: Memory, generator: np.random.Generator, settings: DQNSettings) 
         rows, probabilities = memory.priorities.draw(generator, shape)
         drawn = memory.replay.take(rows.ravel(), settings.n_step)
         columns["weight"] = importance_weights(probabilities, settings.importance_exponent).ravel()
-    returns, discounts = n_step_returns(drawn.rewards, drawn.done, drawn.terminated, settings.discount)
+    returns, discounts = n_step_returns(drawn.rewards, drawn.cut, drawn.terminated, settings.discount)
     columns |= {
         "observation": memory.normaliser(drawn.observations),
         "action": drawn.actions.astype(np.int32),

@@ -34,6 +34,8 @@ class StepResult:
         terminated: (environments,) bool, the episode ended in a state of no further reward.
         truncated: (environments,) bool, the episode was cut by its time limit.
         success: (environments,) bool at the end of an episode; None for a task that has no notion of it.
+        life_lost: (environments,) bool, the learner's return ends here as if the episode had terminated, but the
+            episode goes on; None for a task that has no lives.
     """
 
     observation: Observations
@@ -41,6 +43,7 @@ class StepResult:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     success: NDArray[np.bool_] | None
+    life_lost: NDArray[np.bool_] | None = None
 
 
 class Episodes(Protocol):
@@ -64,9 +67,11 @@ class Transition:
     Attributes:
         observation: after the reset of ended episodes: what to act on next.
         reward: (environments,) float32.
-        terminated: (environments,) bool.
-        done: (environments,) bool, terminated or truncated.
+        terminated: (environments,) bool, nothing that follows counts for the return: the episode terminated, or a life
+            was lost.
+        done: (environments,) bool, the episode ended (terminated or truncated) and another began.
         last_observation: before any reset: what the step led to.
+        life_lost: (environments,) bool, see :class:`StepResult`; None for a task that has no lives.
     """
 
     observation: Observations
@@ -74,6 +79,12 @@ class Transition:
     terminated: NDArray[np.bool_]
     done: NDArray[np.bool_]
     last_observation: Observations
+    life_lost: NDArray[np.bool_] | None = None
+
+    @property
+    def cut(self) -> NDArray[np.bool_]:
+        """(environments,) bool: the return reaches no further than this step, by the episode's end or a lost life."""
+        return self.done if self.life_lost is None else self.done | self.life_lost
 
 
 @dataclass
@@ -98,7 +109,10 @@ class Tally:
 
 
 class EpisodeStream:
-    """Steps a batch of environments for ever: ended episodes are followed by the next number."""
+    """Steps a batch of environments for ever: ended episodes are followed by the next number.
+
+    A lost life ends no episode: nothing is reset, and the tally counts the whole of it.
+    """
 
     def __init__(self, episodes: Episodes) -> None:
         self._episodes = episodes
@@ -126,7 +140,9 @@ class EpisodeStream:
             self._lengths[done] = 0
             self._returns[done] = 0.0
             self.observation = self._episodes.reset(done, self._ids)
-        return Transition(self.observation, result.reward, result.terminated, done, result.observation)
+        lost = result.life_lost
+        terminated = result.terminated if lost is None else result.terminated | lost
+        return Transition(self.observation, result.reward, terminated, done, result.observation, lost)
 
     def _remember(self, actions: Actions) -> None:
         length = self._actions.shape[1]

@@ -29,35 +29,36 @@ class Drawn:
     Attributes:
         observations: (batch, …), raw.
         actions: (batch,) int16, or (batch, size) float32.
-        rewards, done, terminated: (n, batch), of the step itself and the following ones.
-        next_observations: (batch, …): what the last step of the same episode among the n led to.
+        rewards, cut, terminated: (n, batch), of the step itself and the following ones; see
+            :class:`train.episodes.Transition`.
+        next_observations: (batch, …): what the first step of the n that is cut led to, or else the last one.
         rows: (batch,), where each was drawn; what priorities go by.
     """
 
     observations: Observations
     actions: Actions
     rewards: Floats
-    done: NDArray[np.bool_]
+    cut: NDArray[np.bool_]
     terminated: NDArray[np.bool_]
     next_observations: Observations
     rows: NDArray[np.int64]
 
 
 def n_step_returns(
-    rewards: Floats, done: NDArray[np.bool_], terminated: NDArray[np.bool_], discount: float
+    rewards: Floats, cut: NDArray[np.bool_], terminated: NDArray[np.bool_], discount: float
 ) -> tuple[Floats, Floats]:
-    """Discounted rewards up to the end of the episode, and the factor of the bootstrap; both (batch,).
+    """Discounted rewards up to the end of the return, and the factor of the bootstrap; both (batch,).
 
-    R = Σₖ γᵏ rₖ over k = 0 … m − 1, where m ≤ n is the number of steps before or at the end of the episode;
-    factor = γᵐ, or 0 if the last of these terminated.
+    R = Σₖ γᵏ rₖ over k = 0 … m − 1, where m ≤ n is the number of steps before or at the first that is cut (by the
+    episode's end or a lost life); factor = γᵐ, or 0 if the last of these terminated.
 
     Args:
-        rewards, done, terminated: (n, batch).
+        rewards, cut, terminated: (n, batch).
         discount: γ.
     """
     returns, factors = np.zeros_like(rewards[0]), np.ones_like(rewards[0])
     alive = np.ones(rewards.shape[1], np.bool_)
-    for reward, end, terminal in zip(rewards, done, terminated, strict=True):
+    for reward, end, terminal in zip(rewards, cut, terminated, strict=True):
         returns += np.where(alive, factors * reward, 0.0).astype(np.float32)
         factors = np.where(alive, factors * np.float32(discount) * ~terminal, factors).astype(np.float32)
         alive &= ~end
@@ -109,7 +110,7 @@ class Replay:
             if action_size is None
             else np.zeros((self.slots, environments, action_size), np.float32),
             "reward": np.zeros((self.slots, environments), np.float32),
-            "done": np.zeros((self.slots, environments), np.bool_),
+            "done": np.zeros((self.slots, environments), np.bool_),  # the return is cut; named as checkpoints have it
             "terminated": np.zeros((self.slots, environments), np.bool_),
         }
         self._written = 0  # steps ever added
@@ -153,13 +154,13 @@ class Replay:
             "position": self._head - 1,
             "action": actions,
             "reward": transition.reward,
-            "done": transition.done,
+            "done": transition.cut,
             "terminated": transition.terminated,
         }
         for name, value in row.items():
             self._arrays[name][slot] = value
         self._write(self._all, self._frames(transition.last_observation)[-1])
-        self._began = transition.done.copy()
+        self._began = transition.done.copy()  # not after a lost life: its frames flow on
         self._written += 1
 
     def _frames(self, observations: Observations) -> list[Observations]:
@@ -202,15 +203,15 @@ class Replay:
         arrays = self._arrays
         first, where = np.divmod(rows, self.environments)
         slots = (first + np.arange(n_step)[:, None]) % self.slots
-        done = arrays["done"][slots, where]
-        # The last step of the n that still belongs to the episode: the first that ended, else the last one.
-        last = np.where(done.any(axis=0), done.argmax(axis=0), n_step - 1)
+        cut = arrays["done"][slots, where]
+        # The last step of the n that still belongs to the return: the first that is cut, else the last one.
+        last = np.where(cut.any(axis=0), cut.argmax(axis=0), n_step - 1)
         positions = arrays["position"][first, where]
         return Drawn(
             self._observations(positions, where),
             arrays["action"][first, where],
             arrays["reward"][slots, where],
-            done,
+            cut,
             arrays["terminated"][slots, where],
             self._observations(positions + last + 1, where),
             rows,

@@ -2,10 +2,11 @@
 
 The preprocessing is that of Mnih et al. 2015 (Methods): every decision is repeated for 4 frames, a picture is the
 maximum of the last two frames in grey, 84 × 84, and an observation is the last 4 pictures; an episode begins with
-less than 30 frames without action, and with FIRE where the game waits for it. In training rewards are clipped to
-[-1, 1] and the loss of a life ends an episode, after which the console begins a new game: training sees first lives
-only. An episode that is judged is a whole game with the game's own score, cut after 108,000 frames (30 minutes).
-Actions are not repeated at random (``sticky_actions`` 0), as in the papers of DQN, A2C and PPO.
+less than 30 frames without action, and with FIRE where the game waits for it. An episode is a whole game, cut after
+108,000 frames (30 minutes). In training rewards are clipped to [-1, 1] and a lost life ends the return but not the
+episode: the same game goes on with the next life, which the policy itself must start where the game waits for FIRE.
+Judging counts the game's own score. Actions are not repeated at random (``sticky_actions`` 0), as in the papers of DQN,
+A2C and PPO.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ DEFAULTS: Mapping[str, Any] = {
     "sticky_actions": 0.0,  # probability that the console repeats the last action instead (Machado et al. 2018: 0.25)
     "most_noops": 30,  # frames without action at the start of an episode, at most
     "fire_reset": True,  # press FIRE at the start where the game has it among its actions
-    "episodic_life": True,  # training only: losing a life ends an episode
+    "episodic_life": True,  # training only: a lost life ends the return (not the episode)
     "clip_rewards": True,  # training only: rewards are clipped to [-1, 1]
 }
 
@@ -43,6 +44,8 @@ class AtariEpisodes:
         quiet_console()
         self.environments = environments
         self._seed = seed
+        self._marks_lives = training and bool(options["episodic_life"])
+        self._lives = np.zeros(environments, np.int32)
         self._vector = AtariVectorEnv(
             game,
             environments,
@@ -55,7 +58,8 @@ class AtariEpisodes:
             frameskip=FRAMES_A_STEP,
             noop_max=int(options["most_noops"]),
             use_fire_reset=bool(options["fire_reset"]),
-            episodic_life=training and bool(options["episodic_life"]),
+            episodic_life=False,  # it would begin a new game at every lost life
+            life_loss_info=False,  # it would call a lost life terminated, like the end of the game
             reward_clipping=training and bool(options["clip_rewards"]),
         )
 
@@ -66,15 +70,17 @@ class AtariEpisodes:
         step takes precedence, and only it can seed the episode.
         """
         seeds = np.array([self._episode_seed(int(number)) for number in episode_ids[mask]], np.int32)
-        observation, _ = self._vector.reset(seed=seeds, options={"reset_mask": mask.copy()})
+        observation, info = self._vector.reset(seed=seeds, options={"reset_mask": mask.copy()})
+        self._lives = info["lives"].copy()
         return channels_last(observation)
 
     def step(self, actions: Actions) -> StepResult:
         """One step of four frames; see ``train.episodes.Episodes``."""
-        observation, reward, terminated, truncated, _ = self._vector.step(np.asarray(actions, np.int64))
-        return StepResult(
-            channels_last(observation), reward.astype(np.float32), terminated, truncated & ~terminated, None
-        )
+        observation, reward, terminated, truncated, info = self._vector.step(np.asarray(actions, np.int64))
+        lost = info["lives"] < self._lives if self._marks_lives else None  # a bonus life is no loss
+        self._lives = info["lives"].copy()
+        truncated = truncated & ~terminated
+        return StepResult(channels_last(observation), reward.astype(np.float32), terminated, truncated, None, lost)
 
     def _episode_seed(self, number: int) -> int:
         return int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1)  # the console's is an int32

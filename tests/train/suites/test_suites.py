@@ -27,6 +27,7 @@ TASKS = [
     ("dm_control,walker_stand", 24, 6, 0.025),
     ("dm_control,reacher_hard", 6, 2, 0.02),
     ("pong", 84 * 84 * 4, 6, 4 / 60),
+    ("breakout", 84 * 84 * 4, 4, 4 / 60),
 ]
 
 

@@ -1,0 +1,84 @@
+"""Atari games with several lives: training plays whole games, and marks every lost life as the end of the return."""
+
+import numpy as np
+import pytest
+
+from train.episodes import EpisodeStream
+from train.suites.atari import DEFAULTS, AtariEpisodes
+from train.suites.installed import missing_packages
+from train.suites.names import Suite
+from train.tasks import make_task
+
+pytestmark = pytest.mark.skipif(bool(missing_packages(Suite.ATARI)), reason="atari is not installed; type make suites")
+
+
+@pytest.mark.parametrize(("name", "lives"), [("breakout", 5), ("seaquest", 4)])
+def test_an_episode_spans_all_lives_of_a_game(name: str, lives: int) -> None:
+    task = make_task(name)
+    stream, generator = EpisodeStream(task.make(2, 0)), np.random.default_rng(0)
+    lost, rewards, lengths = np.zeros(2, int), np.zeros(2), np.zeros(2, int)
+    total, length, games = 0.0, 0, 0
+    while games < 3:
+        transition = stream.step(generator.integers(task.outputs, size=2))
+        assert transition.life_lost is not None
+        lost += transition.life_lost
+        rewards += transition.reward
+        lengths += 1
+        assert transition.terminated[transition.life_lost].all()  # nothing is bootstrapped where a life is lost
+        assert (transition.cut == transition.terminated).all()  # no game here comes to its time limit
+        for place in np.flatnonzero(transition.done):
+            assert lost[place] == lives
+            games, total, length = games + 1, total + rewards[place], length + int(lengths[place])
+            lost[place] = rewards[place] = lengths[place] = 0
+    tally = stream.take_tally()
+    assert (tally.episodes, tally.total_return, tally.total_length) == (games, total, length)
+
+
+def test_training_and_judging_play_the_same_game() -> None:
+    training, judged = (AtariEpisodes("breakout", 1, 3, DEFAULTS, training) for training in (True, False))
+    everything, first = np.ones(1, np.bool_), np.zeros(1, np.int64)
+    np.testing.assert_array_equal(training.reset(everything, first), judged.reset(everything, first))
+    generator, losses, over = np.random.default_rng(1), 0, False
+    while not over:
+        action = generator.integers(4, size=1)
+        one, other = training.step(action), judged.step(action)
+        np.testing.assert_array_equal(one.observation, other.observation)
+        assert one.terminated[0] == other.terminated[0]
+        assert one.reward[0] == min(other.reward[0], 1.0)
+        assert other.life_lost is None and one.life_lost is not None
+        losses, over = losses + int(one.life_lost[0]), bool(one.terminated[0])
+    assert losses == 5
+
+
+def test_without_episodic_life_no_life_is_marked() -> None:
+    episodes = make_task("breakout", options={"episodic_life": False}).make(1, 0)
+    episodes.reset(np.ones(1, np.bool_), np.zeros(1, np.int64))
+    assert episodes.step(np.zeros(1, np.int64)).life_lost is None
+
+
+def test_pong_has_no_lives_to_lose() -> None:
+    stream, generator = EpisodeStream(make_task("pong").make(1, 0)), np.random.default_rng(0)
+    steps = [stream.step(generator.integers(6, size=1)) for _ in range(200)]
+    assert not any(step.cut[0] for step in steps)
+    assert sum(float(step.reward[0]) for step in steps) < 0  # points were lost, yet the return goes on
+
+
+def test_a_stream_is_restored_after_a_lost_life() -> None:
+    task, generator = make_task("breakout"), np.random.default_rng(2)
+    stream, lost = EpisodeStream(task.make(2, 4)), 0
+    for _ in range(100):
+        marks = stream.step(generator.integers(4, size=2)).life_lost
+        assert marks is not None
+        lost += int(marks.sum())
+    assert lost > 2
+    other = EpisodeStream(task.make(2, 4))
+    other.restore(stream.state())
+    np.testing.assert_array_equal(other.observation, stream.observation)
+    for _ in range(100):
+        action = generator.integers(4, size=2)
+        one, two = stream.step(action), other.step(action)
+        np.testing.assert_array_equal(one.observation, two.observation)
+        np.testing.assert_array_equal(one.terminated, two.terminated)
+        np.testing.assert_array_equal(one.done, two.done)
+    stream_state, other_state = stream.state(), other.state()
+    np.testing.assert_array_equal(stream_state["returns"], other_state["returns"])
