@@ -100,17 +100,20 @@ def test_a_vector_has_one_order_and_copies_what_it_is_given() -> None:
 
 def test_clipping_and_optimisers_by_hand() -> None:
     gradient = np.array([3.0, 4.0], np.float32)
-    assert clip_by_norm(gradient, 10.0) == 5.0
+    assert clip_by_norm([gradient], 10.0) == 5.0
     assert gradient.tolist() == [3.0, 4.0]
-    assert clip_by_norm(gradient, 1.0) == 5.0
+    assert clip_by_norm([gradient], 1.0) == 5.0
     np.testing.assert_allclose(gradient, [0.6, 0.8], rtol=1e-6)
+    parts = np.array([[3.0], [4.0]], np.float32)
+    assert clip_by_norm(list(parts), 1.0) == 5.0  # all together
+    np.testing.assert_allclose(parts[:, 0], [0.6, 0.8], rtol=1e-6)
     zero = {"w": np.zeros(1, np.float32)}
     weights = np.array([1.0], np.float32)
     # First step of Adam: m / (1 − β₁) = g and v / (1 − β₂) = g², so θ moves by α g / (|g| + ε).
     Adam(zero, zero).step(weights, np.array([-4.0], np.float32), 1.0, 0.1)
     np.testing.assert_allclose(weights, [1.1], rtol=1e-5)
     # g ← 0.01 · 4² = 0.16; θ ← 1.1 − 0.1 · 4 / 0.4
-    RMSProp(zero, 0.99, 0.0).step(weights, np.array([4.0], np.float32), 0.1)
+    RMSProp(zero, 0.99, 0.0).step(weights, np.array([4.0], np.float32), 1.0, 0.1)
     np.testing.assert_allclose(weights, [0.1], rtol=1e-4)
 
 

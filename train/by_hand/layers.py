@@ -1,4 +1,4 @@
-"""A multilayer perceptron with its gradient by hand, and Adam, on vectors that hold all weights one after the other.
+"""A multilayer perceptron with its gradient by hand, and optimisers, on vectors that hold all weights in one row.
 
 A step of a small network costs as many microseconds as it has numpy calls. So the weights, the gradient and the
 moments each lie in one vector (one call for all), and every intermediate result has its buffer.
@@ -6,7 +6,7 @@ moments each lie in one vector (one call for all), and every intermediate result
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from train.networks import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON, Weights, hidden_layers
 
 Floats = NDArray[np.float32]
+State = Mapping[str, Mapping[str, NDArray[Any]]]
+"""A learner's arrays by group and name."""
 CLIP_EPSILON = np.float32(1e-8)  # as train.gradients
 
 
@@ -101,12 +103,16 @@ class Perceptron:
         return slopes
 
 
-def clip_by_norm(gradients: Floats, largest: float) -> np.float32:
-    """g ← g · min(1, largest / ‖g‖₂), in place; the norm before.  As ``train.gradients.clipped_by_norm``."""
-    norm = np.sqrt(gradients @ gradients)
+def clip_by_norm(gradients: Sequence[Floats], largest: float) -> np.float32:
+    """g ← g · min(1, largest / ‖g‖₂) over all vectors together, in place; the norm before.
+
+    As ``train.gradients.clipped_by_norm``.
+    """
+    norm = np.sqrt(sum((np.float32(gradient @ gradient) for gradient in gradients), np.float32(0.0)))
     scale = np.float32(largest) / (norm + CLIP_EPSILON)
     if scale < 1.0:
-        gradients *= scale
+        for gradient in gradients:
+            gradient *= scale
     return np.float32(norm)
 
 
@@ -115,6 +121,7 @@ class Adam:
 
     def __init__(self, first: Mapping[str, NDArray[Any]], second: Mapping[str, NDArray[Any]]) -> None:
         self.first, self.second = Vector(first), Vector(second)
+        self.moments = {"first": self.first, "second": self.second}
         self._scratch = np.empty_like(self.first.all)
 
     def step(self, weights: Floats, gradients: Floats, count: float, learning_rate: float) -> None:
@@ -139,10 +146,11 @@ class RMSProp:
 
     def __init__(self, second: Mapping[str, NDArray[Any]], decay: float, epsilon: float) -> None:
         self.second = Vector(second)
+        self.moments = {"second": self.second}
         self._decay, self._epsilon = decay, epsilon
 
-    def step(self, weights: Floats, gradients: Floats, learning_rate: float) -> None:
-        """One step with the step size ``learning_rate``."""
+    def step(self, weights: Floats, gradients: Floats, count: float, learning_rate: float) -> None:
+        """One step with the step size ``learning_rate``; its number does not matter."""
         v = self.second.all
         v *= np.float32(self._decay)
         scratch = gradients * gradients
@@ -153,3 +161,54 @@ class RMSProp:
         np.divide(gradients, scratch, out=scratch)
         scratch *= np.float32(learning_rate)
         weights -= scratch
+
+
+class Learning:
+    """A network with its optimiser, taken from a learner's arrays by group and given back to them."""
+
+    def __init__(self, state: State, group: str, prefix: str = "", rmsprop: tuple[float, float] | None = None) -> None:
+        """Args:
+        state: the learner's arrays; the moments are in groups of their own, such as ``policy_first``.
+        group: the network's.
+        prefix: of its names, where a group holds several networks.
+        rmsprop: its decay and ε; without them the optimiser is Adam.
+        """
+        self._group, self._prefix = group, prefix
+        self.network = Perceptron(self._arrays(state, group))
+        second = self._arrays(state, f"{group}_second")
+        self.optimiser = (
+            Adam(self._arrays(state, f"{group}_first"), second) if rmsprop is None else RMSProp(second, *rmsprop)
+        )
+
+    def _arrays(self, state: State, group: str) -> Weights:
+        prefix = self._prefix
+        return {name.removeprefix(prefix): value for name, value in state[group].items() if name.startswith(prefix)}
+
+    def step(self, largest_norm: float, count: float, rate: float) -> np.float32:
+        """Clip the gradient and go step number ``count``; the gradient's norm before."""
+        norm = clip_by_norm([self.network.gradient.all], largest_norm)
+        self.descend(count, rate)
+        return norm
+
+    def descend(self, count: float, rate: float) -> None:
+        """Go step number ``count`` along the gradient as it is."""
+        self.optimiser.step(self.network.weights.all, self.network.gradient.all, count, rate)
+
+    def vectors(self) -> dict[str, Vector]:
+        """What a learner keeps of it, by group."""
+        moments = {f"{self._group}_{name}": vector for name, vector in self.optimiser.moments.items()}
+        return {self._group: self.network.weights, **moments}
+
+    def arrays(self) -> dict[str, dict[str, Floats]]:
+        """The arrays as they came, by group."""
+        vectors = self.vectors().items()
+        return {group: {self._prefix + name: v for name, v in vector.views.items()} for group, vector in vectors}
+
+
+def arrays_of(*networks: Learning) -> dict[str, dict[str, Floats]]:
+    """The arrays of a learner by group."""
+    state: dict[str, dict[str, Floats]] = {}
+    for network in networks:
+        for group, arrays in network.arrays().items():
+            state.setdefault(group, {}).update(arrays)
+    return state

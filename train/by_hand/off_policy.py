@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from train.by_hand.layers import Adam, Perceptron, clip_by_norm
+from train.by_hand.layers import Adam, Learning, Perceptron, State, Vector, arrays_of, clip_by_norm
+
+if TYPE_CHECKING:
+    from train.ddpg import DDPGSettings
+    from train.dqn import DQNSettings
 
 Floats = NDArray[np.float32]
-State = Mapping[str, Mapping[str, NDArray[Any]]]
 Update = Callable[..., tuple[dict[str, Any], Floats]]
 ReplayUpdate = Callable[..., tuple[dict[str, Any], Floats, Floats]]
-
-
-class DQNValues(Protocol):
-    """The settings of the update; see ``train.dqn.DQNSettings``."""
-
-    @property
-    def huber_delta(self) -> float:
-        """δ."""
-
-    @property
-    def gradient_norm(self) -> float:
-        """Largest norm."""
-
-    @property
-    def target_period(self) -> int:
-        """Updates between two copies."""
 
 
 def huber(errors: Floats, delta: float) -> tuple[Floats, Floats]:
@@ -39,7 +26,7 @@ def huber(errors: Floats, delta: float) -> tuple[Floats, Floats]:
     return losses, inside
 
 
-def dqn_update(settings: DQNValues) -> ReplayUpdate:
+def dqn_update(settings: DQNSettings) -> ReplayUpdate:
     """The round: (state, batches, updates before, rate) → (state, metrics, errors); as ``train.dqn.make_update``."""
 
     def update(
@@ -64,7 +51,7 @@ def dqn_update(settings: DQNValues) -> ReplayUpdate:
             slopes[:] = 0.0
             slopes[rows, batch["action"]] = derivatives / np.float32(minibatch)
             online.backward(slopes)
-            norm = clip_by_norm(online.gradient.all, settings.gradient_norm)
+            norm = clip_by_norm([online.gradient.all], settings.gradient_norm)
             adam.step(online.weights.all, online.gradient.all, step, float(rate))
             if step % settings.target_period == 0:
                 target.weights.all[:] = online.weights.all
@@ -75,50 +62,12 @@ def dqn_update(settings: DQNValues) -> ReplayUpdate:
     return update
 
 
-class DDPGValues(Protocol):
-    """The settings of the update; see ``train.ddpg.DDPGSettings``."""
-
-    @property
-    def actor_learning_rate(self) -> float:
-        """Of the actor."""
-
-    @property
-    def critic_learning_rate(self) -> float:
-        """Of the critic."""
-
-    @property
-    def gradient_norm(self) -> float:
-        """Largest norm."""
-
-    @property
-    def action_penalty(self) -> float:
-        """Weight of the mean squared raw output."""
-
-    @property
-    def target_rate(self) -> float:
-        """τ."""
-
-    @property
-    def target_noise(self) -> float:
-        """σ of the noise on the target's action."""
-
-    @property
-    def policy_period(self) -> int:
-        """Critic updates for one of the actor."""
-
-
-class Learning:
-    """A network, its target and its moments, taken from a learner's arrays by group and given back to them."""
+class Followed(Learning):
+    """A network that a target network follows."""
 
     def __init__(self, state: State, group: str, prefix: str = "") -> None:
-        names = (group, f"{group}_target", f"{group}_first", f"{group}_second")
-        arrays = [
-            {name.removeprefix(prefix): value for name, value in state[part].items() if name.startswith(prefix)}
-            for part in names
-        ]
-        self._names, self._prefix = names, prefix
-        self.network, self.target = Perceptron(arrays[0]), Perceptron(arrays[1])
-        self.adam = Adam(arrays[2], arrays[3])
+        super().__init__(state, group, prefix)
+        self.target = Perceptron(self._arrays(state, f"{group}_target"))
 
     def follow(self, rate: float) -> None:
         """θ' ← (1 − τ) θ' + τ θ."""
@@ -126,18 +75,16 @@ class Learning:
         target *= np.float32(1.0 - rate)
         target += np.float32(rate) * self.network.weights.all
 
-    def add_to(self, state: dict[str, dict[str, Floats]]) -> None:
-        """Put the arrays back where they came from."""
-        vectors = (self.network.weights, self.target.weights, self.adam.first, self.adam.second)
-        for name, vector in zip(self._names, vectors, strict=True):
-            state.setdefault(name, {}).update({self._prefix + key: value for key, value in vector.views.items()})
+    def vectors(self) -> dict[str, Vector]:
+        """See :meth:`Learning.vectors`."""
+        return {**super().vectors(), f"{self._group}_target": self.target.weights}
 
 
-def ddpg_update(settings: DDPGValues) -> Update:
+def ddpg_update(settings: DDPGSettings) -> Update:
     """The round: (state, batches, updates before, share of the rates) → (state, metrics); as ``train.ddpg``'s."""
 
     def learn_critics(
-        actor: Learning, critics: list[Learning], batch: Mapping[str, NDArray[Any]], step: int, rate: float
+        actor: Followed, critics: list[Followed], batch: Mapping[str, NDArray[Any]], step: int, rate: float
     ) -> tuple[float, float, float]:
         """L = Σ over critics of mean (y − Q(s, a))²; the loss, the mean of the first critic, the gradient's norm."""
         next_action = np.tanh(actor.target.forward(batch["next_observation"]))
@@ -154,19 +101,12 @@ def ddpg_update(settings: DDPGValues) -> Update:
             errors = values - targets
             loss += float(errors @ errors) / rows
             critic.network.backward((errors * np.float32(2.0 / rows))[:, None])
-        gradients = [critic.network.gradient.all for critic in critics]
-        norm = clip_by_norm(gradients[0], settings.gradient_norm) if len(critics) == 1 else clip_both(gradients)
-        for critic, gradient in zip(critics, gradients, strict=True):
-            critic.adam.step(critic.network.weights.all, gradient, step, rate)
+        norm = clip_by_norm([critic.network.gradient.all for critic in critics], settings.gradient_norm)
+        for critic in critics:
+            critic.descend(step, rate)
         return loss, means[0], float(norm)
 
-    def clip_both(gradients: list[Floats]) -> np.float32:
-        norm = np.sqrt(sum(np.float32(gradient @ gradient) for gradient in gradients))
-        for gradient in gradients:
-            gradient *= min(1.0, settings.gradient_norm / (norm + np.float32(1e-8)))
-        return np.float32(norm)
-
-    def learn_actor(actor: Learning, critic: Learning, observations: Floats, step: int, rate: float) -> np.float32:
+    def learn_actor(actor: Followed, critic: Followed, observations: Floats, step: int, rate: float) -> np.float32:
         """L = −mean Q(s, tanh(y)) + penalty · mean y², through the critic, whose weights stand still."""
         raw = actor.network.forward(observations)
         action = np.tanh(raw)
@@ -178,17 +118,14 @@ def ddpg_update(settings: DDPGValues) -> Update:
         if settings.action_penalty:
             slopes += np.float32(2.0 * settings.action_penalty / raw.size) * raw
         actor.network.backward(slopes)
-        gradient = actor.network.gradient.all
-        norm = clip_by_norm(gradient, settings.gradient_norm)
-        actor.adam.step(actor.network.weights.all, gradient, step, rate)
-        return norm
+        return actor.step(settings.gradient_norm, step, rate)
 
     def update(
         state: State, batches: Mapping[str, NDArray[Any]], count: int, share: float
     ) -> tuple[dict[str, Any], Floats]:
-        actor = Learning(state, "actor")
+        actor = Followed(state, "actor")
         prefixes = sorted({name.split("/")[0] for name in state["critic"]})
-        critics = [Learning(state, "critic", f"{prefix}/") for prefix in prefixes]
+        critics = [Followed(state, "critic", f"{prefix}/") for prefix in prefixes]
         updates, period, share = len(batches["return"]), settings.policy_period, float(share)
         metrics = np.zeros((updates, 4), np.float32)
         for index in range(updates):
@@ -200,9 +137,6 @@ def ddpg_update(settings: DDPGValues) -> Update:
                 metrics[index, 3] = learn_actor(actor, critics[0], batch["observation"], step // period, rate)
                 for part in (actor, *critics):
                     part.follow(settings.target_rate)
-        new: dict[str, dict[str, Floats]] = {}
-        for part in (actor, *critics):
-            part.add_to(new)
-        return new, metrics
+        return arrays_of(actor, *critics), metrics
 
     return update

@@ -3,55 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from train.by_hand.distributions import score_of
-from train.by_hand.layers import Adam, Perceptron, RMSProp, clip_by_norm
+from train.by_hand.layers import Learning, State, arrays_of
 from train.distributions import Distribution
 
+if TYPE_CHECKING:
+    from train.a2c import A2CSettings
+    from train.ppo import PPOSettings
+
 Floats = NDArray[np.float32]
-State = Mapping[str, Mapping[str, NDArray[Any]]]
-
-
-class PPOValues(Protocol):
-    """The settings of the update."""
-
-    @property
-    def clip_range(self) -> float:
-        """ε."""
-
-    @property
-    def gradient_norm(self) -> float:
-        """Largest norm."""
-
-    @property
-    def value_weight(self) -> float:
-        """Weight of the value's loss."""
-
-
-class Learning:
-    """One network with its moments, taken from a learner's arrays by group and given back to them."""
-
-    def __init__(self, state: State, group: str) -> None:
-        self.group = group
-        self.network = Perceptron(state[group])
-        self._adam = Adam(state[f"{group}_first"], state[f"{group}_second"])
-
-    def step(self, largest_norm: float, count: float, rate: float) -> np.float32:
-        """Clip the gradient and go one step; the gradient's norm before."""
-        gradient = self.network.gradient.all
-        norm = clip_by_norm(gradient, largest_norm)
-        self._adam.step(self.network.weights.all, gradient, count, rate)
-        return norm
-
-    def arrays(self) -> dict[str, dict[str, Floats]]:
-        """The three groups."""
-        vectors = (self.network.weights, self._adam.first, self._adam.second)
-        names = (self.group, f"{self.group}_first", f"{self.group}_second")
-        return {name: vector.views for name, vector in zip(names, vectors, strict=True)}
 
 
 def surrogate(ratio: Floats, advantages: Floats, clip_range: float) -> tuple[np.float32, Floats]:
@@ -64,7 +29,7 @@ def surrogate(ratio: Floats, advantages: Floats, clip_range: float) -> tuple[np.
     return np.float32(value), plain
 
 
-def ppo_update(settings: PPOValues, distribution: Distribution) -> Callable[..., tuple[Any, Floats]]:
+def ppo_update(settings: PPOSettings, distribution: Distribution) -> Callable[..., tuple[Any, Floats]]:
     """The update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
 
     As ``train.ppo.make_update`` describes it.
@@ -103,75 +68,36 @@ def ppo_update(settings: PPOValues, distribution: Distribution) -> Callable[...,
             divergence = ratio.mean() - log_ratio.mean()
             clipped = np.count_nonzero(np.abs(ratio) > settings.clip_range) / rows
             metrics[index] = (-gain, loss, entropy, divergence, clipped, policy_norm, value_norm)
-        return {**policy.arrays(), **value.arrays()}, metrics
+        return arrays_of(policy, value), metrics
 
     return update
 
 
-class A2CValues(Protocol):
-    """The settings of the update; see ``train.a2c.A2CSettings``."""
-
-    @property
-    def optimiser(self) -> str:
-        """``rmsprop`` or ``adam``."""
-
-    @property
-    def rms_decay(self) -> float:
-        """α of RMSProp."""
-
-    @property
-    def rms_epsilon(self) -> float:
-        """ε of RMSProp."""
-
-    @property
-    def gradient_norm(self) -> float:
-        """Largest norm."""
-
-    @property
-    def value_weight(self) -> float:
-        """Weight of the value's loss."""
-
-    @property
-    def normalise_advantages(self) -> bool:
-        """Whether they are brought to mean 0 and deviation 1."""
-
-
-def a2c_update(settings: A2CValues, distribution: Distribution) -> Callable[..., tuple[Any, Floats]]:
+def a2c_update(settings: A2CSettings, distribution: Distribution) -> Callable[..., tuple[Any, Floats]]:
     """The update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
 
     As ``train.a2c.make_update``.
     """
 
-    def descend(network: Perceptron, state: State, group: str, count: float, rate: float) -> tuple[Any, np.float32]:
-        gradient = network.gradient.all
-        norm = clip_by_norm(gradient, settings.gradient_norm)
-        if settings.optimiser == "adam":
-            adam = Adam(state[f"{group}_first"], state[f"{group}_second"])
-            adam.step(network.weights.all, gradient, count, rate)
-            moments = {f"{group}_first": adam.first.views, f"{group}_second": adam.second.views}
-        else:
-            rmsprop = RMSProp(state[f"{group}_second"], settings.rms_decay, settings.rms_epsilon)
-            rmsprop.step(network.weights.all, gradient, rate)
-            moments = {f"{group}_second": rmsprop.second.views}
-        return {group: network.weights.views, **moments}, norm
+    rmsprop = (settings.rms_decay, settings.rms_epsilon) if settings.optimiser == "rmsprop" else None
 
     def update(
         state: State, batch: Mapping[str, NDArray[Any]], count: float, rate: float, bonus: float
     ) -> tuple[dict[str, Any], Floats]:
-        policy, value = Perceptron(state["policy"]), Perceptron(state["value"])
-        score = score_of(distribution, policy)
+        policy, value = (Learning(state, group, rmsprop=rmsprop) for group in ("policy", "value"))
+        score = score_of(distribution, policy.network)
         advantages, rows = batch["advantage"], len(batch["advantage"])
         if settings.normalise_advantages:
             advantages = (advantages - advantages.mean()) / (advantages.std() + np.float32(1e-8))
-        log_probabilities, entropy = score.evaluate(policy.forward(batch["observation"]), batch["action"])
-        policy.backward(score.slopes(advantages * np.float32(-1.0 / rows), float(bonus)))
-        errors = value.forward(batch["observation"])[:, 0] - batch["return"]
-        value.backward((errors * np.float32(settings.value_weight / rows))[:, None])
+        log_probabilities, entropy = score.evaluate(policy.network.forward(batch["observation"]), batch["action"])
+        policy.network.backward(score.slopes(advantages * np.float32(-1.0 / rows), float(bonus)))
+        errors = value.network.forward(batch["observation"])[:, 0] - batch["return"]
+        value.network.backward((errors * np.float32(settings.value_weight / rows))[:, None])
         policy_loss = -(log_probabilities @ advantages) / rows
         value_loss = 0.5 * (errors @ errors) / rows
-        of_policy, policy_norm = descend(policy, state, "policy", float(count), float(rate))
-        of_value, value_norm = descend(value, state, "value", float(count), float(rate))
+        policy_norm = policy.step(settings.gradient_norm, float(count), float(rate))
+        value_norm = value.step(settings.gradient_norm, float(count), float(rate))
         metrics = np.array([policy_loss, value_loss, entropy, policy_norm, value_norm], np.float32)
-        return {**of_policy, **of_value}, metrics
+        return arrays_of(policy, value), metrics
 
     return update
