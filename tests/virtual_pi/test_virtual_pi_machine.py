@@ -284,9 +284,11 @@ def test_power_cut_during_the_switch(
         timers[-1].start()
 
     at_switch(monkeypatch, soon, lambda: timers[-1].join())
-    with pi.connect() as connection, pytest.raises(HostError):
+    # A switch that was quicker than the cut is reported as made, and what comes after it may be left for the next time.
+    with pi.connect() as connection, contextlib.suppress(HostError):
         deploy(connection, bundle, NEW)
     timers[-1].join()
+    assert running.find(pi.name) is None
     at_switch_off(monkeypatch)
     pi.start()
     with pi.connect() as connection:
@@ -369,11 +371,13 @@ def test_an_agent_killed_for_memory_is_reported_and_leaves_the_release(pi: Any, 
                     "for other in /proc/[0-9]*/oom_score_adj; do echo -900 2>/dev/null >$other; done; "
                     f"echo 800 >/proc/{agent.pid}/oom_score_adj"
                 )
-                # Memory that nothing can reclaim: a RAM disk's file, all but 4 MB of what is left.
+                # Memory that nothing can reclaim, a RAM disk's file, grows until the kernel has ended the agent, and no
+                # further: a file of one size would go on eating after that, and the next to be ended is a session.
                 root.run(
                     "mount -o remount,size=100% /dev/shm; "
-                    "left=$(sed -n 's/MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo); "
-                    "fallocate -l $(((left - 4096) * 1024)) /dev/shm/ballast",
+                    "left=$(sed -n 's/MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo); size=$((left / 1024 - 24)); "
+                    f"while kill -0 {agent.pid} && [ $size -lt $((left / 1024 + 64)) ]; "
+                    "do fallocate -l ${size}M /dev/shm/ballast; size=$((size + 1)); done",
                     check=False,
                     timeout=120,
                 )
