@@ -1,9 +1,9 @@
 """A2C: advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016), read from top to bottom.
 
 One iteration: every environment makes ``rollout_steps`` steps; n-step returns (or generalized advantages) are computed
-in numpy; then one gradient step on the whole batch in one compiled call. What A2C shares with PPO (networks, rollout,
-advantages, checkpoint) is in ``train/actor_critic.py``. Equations and deviations from the paper:
-``docs/algorithms/a2c.md``.
+in numpy; then one gradient step on the whole batch in one compiled call. What A2C shares with PPO: the networks in
+``train/actor_critic.py``; rollouts, advantages and checkpoint in ``train/rollouts.py``; settings in
+``train/shared_settings.py``. Equations and deviations from the paper: ``docs/algorithms/a2c.md``.
 """
 
 from __future__ import annotations
@@ -15,31 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec, Squash
+from policy.spec import NetworkSpec
 from train import networks
-from train.actor_critic import (
-    Forward,
-    Learner,
-    clipped_together,
-    collect,
-    linear,
-    normaliser_of,
-    offered,
-    outputs_and_values,
-    restore,
-    saved,
-    training_batch,
-)
-from train.best import BestPolicy
+from train.actor_critic import Learner, clipped, outputs_and_values
 from train.by_hand.on_policy import a2c_update
-from train.distributions import Distribution, distribution_of, exported
-from train.engine import check_engine, uses_numpy
-from train.episodes import Actions, EpisodeStream, Observations
-from train.gradients import clipped_by_norm
+from train.distributions import Distribution
+from train.engine import uses_numpy
 from train.lazily import tf
-from train.mixed_precision import check_compute, gradients_of, settled
+from train.mixed_precision import gradients_of, settled
+from train.rollouts import Rollouts, training_batch
 from train.run import Run, Trained
-from train.tasks import episode_seed
+from train.shared_settings import RolloutSettings
 
 METRICS = ("policy_loss", "value_loss", "entropy", "policy_norm", "value_norm")
 MOMENTS = {"rmsprop": ("second",), "adam": ("first", "second")}
@@ -47,30 +33,17 @@ MOMENTS = {"rmsprop": ("second",), "adam": ("first", "second")}
 
 
 @dataclass(frozen=True)
-class A2CSettings:
-    """Settings of one A2C run; the files in ``train/settings/`` hold the ones that were tuned, with their source."""
+class A2CSettings(RolloutSettings):
+    """Settings of one A2C run; the files in ``train/settings/`` hold the ones that were tuned, with their source.
+
+    Those that PPO has as well are in ``train/shared_settings.py``. A batch is environments × rollout_steps, the paper's
+    n; ``gae_lambda`` 1 gives its n-step returns.
+    """
 
     environments: int = 16
-    """Environments stepped together."""
     rollout_steps: int = 5
-    """n: steps of every environment between two updates; the batch is environments × rollout_steps."""
-    learning_rate: float = 7e-4
-    """The optimiser's step size at the start; falls linearly to ``learning_rate_last`` × itself at the last step."""
-    learning_rate_last: float = 0.0
-    """Share of the learning rate that is left at the last step."""
-    discount: float = 0.99
-    """γ, per step."""
     gae_lambda: float = 1.0
-    """λ of the generalized advantages: 1 gives the n-step returns of the paper."""
-    entropy_first: float = 0.01
-    """Entropy bonus at the start, in reward per nat."""
-    entropy_last: float = 0.01
-    """Entropy bonus at the last step; linear in between."""
-    gradient_norm: float = 0.5
-    """Largest global norm of the policy's and of the value network's gradient, each on its own; of both together
-    where they share their trunk (images)."""
     value_weight: float = 0.5
-    """Weight of the value's loss beside the policy's."""
     optimiser: str = "rmsprop"
     """"rmsprop" as in the paper, or "adam"."""
     rms_decay: float = 0.99
@@ -79,28 +52,11 @@ class A2CSettings:
     """ε under RMSProp's root."""
     normalise_advantages: bool = False
     """Whether the advantages of a batch are brought to mean 0 and deviation 1."""
-    value_hidden: tuple[int, ...] = ()
-    """Hidden layers of the value network; empty means those of the policy. Unused where the trunk is shared."""
-    reward_scale: float = 1.0
-    """Rewards are multiplied by this before learning, so that returns are of order one."""
-    normaliser_steps: int = 2_000_000
-    """Steps over which running statistics of the observations are gathered; frozen after that."""
-    keep_best: bool = False
-    """The bundle holds the policy of the best greedy evaluation, made since the statistics of the observations stand
-    still (images have none), instead of the last one."""
-    log_std: float = 0.0
-    """log σ of a continuous task's Gaussian at the start, where 1 is half the range of an action."""
-    compute: str = "float32"
-    """Number type of the hidden layers' activations and their gradients: float32, bfloat16 or float16
-    (--mixed-precision); weights, heads, losses and the optimiser are float32 all the same."""
-    engine: str = "tensorflow"
-    """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
-        check_engine(self.engine)
+        super().__post_init__()
         if self.optimiser not in MOMENTS:
             raise ValueError(f"optimiser {self.optimiser!r} is not known; allowed are {', '.join(MOMENTS)}.")
-        check_compute(self.compute, self.engine)
 
 
 # --- pure functions ---------------------------------------------------------------------------------------------
@@ -178,12 +134,7 @@ def make_update(
         state: dict[str, Any], of_policy: Any, of_value: Any, count: Any, rate: Any
     ) -> tuple[dict[str, Any], Any, Any]:
         """One step along the clipped gradients: the new state, and the norms before clipping."""
-        if shared:
-            of_policy, of_value, policy_norm = clipped_together(of_policy, of_value, settings.gradient_norm)
-            value_norm = policy_norm
-        else:
-            of_policy, policy_norm = clipped_by_norm(of_policy, settings.gradient_norm)
-            of_value, value_norm = clipped_by_norm(of_value, settings.gradient_norm)
+        of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
         new: dict[str, Any] = {}
         for name, gradients in (("policy", of_policy), ("value", of_value)):
             weights, second = state[name], state[f"{name}_second"]
@@ -240,54 +191,19 @@ def train(run: Run, settings: A2CSettings) -> Trained:
     Raises:
         DivergenceError: a loss or gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    request, task = run.request, run.task
-    generator = np.random.default_rng(request.seed)
-    distribution = distribution_of(task, settings.log_std)
-    learner = Learner.fresh(
-        generator,
-        request.network,
-        task.observation_shape,
-        task.outputs,
-        settings.value_hidden,
-        MOMENTS[settings.optimiser],
-        distribution.extra_weights(),
-        settings.compute,
-    )
-    forward = Forward(learner, settings.compute)
-    normaliser = normaliser_of(task, settings.normaliser_steps)
-    stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
-    best = BestPolicy(task.presets[0])
-    if run.checkpoint is not None:
-        generator = restore(run.checkpoint, learner, normaliser, stream, best)
-    update = make_update(settings, request.network, distribution)
-    iteration_steps = settings.environments * settings.rollout_steps
-    updates_a_row = max(REPORT_EVERY // iteration_steps, 1)
-    step = run.start_step
-
-    def decide(observation: Observations) -> Actions:
-        return distribution.greedy(forward.outputs(normaliser(observation)))
-
-    def save() -> None:
-        run.save(step, *saved(learner, normaliser, stream, best, generator))
-
-    while step < request.steps and run.stop_reason is None:
+    rollouts = Rollouts(run, settings, MOMENTS[settings.optimiser])
+    learner, steps, step = rollouts.learner, rollouts.iteration_steps, run.start_step
+    update = make_update(settings, run.request.network, rollouts.distribution)
+    updates_a_row = max(REPORT_EVERY // steps, 1)
+    while step < run.request.steps and run.stop_reason is None:
         metrics = np.empty((updates_a_row, len(METRICS)), np.float32)
         for index in range(updates_a_row):
-            share = step / request.steps
-            rate = settings.learning_rate * linear(1.0, settings.learning_rate_last, share)
-            bonus = linear(settings.entropy_first, settings.entropy_last, share)
-            rollout = collect(stream, normaliser, learner, forward, distribution, generator, settings)
-            batch = training_batch(rollout, settings)
+            rate, bonus = settings.schedules(step / run.request.steps)
+            batch = training_batch(rollouts.gather(), settings)
             del batch["log_probability"]
             metrics[index] = learn(update, learner, batch, rate, bonus)
-            step += iteration_steps
+            step += steps
             run.check_finite(step, metrics[index : index + 1], METRICS)  # before NaN is acted on
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        row = {**stream.take_tally().row(), **means, "learning_rate": rate}
-        run.report(step, row, updates_a_row * iteration_steps, decide)
-        offered(best, settings, run, normaliser, learner, step)
-        if run.wants_checkpoint:
-            save()
-    save()
-    weights, notes = best.weights(exported(learner.policy)), {"updates": learner.updates, **best.notes()}
-    return Trained(weights, normaliser.frozen(), step, notes, squash=Squash.CLIP)
+        rollouts.report(step, updates_a_row * steps, {**means, "learning_rate": rate})
+    return rollouts.finished(step)

@@ -1,55 +1,45 @@
-"""What DDPG and D4PG share beside their networks: noisy steps into a replay, minibatches out of it, the best policy.
+"""What DDPG and D4PG share beside their updates: noisy steps into a replay, minibatches out of it, and the loop.
 
 Actions lie between −1 and 1 in the replay and in the networks, and become physical units where the task takes them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.spec import NetworkSpec, Squash
 from train import networks
 from train.best import BestPolicy
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
 from train.episodes import EpisodeStream
 from train.exploration import ActionRange, ExplorationNoise, noise_scale
-from train.mixed_precision import check_compute
 from train.networks import Weights
 from train.normalisation import RunningNormaliser
 from train.replay import Replay, n_step_returns
-from train.run import Run
+from train.run import Run, Trained
+from train.shared_settings import ReplaySettings
 from train.tasks import episode_seed
 
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class CollectionSettings:
-    """How DDPG and D4PG gather and draw; their own settings come on top."""
+METRICS = ("critic_loss", "value", "critic_gradient_norm", "actor_gradient_norm")
+"""Columns of what an update tells of itself."""
 
-    environments: int = 8
-    """Environments stepped together."""
-    rollout_steps: int = 8
-    """Steps of every environment between two rounds of updates."""
-    updates: int = 32
-    """Gradient steps in one round (one compiled call)."""
-    minibatch: int = 128
-    """Transitions of one gradient step."""
-    discount: float = 0.99
-    """γ, per step."""
-    n_step: int = 1
-    """Rewards summed before the bootstrap."""
-    reward_scale: float = 1.0
-    """Rewards are multiplied by this before learning."""
-    replay_capacity: int = 300_000
-    """Transitions kept; the oldest are overwritten."""
-    learning_starts: int = 2_000
-    """Steps before the first update; the observations' statistics are gathered over these and then stand still."""
+
+@dataclass(frozen=True)
+class CollectionSettings(ReplaySettings):
+    """What DDPG and D4PG have in common; their own settings come on top."""
+
     normalise: bool = True
-    """Off for observations that the task itself brings to order one: statistics of random steps would cut the rest."""
+    """False: mean 0 and scale 1 stand in for the statistics of the observations, which then enter the networks as they
+    are, but for what lies beyond ±5: every element is cut to −5 … 5, in the bundle as in training. It is for
+    observations that the task itself brings to order one: statistics of random steps would cut more."""
     noise_first: float = 0.2
     """σ of the exploration noise at the start, in units of half the action's range."""
     noise_last: float = 0.2
@@ -60,28 +50,43 @@ class CollectionSettings:
     """Steps for which one draw of the noise is held."""
     noise_only_start: bool = False
     """The first ``learning_starts`` actions are the noise alone instead of uniform draws."""
+    actor_learning_rate: float = 1e-3
+    """Adam's step size of the actor."""
+    critic_learning_rate: float = 1e-3
+    """Adam's step size of the critic."""
+    learning_rate_last: float = 1.0
+    """Share of both learning rates that is left at the last step; they fall linearly."""
+    critic_hidden: tuple[int, ...] = (256, 256)
+    """Widths of the critic's hidden layers."""
+    critic_layer_norm: bool = False
+    """Normalise the critic's hidden layers."""
+    gradient_norm: float = 10.0
+    """Largest global norm of the actor's and of the critic's gradient."""
     compute: str = "float32"
     """Number type of the networks' activations and their gradients: float32, bfloat16 or float16 (--mixed-precision);
     weights, losses and the optimiser are float32 all the same, and so is acting."""
 
     def __post_init__(self) -> None:
-        check_compute(self.compute)
-        smallest = self.environments * (self.rollout_steps + self.n_step)
-        if self.replay_capacity < smallest:
-            raise ValueError(
-                f"replay_capacity {self.replay_capacity} does not hold a rollout of {self.environments} environments; "
-                f"take at least {smallest}."
-            )
-        if self.learning_starts < self.environments * self.n_step:
-            raise ValueError(
-                f"learning_starts {self.learning_starts} is no n-step transition of every environment; "
-                f"take at least {self.environments * self.n_step}."
-            )
+        super().__post_init__()
+        self.require_at_least_one("noise_repeat")
         if not 0.0 < self.noise_reversion <= 1.0:
             raise ValueError(f"noise_reversion is {self.noise_reversion}; take a share above 0, at most 1 (Gaussian).")
-        for name in ("environments", "rollout_steps", "updates", "minibatch", "n_step", "noise_repeat"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; take at least 1.")
+
+    @property
+    def critic(self) -> NetworkSpec:
+        """The critic's network."""
+        return NetworkSpec(self.critic_hidden, layer_norm=self.critic_layer_norm)
+
+
+class ActorCritic(Protocol):
+    """What an update changes: arrays by group, the actor's among them, and the number of updates made."""
+
+    groups: dict[str, Weights]
+    updates: int
+
+
+LearnRound = Callable[[dict[str, NDArray[Any]], float], NDArray[np.float32]]
+"""(minibatches of one round, share of the learning rates) → metrics (updates, 4); changes the learner."""
 
 
 class Collection:
@@ -90,7 +95,7 @@ class Collection:
     def __init__(self, run: Run, settings: CollectionSettings) -> None:
         """Args: the run, whose task must have continuous actions, and the settings."""
         request, task = run.request, run.task
-        self._settings, self._steps = settings, request.steps
+        self._run, self._settings = run, settings
         self.generator = np.random.default_rng(request.seed)
         self.range = ActionRange(task.head, request.method)
         self.normaliser = RunningNormaliser(
@@ -116,7 +121,7 @@ class Collection:
 
     def sigma(self, step: int) -> float:
         """σ of the noise at a step."""
-        return noise_scale(self._settings.noise_first, self._settings.noise_last, step / self._steps)
+        return noise_scale(self._settings.noise_first, self._settings.noise_last, step / self._run.request.steps)
 
     def collect(self, actor: Weights, step: int) -> None:
         """Make ``rollout_steps`` noisy steps in every environment and remember them."""
@@ -149,17 +154,53 @@ class Collection:
         }
         return {name: column.reshape(shape + column.shape[1:]) for name, column in columns.items()}
 
-    def saved(self, groups: dict[str, Weights], updates: int) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays and facts of a checkpoint: all that the next iteration depends on, the replay included.
+    def train(self, learner: ActorCritic, learn_round: LearnRound) -> Trained:
+        """The loop: collect and learn until all steps are made or the run wants to stop.
 
-        Args: the learner's arrays by group, and how many updates it made.
+        Args:
+            learner: as it begins; what the run's checkpoint has of it is put in.
+            learn_round: one round of updates of it.
+
+        Returns:
+            The best evaluated policy.
+
+        Raises:
+            DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
         """
-        states = {name: keeper.state() for name, keeper in self._keepers().items()}
-        facts = {"updates": updates, "generator": generator_facts(self.generator)}
-        return flattened({**groups, **states}), facts
+        run, settings, step = self._run, self._settings, self._run.start_step
+        if run.checkpoint is not None:
+            self._restore(run.checkpoint, learner)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Put everything but the learner back as :meth:`saved` found it."""
+        def decide(observation: Floats) -> Floats:
+            return self.range.physical(self.greedy(learner.groups["actor"], observation))
+
+        while step < run.request.steps and run.stop_reason is None:
+            share = 1.0 + (settings.learning_rate_last - 1.0) * step / run.request.steps
+            row = {"noise": self.sigma(step), "learning_rate_share": share, **dict.fromkeys(METRICS, float("nan"))}
+            self.collect(learner.groups["actor"], step)
+            step += self.iteration_steps
+            if step >= settings.learning_starts:
+                metrics = learn_round(self.draw(), share)
+                run.check_finite(step, metrics, METRICS)
+                row |= dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
+            run.report(step, {**self.stream.take_tally().row(), **row}, self.iteration_steps, decide)
+            self.best.offer(run.last_row, learner.groups["actor"], step)
+            if run.wants_checkpoint:
+                self._save(step, learner)
+        self._save(step, learner)
+        notes = {"updates": learner.updates, **self.best.notes()}
+        return Trained(self.best.weights(learner.groups["actor"]), self.normaliser.frozen(), step, notes, Squash.TANH)
+
+    def _save(self, step: int, learner: ActorCritic) -> None:
+        """All that the next iteration depends on, the replay included."""
+        states = {name: keeper.state() for name, keeper in self._keepers().items()}
+        facts = {"updates": learner.updates, "generator": generator_facts(self.generator)}
+        self._run.save(step, flattened({**learner.groups, **states}), facts)
+
+    def _restore(self, checkpoint: Checkpoint, learner: ActorCritic) -> None:
+        """Put everything back as :meth:`_save` found it."""
+        learner.groups = {name: checkpoint.group(name) for name in learner.groups}
+        learner.updates = int(checkpoint.facts["updates"])
         for name, keeper in self._keepers().items():
             keeper.restore(checkpoint.group(name))
         self.generator = restored_generator(checkpoint.facts["generator"])

@@ -1,7 +1,8 @@
 """D4PG: distributed distributional deterministic policy gradients (Barth-Maron et al. 2018), read from top to bottom.
 
 DDPG whose critic predicts the distribution of the return as probabilities of fixed atoms (Bellemare et al. 2017), with
-n-step returns and target networks that are copied every so many updates. The loop is that of ``train.ddpg``.
+n-step returns and target networks that are copied every so many updates. The learner and its steps are
+those of ``train.ddpg``, the loop around the update is ``Collection.train`` in ``train/collection.py``.
 
 Deviations from the paper, in order of weight:
 1. Many environments stepped together in one process take the place of many actors; the ratio of steps and updates is
@@ -23,9 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec, Squash
 from train import networks
-from train.collection import Collection, CollectionSettings
+from train.collection import METRICS, Collection, CollectionSettings
 from train.ddpg import Learner, State, compiled_round, descend, learn, part
 from train.lazily import tf
 from train.mixed_precision import Compute, cast
@@ -33,29 +33,21 @@ from train.networks import Weights
 from train.run import Run, Trained
 
 Floats = NDArray[np.float32]
-METRICS = ("critic_loss", "value", "critic_gradient_norm", "actor_gradient_norm")
 
 
 @dataclass(frozen=True)
 class D4PGSettings(CollectionSettings):
-    """Settings of one D4PG run; defaults as ActorQ states them where it does (see ``docs/algorithms/d4pg.md``)."""
+    """Settings of one D4PG run; defaults as ActorQ states them where it does (see ``docs/algorithms/d4pg.md``).
+
+    Those that DDPG has as well are in ``train/collection.py``, those of every replay in ``train/shared_settings.py``.
+    """
 
     minibatch: int = 256
-    """Transitions of one gradient step."""
     n_step: int = 5
-    """Rewards summed before the bootstrap."""
     replay_capacity: int = 100_000
-    """Transitions kept; the oldest are overwritten."""
     actor_learning_rate: float = 1e-4
-    """Adam's step size of the actor."""
     critic_learning_rate: float = 1e-4
-    """Adam's step size of the critic."""
-    learning_rate_last: float = 1.0
-    """Share of both learning rates that is left at the last step; they fall linearly."""
-    critic_hidden: tuple[int, ...] = (256, 256)
-    """Widths of the critic's hidden layers."""
-    critic_layer_norm: bool = False
-    """Normalise the critic's hidden layers."""
+    gradient_norm: float = 40.0
     atoms: int = 51
     """Number of values whose probabilities the critic predicts."""
     value_min: float = 0.0
@@ -64,8 +56,6 @@ class D4PGSettings(CollectionSettings):
     """Largest atom; rewards of 0 … 1 with γ = 0.99 sum up to 100."""
     target_period: int = 100
     """Updates between two copies of the learned networks to the target networks."""
-    gradient_norm: float = 40.0
-    """Largest global norm of the actor's and of the critic's gradient."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,8 +64,7 @@ class D4PGSettings(CollectionSettings):
                 f"{self.atoms} atoms between value_min {self.value_min} and value_max {self.value_max} hold no "
                 "distribution; take at least 2 atoms and value_min < value_max."
             )
-        if self.target_period < 1:
-            raise ValueError(f"target_period is {self.target_period}; take at least 1.")
+        self.require_at_least_one("target_period")
 
     @property
     def support(self) -> Floats:
@@ -174,52 +163,25 @@ def make_update(settings: D4PGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
     return compiled_round(one, len(METRICS))
 
 
-# --- the loop -----------------------------------------------------------------------------------------------------
+# --- the run ------------------------------------------------------------------------------------------------------
 
 
 def train(run: Run, settings: D4PGSettings) -> Trained:
-    """Train until all steps are made or the run wants to stop; the best evaluated policy is returned.
+    """Train in the loop of ``Collection.train``; the best evaluated policy is returned.
 
     Raises:
         ValueError: the task has discrete actions.
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    request, task = run.request, run.task
     collection = Collection(run, settings)
-    critic = NetworkSpec(settings.critic_hidden, layer_norm=settings.critic_layer_norm)
     learner = Learner.fresh(
         collection.generator,
-        request.network,
-        critic,
-        task.observation_shape,
-        task.outputs,
+        run.request.network,
+        settings.critic,
+        run.task.observation_shape,
+        run.task.outputs,
         critic_outputs=settings.atoms,
         compute=settings.compute,
     )
-    if run.checkpoint is not None:
-        collection.restore(run.checkpoint)
-        learner = Learner(
-            {name: run.checkpoint.group(name) for name in learner.groups}, run.checkpoint.facts["updates"]
-        )
     update = make_update(settings)
-    step = run.start_step
-
-    def decide(observation: Floats) -> Floats:
-        return collection.range.physical(collection.greedy(learner.groups["actor"], observation))
-
-    while step < request.steps and run.stop_reason is None:
-        share = 1.0 + (settings.learning_rate_last - 1.0) * step / request.steps
-        row = {"noise": collection.sigma(step), "learning_rate_share": share, **dict.fromkeys(METRICS, float("nan"))}
-        collection.collect(learner.groups["actor"], step)
-        step += collection.iteration_steps
-        if step >= settings.learning_starts:
-            metrics = learn(update, learner, collection.draw(), share)
-            run.check_finite(step, metrics, METRICS)
-            row |= dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        run.report(step, {**collection.stream.take_tally().row(), **row}, collection.iteration_steps, decide)
-        collection.best.offer(run.last_row, learner.groups["actor"], step)
-        if run.wants_checkpoint:
-            run.save(step, *collection.saved(learner.groups, learner.updates))
-    run.save(step, *collection.saved(learner.groups, learner.updates))
-    best, notes = collection.best, {"updates": learner.updates, **collection.best.notes()}
-    return Trained(best.weights(learner.groups["actor"]), collection.normaliser.frozen(), step, notes, Squash.TANH)
+    return collection.train(learner, lambda batches, share: learn(update, learner, batches, share))

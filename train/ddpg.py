@@ -1,7 +1,8 @@
 """DDPG: deep deterministic policy gradients (Lillicrap et al. 2016), read from top to bottom.
 
 One iteration: every environment makes ``rollout_steps`` noisy steps with numpy weights into a replay of plain arrays;
-then ``updates`` minibatches are drawn at once and learned in one call compiled by XLA.
+then ``updates`` minibatches are drawn at once and learned in one call compiled by XLA. The loop around the update is
+``Collection.train`` in ``train/collection.py``, which D4PG shares.
 
 Deviations from the paper, in order of weight:
 1. Many environments at once and many updates between their steps; the ratio of both is a setting.
@@ -25,39 +26,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec, Squash
+from policy.spec import NetworkSpec
 from train import networks
 from train.by_hand.off_policy import ddpg_update
-from train.collection import Collection, CollectionSettings
-from train.engine import check_engine, uses_numpy
+from train.collection import METRICS, Collection, CollectionSettings
+from train.engine import uses_numpy
 from train.gradients import clipped_by_norm
 from train.lazily import tf
-from train.mixed_precision import Compute, cast, check_compute, fresh_loss_scale, gradients_of, settled
+from train.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
 from train.networks import Weights
 from train.run import Run, Trained
 
 Floats = NDArray[np.float32]
-METRICS = ("critic_loss", "value", "critic_gradient_norm", "actor_gradient_norm")
 
 
 @dataclass(frozen=True)
 class DDPGSettings(CollectionSettings):
-    """Settings of one DDPG run; the files in ``train/settings/`` hold the ones that were tuned, with their source."""
+    """Settings of one DDPG run; the files in ``train/settings/`` hold the ones that were tuned, with their source.
 
-    actor_learning_rate: float = 1e-3
-    """Adam's step size of the actor."""
-    critic_learning_rate: float = 1e-3
-    """Adam's step size of the critic."""
-    learning_rate_last: float = 1.0
-    """Share of both learning rates that is left at the last step; they fall linearly."""
-    critic_hidden: tuple[int, ...] = (256, 256)
-    """Widths of the critic's hidden layers."""
-    critic_layer_norm: bool = False
-    """Normalise the critic's hidden layers."""
+    Those that D4PG has as well are in ``train/collection.py``, those of every replay in ``train/shared_settings.py``.
+    """
+
     target_rate: float = 0.005
     """τ: share of the learned weights that goes into the target networks at every update of the actor."""
-    gradient_norm: float = 10.0
-    """Largest global norm of the actor's and of the critic's gradient."""
     action_penalty: float = 0.0
     """Weight of the mean squared actor output before the tanh: keeps a policy out of the tanh's flat ends."""
     twin: bool = False
@@ -73,10 +64,7 @@ class DDPGSettings(CollectionSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_engine(self.engine)
-        check_compute(self.compute, self.engine)
-        if self.policy_period < 1:
-            raise ValueError(f"policy_period is {self.policy_period}; take at least 1.")
+        self.require_at_least_one("policy_period")
 
 
 # --- pure functions ---------------------------------------------------------------------------------------------
@@ -278,56 +266,33 @@ def learn(
     return np.asarray(metrics)
 
 
-# --- the loop -----------------------------------------------------------------------------------------------------
+# --- the run ------------------------------------------------------------------------------------------------------
 
 
 def train(run: Run, settings: DDPGSettings) -> Trained:
-    """Train until all steps are made or the run wants to stop; the best evaluated policy is returned.
+    """Train in the loop of ``Collection.train``; the best evaluated policy is returned.
 
     Raises:
         ValueError: the task has discrete actions.
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    request, task = run.request, run.task
+    network, task = run.request.network, run.task
     collection = Collection(run, settings)
-    critic = NetworkSpec(settings.critic_hidden, layer_norm=settings.critic_layer_norm)
     learner = Learner.fresh(
         collection.generator,
-        request.network,
-        critic,
+        network,
+        settings.critic,
         task.observation_shape,
         task.outputs,
         critics=2 if settings.twin else 1,
         compute=settings.compute,
     )
-    if run.checkpoint is not None:
-        collection.restore(run.checkpoint)
-        learner = Learner(
-            {name: run.checkpoint.group(name) for name in learner.groups}, run.checkpoint.facts["updates"]
-        )
-    by_hand = uses_numpy(settings.engine, request.network, critic)
+    by_hand = uses_numpy(settings.engine, network, settings.critic)
     update = ddpg_update(settings) if by_hand else make_update(settings)
-    step = run.start_step
 
-    def decide(observation: Floats) -> Floats:
-        return collection.range.physical(collection.greedy(learner.groups["actor"], observation))
+    def learn_round(batches: dict[str, NDArray[Any]], share: float) -> Floats:
+        if settings.target_noise > 0:
+            batches["target_noise"] = target_action_noise(collection.generator, batches["action"].shape, settings)
+        return learn(update, learner, batches, share)
 
-    while step < request.steps and run.stop_reason is None:
-        share = 1.0 + (settings.learning_rate_last - 1.0) * step / request.steps
-        row = {"noise": collection.sigma(step), "learning_rate_share": share, **dict.fromkeys(METRICS, float("nan"))}
-        collection.collect(learner.groups["actor"], step)
-        step += collection.iteration_steps
-        if step >= settings.learning_starts:
-            batches = collection.draw()
-            if settings.target_noise > 0:
-                batches["target_noise"] = target_action_noise(collection.generator, batches["action"].shape, settings)
-            metrics = learn(update, learner, batches, share)
-            run.check_finite(step, metrics, METRICS)
-            row |= dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        run.report(step, {**collection.stream.take_tally().row(), **row}, collection.iteration_steps, decide)
-        collection.best.offer(run.last_row, learner.groups["actor"], step)
-        if run.wants_checkpoint:
-            run.save(step, *collection.saved(learner.groups, learner.updates))
-    run.save(step, *collection.saved(learner.groups, learner.updates))
-    best, notes = collection.best, {"updates": learner.updates, **collection.best.notes()}
-    return Trained(best.weights(learner.groups["actor"]), collection.normaliser.frozen(), step, notes, Squash.TANH)
+    return collection.train(learner, learn_round)

@@ -18,46 +18,39 @@ from policy.spec import NetworkSpec
 from train import networks
 from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
 from train.dqn_memory import Memory
-from train.engine import check_engine, uses_numpy
+from train.engine import uses_numpy
 from train.episodes import Actions, Observations
 from train.epsilon_greedy import exploration_rate
 from train.gradients import clipped_by_norm
 from train.lazily import tf
-from train.mixed_precision import Compute, cast, check_compute, fresh_loss_scale, gradients_of, settled
+from train.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
 from train.networks import Weights
 from train.presets import SettingsError
 from train.priorities import importance_weights
 from train.replay import n_step_returns
 from train.run import Run, Trained
+from train.shared_settings import ReplaySettings
 
 Floats = NDArray[np.float32]
 METRICS = ("loss", "value", "gradient_norm")
 
 
 @dataclass(frozen=True)
-class DQNSettings:
-    """Settings of one DQN run; the files in ``train/settings/`` hold the ones that were tuned, with their source."""
+class DQNSettings(ReplaySettings):
+    """Settings of one DQN run; the files in ``train/settings/`` hold the ones that were tuned, with their source.
+
+    Those of every replay are in ``train/shared_settings.py``.
+    """
 
     environments: int = 64
-    """Environments stepped together."""
     rollout_steps: int = 16
-    """Steps of every environment between two rounds of updates."""
-    updates: int = 32
-    """Gradient steps in one round (one compiled call)."""
     minibatch: int = 256
-    """Transitions of one gradient step."""
+    n_step: int = 3
+    learning_starts: int = 10_000
     learning_rate: float = 5e-4
     """Adam's step size at the start; falls linearly to ``learning_rate_last`` × itself at the last step."""
     learning_rate_last: float = 0.1
     """Share of the learning rate that is left at the last step."""
-    discount: float = 0.99
-    """γ, per step."""
-    n_step: int = 3
-    """Rewards summed before the bootstrap."""
-    replay_capacity: int = 300_000
-    """Transitions kept; the oldest are overwritten."""
-    learning_starts: int = 10_000
-    """Steps before the first update; the observations' statistics are gathered over these and then stand still."""
     target_period: int = 250
     """Updates between two copies of the online network to the target network."""
     epsilon_first: float = 1.0
@@ -72,32 +65,16 @@ class DQNSettings:
     """Largest global norm of the gradient."""
     huber_delta: float = 1.0
     """Errors beyond it count linearly; in units of the (scaled) return."""
-    reward_scale: float = 1.0
-    """Rewards are multiplied by this before learning, so that returns are of order one."""
     priority_exponent: float = 0.0
     """α: transitions are drawn with a probability ∝ |error|^α; 0 draws all alike and costs nothing."""
     importance_exponent: float = 0.2
     """β: how much of the bias of priorities is taken back by weights; 1 is all of it. Unused where α is 0."""
-    compute: str = "float32"
-    """Number type of the networks' activations and their gradients: float32, bfloat16 or float16 (--mixed-precision);
-    weights, losses and the optimiser are float32 all the same."""
     engine: str = "tensorflow"
     """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
-        check_engine(self.engine)
-        check_compute(self.compute, self.engine)
-        smallest = self.environments * (self.rollout_steps + self.n_step)
-        if self.replay_capacity < smallest:
-            raise ValueError(
-                f"replay_capacity {self.replay_capacity} does not hold a rollout of {self.environments} environments; "
-                f"take at least {smallest}."
-            )
-        if self.learning_starts < self.environments * self.n_step:
-            raise ValueError(
-                f"learning_starts {self.learning_starts} is no n-step transition of every environment; "
-                f"take at least {self.environments * self.n_step}."
-            )
+        super().__post_init__()
+        self.require_at_least_one("target_period", "exploration_hold")
 
 
 # --- pure functions ---------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """PPO: proximal policy optimization with a clipped surrogate (Schulman et al. 2017), read from top to bottom.
 
 One iteration: every environment makes ``rollout_steps`` steps; generalized advantages are computed in numpy; then all
-epochs and minibatches of the update run in one compiled call. What PPO shares with A2C (networks, rollout,
-advantages, checkpoint) is in ``train/actor_critic.py``. Equations and deviations from the paper:
-``docs/algorithms/ppo.md``.
+epochs and minibatches of the update run in one compiled call. What PPO shares with A2C: the networks in
+``train/actor_critic.py``; rollouts, advantages and checkpoint in ``train/rollouts.py``; settings in
+``train/shared_settings.py``. Equations and deviations from the paper: ``docs/algorithms/ppo.md``.
 """
 
 from __future__ import annotations
@@ -15,88 +15,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec, Squash
+from policy.spec import NetworkSpec
 from train import networks
-from train.actor_critic import (
-    Forward,
-    Learner,
-    clipped_together,
-    collect,
-    generalized_advantages,
-    linear,
-    normaliser_of,
-    offered,
-    outputs_and_values,
-    restore,
-    saved,
-    training_batch,
-)
-from train.best import BestPolicy
-from train.distributions import Distribution, distribution_of, exported
-from train.engine import check_engine, uses_numpy
-from train.episodes import Actions, EpisodeStream, Observations
-from train.gradients import clipped_by_norm
+from train.actor_critic import Learner, clipped, outputs_and_values
+from train.distributions import Distribution
+from train.engine import uses_numpy
 from train.lazily import tf
-from train.mixed_precision import check_compute, gradients_of, settled
+from train.mixed_precision import gradients_of, settled
+from train.rollouts import Rollouts, training_batch
 from train.run import Run, Trained
-from train.tasks import episode_seed
+from train.shared_settings import RolloutSettings
 
-__all__ = ["PPOSettings", "generalized_advantages", "train"]
 METRICS = ("policy_loss", "value_loss", "entropy", "divergence", "clipped", "policy_norm", "value_norm")
 
 
 @dataclass(frozen=True)
-class PPOSettings:
-    """Settings of one PPO run; the files in ``train/settings/`` hold the ones that were tuned, with their source."""
+class PPOSettings(RolloutSettings):
+    """Settings of one PPO run; the files in ``train/settings/`` hold the ones that were tuned, with their source.
+
+    Those that A2C has as well are in ``train/shared_settings.py``; the batch is environments × rollout_steps.
+    """
 
     environments: int = 128
-    """Environments stepped together."""
     rollout_steps: int = 64
-    """Steps of every environment between two updates; the batch is environments × rollout_steps."""
+    entropy_last: float = 0.001
     epochs: int = 4
     """Passes over the batch in one update."""
     minibatch: int = 2048
     """Rows of one gradient step; must divide the batch."""
-    learning_rate: float = 7e-4
-    """Adam's step size at the start; falls linearly to ``learning_rate_last`` × itself at the last step."""
-    learning_rate_last: float = 0.0
-    """Share of the learning rate that is left at the last step."""
-    discount: float = 0.99
-    """γ, per step."""
-    gae_lambda: float = 0.95
-    """λ of the generalized advantages: 0 is one-step, 1 is the whole return."""
     clip_range: float = 0.2
     """ε: how far the probability ratio may move the objective away from 1."""
-    entropy_first: float = 0.01
-    """Entropy bonus at the start, in reward per nat."""
-    entropy_last: float = 0.001
-    """Entropy bonus at the last step; linear in between."""
-    gradient_norm: float = 0.5
-    """Largest global norm of the policy's and of the value network's gradient, each on its own; of both together
-    where they share their trunk (images)."""
-    value_weight: float = 1.0
-    """Weight of the value's loss beside the policy's; matters only where they share their trunk."""
-    log_std: float = 0.0
-    """log σ of a continuous task's Gaussian at the start, where 1 is half the range of an action."""
-    value_hidden: tuple[int, ...] = ()
-    """Hidden layers of the value network; empty means those of the policy."""
-    reward_scale: float = 1.0
-    """Rewards are multiplied by this before learning, so that returns are of order one."""
-    normaliser_steps: int = 2_000_000
-    """Steps over which running statistics of the observations are gathered; frozen after that."""
-    keep_best: bool = False
-    """The bundle holds the policy of the best greedy evaluation, made since the statistics of the observations stand
-    still (images have none), instead of the last one."""
-
-    compute: str = "float32"
-    """Number type of the hidden layers' activations and their gradients: float32, bfloat16 or float16
-    (--mixed-precision); weights, heads, losses and the optimiser are float32 all the same."""
-    engine: str = "tensorflow"
-    """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
 
     def __post_init__(self) -> None:
-        check_engine(self.engine)
-        check_compute(self.compute, self.engine)
+        super().__post_init__()
+        self.require_at_least_one("epochs", "minibatch")
         batch = self.environments * self.rollout_steps
         if batch % self.minibatch:
             raise ValueError(
@@ -185,12 +137,7 @@ def make_update(
         state: dict[str, Any], of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
     ) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
         """One step of Adam along the clipped gradients: the new state, and the norms before clipping."""
-        if shared:
-            of_policy, of_value, policy_norm = clipped_together(of_policy, of_value, settings.gradient_norm)
-            value_norm = policy_norm
-        else:
-            of_policy, policy_norm = clipped_by_norm(of_policy, settings.gradient_norm)
-            of_value, value_norm = clipped_by_norm(of_value, settings.gradient_norm)
+        of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
         new: dict[str, Any] = {}
         for name, gradients in (("policy", of_policy), ("value", of_value)):
             moments = state[f"{name}_first"], state[f"{name}_second"]
@@ -271,49 +218,16 @@ def train(run: Run, settings: PPOSettings) -> Trained:
     Raises:
         DivergenceError: a loss or gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    request, task = run.request, run.task
-    generator = np.random.default_rng(request.seed)
-    distribution = distribution_of(task, settings.log_std)
-    learner = Learner.fresh(
-        generator,
-        request.network,
-        task.observation_shape,
-        task.outputs,
-        settings.value_hidden,
-        extra=distribution.extra_weights(),
-        compute=settings.compute,
-    )
-    forward = Forward(learner, settings.compute)
-    normaliser = normaliser_of(task, settings.normaliser_steps)
-    stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
-    best = BestPolicy(task.presets[0])
-    if run.checkpoint is not None:
-        generator = restore(run.checkpoint, learner, normaliser, stream, best)
-    update = make_update(settings, request.network, distribution)
-    iteration_steps = settings.environments * settings.rollout_steps
-    step = run.start_step
-
-    def decide(observation: Observations) -> Actions:
-        return distribution.greedy(forward.outputs(normaliser(observation)))
-
-    def save() -> None:
-        run.save(step, *saved(learner, normaliser, stream, best, generator))
-
-    while step < request.steps and run.stop_reason is None:
-        share = step / request.steps
-        rate = settings.learning_rate * linear(1.0, settings.learning_rate_last, share)
-        bonus = linear(settings.entropy_first, settings.entropy_last, share)
-        rollout = collect(stream, normaliser, learner, forward, distribution, generator, settings)
-        order = shuffled_order(generator, iteration_steps, settings.minibatch, settings.epochs)
+    rollouts = Rollouts(run, settings)
+    learner, steps, step = rollouts.learner, rollouts.iteration_steps, run.start_step
+    update = make_update(settings, run.request.network, rollouts.distribution)
+    while step < run.request.steps and run.stop_reason is None:
+        rate, bonus = settings.schedules(step / run.request.steps)
+        rollout = rollouts.gather()
+        order = shuffled_order(rollouts.generator, steps, settings.minibatch, settings.epochs)
         metrics = learn(update, learner, training_batch(rollout, settings), order, rate, bonus)
-        step += iteration_steps
+        step += steps
         run.check_finite(step, metrics, METRICS)
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        row = {**stream.take_tally().row(), **means, "learning_rate": rate}
-        run.report(step, row, iteration_steps, decide)
-        offered(best, settings, run, normaliser, learner, step)
-        if run.wants_checkpoint:
-            save()
-    save()
-    weights, notes = best.weights(exported(learner.policy)), {"updates": learner.updates, **best.notes()}
-    return Trained(weights, normaliser.frozen(), step, notes, squash=Squash.CLIP)
+        rollouts.report(step, steps, {**means, "learning_rate": rate})
+    return rollouts.finished(step)

@@ -9,8 +9,9 @@ import tensorflow as tf
 from policy.spec import ContinuousHead, Convolution, NetworkSpec, Squash
 from train import a2c
 from train.a2c import A2CSettings
-from train.actor_critic import Forward, Learner, clipped_together, generalized_advantages, outputs_and_values
+from train.actor_critic import Forward, Learner, clipped_together, outputs_and_values
 from train.distributions import LOG_STD, Categorical, Gaussian, exported
+from train.rollouts import generalized_advantages
 
 
 def test_lambda_one_gives_the_n_step_advantages_of_the_paper() -> None:

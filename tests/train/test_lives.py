@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from train.actor_critic import collect, training_batch
 from train.episodes import EpisodeStream, StepResult, judge
 from train.replay import Replay, n_step_returns
+from train.rollouts import collect, training_batch
 
 STACK = 3
 

@@ -8,10 +8,12 @@ import tensorflow as tf
 
 from policy.spec import NetworkSpec
 from train import ppo
-from train.actor_critic import Learner, generalized_advantages, linear
+from train.actor_critic import Learner
 from train.distributions import Categorical
 from train.gradients import clipped_by_norm
 from train.ppo import PPOSettings
+from train.rollouts import generalized_advantages
+from train.shared_settings import linear
 
 
 def column(*values: float) -> np.ndarray:
