@@ -44,7 +44,7 @@ from policy.network import (
     normaliser_constants,
     observation_shape,
 )
-from policy.quantization import Affine, to_fp16
+from policy.quantization import INT8_MIN, Affine, to_fp16
 from policy.spec import ContinuousHead, PolicySpec, RuntimeName, Squash
 
 # QuantizeLinear with one scale per channel needs 13; 17 is read by every onnxruntime since 1.12 (2022).
@@ -189,10 +189,15 @@ def _integer_layer(graph: GraphBuilder, layer: IntegerLayer, input_map: Affine, 
         y = graph.node("Gemm", [x, w, b], f"{name}/raw", transB=1)
     else:
         y = graph.node("Conv", [x, w, b], f"{name}/raw", strides=[layer.stride] * 2)
-    if layer.relu:
+    # A ReLU before the levels is fused into the integer kernel where zero is the lowest int8; where zero lies higher
+    # (fewer bits), the levels are cut at it.
+    few_levels = layer.relu and layer.output.zero_point > INT8_MIN
+    if layer.relu and not few_levels:
         y = graph.node("Relu", [y], f"{name}/relu")
     scales = _affine(graph, f"{name}/output", layer.output)
     y = graph.node("QuantizeLinear", [y, *scales], f"{name}/levels")
+    if few_levels:
+        y = graph.node("Max", [y, scales[1]], f"{name}/cut")
     if layer.norm is None:
         return y, scales
     y = graph.node("DequantizeLinear", [y, *scales], f"{name}/dequantized")

@@ -31,6 +31,8 @@ from policy.network import (
     windows,
 )
 from policy.quantization import INT8_MAX, Affine, Floats
+from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
+from policy.quantization_aware import kernel_scales as scales_of_kernel
 from policy.spec import PolicySpec
 
 INT32_MAX = 2**31 - 1
@@ -127,16 +129,23 @@ def quantize_network(
     quantization.check_finite(observations, "calibration observations")
     activations = hidden_activations(spec, weights, observations)
     maps = [_map_of(a) for a in activations[:-1]]
+    maps.append(quantization.affine_from_range(*output_range(spec, activations[-1])))
+    trained = trained_with(spec, weight_bits)
+    if trained is not None:
+        maps[:-1] = [
+            quantization.affine_from_range(*trained.ranges[INPUT]),
+            *(trained.hidden_map(name) for name in spec.network.hidden_names),
+        ]
     if spec.is_image and grey_levels(observations) is not None:
         # All of them, recorded or not, so that every grey level is a level: steps of 1 / scale.
         maps[0] = _map_of(normalise(spec.normaliser, np.array([[0.0], [255.0]], np.float32)))
-    maps.append(quantization.affine_from_range(*output_range(spec, activations[-1])))
     inside = {name: _map_of(y) for name, y in before_layer_norm(spec, weights, activations).items()}
     layers = []
     for index, name in enumerate(layer_names(spec)):
         output = inside.get(name, maps[index + 1])
         relu = name != "head" and name not in inside
-        kernel_scales = quantization.symmetric_scales(weights[f"{name}/kernel"], weight_bits)
+        weight_range = WeightRange.LARGEST if trained is None else trained.weight_range
+        kernel_scales = scales_of_kernel(weights[f"{name}/kernel"], weight_bits, weight_range)
         if weight_bits == 8 and relu:
             kernel_scales = agreeing_scales(kernel_scales, maps[index].scale, output.scale)
         kernel = quantization.quantize_symmetric(weights[f"{name}/kernel"], kernel_scales, weight_bits)
@@ -151,6 +160,12 @@ def quantize_network(
             norm = IntegerNorm(weights[f"{name}/gamma"], weights[f"{name}/beta"], maps[index + 1])
         layers.append(IntegerLayer(name, kernel, bias.astype(np.int32), kernel_scales, output, relu, stride, norm))
     return IntegerNetwork(maps[0], tuple(layers), weight_bits)
+
+
+def trained_with(spec: PolicySpec, weight_bits: int) -> TrainedQuantization | None:
+    """The quantizers that the policy was trained with, if it was, and for this width."""
+    trained = spec.quantization
+    return trained if trained is not None and trained.bits == weight_bits else None
 
 
 def _map_of(values: Floats) -> Affine:

@@ -19,8 +19,7 @@ LAYER_NORM_EPSILON = 1e-5  # inside the root; Keras and PyTorch use 1e-3 and 1e-
 
 def layer_names(spec: PolicySpec) -> tuple[str, ...]:
     """Names of the layers in order: ``conv_0``, …, ``dense_0``, …, ``head``."""
-    convolutions = (f"conv_{index}" for index in range(len(spec.network.convolutions)))
-    return (*convolutions, *(f"dense_{index}" for index in range(len(spec.network.hidden))), "head")
+    return (*spec.network.hidden_names, "head")
 
 
 def observation_shape(spec: PolicySpec) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from policy import spec_json
 from policy.errors import SpecError
+from policy.quantization_aware import INPUT, TrainedQuantization
 from policy.spec_json import SPEC_FORMAT_VERSION, network_values
 from policy.spec_parts import (
     NATURE_CONVOLUTIONS,
@@ -70,6 +71,7 @@ class PolicySpec:
         control_period_s: time between two decisions, in seconds.
         environment: id and settings of the training environment.
         provenance: algorithm, seed, steps, versions, training return, … (JSON values; free form).
+        quantization: the quantizers it was trained with, or None: its artifact of that width uses them.
     """
 
     name: str
@@ -80,6 +82,7 @@ class PolicySpec:
     control_period_s: float
     environment: EnvironmentSpec
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    quantization: TrainedQuantization | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.name), "policy.name is empty.")
@@ -93,6 +96,12 @@ class PolicySpec:
             self.network.image_shapes(self.observation[0].shape)
         period = self.control_period_s
         require(0 < period < math.inf, f"control_period_s is {period}; it must be positive and finite.")
+        if self.quantization is not None:
+            wanted_ranges, ranges = {INPUT, *self.network.hidden_names}, set(self.quantization.ranges)
+            require(
+                ranges == wanted_ranges,
+                f"quantization.ranges are those of {sorted(ranges)}; the network has {sorted(wanted_ranges)}.",
+            )
 
     @property
     def observation_size(self) -> int:
@@ -132,7 +141,7 @@ class PolicySpec:
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as JSON values."""
-        return {
+        values = {
             "format_version": SPEC_FORMAT_VERSION,
             "name": self.name,
             "observation": spec_json.observation_values(self.observation),
@@ -143,6 +152,9 @@ class PolicySpec:
             "environment": {"id": self.environment.id, "settings": dict(self.environment.settings)},
             "provenance": dict(self.provenance),
         }
+        if self.quantization is not None:
+            values["quantization"] = spec_json.quantization_values(self.quantization)
+        return values
 
     def to_json(self) -> str:
         """The spec as an indented JSON document that ends in a newline."""

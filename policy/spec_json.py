@@ -8,6 +8,7 @@ from typing import Any
 
 from policy import json_values
 from policy.errors import SpecError
+from policy.quantization_aware import TrainedQuantization, WeightRange
 from policy.spec_parts import (
     Activation,
     ContinuousHead,
@@ -60,6 +61,15 @@ def head_values(head: DiscreteHead | ContinuousHead) -> dict[str, Any]:
     return {"kind": "continuous", "low": list(head.low), "high": list(head.high), "squash": head.squash.value}
 
 
+def quantization_values(quantization: TrainedQuantization) -> dict[str, Any]:
+    """JSON values of the quantizers that a policy was trained with."""
+    return {
+        "bits": quantization.bits,
+        "ranges": {name: list(ends) for name, ends in quantization.ranges.items()},
+        "weight_range": quantization.weight_range.value,
+    }
+
+
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
@@ -89,6 +99,7 @@ def read_members(text: str | bytes) -> dict[str, Any]:
             "control_period_s": json_values.number(data["control_period_s"], "control_period_s"),
             "environment": _environment(json_values.members(data["environment"], "environment")),
             "provenance": json_values.members(data.get("provenance", {}), "provenance"),
+            "quantization": _quantization(data["quantization"]) if "quantization" in data else None,
         }
     except KeyError as error:
         raise SpecError(f"policy.json lacks the field {error.args[0]!r}.") from error
@@ -144,3 +155,17 @@ def _head(data: Mapping[str, Any]) -> DiscreteHead | ContinuousHead:
     require(data["kind"] == "continuous", f"head.kind {data['kind']!r} is not known; allowed are discrete, continuous.")
     low, high = (_numbers(data, side, "head") for side in ("low", "high"))
     return ContinuousHead(low, high, parse_enum(Squash, data["squash"], "head.squash"))
+
+
+def _quantization(data: object) -> TrainedQuantization:
+    where = "quantization"
+    values = json_values.members(data, where)
+    ranges = json_values.members(values["ranges"], f"{where}.ranges")
+    ends = {name: _numbers(ranges, name, f"{where}.ranges") for name in ranges}
+    for name, pair in ends.items():
+        require(len(pair) == 2, f"{where}.ranges.{name} has {len(pair)} numbers; it must be (low, high).")
+    return TrainedQuantization(
+        json_values.integer(values["bits"], f"{where}.bits"),
+        {name: (pair[0], pair[1]) for name, pair in ends.items()},
+        parse_enum(WeightRange, values["weight_range"], f"{where}.weight_range"),
+    )

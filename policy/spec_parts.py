@@ -194,6 +194,12 @@ class NetworkSpec:
     def __post_init__(self) -> None:
         require(all(width > 0 for width in self.hidden), f"network.hidden is {self.hidden}; widths must be positive.")
 
+    @property
+    def hidden_names(self) -> tuple[str, ...]:
+        """Names of all layers before the head, in order: ``conv_0``, …, ``dense_0``, …"""
+        convolutions = (f"conv_{index}" for index in range(len(self.convolutions)))
+        return (*convolutions, *(f"dense_{index}" for index in range(len(self.hidden))))
+
     def image_shapes(self, observation: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
         """(height, width, channels) of the observation and after each convolution.
 
