@@ -1,10 +1,13 @@
 """The mathematics of quantization, once, in numpy: training, conversion and the agent are tested against it.
 
-Four schemes:
+The quantizers:
 
-* ``symmetric``: weights on the device. n bits, per output channel, zero point 0, levels −(2ⁿ⁻¹−1) … 2ⁿ⁻¹−1.
-* ``affine``: activations on the device. 8 bits, per tensor, zero inside the range so that it is exact.
+* ``symmetric``: weights on the device. n bits, per output channel, zero point 0, levels −(2ⁿ⁻¹−1) … 2ⁿ⁻¹−1. Devices
+  take 2 … 8 bits in int8; simulation (:func:`fake_symmetric`) goes on to 31.
+* ``affine``: activations on the device. 8 bits or fewer, per tensor, zero inside the range so that it is exact;
+  simulation goes on to 31.
 * ``quarl``: the paper's uniform affine quantizer, per tensor, n from 2 to 32 (slides, "Uniform Affine Quantization").
+* ``quarl-released``: what the paper's released script computes instead (:func:`quarl_released`).
 * ``fp16``: IEEE half precision.
 
 Everywhere: divide, round, *then* clip. Rounding to the nearest level goes half to even, as XNNPACK, onnxruntime and
@@ -14,6 +17,7 @@ IEEE arithmetic do; only the paper's scheme floors. Non-finite input is refused:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +29,23 @@ Integers = NDArray[np.int32]
 
 INT8_MIN, INT8_MAX = -128, 127
 SMALLEST_WEIGHT_BITS, LARGEST_WEIGHT_BITS = 2, 8
+LARGEST_SIMULATED_BITS = 31  # levels are int32
+FLOAT_BITS = 32  # of a float32, which no quantizer touches
 # The smallest scale that a device's float32 requantization can still divide by: smaller ones are subnormal there.
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+
+
+class Scheme(Enum):
+    """How weights are quantized in a study."""
+
+    QUARL = "quarl"
+    """The slides' affine quantizer, per tensor."""
+    QUARL_RELEASED = "quarl-released"
+    """The released script's: neither zero point nor clipping; convolutions per output channel."""
+    SYMMETRIC = "symmetric"
+    """Per output channel, zero point 0: what devices run."""
+    FP16 = "fp16"
+    """IEEE half precision."""
 
 
 @dataclass(frozen=True)
@@ -108,34 +127,77 @@ def dequantize_symmetric(levels: NDArray[np.int8], scales: Floats) -> Floats:
     return levels.astype(np.float32) * scales
 
 
+def fake_symmetric(weights: np.ndarray, bits: int, scales: Floats | None = None) -> Floats:
+    """Weights (…, out) as they read after n-bit symmetric quantization per output channel, for n from 2 to 31.
+
+    Up to 8 bits these are the numbers of an int8 artifact, exactly. More bits have no container on a device; they are
+    computed in double precision, because a 31-bit level does not fit the 24 bits of a float32's significand.
+
+    Args:
+        weights: to be quantized.
+        bits: n.
+        scales: (out,) instead of :func:`symmetric_scales`; up to 8 bits only.
+
+    Raises:
+        QuantizationError: non-finite weights, or a width that is not allowed.
+    """
+    check_bits(bits, SMALLEST_WEIGHT_BITS, LARGEST_SIMULATED_BITS if scales is None else LARGEST_WEIGHT_BITS)
+    if bits <= LARGEST_WEIGHT_BITS:
+        scales = symmetric_scales(weights, bits) if scales is None else scales
+        return dequantize_symmetric(quantize_symmetric(weights, scales, bits), scales)
+    check_finite(weights, "weights")
+    # s_c = max |W_c| / (2ⁿ⁻¹ − 1),   Ŵ = s_c · round(W / s_c);   nothing lies beyond the last level
+    wide = weights.astype(np.float64)
+    steps = np.abs(wide).reshape(-1, weights.shape[-1]).max(axis=0, initial=0.0) / (2 ** (bits - 1) - 1)
+    steps = np.where(steps > 0.0, steps, 1.0)
+    return (np.rint(wide / steps) * steps).astype(np.float32)
+
+
 # --- affine, per tensor: the activations ----------------------------------------------------------------------------
 
 
-def affine_from_range(low: float, high: float) -> Affine:
-    """The 8-bit map that covers low … high and 0.
+def level_ends(bits: int) -> tuple[int, int]:
+    """The smallest and the largest integer of an n-bit activation, n from 2 to 31.
+
+    Up to 8 bits, the uppermost 2ⁿ of the int8 numbers: an int8 kernel clips at 127 by itself, and after a ReLU, whose
+    zero is then the lowest level, at the lower end too. Beyond, −2ⁿ⁻¹ … 2ⁿ⁻¹ − 1.
+    """
+    check_bits(bits, SMALLEST_WEIGHT_BITS, LARGEST_SIMULATED_BITS)
+    if bits <= LARGEST_WEIGHT_BITS:
+        return INT8_MAX - (2**bits - 1), INT8_MAX
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def affine_from_range(low: float, high: float, bits: int = 8) -> Affine:
+    """The n-bit map that covers low … high and 0, n from 2 to 31; fewer bits than 8 are fewer of the int8 numbers.
 
     Zero is put inside the range because a ReLU, a zero padding and a zero bias must be exact (Jacob et al. 2018, §2.1).
     """
+    lowest, highest = level_ends(bits)
     if not (np.isfinite(low) and np.isfinite(high) and low <= high):
         raise QuantizationError(f"the range {low} … {high} cannot be quantized; it must be finite and ordered.")
     low, high = min(float(low), 0.0), max(float(high), 0.0)
-    # z = clip(round(−128 − low · 255 / (high − low)), −128, 127)
-    step = (high - low) / (INT8_MAX - INT8_MIN)
+    # z = clip(round(−128 − low · 255 / (high − low)), −128, 127) with 8 bits
+    step = (high - low) / (highest - lowest)
     if np.float32(step) < SMALLEST_SCALE:
-        return Affine(scale=1.0, zero_point=0)
-    zero_point = int(np.clip(np.rint(INT8_MIN - low / step), INT8_MIN, INT8_MAX))
+        return Affine(1.0, max(lowest, 0), lowest, highest)
+    zero_point = int(np.clip(np.rint(lowest - low / step), lowest, highest))
     # s = max(high / (127 − z), low / (−128 − z)), so that both ends are represented. With s = (high − low) / 255 the
     # ends of a symmetric range (a saturated normaliser's −clip … clip) would lie half-way between two levels, and
     # whether a runtime divides by s or multiplies by 1/s would decide which one they get.
-    above = high / (INT8_MAX - zero_point) if zero_point < INT8_MAX else 0.0
-    below = low / (INT8_MIN - zero_point) if zero_point > INT8_MIN else 0.0
-    return Affine(float(np.float32(max(above, below))), zero_point)
+    above = high / (highest - zero_point) if zero_point < highest else 0.0
+    below = low / (lowest - zero_point) if zero_point > lowest else 0.0
+    return Affine(float(np.float32(max(above, below))), zero_point, lowest, highest)
 
 
 def quantize_affine(values: np.ndarray, affine: Affine) -> Integers:
     """q = clip(round(x / s) + z, low, high), same shape as x, int32."""
     check_finite(values, "values")
-    levels = np.rint(values.astype(np.float32) / np.float32(affine.scale)) + affine.zero_point
+    # Devices divide in float32; more than 8 bits, which none has, need double precision for their levels.
+    if affine.high <= INT8_MAX:
+        levels = np.rint(values.astype(np.float32) / np.float32(affine.scale)) + affine.zero_point
+    else:
+        levels = np.rint(values.astype(np.float64) / affine.scale) + affine.zero_point
     return np.clip(levels, affine.low, affine.high).astype(np.int32)
 
 
@@ -147,37 +209,75 @@ def dequantize_affine(levels: np.ndarray, affine: Affine) -> Floats:
 # --- the paper's quantizer ------------------------------------------------------------------------------------------
 
 
-def quantize_quarl(weights: np.ndarray, bits: int) -> QuantizedTensor:
-    """The uniform affine quantizer of the QuaRL slides, per tensor, for n from 2 to 31 bits.
+def quarl_from_range(low: float, high: float, bits: int) -> Affine:
+    """δ and z of the QuaRL slides for numbers from low to high, n from 2 to 31 bits; levels 0 … 2ⁿ − 1.
 
-    The slides' formula reaches 2ⁿ at the largest weight, one more than n bits hold; the result is clipped to 2ⁿ − 1.
-    All-zero and empty tensors have no range: they get δ = 1 and Q = z = 0. 32 bits are identity: see :func:`quarl`.
+    A range of nothing but zero has no step: it gets δ = 1 and z = 0.
     """
-    check_bits(bits, 2, 31)
-    check_finite(weights, "weights")
-    wide = weights.astype(np.float64)
-    low = min(float(wide.min(initial=0.0)), 0.0)
-    high = max(float(wide.max(initial=0.0)), 0.0)
-    # δ = (|min(W, 0)| + |max(W, 0)|) / 2ⁿ
+    check_bits(bits, SMALLEST_WEIGHT_BITS, LARGEST_SIMULATED_BITS)
+    if not (np.isfinite(low) and np.isfinite(high) and low <= high):
+        raise QuantizationError(f"the range {low} … {high} cannot be quantized; it must be finite and ordered.")
+    low, high = min(float(low), 0.0), max(float(high), 0.0)
+    # δ = (|min(W, 0)| + |max(W, 0)|) / 2ⁿ,   z = ⌊−min(W, 0) / δ⌋
     step = (abs(low) + abs(high)) / 2**bits
     if step == 0.0:
-        return QuantizedTensor(np.zeros(weights.shape, np.int32), Affine(1.0, 0, 0, 2**bits - 1))
-    # z = ⌊−min(W, 0) / δ⌋,   Q = ⌊W / δ⌋ + z
-    zero_point = int(np.floor(-low / step))
-    levels = np.floor(wide / step) + zero_point
-    levels = np.clip(levels, 0, 2**bits - 1).astype(np.int32)
-    return QuantizedTensor(levels, Affine(step, zero_point, 0, 2**bits - 1))
+        return Affine(1.0, 0, 0, 2**bits - 1)
+    return Affine(step, int(np.floor(-low / step)), 0, 2**bits - 1)
+
+
+def quarl_levels(values: np.ndarray, affine: Affine) -> Integers:
+    """Q = ⌊W / δ⌋ + z, same shape as W, int32.
+
+    The slides' formula reaches 2ⁿ at the largest number, one more than n bits hold; the result is clipped to 2ⁿ − 1.
+    """
+    check_finite(values, "values")
+    levels = np.floor(values.astype(np.float64) / affine.scale) + affine.zero_point
+    return np.clip(levels, affine.low, affine.high).astype(np.int32)
+
+
+def quarl_values(levels: Integers, affine: Affine) -> Floats:
+    """Ŵ = δ · (Q − z), in double precision before it is rounded to float32, see :func:`fake_symmetric`."""
+    return (affine.scale * (levels.astype(np.float64) - affine.zero_point)).astype(np.float32)
+
+
+def quantize_quarl(weights: np.ndarray, bits: int) -> QuantizedTensor:
+    """The uniform affine quantizer of the QuaRL slides, per tensor, for n from 2 to 31 bits; 32 are identity: `quarl`.
+
+    Empty tensors have no range either, see :func:`quarl_from_range`.
+    """
+    check_bits(bits, SMALLEST_WEIGHT_BITS, LARGEST_SIMULATED_BITS)
+    check_finite(weights, "weights")
+    affine = quarl_from_range(float(weights.min(initial=0.0)), float(weights.max(initial=0.0)), bits)
+    return QuantizedTensor(quarl_levels(weights, affine), affine)
 
 
 def quarl(weights: np.ndarray, bits: int) -> Floats:
     """Weights as they read after the paper's n-bit quantizer: Ŵ = δ · (Q − z); identity for 32 bits."""
-    if bits == 32:
+    if bits == FLOAT_BITS:
         check_finite(weights, "weights")
         return weights.astype(np.float32)
     quantized = quantize_quarl(weights, bits)
-    # In double precision: a 31-bit level does not fit the 24 bits of a float32's significand.
-    levels = quantized.values.astype(np.float64) - quantized.affine.zero_point
-    return (quantized.affine.scale * levels).astype(np.float32)
+    return quarl_values(quantized.values, quantized.affine)
+
+
+def quarl_released(weights: np.ndarray, bits: int) -> Floats:
+    """Weights as they read after QuaRL's released script, n ≥ 2; identity from 32 bits on.
+
+    It rounds to the nearest instead of flooring, has no zero point and clips nothing. So 2 bits give five levels where
+    the ends are alike (−2δ … 2δ), and weights of one sign waste half of the range on the other one's. Convolutions
+    (height, width, in, out) are quantized per output channel, everything else per tensor. A tensor (or channel) of
+    nothing but zeros has no step and stays as it is.
+    """
+    check_bits(bits, SMALLEST_WEIGHT_BITS, max(bits, FLOAT_BITS))
+    check_finite(weights, "weights")
+    if bits >= FLOAT_BITS or weights.size == 0:
+        return weights.astype(np.float32)
+    wide = weights.astype(np.float64)
+    axes = (0, 1, 2) if weights.ndim == 4 else None
+    # δ = (|min W| + |max W|) / 2ⁿ,   W' = δ · round(W / δ)
+    steps = (np.abs(wide.min(axis=axes)) + np.abs(wide.max(axis=axes))) / 2**bits
+    steps = np.where(steps > 0.0, steps, 1.0)
+    return (np.rint(wide / steps) * steps).astype(np.float32)
 
 
 # --- half precision -------------------------------------------------------------------------------------------------
