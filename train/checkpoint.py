@@ -12,19 +12,29 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # what a part of the program saves may change without it: :meth:`Checkpoint.put_back` then says so
 FILE_NAME = "checkpoint.safetensors"
 
 
 class CheckpointError(ValueError):
     """A checkpoint is absent, damaged, of another version or of another run."""
+
+
+class Keeper(Protocol):
+    """What a run remembers beside its learner: environments in flight, a replay, statistics, the best policy, …"""
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """Everything that :meth:`restore` needs."""
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go on exactly where :meth:`state` was taken."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,54 @@ class Checkpoint:
         """The arrays under ``name/``, by the rest of their names."""
         prefix = name + "/"
         return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
+
+    def put_back(
+        self, learned: Mapping[str, Mapping[str, Any]], keepers: Mapping[str, Keeper]
+    ) -> tuple[dict[str, dict[str, NDArray[Any]]], int, np.random.Generator]:
+        """Put everything back as :func:`gathered` found it.
+
+        Args:
+            learned: the arrays of a fresh learner by group; the checkpoint must have the same names in the same shapes.
+            keepers: by name; they are restored.
+
+        Returns:
+            The learner's arrays by group, the number of updates it made, and the random generator.
+
+        Raises:
+            CheckpointError: a part is not as this program saves it.
+        """
+        groups = {group: self.group(group) for group in learned}
+        for group, arrays in learned.items():
+            found = {name: value.shape for name, value in groups[group].items()}
+            wanted = {name: tuple(value.shape) for name, value in arrays.items()}
+            if found != wanted:
+                names = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+                raise CheckpointError(_older(f"{group}/{names[0]}"))
+        for name, keeper in keepers.items():
+            try:
+                keeper.restore(self.group(name))
+            except (KeyError, ValueError) as error:
+                raise CheckpointError(_older(f"{name} ({type(error).__name__}: {error})")) from error
+        return groups, int(self.facts["updates"]), restored_generator(self.facts["generator"])
+
+
+def _older(part: str) -> str:
+    return (
+        f"the checkpoint is of an older format: its {part} is not what this program saves. "
+        "Start anew without --resume, or resume with the version of the program that wrote it."
+    )
+
+
+def gathered(
+    learned: Mapping[str, Mapping[str, Any]],
+    keepers: Mapping[str, Keeper],
+    updates: int,
+    generator: np.random.Generator,
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Arrays and facts of a checkpoint: all that the next iteration depends on. See :meth:`Checkpoint.put_back`."""
+    groups = {group: {name: np.asarray(value) for name, value in arrays.items()} for group, arrays in learned.items()}
+    arrays = flattened({**groups, **{name: keeper.state() for name, keeper in keepers.items()}})
+    return arrays, {"updates": updates, "generator": generator_facts(generator)}
 
 
 def flattened(groups: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
@@ -91,7 +149,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     version = facts.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise CheckpointError(
-            f"{path} has format_version {version!r}; this program reads {FORMAT_VERSION}. "
-            "Resume with the version that wrote it, or train without --resume."
+            f"{path} is of another format: it has format_version {version!r} and this program reads {FORMAT_VERSION}. "
+            "Start anew without --resume, or resume with the version of the program that wrote it."
         )
     return Checkpoint(arrays, facts)

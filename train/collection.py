@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from policy.spec import NetworkSpec, Squash
 from train import networks
 from train.best import BestPolicy
-from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
+from train.checkpoint import Keeper, gathered
 from train.episodes import EpisodeStream
 from train.exploration import ActionRange, ExplorationNoise, noise_scale
 from train.networks import Weights
@@ -169,7 +169,8 @@ class Collection:
         """
         run, settings, step = self._run, self._settings, self._run.start_step
         if run.checkpoint is not None:
-            self._restore(run.checkpoint, learner)
+            restored = run.checkpoint.put_back(learner.groups, self._keepers())
+            learner.groups, learner.updates, self.generator = restored
 
         def decide(observation: Floats) -> Floats:
             return self.range.physical(self.greedy(learner.groups["actor"], observation))
@@ -192,20 +193,9 @@ class Collection:
         return Trained(self.best.weights(learner.groups["actor"]), self.normaliser.frozen(), step, notes, Squash.TANH)
 
     def _save(self, step: int, learner: ActorCritic) -> None:
-        """All that the next iteration depends on, the replay included."""
-        states = {name: keeper.state() for name, keeper in self._keepers().items()}
-        facts = {"updates": learner.updates, "generator": generator_facts(self.generator)}
-        self._run.save(step, flattened({**learner.groups, **states}), facts)
+        self._run.save(step, *gathered(learner.groups, self._keepers(), learner.updates, self.generator))
 
-    def _restore(self, checkpoint: Checkpoint, learner: ActorCritic) -> None:
-        """Put everything back as :meth:`_save` found it."""
-        learner.groups = {name: checkpoint.group(name) for name in learner.groups}
-        learner.updates = int(checkpoint.facts["updates"])
-        for name, keeper in self._keepers().items():
-            keeper.restore(checkpoint.group(name))
-        self.generator = restored_generator(checkpoint.facts["generator"])
-
-    def _keepers(self) -> dict[str, Any]:
+    def _keepers(self) -> dict[str, Keeper]:
         return {
             "normaliser": self.normaliser,
             "stream": self.stream,

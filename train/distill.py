@@ -11,7 +11,7 @@ observations are forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from policy.locate import working_bundle
 from policy.network import normalise
 from policy.spec import Normaliser
 from train import networks
-from train.checkpoint import Checkpoint, CheckpointError, flattened, generator_facts, restored_generator
+from train.checkpoint import CheckpointError, Keeper, gathered
 from train.episodes import EpisodeStream
 from train.gradients import clipped_by_norm
 from train.networks import Weights
@@ -131,6 +131,10 @@ class Learner:
         """The arrays by name."""
         return {"student": self.student, "first": self.first, "second": self.second}
 
+    def put(self, groups: Mapping[str, Weights]) -> None:
+        """Replace what :meth:`groups` gave."""
+        self.student, self.first, self.second = groups["student"], groups["first"], groups["second"]
+
 
 def make_update(settings: DistillSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
     """The compiled round: (state, batches, updates before, learning rate) → (state, metrics (updates, 3))."""
@@ -216,13 +220,15 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     learner = Learner(student, networks.zeros_like(student), networks.zeros_like(student))
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     answers = Answers(settings.capacity, task.observation_size, actions)
+    keepers: dict[str, Keeper] = {"stream": stream, "answers": answers}
     if run.checkpoint is not None:
         if run.checkpoint.facts["teacher"] != teacher.sha256:
             raise CheckpointError(
                 f"the checkpoint is of a run with another teacher than {teacher_name}. Resume with the one it was "
                 "started with (--teacher), or leave out --resume."
             )
-        generator = restore(run.checkpoint, learner, stream, answers)
+        groups, learner.updates, generator = run.checkpoint.put_back(learner.groups(), keepers)
+        learner.put(groups)
     update = make_update(settings)
     iteration_steps = settings.environments * settings.rollout_steps
     step = run.start_step
@@ -231,9 +237,8 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         return networks.mlp(learner.student, normalise(teacher.normaliser, observation)).argmax(axis=1)
 
     def save() -> None:
-        groups = {**learner.groups(), "stream": stream.state(), "answers": answers.state()}
-        facts = {"updates": learner.updates, "generator": generator_facts(generator), "teacher": teacher.sha256}
-        run.save(step, flattened(groups), facts)
+        arrays, facts = gathered(learner.groups(), keepers, learner.updates, generator)
+        run.save(step, arrays, {**facts, "teacher": teacher.sha256})
 
     while step < request.steps and run.stop_reason is None:
         share = step / request.steps
@@ -277,18 +282,7 @@ def learn(
 ) -> NDArray[np.float32]:
     """Run the compiled round on the learner; its metrics (updates, 3)."""
     state, metrics = update(learner.groups(), batches, np.int32(learner.updates), np.float32(rate))
-    arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), state)
-    learner.student, learner.first, learner.second = arrays["student"], arrays["first"], arrays["second"]
+    learner.put(tf.nest.map_structure(lambda tensor: tensor.numpy(), state))
     learner.updates += len(metrics)
     result: NDArray[np.float32] = metrics.numpy()
     return result
-
-
-def restore(checkpoint: Checkpoint, learner: Learner, stream: EpisodeStream, answers: Answers) -> np.random.Generator:
-    """Put everything back as it was saved; returns the random generator."""
-    learner.student = checkpoint.group("student")
-    learner.first, learner.second = checkpoint.group("first"), checkpoint.group("second")
-    learner.updates = int(checkpoint.facts["updates"])
-    stream.restore(checkpoint.group("stream"))
-    answers.restore(checkpoint.group("answers"))
-    return restored_generator(checkpoint.facts["generator"])

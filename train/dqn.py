@@ -7,7 +7,7 @@ deviations from the papers and the settings' sources: ``docs/algorithms/dqn.md``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec
 from train import networks
-from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
+from train.checkpoint import gathered
 from train.dqn_memory import Memory
 from train.engine import uses_numpy
 from train.episodes import Actions, Observations
@@ -135,6 +135,11 @@ class Learner:
         groups = {"online": self.online, "target": self.target, "first": self.first, "second": self.second}
         return {**groups, "loss_scale": self.loss_scale} if self.loss_scale else groups
 
+    def put(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace what :meth:`groups` gave, by arrays or tensors."""
+        for group, values in groups.items():
+            setattr(self, group, {name: np.asarray(value) for name, value in values.items()})
+
 
 def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tuple[Any, tf.Tensor, tf.Tensor]]:
     """The compiled round: (state, batches, updates before, rate) → (state, metrics (updates, 3), errors as drawn).
@@ -210,8 +215,7 @@ def learn(
 ) -> tuple[Floats, Floats]:
     """Run the compiled round on the learner; its metrics (updates, 3) and errors (updates, minibatch)."""
     state, metrics, errors = update(learner.groups(), batches, np.int32(learner.updates), np.float32(rate))
-    for group, tensors in state.items():
-        setattr(learner, group, {name: np.asarray(tensor) for name, tensor in tensors.items()})
+    learner.put(state)
     learner.updates += len(metrics)
     return np.asarray(metrics), np.asarray(errors)
 
@@ -256,7 +260,8 @@ def train(run: Run, settings: DQNSettings) -> Trained:
     learner = Learner.fresh(generator, request.network, task.observation_shape, task.outputs, settings.compute)
     memory = Memory.fresh(task, request.seed, settings)
     if run.checkpoint is not None:
-        generator = restore(run.checkpoint, learner, memory)
+        groups, learner.updates, generator = run.checkpoint.put_back(learner.groups(), memory.parts())
+        learner.put(groups)
         if task.is_image:
             run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
     update = make_update(settings, request.network)
@@ -269,6 +274,9 @@ def train(run: Run, settings: DQNSettings) -> Trained:
 
     def decide(observation: Observations) -> Actions:
         return values(observation).argmax(axis=1)
+
+    def save() -> None:  # a replay of images is left out
+        run.save(step, *gathered(learner.groups(), memory.parts(), learner.updates, generator))
 
     while step < request.steps and run.stop_reason is None:
         share = step / request.steps
@@ -295,26 +303,7 @@ def train(run: Run, settings: DQNSettings) -> Trained:
         run.report(step, row, iteration_steps, decide)
         memory.best.offer(run.last_row, learner.online, step)
         if run.wants_checkpoint:
-            run.save(step, *saved(learner, memory, generator))
-    run.save(step, *saved(learner, memory, generator))
+            save()
+    save()
     notes = {"updates": learner.updates, **memory.best.notes()}
     return Trained(memory.best.weights(learner.online), memory.normaliser.frozen(), step, notes)
-
-
-def saved(
-    learner: Learner, memory: Memory, generator: np.random.Generator
-) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Arrays and facts of a checkpoint: all that the next iteration depends on, except for a replay of images."""
-    states = {name: part.state() for name, part in memory.parts().items()}
-    arrays = flattened({**learner.groups(), **states})
-    return arrays, {"updates": learner.updates, "generator": generator_facts(generator)}
-
-
-def restore(checkpoint: Checkpoint, learner: Learner, memory: Memory) -> np.random.Generator:
-    """Put everything back as :func:`saved` found it; returns the random generator."""
-    for group in learner.groups():
-        setattr(learner, group, checkpoint.group(group))
-    learner.updates = int(checkpoint.facts["updates"])
-    for name, part in memory.parts().items():
-        part.restore(checkpoint.group(name))
-    return restored_generator(checkpoint.facts["generator"])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from policy.spec import Squash
 from train.actor_critic import Forward, Learner
 from train.best import BestPolicy
-from train.checkpoint import Checkpoint, flattened, generator_facts, restored_generator
+from train.checkpoint import Keeper, gathered
 from train.distributions import Distribution, distribution_of, exported
 from train.episodes import Actions, EpisodeStream, Observations
 from train.normalisation import ImageScaling, RunningNormaliser
@@ -181,7 +181,9 @@ class Rollouts:
         self._stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
         self._best = BestPolicy(task.presets[0])
         if run.checkpoint is not None:
-            self._restore(run.checkpoint)
+            learned, updates, self.generator = run.checkpoint.put_back(self.learner.state(), self._keepers())
+            self.learner.put(learned)
+            self.learner.updates = updates
 
     @property
     def iteration_steps(self) -> int:
@@ -221,21 +223,8 @@ class Rollouts:
         return Trained(weights, self._normaliser.frozen(), step, notes, squash=Squash.CLIP)
 
     def _save(self, step: int) -> None:
-        """All that the next iteration depends on."""
-        groups = {
-            name: {key: np.asarray(x) for key, x in group.items()} for name, group in self.learner.state().items()
-        }
-        groups |= {name: keeper.state() for name, keeper in self._keepers().items()}
-        facts = {"updates": self.learner.updates, "generator": generator_facts(self.generator)}
-        self._run.save(step, flattened(groups), facts)
+        learner = self.learner
+        self._run.save(step, *gathered(learner.state(), self._keepers(), learner.updates, self.generator))
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        """Put everything back as :meth:`_save` found it."""
-        self.learner.put({name: checkpoint.group(name) for name in self.learner.state()})
-        self.learner.updates = int(checkpoint.facts["updates"])
-        for name, keeper in self._keepers().items():
-            keeper.restore(checkpoint.group(name))
-        self.generator = restored_generator(checkpoint.facts["generator"])
-
-    def _keepers(self) -> dict[str, Any]:
+    def _keepers(self) -> dict[str, Keeper]:
         return {"normaliser": self._normaliser, "stream": self._stream, "best": self._best}
