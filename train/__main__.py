@@ -185,6 +185,7 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any, task: T
             overrides.setdefault("engine", "tensorflow")  # numpy has no 16-bit products
     settings = presets.build(kind, {**found.settings, **overrides})
     steps = arguments.steps or found.steps
+    presets.check_run(settings, steps, task.is_image)
     evaluate_every = arguments.evaluate_every or found.evaluate_every or max(steps // presets.DEFAULT_EVALUATIONS, 1)
     request = RunRequest(
         task=task.name,

@@ -125,3 +125,21 @@ def build(kind: type[T], values: Mapping[str, Any]) -> T:
         return kind(**checked)
     except ValueError as error:
         raise SettingsError(str(error)) from error
+
+
+def check_run(settings: Any, steps: int, is_image: bool) -> None:
+    """Refuse settings that a run of so many steps would silently ignore.
+
+    Args:
+        settings: of an algorithm; what has no ``check_run`` of its own suits every run.
+        steps: of the run.
+        is_image: whether its task shows images.
+
+    Raises:
+        SettingsError: says what to type.
+    """
+    try:
+        if hasattr(settings, "check_run"):
+            settings.check_run(steps, is_image)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error

@@ -169,6 +169,7 @@ def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, An
         "wall_s": round(run.wall_s, 1),
         "versions": versions(),
         **trained.notes,
+        **({"resumed_at": run.resumed_at} if run.resumed_at else {}),
         **({"replanned": run.replanned} if run.replanned else {}),
     }
 

@@ -135,6 +135,8 @@ class Run:
         self.last_row: dict[str, float] = {}
         self.replanned: dict[str, Any] = {}
         """Where a resumed run was given another number of steps: for the provenance."""
+        self.resumed_at: list[int] = []
+        """Steps at which the run was resumed; times and steps of the provenance count it from its beginning."""
         self.checkpoint = self._load() if request.resume else None
         if self.checkpoint is None:
             self._put_aside(request.training_folder)
@@ -147,6 +149,7 @@ class Run:
         checkpoint = load_checkpoint(self.request.training_folder)
         saved, asked = dict(checkpoint.facts["identity"]), self.request.identity()
         self.replanned = checkpoint.facts.get("replanned", {})
+        self.resumed_at = [*checkpoint.facts.get("resumed_at", []), int(checkpoint.facts["step"])]
         saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
         if "compute" in asked["settings"]:  # what was saved before there was a choice was computed in float32
             saved["settings"] = {"compute": "float32", **saved["settings"]}
@@ -260,7 +263,8 @@ class Run:
         if reached:
             return reached
         if self.request.minutes is not None and time.monotonic() - self._began >= 60.0 * self.request.minutes:
-            return f"{self.request.minutes:g} minutes were over"
+            since = f" since it was resumed at step {self.resumed_at[-1]:,}" if self.resumed_at else ""
+            return f"{self.request.minutes:g} minutes{since} were over"
         return None
 
     @property
@@ -277,7 +281,8 @@ class Run:
         """Write the checkpoint; the curve so far is flushed first, so that it is never behind."""
         self._log.flush()
         times = {"cpu_s": self.cpu_s, "wall_s": self.wall_s, "judging_cpu_s": self.judging_cpu_s}
-        common = {"identity": self.request.identity(), "step": step, "replanned": self.replanned, **times}
+        parts = {"replanned": self.replanned, "resumed_at": self.resumed_at}
+        common = {"identity": self.request.identity(), "step": step, **parts, **times}
         save_checkpoint(self.request.training_folder, Checkpoint(dict(arrays), {**common, **facts}))
         self._last_saved = time.monotonic()
 

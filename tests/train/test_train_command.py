@@ -5,19 +5,22 @@ import json
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from policy.bundle import Bundle
 from train import __main__ as command
+from train.checkpoint import load_checkpoint
 from train.dqn import DQNSettings
 from train.logs import read_rows
 from train.methods import METHODS as METHODS_OF_HELP
 from train.methods import settings_class
 from train.presets import load_settings
-from train.run import TRAINING_FOLDER
+from train.run import TRAINING_FOLDER, Run
 from train.task_help import settings_of
 
 SMALL = ["--task", "CartPole-v1", "--policy", "I", "--seed", "3", "--quiet"]
@@ -81,8 +84,6 @@ def test_an_interrupted_run_resumes_to_the_same_curve_and_weights(
 
 def stop_after_rows(monkeypatch: pytest.MonkeyPatch, output: Path, rows: int) -> None:
     """Make the run stop by itself once its curve has so many rows, as Ctrl-C or --minutes would."""
-    from train.run import Run
-
     original = Run._find_stop
 
     def find_stop(run: Run, step: int, reached: bool) -> str | None:
@@ -146,33 +147,97 @@ def test_ctrl_c_leaves_a_usable_bundle_and_a_checkpoint(tmp_path: Path) -> None:
     assert (tmp_path / TRAINING_FOLDER / "I" / "checkpoint.safetensors").exists()
 
 
+PENDULUM = ["--task", "Pendulum-v1", "--policy", "I", "--seed", "3", "--quiet", "--method", "ddpg"]
+DDPG = [*PENDULUM, "--set", "learning_starts=256", "--set", "updates=4", "--set", 'engine="numpy"']
+A2C = [*SMALL, "--method", "a2c", "--set", "environments=8", "--set", "rollout_steps=16"]
+
+
+def nan_in_the_returns(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    batch["return"].reshape(-1)[7] = np.nan  # a view: the columns are contiguous
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("options", "drawing", "third", "message"),
+    [
+        (PPO, "train.ppo.training_batch", 768, "value_loss became nan at step 768"),
+        (A2C, "train.a2c.training_batch", 384, "value_loss became nan at step 384"),
+        (DQN, "train.dqn.draw", 512, "loss became nan at step 512"),
+        (DDPG, "train.collection.Collection.draw", 320, "critic_loss became nan at step 320"),
+    ],
+    ids=["ppo", "a2c", "dqn", "ddpg"],
+)
 def test_a_nan_stops_training_names_the_step_and_keeps_the_checkpoint(
+    options: list[str],
+    drawing: str,
+    third: int,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The third batch that is learned from has a NaN among its returns, as after a reward that is none."""
+    monkeypatch.setattr("train.run.CHECKPOINT_EVERY_S", 0.0)  # a checkpoint after every row of the curve
+    monkeypatch.setattr("train.a2c.REPORT_EVERY", 128)
+    original = resolved(drawing)
+    calls: list[int] = []
+    saved: list[tuple[int, bytes]] = []
+    checkpoint = tmp_path / TRAINING_FOLDER / "I" / "checkpoint.safetensors"
+
+    def poisoned(*arguments: Any) -> dict[str, np.ndarray]:
+        calls.append(1)
+        return nan_in_the_returns(original(*arguments)) if len(calls) == 3 else original(*arguments)
+
+    save = Run.save
+
+    def remembering(run: Run, step: int, *rest: Any) -> None:
+        save(run, step, *rest)
+        saved.append((step, checkpoint.read_bytes()))
+
+    monkeypatch.setattr(drawing, poisoned)
+    monkeypatch.setattr(Run, "save", remembering)
+    assert train(tmp_path / "I", *options, "--steps", "1024") == 1
+    said = capsys.readouterr().err
+    assert message in said
+    assert str(checkpoint) in said
+    assert not (tmp_path / "I").exists()
+    step, last_good = saved[-1]
+    assert step < third
+    assert checkpoint.read_bytes() == last_good
+    monkeypatch.setattr(drawing, original)
+    monkeypatch.setattr(Run, "save", save)
+    assert train(tmp_path / "I", *options, "--steps", "1024", "--resume") == 0  # from before the NaN
+    assert Bundle.load(tmp_path / "I").spec.provenance["resumed_at"] == [step]
+    assert train(tmp_path / "clean", *options, "--steps", "1024") == 0
+    assert_same_weights(tmp_path / "I", tmp_path / "clean")
+    assert curve(tmp_path / "I") == curve(tmp_path / "clean")
+
+
+def resolved(path: str) -> Any:
+    """What ``monkeypatch.setattr`` finds under a dotted path."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name) if module.islower() else getattr(resolved(module), name)
+
+
+def test_weights_that_are_no_numbers_are_not_saved_either(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train import ppo
+    from train import dqn
 
-    monkeypatch.setattr("train.run.CHECKPOINT_EVERY_S", 0.0)  # a checkpoint after every iteration
-    original = ppo.training_batch
-    calls = []
+    monkeypatch.setattr("train.run.CHECKPOINT_EVERY_S", 0.0)
+    learn = dqn.learn
 
-    def poisoned(*arguments: object) -> dict[str, np.ndarray]:
-        batch = original(*arguments)  # type: ignore[arg-type]
-        calls.append(1)
-        if len(calls) == 3:
-            batch["return"][7] = np.nan
-        return batch
+    def poisoned(update: Any, learner: dqn.Learner, *rest: Any) -> Any:
+        if learner.updates == 64:  # after two rounds of 32
+            learner.online = {name: np.full_like(value, np.nan) for name, value in learner.online.items()}
+        return learn(update, learner, *rest)
 
-    monkeypatch.setattr(ppo, "training_batch", poisoned)
-    assert train(tmp_path / "I", *PPO, "--steps", "2048") == 1
-    message = capsys.readouterr().err
-    assert "value_loss became nan at step 768" in message
-    checkpoint = tmp_path / TRAINING_FOLDER / "I" / "checkpoint.safetensors"
-    assert str(checkpoint) in message
-    assert not (tmp_path / "I").exists()
-    monkeypatch.undo()
-    assert train(tmp_path / "I", *PPO, "--steps", "2048", "--resume") == 0  # from step 512, before the NaN
-    assert train(tmp_path / "clean", *PPO, "--steps", "2048") == 0
-    assert_same_weights(tmp_path / "I", tmp_path / "clean")
+    monkeypatch.setattr(dqn, "learn", poisoned)
+    assert train(tmp_path / "I", *DQN, "--steps", "1024") == 1
+    assert "loss became nan at step 512" in capsys.readouterr().err
+    kept = load_checkpoint(tmp_path / TRAINING_FOLDER / "I")
+    assert (kept.facts["step"], kept.facts["updates"]) == (384, 64)
+    assert all(np.isfinite(array).all() for array in kept.group("online").values())
 
 
 def test_a_success_or_a_time_limit_can_end_training(tmp_path: Path) -> None:
@@ -184,7 +249,17 @@ def test_a_success_or_a_time_limit_can_end_training(tmp_path: Path) -> None:
     assert spec.provenance["steps"] == 512
     assert spec.environment.settings == {"preset": "easy"}
     assert train(tmp_path / "b", *small, "--minutes", "0") == 0
-    assert Bundle.load(tmp_path / "b").spec.provenance["ended"] == "0 minutes were over"
+    first = Bundle.load(tmp_path / "b").spec.provenance
+    assert first["ended"] == "0 minutes were over"
+    assert "resumed_at" not in first
+    # A resumption of no time at all: its sentence says so, and steps and times are those of the whole run.
+    assert train(tmp_path / "b", *small, "--minutes", "0", "--resume") == 0
+    second = Bundle.load(tmp_path / "b").spec.provenance
+    assert second["ended"] == f"0 minutes since it was resumed at step {first['steps']} were over"
+    assert second["resumed_at"] == [first["steps"]]
+    assert second["steps"] == 2 * first["steps"]
+    assert second["wall_s"] > first["wall_s"]
+    assert second["cpu_s"] > first["cpu_s"]
 
 
 def test_the_folder_names_the_policy(tmp_path: Path) -> None:
@@ -227,6 +302,9 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
         (["--steps", "0"], ["--steps 0", "at least 1"]),
         (["--set", "minibatch=1000"], ["1000", "does not divide", "2048"]),
         (["--method", "distill", "--teacher", "./nowhere"], ["nowhere"]),
+        (["--task", "cartpole", "--method", "dqn", "--set", "n_step=2000"], ["learning_starts 1000", "at least 16000"]),
+        (["--task", "cartpole", "--method", "dqn", "--set", "n_step=0"], ["n_step is 0; take at least 1"]),
+        (["--task", "pendulum", "--method", "d4pg", "--set", "minibatch=0"], ["minibatch is 0; take at least 1"]),
     ],
 )
 def test_mistakes_are_answered_with_what_is_allowed(
@@ -238,6 +316,19 @@ def test_mistakes_are_answered_with_what_is_allowed(
     for word in words:
         assert word in message
     assert not (tmp_path / "x").exists()
+
+
+def test_keeping_the_best_of_no_evaluation_is_refused_before_anything_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*PPO, "--steps", "2048", "--set", "keep_best=true", "--set"]
+    assert train(tmp_path / "I", *options, "normaliser_steps=2048") == 2
+    said = capsys.readouterr().err
+    assert "after normaliser_steps = 2,048, but this run makes 2,048 in all" in said
+    assert "Type --set normaliser_steps=204 or --set keep_best=false" in said
+    assert not list(tmp_path.iterdir())  # neither the bundle's folder nor that of checkpoints
+    assert train(tmp_path / "I", *options, "normaliser_steps=1024") == 0
+    assert Bundle.load(tmp_path / "I").spec.provenance["best_step"] >= 1024
 
 
 def test_help_needs_neither_tensorflow_nor_numpy() -> None:
