@@ -1,7 +1,7 @@
 """The calibration set: recorded rollouts that fix the int8 ranges of a policy's activations.
 
 Ranges go from the smallest to the largest value seen in the rollouts; those of a discrete head's outputs leave out what
-lies far below every winner (:func:`policy.integer.output_range`). (A policy calibrated on random numbers is another
+lies far below every winner (:func:`policy.ranges.output_range`). (A policy calibrated on random numbers is another
 policy than the one that was trained.) What can be wrong with a set shows in this table: too few rows, the same row
 again and again, a field that never moves, golden observations that leave the ranges.
 """

@@ -13,12 +13,12 @@ from policy.integer import (
     IntegerNetwork,
     forward_integer,
     forward_layer,
-    output_range,
     quantize_network,
     requantization_multipliers,
 )
 from policy.network import as_batch, check_weights, choose_actions, forward_float, normalise, weight_shapes
 from policy.quantization import Affine
+from policy.ranges import output_range
 from policy.spec import (
     ContinuousHead,
     DiscreteHead,
