@@ -27,6 +27,7 @@ COMMANDS = (
     "plots",
     "demo",
     "mixed_precision",
+    "weights",
 )
 
 
