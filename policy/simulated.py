@@ -1,0 +1,237 @@
+"""A policy with fake-quantized weights and activations of any width, computed in float: what a study evaluates.
+
+No device runs this; a device runs :mod:`policy.integer`, which the symmetric scheme agrees with at the widths that
+artifacts have (within one step of the output, tested), and which simulation carries on to other widths and schemes.
+
+What is the paper's (QuaRL) and what is ours:
+
+* Weights. ``quarl``: the slides' affine quantizer, per tensor. ``quarl-released``: the released script's. The slides do
+  not speak of biases: ours stay float there. ``symmetric`` rounds them to whole steps of input scale × kernel scale, as
+  the int32 biases of devices are, wherever these have both (the steps are not always small: with few bits, and in
+  CartPole's policies even with eight, float biases shift outputs by up to five levels). ``fp16`` takes every weight,
+  biases too, to half precision, as the fp16 artifact does.
+* Activations. The released script leaves them float, and so does ``quarl-released``. The slides quantize "weights and
+  activations" in training, with the ranges that were monitored, and give no range for them after training: ours is what
+  the bundle's calibration observations span. ``quarl`` takes the paper's quantizer over that range (floored); symmetric
+  takes ``affine_from_range``, as devices do.
+* What is quantized: the outputs of the hidden layers (after the ReLU), with ``activation_bits``. The slides do not say
+  whether the observation and the network's output are: here both keep 8 bits or more, unless ``input_bits`` says
+  otherwise for the observation (after the normaliser, which is float). They are the policy's interface, a handful of
+  numbers, and all that few bits would save there is nothing. A layer normalisation's input keeps 8 bits or more too, as
+  on devices; in ``quarl`` it stays float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from policy import quantization
+from policy.errors import QuantizationError
+from policy.integer import agreeing_scales, trained_with
+from policy.network import (
+    Weights,
+    apply_head,
+    as_batch,
+    check_weights,
+    convolve,
+    layer_names,
+    layer_norm,
+    normalise,
+    observation_shape,
+)
+from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, LARGEST_WEIGHT_BITS, Affine, Floats, Scheme
+from policy.quantization_aware import INPUT, WeightRange, kernel_scales
+from policy.ranges import Range, calibrated_ranges, linear_part
+from policy.spec import PolicySpec
+
+HALF_BITS = 16
+INTERFACE_BITS = 8  # of the observation and the head's outputs, at least
+WEIGHTS_ONLY = (Scheme.QUARL_RELEASED, Scheme.FP16)
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How many bits everything has.
+
+    Attributes:
+        scheme: of the weights and activations.
+        weight_bits: of the kernels, 2 … 32; 32 leaves them float. 16 in scheme fp16.
+        activation_bits: of the hidden layers' outputs, 2 … 31; None leaves them and the head's outputs float.
+        input_bits: of the normalised observation, 2 … 31; None is 8 or ``activation_bits``, whichever is more, and
+            float where activations are.
+        layer_bits: widths of single layers' kernels by layer name, in place of ``weight_bits``.
+    """
+
+    scheme: Scheme
+    weight_bits: int = FLOAT_BITS
+    activation_bits: int | None = None
+    input_bits: int | None = None
+    layer_bits: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for bits in (self.weight_bits, *self.layer_bits.values()):
+            quantization.check_bits(bits, highest=FLOAT_BITS)
+            if self.scheme is Scheme.FP16 and bits not in (HALF_BITS, FLOAT_BITS):
+                raise QuantizationError(f"scheme fp16 has {HALF_BITS} bits, not {bits}.")
+        for given in (self.activation_bits, self.input_bits):
+            if given is None:
+                continue
+            quantization.check_bits(given, highest=LARGEST_SIMULATED_BITS)
+            if self.scheme in WEIGHTS_ONLY:
+                raise QuantizationError(
+                    f"scheme {self.scheme.value} quantizes weights only; activations of {given} bits were asked for.",
+                    "Leave them float, or take the scheme quarl or symmetric.",
+                )
+
+    @property
+    def observation_bits(self) -> int | None:
+        """Bits of the normalised observation; None for float."""
+        return self.input_bits if self.input_bits is not None else self.interface_bits
+
+    @property
+    def interface_bits(self) -> int | None:
+        """Bits of the head's outputs and of what a layer normalisation is fed; None for float."""
+        return None if self.activation_bits is None else max(INTERFACE_BITS, self.activation_bits)
+
+    def bits_of(self, layer: str) -> int:
+        """Bits of a layer's kernel."""
+        return self.layer_bits.get(layer, self.weight_bits)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A policy as it reads after quantization. Make one with :func:`simulate`.
+
+    Attributes:
+        widths: what was asked for.
+        weights: float32 numbers on their grids, by name, as the float policy's.
+        maps: of the activation tensors that are quantized, by the names of :func:`policy.ranges.calibrated_ranges`.
+    """
+
+    widths: Widths
+    weights: Weights
+    maps: Mapping[str, Affine]
+
+    def quantized(self, tensor: str, values: Floats) -> Floats:
+        """An activation tensor on its grid, same shape; unchanged where it stays float."""
+        affine = self.maps.get(tensor)
+        if affine is None:
+            return values
+        if self.widths.scheme is Scheme.QUARL:
+            return quantization.quarl_values(quantization.quarl_levels(values, affine), affine)
+        return quantization.dequantize_affine(quantization.quantize_affine(values, affine), affine)
+
+
+def simulate(spec: PolicySpec, weights: Weights, calibration: np.ndarray, widths: Widths) -> Simulated:
+    """Quantize a policy for simulation.
+
+    A policy that was trained with quantizers gets them at its own width in the symmetric scheme, as its artifact does.
+
+    Args:
+        spec: the policy.
+        weights: float32, as :func:`policy.network.weight_shapes` names them.
+        calibration: raw observations (n, observation_size) recorded from real rollouts; not looked at where activations
+            and input stay float.
+        widths: the bits.
+
+    Raises:
+        QuantizationError: a layer that the network does not have, no calibration rows, or non-finite values.
+    """
+    check_weights(spec, weights)
+    names = layer_names(spec)
+    if unknown := sorted(widths.layer_bits.keys() - set(names)):
+        raise QuantizationError(f"the policy has no layers {unknown}; it has {', '.join(names)}.")
+    if widths.scheme is Scheme.FP16:
+        half = {
+            name: quantization.to_fp16(value).astype(np.float32) if _bits(widths, name) == HALF_BITS else value
+            for name, value in weights.items()
+        }
+        return Simulated(widths, half, {})
+    maps = activation_maps(spec, weights, calibration, widths)
+    changed: dict[str, Floats] = {}
+    for name in names:
+        changed |= _layer(spec, name, weights, widths, maps)
+    return Simulated(widths, {**weights, **changed}, maps)
+
+
+def activation_maps(spec: PolicySpec, weights: Weights, calibration: np.ndarray, widths: Widths) -> dict[str, Affine]:
+    """The map of every activation tensor that is quantized, by name."""
+    if widths.activation_bits is None and widths.observation_bits is None:
+        return {}
+    is_quarl = widths.scheme is Scheme.QUARL
+    trained = None if is_quarl else trained_with(spec, widths.weight_bits)
+    if trained is not None and widths.activation_bits != trained.bits:
+        trained = None
+    ranges = calibrated_ranges(spec, weights, calibration, trained, whole_head=is_quarl)
+    maps = {}
+    for name, ends in ranges.items():
+        bits = widths.interface_bits
+        if name == INPUT:
+            bits = widths.observation_bits
+        elif name in spec.network.hidden_names:
+            bits = widths.activation_bits
+        elif name != "head" and is_quarl:
+            bits = None  # what a layer normalisation is fed
+        if bits is not None:
+            maps[name] = _map(widths.scheme, ends, bits)
+    return maps
+
+
+def _map(scheme: Scheme, ends: Range, bits: int) -> Affine:
+    of_range = quantization.quarl_from_range if scheme is Scheme.QUARL else quantization.affine_from_range
+    return of_range(*ends, bits)
+
+
+def _bits(widths: Widths, weight: str) -> int:
+    return widths.bits_of(weight.rpartition("/")[0])
+
+
+def _layer(
+    spec: PolicySpec, layer: str, weights: Weights, widths: Widths, maps: Mapping[str, Affine]
+) -> dict[str, Floats]:
+    """A layer's weights on their grids, as far as they change, by name."""
+    kernel, bias, bits = weights[f"{layer}/kernel"], weights[f"{layer}/bias"], widths.bits_of(layer)
+    quantizers = {
+        Scheme.QUARL: quantization.quarl,
+        Scheme.QUARL_RELEASED: quantization.quarl_released,
+        Scheme.SYMMETRIC: quantization.fake_symmetric,
+    }
+    if bits == FLOAT_BITS:
+        return {}
+    if widths.scheme is not Scheme.SYMMETRIC or bits > LARGEST_WEIGHT_BITS:
+        return {f"{layer}/kernel": quantizers[widths.scheme](kernel, bits)}
+    trained = trained_with(spec, bits)
+    scales = kernel_scales(kernel, bits, WeightRange.LARGEST if trained is None else trained.weight_range)
+    names = (INPUT, *layer_names(spec))
+    fed = maps.get(names[names.index(layer) - 1])
+    eight = bits == widths.activation_bits == LARGEST_WEIGHT_BITS
+    if eight and fed is not None and layer != "head" and linear_part(layer) not in maps:
+        # As policy.integer does for the artifact, whose kernels have to round alike in every runtime.
+        scales = agreeing_scales(scales, fed.scale, maps[layer].scale)
+    if fed is not None:
+        # b̂ = s_in · s_c · round(b / (s_in · s_c))
+        steps = np.float64(fed.scale) * scales.astype(np.float64)
+        bias = (np.rint(bias.astype(np.float64) / steps) * steps).astype(np.float32)
+    return {f"{layer}/kernel": quantization.fake_symmetric(kernel, bits, scales), f"{layer}/bias": bias}
+
+
+def forward_simulated(spec: PolicySpec, simulated: Simulated, observations: np.ndarray) -> Floats:
+    """Raw observations (batch, observation_size) to outputs (batch, output_size), float32, through the quantizers."""
+    weights = simulated.weights
+    normalised = normalise(spec.normaliser, as_batch(spec, observations))
+    x = simulated.quantized(INPUT, normalised).reshape(-1, *observation_shape(spec))
+    for index, name in enumerate(layer_names(spec)):
+        kernel, bias = weights[f"{name}/kernel"], weights[f"{name}/bias"]
+        # y = x̂ Ŵ + b;   hidden layers: y = max(y, 0), or y = max(γ (ŷ − mean) / √(var + ε) + β, 0)
+        if kernel.ndim == 4:
+            y = convolve(x, kernel, spec.network.convolutions[index].stride) + bias
+        else:
+            y = x.reshape(len(x), -1) @ kernel + bias
+            if name != "head" and spec.network.layer_norm:
+                y = simulated.quantized(linear_part(name), y)
+                y = layer_norm(y, weights[f"{name}/gamma"], weights[f"{name}/beta"])
+        x = simulated.quantized(name, y if name == "head" else np.maximum(y, np.float32(0.0)))
+    return apply_head(spec, x)
