@@ -33,6 +33,10 @@ class BenchError(RuntimeError):
         self.next_step = next_step
 
 
+class UsageError(BenchError):
+    """A bundle, width or task that there is not: the arguments are wrong, exit status 2."""
+
+
 def parser(doc: str | None, prog: str) -> argparse.ArgumentParser:
     """A parser that prints the module's docstring."""
     return argparse.ArgumentParser(
@@ -136,7 +140,10 @@ def not_negative(text: str) -> int:
 
 
 def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """Run a command; a known error becomes a message and exit status 1, with --json also ``{"ok": false, …}``."""
+    """Run a command; a known error becomes a message and exit status 1, with --json also ``{"ok": false, …}``.
+
+    A :class:`UsageError`'s exit status is 2.
+    """
     from airlearning_envs.errors import SettingsError
     from bench.case_study import NothingStoredError
     from bench.rendering import ReadmeError
@@ -155,7 +162,8 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
     except OSError as error:  # a results file that cannot be written, a full disk
         return _failed(arguments, f"{error.filename or 'the system'}: {error.strerror or error}", "")
     except (*known, InvalidDocumentError) as error:
-        return _failed(arguments, str(error), str(getattr(error, "next_step", "")))
+        status = _failed(arguments, str(error), str(getattr(error, "next_step", "")))
+        return EXIT_USAGE if isinstance(error, UsageError) else status
 
 
 def _failed(arguments: argparse.Namespace, message: str, next_step: str) -> int:

@@ -97,3 +97,54 @@ def mcnemar_exact(only_a: int, only_b: int) -> float:
         math.lgamma(m + 1) - math.lgamma(k + 1) - math.lgamma(m - k + 1) - m * math.log(2) for k in range(fewer + 1)
     )
     return min(1.0, 2.0 * math.fsum(math.exp(term) for term in terms))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % interval; both ends are None where a single episode gives none."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of_mean(cls, values: Sequence[float]) -> Estimate:
+        """mean ± 1.96 · s / √n."""
+        mean = math.fsum(values) / len(values)
+        return cls._around(mean, [value - mean for value in values])
+
+    @classmethod
+    def of_relative_error(cls, returns: Sequence[float], reference: Sequence[float]) -> Estimate | None:
+        """E = 100 · (F − Q) / |F| in percent, of the mean returns F of the reference and Q on the same episodes.
+
+        QuaRL's relative error: positive where the quantized policy earns less. Its interval is that of a ratio of
+        paired means (delta method: Cochran, Sampling Techniques, 1977, chapter 6): with d_i = f_i − q_i and R = d̄ / F,
+
+            E ± 100 · 1.96 · s(d_i − R f_i) / (√n · |F|)
+
+        so that an error shared by all episodes does not widen it. None where F is 0.
+
+        Raises:
+            ValueError: they are not the same episodes.
+        """
+        if len(returns) != len(reference) or not len(returns):
+            raise ValueError(
+                f"{len(returns)} and {len(reference)} episodes cannot be paired; fly the same ones with both."
+            )
+        n = len(returns)
+        mean = math.fsum(reference) / n
+        if mean == 0.0:
+            return None
+        differences = [f - q for q, f in zip(returns, reference, strict=True)]
+        ratio = math.fsum(differences) / n / mean
+        percent = 100.0 / abs(mean)
+        residuals = [percent * (d - ratio * f) for d, f in zip(differences, reference, strict=True)]
+        return cls._around(percent * math.fsum(differences) / n, residuals)
+
+    @classmethod
+    def _around(cls, value: float, residuals: Sequence[float]) -> Estimate:
+        n = len(residuals)
+        if n < 2:
+            return cls(value, None, None)
+        half = 1.96 * math.sqrt(math.fsum(r * r for r in residuals) / (n - 1) / n)
+        return cls(value, value - half, value + half)
