@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from policy.quantization import Scheme
 
 BINS = 100
+BELOW_ONE = 0.7  # where the logarithmic axis of counts begins, so that a single weight is a bar
 SKY_BLUE, ORANGE = "#56B4E9", "#E69F00"
 DRAWABLE_LEVELS = 64  # across a panel of about 500 pixels; more lines than this are a grey wall
 PANEL_INCHES, MARGIN_INCHES = (3.6, 1.75), 0.9
@@ -74,14 +75,14 @@ def parameters_figure(title: str, found: Sequence[Parameter], subtitle: str) -> 
             if parameter is None:
                 axes.set_axis_off()
                 continue
-            draw_histogram(axes, parameter.values, f"{layer} {kind}")
+            draw_histogram(axes, parameter.values, f"{layer} {kind}", ends_of(parameter.values))
             draw_levels(axes, parameter)
     _frame(figure, title, subtitle)
     return figure
 
 
 def beside_figure(title: str, views: Sequence[View], subtitle: str) -> Figure:
-    """A column for each bundle: all its weights, then those of each layer. A row shares both axes."""
+    """A column for each bundle: all its weights, then those of each layer. A row shares both axes and the bins."""
     from matplotlib.figure import Figure
 
     weights = [{p.layer: p for p in view.parameters if p.kind == "weights"} for view in views]
@@ -89,15 +90,17 @@ def beside_figure(title: str, views: Sequence[View], subtitle: str) -> Figure:
     size = (max(NARROW_INCHES * len(views), 6.0), PANEL_INCHES[1] * (len(layers) + 1) + MARGIN_INCHES + 0.2)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(len(layers) + 1, len(views), squeeze=False, sharex="row", sharey="row")
+    common = ends_of(*(view.weights for view in views))
     for axes, view in zip(panels[0], views, strict=True):
-        draw_histogram(axes, view.weights, f"{view.title}\nall weights", ORANGE)
+        draw_histogram(axes, view.weights, f"{view.title}\nall weights", common, ORANGE)
         spread = float(view.weights.std(dtype=np.float64))
         width = float(np.ptp(view.weights))
         note(axes, f"range {width:.3g}, std {spread:.3g}" + (f", ratio {width / spread:.1f}" if spread else ""))
     for row, layer in zip(panels[1:], layers, strict=True):
+        common = ends_of(*(found[layer].values for found in weights if layer in found))
         for axes, found in zip(row, weights, strict=True):
             if layer in found:
-                draw_histogram(axes, found[layer].values, f"{layer} weights")
+                draw_histogram(axes, found[layer].values, f"{layer} weights", common)
             else:
                 axes.set_axis_off()
                 axes.text(0.5, 0.5, f"no {layer}", transform=axes.transAxes, ha="center", fontsize=8, color=GREY)
@@ -113,7 +116,7 @@ def beside_figure(title: str, views: Sequence[View], subtitle: str) -> Figure:
 def _share(row: Sequence[Axes]) -> None:
     """Room above the highest bar of the whole row; labels of the common count axis at its first panel."""
     drawn = [axes for axes in row if axes.axison]
-    drawn[0].set_ylim(0.7, max(axes.get_ylim()[1] for axes in drawn))
+    drawn[0].set_ylim(BELOW_ONE, max(axes.get_ylim()[1] for axes in drawn))
     drawn[0].tick_params(labelleft=True)
     for axes in drawn[1:]:
         axes.set_ylabel("")
@@ -125,13 +128,21 @@ def _depth(layer: str) -> tuple[int, int]:
     return ("conv", "dense", "head").index(kind), int(number or 0)
 
 
-def draw_histogram(axes: Axes, values: np.ndarray, title: str, colour: str = SKY_BLUE) -> None:
-    """Counts of the values in 100 bins, logarithmic, labelled with n. Zero is shown too: every quantizer has it."""
-    ends = (min(float(values.min()), 0.0), max(float(values.max()), 0.0))
+def ends_of(*tensors: np.ndarray) -> tuple[float, float]:
+    """Smallest and largest value of all tensors and zero, which every quantizer has."""
+    return min(0.0, *(float(values.min()) for values in tensors)), max(
+        0.0, *(float(values.max()) for values in tensors)
+    )
+
+
+def draw_histogram(
+    axes: Axes, values: np.ndarray, title: str, ends: tuple[float, float], colour: str = SKY_BLUE
+) -> None:
+    """Counts of the values in 100 bins between two ends, logarithmic, labelled with n."""
     counts, edges = np.histogram(values, bins=BINS, range=ends)
-    axes.stairs(counts, edges, fill=True, color=colour, baseline=0.7)
+    axes.stairs(counts, edges, fill=True, color=colour, baseline=BELOW_ONE)
     axes.set_yscale("log")
-    axes.set_ylim(0.7, 25.0 * max(counts.max(), 1))  # room above the bars for two lines of words
+    axes.set_ylim(BELOW_ONE, 25.0 * max(counts.max(), 1))  # room above the bars for two lines of words
     axes.set_title(f"{title}, n={values.size:,}", fontsize=8, pad=3)
     axes.set_ylabel("count", fontsize=7.5)
     axes.tick_params(labelsize=7, color=GREY, length=2.5)

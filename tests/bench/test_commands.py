@@ -28,6 +28,7 @@ COMMANDS = (
     "demo",
     "mixed_precision",
     "weights",
+    "width_and_error",
 )
 
 
