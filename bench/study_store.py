@@ -99,7 +99,7 @@ class Sweep:
         seeds: of the episodes.
         episodes: of each seed.
         observations: golden observations that the share of different actions is counted on.
-        seconds: that the sweep took, wall time.
+        seconds: that the sweep took, wall time; ``cpu_seconds`` of it were computing (a busy machine makes it wait).
         machine, code, date: where, with which code, when.
         reference: fp32's outcomes, one for each preset.
         widths: in the order asked for.
@@ -115,6 +115,7 @@ class Sweep:
     episodes: int
     observations: int
     seconds: float
+    cpu_seconds: float
     machine: str
     code: str
     date: str

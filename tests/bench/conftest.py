@@ -9,10 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from airlearning_envs.flights import wilson_interval
+from bench.execution import execution_of
+from bench.interval import Estimate
 from bench.report import Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
+from bench.study_store import Change, Outcome, Sweep, Width
 from device.agent.measure import Statistics, thin
+from policy.quantization import Scheme
 
 RUN = "a" * 32
 DEVICE: dict[str, Any] = {
@@ -127,3 +134,83 @@ def success_report() -> Make:
         return Report(success=success, **_base(Kind.SUCCESS, policy, precision, **changes))
 
     return make
+
+
+@pytest.fixture
+def texts() -> Callable[[Figure], list[str]]:
+    return uncut_texts
+
+
+def uncut_texts(figure: Figure) -> list[str]:
+    """Every text of a picture, as drawn; none of them is cut off."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    width, height = figure.bbox.width, figure.bbox.height
+    found = []
+    for text in drawn(figure):
+        if text.get_text().strip():
+            box = text.get_window_extent(renderer)
+            inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
+            assert inside, f"{text.get_text()!r} is cut"
+            found.append(text.get_text())
+    return found
+
+
+def drawn(figure: Figure) -> list[Text]:
+    found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
+    for axes in figure.axes:
+        found += [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            found += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    return found
+
+
+@pytest.fixture
+def made_sweep() -> Sweep:
+    """Four widths of one bundle by the paper's scheme, with made-up returns."""
+
+    def width(name: str, bits: int, activations: int | None, mean: float, low: float, high: float) -> Width:
+        scheme = Scheme.FP16 if name == "fp16" else Scheme.QUARL
+        return Width(
+            name=name,
+            weight_bits=bits,
+            activation_bits=activations,
+            input_bits=activations and max(8, activations),
+            actions_differ=0.25,
+            execution=execution_of(scheme, bits, activations),
+            outcomes=(Outcome("", 300, Estimate(mean, low, high), None),),
+            changes=(
+                Change(
+                    "",
+                    Estimate(mean - 500.0, low - 500.0, high - 500.0),
+                    Estimate(round(100 - mean / 5, 2), 0.0, 1.0),
+                    None,
+                ),
+            ),
+        )
+
+    return Sweep(
+        bundle="cartpole-dqn",
+        task="CartPole-v1",
+        algorithm="dqn",
+        weights_sha256="0" * 64,
+        scheme=Scheme.QUARL,
+        variant="",
+        seeds=(0, 2, 4),
+        episodes=100,
+        observations=512,
+        seconds=51.0,
+        cpu_seconds=8.6,
+        machine="a machine",
+        code="v0.1",
+        date="2026-11-20",
+        reference=(Outcome("", 300, Estimate(500.0, 500.0, 500.0), None),),
+        widths=(
+            width("8", 8, 8, 499.0, 498.5, 499.5),
+            width("fp16", 16, None, 500.0, 500.0, 500.0),
+            width("4", 4, 4, 118.6, 109.8, 127.4),
+            width("32", 32, None, 500.0, 500.0, 500.0),
+        ),
+    )

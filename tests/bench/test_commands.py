@@ -27,6 +27,8 @@ COMMANDS = (
     "plots",
     "demo",
     "mixed_precision",
+    "sweep",
+    "sweep_plot",
     "weights",
     "width_and_error",
 )

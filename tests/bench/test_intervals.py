@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bench.interval import mcnemar_exact, newcombe_interval, paired_difference
+from bench.interval import Estimate, mcnemar_exact, newcombe_interval, paired_difference
 
 
 def test_newcombe_method_10_on_a_published_table() -> None:
@@ -70,3 +70,41 @@ def test_paired_difference_counts() -> None:
 def test_other_episodes_are_not_paired(a: list[bool], b: list[bool]) -> None:
     with pytest.raises(ValueError, match="cannot be paired"):
         paired_difference(a, b)
+
+
+def test_the_interval_of_a_mean_by_hand() -> None:
+    # 1, 2, 6: mean 3, s = √((4 + 1 + 9) / 2) = √7, half width 1.96 √7 / √3
+    estimate = Estimate.of_mean([1.0, 2.0, 6.0])
+    half = 1.96 * math.sqrt(7) / math.sqrt(3)
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((3.0, 3.0 - half, 3.0 + half))
+    assert Estimate.of_mean([4.0]) == Estimate(4.0, None, None)
+
+
+def test_the_relative_error_by_hand() -> None:
+    # differences 10, 20, 0 of 100: 10 %; residuals 0, 10, −10, s = 10: half width 1.96 · 10 / √3 percent
+    estimate = Estimate.of_relative_error([90.0, 80.0, 100.0], [100.0, 100.0, 100.0])
+    assert estimate is not None
+    half = 19.6 / math.sqrt(3)
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((10.0, 10.0 - half, 10.0 + half))
+
+
+@pytest.mark.parametrize(
+    ("returns", "reference", "percent"),
+    [
+        ([9.0, 18.0, 27.0], [10.0, 20.0, 30.0], 10.0),  # a tenth less in every episode, however unlike these are
+        ([-110.0, -220.0], [-100.0, -200.0], 10.0),  # negative returns: lower is worse all the same
+        ([11.0, 22.0], [10.0, 20.0], -10.0),  # better than the reference
+    ],
+)
+def test_an_error_that_all_episodes_share_is_certain(
+    returns: list[float], reference: list[float], percent: float
+) -> None:
+    estimate = Estimate.of_relative_error(returns, reference)
+    assert estimate is not None
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((percent,) * 3)
+
+
+def test_no_relative_error_of_nothing() -> None:
+    assert Estimate.of_relative_error([1.0, 2.0], [-1.0, 1.0]) is None
+    with pytest.raises(ValueError, match="2 and 3 episodes cannot be paired"):
+        Estimate.of_relative_error([1.0, 2.0], [1.0, 2.0, 3.0])

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from bench.case_study import NothingStoredError
 from bench.plots import latency_figure, save_figures, success_figure
@@ -16,6 +14,7 @@ from bench.report import Report, Transport, Where
 from bench.selection import Selection
 
 Make = Callable[..., Report]
+Texts = Callable[[Figure], list[str]]
 
 
 def measured(latency_report: Make, success_report: Make, policies: str) -> Selection:
@@ -28,33 +27,10 @@ def measured(latency_report: Make, success_report: Make, policies: str) -> Selec
     return Selection.of_target(found)
 
 
-def texts(figure: Figure) -> list[str]:
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    renderer = canvas.get_renderer()
-    width, height = figure.bbox.width, figure.bbox.height
-    found = []
-    for text in drawn(figure):
-        if text.get_text().strip():
-            box = text.get_window_extent(renderer)
-            inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
-            assert inside, f"{text.get_text()!r} is cut"
-            found.append(text.get_text())
-    return found
-
-
-def drawn(figure: Figure) -> list[Text]:
-    found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
-    for axes in figure.axes:
-        found += [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
-        for axis in (axes.xaxis, axes.yaxis):
-            low, high = sorted(axis.get_view_interval())
-            found += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-    return found
-
-
 @pytest.mark.parametrize("policies", ["I", "I II III"])
-def test_no_label_is_cut_and_all_is_said(latency_report: Make, success_report: Make, policies: str) -> None:
+def test_no_label_is_cut_and_all_is_said(
+    latency_report: Make, success_report: Make, texts: Texts, policies: str
+) -> None:
     selection = measured(latency_report, success_report, policies)
     success = texts(success_figure(selection))
     assert sum("n=3,000" in text for text in success) == 3 * len(policies.split())
