@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policy.errors import PolicyError
-from policy.spec import Precision, RuntimeName, parse_enum
+from policy.spec_parts import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -26,7 +26,7 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
     project_python.ensure()
 
 from bench import command_line
-from policy.spec import RuntimeName
+from policy.spec_parts import RuntimeName
 
 if TYPE_CHECKING:
     from bench.qemu_counter.counting import Count
