@@ -137,10 +137,16 @@ class Sweep:
         return next((width for width in self.widths if width.name == name), None)
 
     def to_json(self) -> str:
-        """An indented JSON document; numbers to six significant digits."""
+        """A JSON document with one line for each width; numbers to six significant digits."""
         values = {"kind": "sweep", "format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
         values["scheme"] = self.scheme.value
-        return json.dumps(_rounded(values), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        lines = []
+        for name, value in _rounded(values).items():
+            if name == "widths":
+                lines.append(' "widths": [\n  ' + ",\n  ".join(map(_dumped, value)) + "\n ]")
+            else:
+                lines.append(f" {_dumped(name)}: {_dumped(value)}")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
     def from_json(cls, text: str, where: Path) -> Sweep:
@@ -224,6 +230,10 @@ def _width(values: Mapping[str, Any]) -> Width:
             "changes": tuple(_change(item) for item in values["changes"]),
         }
     )
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _rounded(value: Any) -> Any:
