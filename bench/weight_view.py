@@ -23,6 +23,7 @@ from policy.quantization import FLOAT_BITS, Scheme
 from policy.quantization_aware import WeightRange, kernel_scales
 
 SCHEMES = (Scheme.QUARL, Scheme.SYMMETRIC)
+ALL_ZERO = "all 0: no levels needed"
 KINDS = {"kernel": "weights", "bias": "biases", "gamma": "layer norm γ", "beta": "layer norm β"}
 
 
@@ -35,7 +36,8 @@ class Levels:
         step: distance of two levels, of the channel with the widest range.
         smallest_step: of the channel with the narrowest range; equals ``step`` where one step serves the whole tensor.
         lowest, highest: the outermost levels, of the channel with the widest range.
-        words: what to write beside it.
+        words: how many there are, or why there are none.
+        step_words: how far apart they are.
     """
 
     count: int
@@ -44,6 +46,7 @@ class Levels:
     lowest: float
     highest: float
     words: str
+    step_words: str = ""
 
     def positions(self) -> NDArray[np.float64]:
         """Every level, ascending, (count,)."""
@@ -135,19 +138,25 @@ def levels_of(
         return _symmetric_levels(values, bits, weight_range) if is_kernel else _none("int32 on the device")
     if bits == FLOAT_BITS:
         return _none("float32: no levels")
+    if not values.any():
+        return _none(ALL_ZERO)
     affine = quantization.quantize_quarl(values, bits).affine
     lowest, highest = (affine.scale * (level - affine.zero_point) for level in (affine.low, affine.high))
     count = 2**bits
-    return Levels(count, affine.scale, affine.scale, lowest, highest, f"{count:,} levels, step {affine.scale:.3g}")
+    words = f"{count:,} levels", f"step {affine.scale:.3g}"
+    return Levels(count, affine.scale, affine.scale, lowest, highest, *words)
 
 
 def _symmetric_levels(values: np.ndarray, bits: int, weight_range: WeightRange) -> Levels:
-    scales = kernel_scales(values, bits, weight_range).astype(np.float64)
+    used = values.reshape(-1, values.shape[-1]).any(axis=0)  # a channel of zeros has an arbitrary scale
+    if not used.any():
+        return _none(ALL_ZERO)
+    scales = kernel_scales(values, bits, weight_range).astype(np.float64)[used]
     widest = float(scales.max())
     limit = 2 ** (bits - 1) - 1
     count = 2 * limit + 1
-    words = f"{count:,} levels a channel, steps {scales.min():.3g} … {widest:.3g}"
-    return Levels(count, widest, float(scales.min()), -limit * widest, limit * widest, words)
+    words = f"{count:,} levels a channel", f"steps {scales.min():.2g} … {widest:.2g}"
+    return Levels(count, widest, float(scales.min()), -limit * widest, limit * widest, *words)
 
 
 def _none(words: str) -> Levels:

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from policy.bundle import Bundle
     from policy.quantization import Scheme
 
+LONGEST_INITIALS = 4  # DDPG, D4PG; distill is a word
 BINS = 100
 BELOW_ONE = 0.7  # where the logarithmic axis of counts begins, so that a single weight is a bar
 SKY_BLUE, ORANGE = "#56B4E9", "#E69F00"
-DRAWABLE_LEVELS = 64  # across a panel of about 500 pixels; more lines than this are a grey wall
+DRAWABLE_LEVELS = 72  # across a panel of about 500 pixels; more lines than this are a grey wall
 PANEL_INCHES, MARGIN_INCHES = (3.6, 1.75), 0.9
 NARROW_INCHES = 2.8  # a column of several bundles
 
@@ -55,8 +56,9 @@ class View:
 def bundle_title(bundle: Bundle) -> str:
     """``cartpole-dqn``, or with the algorithm where the name does not say it: ``I (PPO)``."""
     method = str(bundle.spec.provenance.get("algorithm", ""))
-    shown = bundle.spec.name if method and method in bundle.spec.name.lower() else f"{bundle.spec.name} ({method})"
-    return shown.removesuffix(" ()").replace(f"({method})", f"({method.upper()})")
+    if not method or method in bundle.spec.name.lower():
+        return bundle.spec.name
+    return f"{bundle.spec.name} ({method.upper() if len(method) <= LONGEST_INITIALS else method})"
 
 
 def parameters_figure(title: str, found: Sequence[Parameter], subtitle: str) -> Figure:
@@ -158,6 +160,7 @@ def draw_levels(axes: Axes, parameter: Parameter) -> None:
     if not levels.count:
         note(axes, words)
         return
+    words += f"\n{levels.step_words}"
     left, right = axes.get_xlim()
     transform = axes.get_xaxis_transform()
     if levels.count <= DRAWABLE_LEVELS and (right - left) / levels.step <= DRAWABLE_LEVELS:
@@ -166,7 +169,7 @@ def draw_levels(axes: Axes, parameter: Parameter) -> None:
     else:
         ends = [levels.lowest, levels.highest]
         axes.vlines(ends, 0, 0.76, transform=transform, color="black", linewidth=0.9, linestyle=":")
-        note(axes, f"{words}\ntoo dense to draw: dotted, the outermost two")
+        note(axes, f"{words}: too dense, ends dotted")
 
 
 def note(axes: Axes, words: str) -> None:

@@ -53,7 +53,7 @@ def test_quarl_levels_by_hand() -> None:
     levels = levels_of(np.array([-1.0, 0.25, 3.0], np.float32), 2, Scheme.QUARL, is_kernel=False)
     np.testing.assert_array_equal(levels.positions(), [-1.0, 0.0, 1.0, 2.0])
     assert (levels.count, levels.step, levels.smallest_step) == (4, 1.0, 1.0)
-    assert levels.words == "4 levels, step 1"
+    assert (levels.words, levels.step_words) == ("4 levels", "step 1")
 
 
 def test_every_quarl_weight_is_one_of_the_levels() -> None:
@@ -82,6 +82,9 @@ def test_scales_that_were_trained_are_kept() -> None:
 def test_what_has_no_levels_says_why() -> None:
     values = np.array([-1.0, 3.0], np.float32)
     assert levels_of(values, 8, Scheme.SYMMETRIC, is_kernel=False).words == "int32 on the device"
+    assert levels_of(0 * values, 8, Scheme.QUARL, is_kernel=True).words.startswith("all 0")
+    assert levels_of(0 * values[:, None], 8, Scheme.SYMMETRIC, is_kernel=True).words.startswith("all 0")
+    assert levels_of(values[None] * [0, 1], 2, Scheme.SYMMETRIC, is_kernel=True).smallest_step == 3.0, "not that of 0s"
     assert levels_of(values, 32, Scheme.QUARL, is_kernel=True).words == "float32: no levels"
     with pytest.raises(QuantizationError, match=r"9 bits .* 2 … 8"):
         levels_of(values, 9, Scheme.SYMMETRIC, is_kernel=True)
@@ -154,13 +157,13 @@ def texts(figure: Figure) -> list[str]:
 def test_levels_are_lines_until_they_are_too_dense(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path)
     few = parameters_figure("two", parameters(bundle, 4, Scheme.QUARL), "levels at 4 bits")
-    assert level_lines(few) == [16] * 6
+    assert level_lines(few) == [16] * 4, "β and the head's biases are 0"
     said = texts(few)
     assert any("dense_0 weights, n=4" in text for text in said)
     assert not any("too dense" in text for text in said)
     many = parameters_figure("two", parameters(bundle, 8, Scheme.QUARL), "levels at 8 bits")
-    assert level_lines(many) == [2] * 6
-    assert any("range 4; 256 levels, step 0.0156\ntoo dense to draw" in text for text in texts(many))
+    assert level_lines(many) == [2] * 4
+    assert any("range 4; 256 levels\nstep 0.0156: too dense, ends dotted" in text for text in texts(many))
 
 
 def test_beside_each_other_they_share_axes_and_say_what_is_missing(tmp_path: Path) -> None:
