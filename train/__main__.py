@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 BEGAN = time.monotonic()
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 DIVERGED, USAGE, INTERRUPTED = 1, 2, 130
+QUANTIZATION_METHODS = ("none", "quantization-aware")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,7 +56,19 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--preset", help="navigation: arena to train on (default: the settings file's mixture)")
     options.add_argument("--steps", type=int, help="environment steps in all (default: the settings file's)")
-    options.add_argument("--precision", type=int, default=32, help="bits of the weights in training: 32 (default)")
+    options.add_argument("--precision", type=int, default=32, help="bits in training: 32 (default), or 8 … 2 with …")
+    options.add_argument(
+        "--quantization-method",
+        choices=QUANTIZATION_METHODS,
+        default=QUANTIZATION_METHODS[0],
+        help="… quantization-aware: the policy learns with quantized weights and activations (default none)",
+    )
+    options.add_argument(
+        "--quant-delay",
+        type=float,
+        metavar="SHARE",
+        help="quantization-aware: so long in floats first; up to 1 a share of all steps, else steps (default 0.5)",
+    )
     options.add_argument(
         "--mixed-precision",
         metavar="TYPE",
@@ -145,14 +158,14 @@ def run_training(arguments: argparse.Namespace) -> int:
     from train.run import Run
     from train.tasks import make_task
 
-    refuse_precision(arguments.precision)
+    quantization = quantization_settings(arguments)
     method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
     found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
     task = make_task(arguments.task, arguments.preset, found.task)
     refuse_mismatch(method, task)
     if task.is_image:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast
-    request, settings = make_request(arguments, method, found, task)
+    request, settings = make_request(arguments, method, found, task, quantization)
     with Run(request, task, BEGAN) as run:
         if (warning := slower_here(Compute(getattr(settings, "compute", "float32")))) is not None:
             run.progress.say(warning)
@@ -165,8 +178,13 @@ def run_training(arguments: argparse.Namespace) -> int:
         return INTERRUPTED if run.outcome == "interrupted" else 0
 
 
-def make_request(arguments: argparse.Namespace, method: str, found: Any, task: Task) -> tuple[RunRequest, Any]:
-    """The run that the arguments and the settings file describe, and the algorithm's settings."""
+def make_request(
+    arguments: argparse.Namespace, method: str, found: Any, task: Task, quantization: dict[str, Any]
+) -> tuple[RunRequest, Any]:
+    """The run that the arguments and the settings file describe, and the algorithm's settings.
+
+    ``quantization`` is what :func:`quantization_settings` gives.
+    """
     from train import presets
     from train.models import choose_network
     from train.run import RunRequest
@@ -183,7 +201,11 @@ def make_request(arguments: argparse.Namespace, method: str, found: Any, task: T
         overrides["compute"] = mixed_precision(arguments.mixed_precision, method, kind)
         if overrides["compute"] != "float32" and found.settings.get("engine") == "numpy":
             overrides.setdefault("engine", "tensorflow")  # numpy has no 16-bit products
-    settings = presets.build(kind, {**found.settings, **overrides})
+    if quantization and "quantization_bits" not in {part.name for part in dataclasses.fields(kind)}:
+        raise presets.SettingsError(
+            f"--method {method} is not quantization-aware. Train without --quantization-method, or with another method."
+        )
+    settings = presets.build(kind, {**found.settings, **quantization, **overrides})
     steps = arguments.steps or found.steps
     presets.check_run(settings, steps, task.is_image)
     evaluate_every = arguments.evaluate_every or found.evaluate_every or max(steps // presets.DEFAULT_EVALUATIONS, 1)
@@ -228,19 +250,29 @@ def mixed_precision(text: str, method: str, settings: Any) -> str:
         raise SettingsError(f"--mixed-precision {text}: {error}") from error
 
 
-def refuse_precision(bits: int) -> None:
-    """Refuse training in fewer bits.
+def quantization_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that ``--precision``, ``--quantization-method`` and ``--quant-delay`` stand for; empty for 32 bits.
 
     Raises:
-        SettingsError: says what there is instead.
+        SettingsError: they do not go together; says what to type.
     """
     from train.presets import SettingsError
 
-    if bits != 32:
+    bits, method, delay = arguments.precision, arguments.quantization_method, arguments.quant_delay
+    aware = method == QUANTIZATION_METHODS[1]
+    if bits == 32 and aware:
+        raise SettingsError(f"--quantization-method {method} needs the bits: type --precision 8 (or 7 … 2).")
+    if bits != 32 and not aware:
         raise SettingsError(
-            f"--precision {bits}: training is done in 32 bits; quantization-aware training is not there yet. "
-            f"Train with --precision 32, then quantize what was trained: make convert POLICY=NAME BITS={bits}"
+            f"--precision {bits}: without more, training is done in 32 bits. Type --quantization-method "
+            f"{QUANTIZATION_METHODS[1]} to learn with quantizers, or quantize what was trained with --precision 32: "
+            f"make convert POLICY=NAME BITS={bits}"
         )
+    if delay is not None and not aware:
+        raise SettingsError("--quant-delay means nothing without --quantization-method quantization-aware.")
+    if not aware:
+        return {}
+    return {"quantization_bits": bits, **({} if delay is None else {"quant_delay": delay})}
 
 
 def default_output(arguments: argparse.Namespace, network: str, method: str) -> Path:
@@ -250,6 +282,8 @@ def default_output(arguments: argparse.Namespace, network: str, method: str) -> 
         parts = [network]
     else:
         parts = [name.short_name, method, *([network] if arguments.policy or arguments.model else [])]
+    if arguments.precision != 32:
+        parts.append(f"qat{arguments.precision}")
     return PROJECT_ROOT / "artifacts" / "-".join(parts).replace(",", "-")
 
 

@@ -21,8 +21,10 @@ from train.actor_critic import Learner, clipped, outputs_and_values
 from train.by_hand.on_policy import a2c_update
 from train.distributions import Distribution
 from train.engine import uses_numpy
+from train.fake_quantization import QUANTIZER, faked, passed_through
 from train.lazily import tf
 from train.mixed_precision import gradients_of, settled
+from train.quantization_aware import QuantizationAware, fake_quantization
 from train.rollouts import Rollouts, training_batch
 from train.run import Run, Trained
 from train.shared_settings import RolloutSettings
@@ -126,8 +128,8 @@ def make_update(
     XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
     """
     if uses_numpy(settings.engine, network):
-        return a2c_update(settings, distribution)
-    shared = bool(network.convolutions)
+        return a2c_update(settings, distribution, fake_quantization(settings, network))
+    shared, fake = bool(network.convolutions), fake_quantization(settings, network)
 
     @tf.function(jit_compile=True, autograph=False)
     def descend(
@@ -157,12 +159,13 @@ def make_update(
             batch = {**batch, "advantage": centred / (tf.math.reduce_std(advantages) + 1e-8)}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((policy, value))
-            outputs, values = outputs_and_values(network, policy, value, batch["observation"], settings.compute)
+            quantized = faked(policy, state.get(QUANTIZER, {}), fake)
+            outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
             parts = loss_parts(distribution, policy, outputs, values, batch)
             loss = parts["policy_loss"] + settings.value_weight * parts["value_loss"] - bonus * parts["entropy"]
         (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
         new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
-        new = settled(new, state, finite)
+        new = settled(new, state, finite) | passed_through(state)
         parts = parts | {"policy_norm": policy_norm, "value_norm": value_norm}
         return new, tf.stack([parts[name] for name in METRICS])
 
@@ -170,11 +173,18 @@ def make_update(
 
 
 def learn(
-    update: Callable[..., tuple[Any, Any]], learner: Learner, batch: Mapping[str, Any], rate: float, bonus: float
+    update: Callable[..., tuple[Any, Any]],
+    learner: Learner,
+    batch: Mapping[str, Any],
+    rate: float,
+    bonus: float,
+    aware: QuantizationAware,
 ) -> NDArray[np.float32]:
-    """Run the compiled update on the learner; its metrics (5,)."""
+    """Run the compiled update on the learner, with its quantizers if they are active; its metrics (5,)."""
     learner.updates += 1
-    state, metrics = update(learner.state(), batch, np.float32(learner.updates), np.float32(rate), np.float32(bonus))
+    aware.count(1)
+    numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
+    state, metrics = update({**learner.state(), **aware.group}, batch, *numbers)
     learner.put(state)
     return np.asarray(metrics)
 
@@ -196,12 +206,13 @@ def train(run: Run, settings: A2CSettings) -> Trained:
     update = make_update(settings, run.request.network, rollouts.distribution)
     updates_a_row = max(REPORT_EVERY // steps, 1)
     while step < run.request.steps and run.stop_reason is None:
+        rollouts.begin(step)
         metrics = np.empty((updates_a_row, len(METRICS)), np.float32)
         for index in range(updates_a_row):
             rate, bonus = settings.schedules(step / run.request.steps)
             batch = training_batch(rollouts.gather(), settings)
             del batch["log_probability"]
-            metrics[index] = learn(update, learner, batch, rate, bonus)
+            metrics[index] = learn(update, learner, batch, rate, bonus, rollouts.aware)
             step += steps
             run.check_finite(step, metrics[index : index + 1], METRICS)  # before NaN is acted on
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))

@@ -7,6 +7,7 @@ and hidden layers, and the value is a second head: one compiled forward pass giv
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from policy.spec import NetworkSpec
 from train import networks
 from train.episodes import Observations
+from train.fake_quantization import QUANTIZER
 from train.gradients import clipped_by_norm
 from train.lazily import tf
 from train.mixed_precision import Compute, cast, fresh_loss_scale
@@ -90,7 +92,8 @@ class Learner:
     def put(self, state: dict[str, Any]) -> None:
         """Replace what :meth:`state` gave, by arrays or tensors."""
         convert = tf.convert_to_tensor if self.is_shared else np.asarray
-        groups = {name: {key: convert(part) for key, part in group.items()} for name, group in state.items()}
+        learned = {name: group for name, group in state.items() if name != QUANTIZER}  # which an update passes through
+        groups = {name: {key: convert(part) for key, part in group.items()} for name, group in learned.items()}
         self.policy, self.value = groups.pop("policy"), groups.pop("value")
         self.moments = groups
 
@@ -120,9 +123,15 @@ def outputs_and_values(
 class Forward:
     """Outputs and values of a learner for batches of any size, as arrays."""
 
-    def __init__(self, learner: Learner, compute: str = "float32") -> None:
-        """Args: the learner, and the number type of a shared trunk; perceptrons act in float32."""
-        self._learner = learner
+    def __init__(
+        self, learner: Learner, compute: str = "float32", quantized: Callable[[Weights], Any] = lambda policy: policy
+    ) -> None:
+        """Args:
+        learner: whose policy and value these are.
+        compute: number type of a shared trunk; perceptrons act in float32.
+        quantized: the policy's weights to the ones to compute with.
+        """
+        self._learner, self._quantized = learner, quantized
         network = learner.network
         if learner.is_shared:
             self._graph = tf.function(
@@ -133,9 +142,9 @@ class Forward:
 
     def outputs(self, observations: Observations) -> Floats:
         """Of the policy, (batch, outputs)."""
-        return (
-            self.both(observations)[0] if self._learner.is_shared else networks.mlp(self._learner.policy, observations)
-        )
+        if self._learner.is_shared:
+            return self.both(observations)[0]
+        return networks.mlp(self._quantized(self._learner.policy), observations)
 
     def values(self, observations: Observations) -> Floats:
         """V, (batch,)."""
@@ -145,7 +154,7 @@ class Forward:
 
     def both(self, images: Observations) -> tuple[Floats, Floats]:
         """Both from one pass through a shared trunk."""
-        outputs, values = self._graph(self._learner.policy, self._learner.value, tf.constant(images))
+        outputs, values = self._graph(self._quantized(self._learner.policy), self._learner.value, tf.constant(images))
         return outputs.numpy(), values.numpy()
 
 

@@ -33,6 +33,10 @@ class BestPolicy:
         if values and values[0] >= self._value:
             self._weights, self._value, self._step = dict(weights), values[0], step
 
+    def forget(self) -> None:
+        """Begin anew: what was kept is of another kind than what follows."""
+        self._weights, self._value, self._step = None, -math.inf, 0
+
     def weights(self, last: Weights) -> Weights:
         """The best weights, or ``last`` where nothing was evaluated yet."""
         return last if self._weights is None else self._weights

@@ -20,6 +20,7 @@ from train.episodes import EpisodeStream
 from train.exploration import ActionRange, ExplorationNoise, noise_scale
 from train.networks import Weights
 from train.normalisation import RunningNormaliser
+from train.quantization_aware import QuantizationAware
 from train.replay import Replay, n_step_returns
 from train.run import Run, Trained
 from train.shared_settings import ReplaySettings
@@ -103,6 +104,7 @@ class Collection:
         )
         self.stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
         self.best = BestPolicy(task.presets[0])
+        self.aware = QuantizationAware(settings, request.network, request.steps)
         self._replay = Replay(
             settings.replay_capacity, settings.environments, task.observation_shape, action_size=task.outputs
         )
@@ -117,7 +119,7 @@ class Collection:
 
     def greedy(self, actor: Weights, observations: Floats) -> Floats:
         """tanh of the actor's outputs for raw observations: actions (n, size) in −1 … 1."""
-        return np.tanh(networks.mlp(actor, self.normaliser(observations)))
+        return np.tanh(networks.mlp(self.aware.acting(actor), self.normaliser(observations)))
 
     def sigma(self, step: int) -> float:
         """σ of the noise at a step."""
@@ -176,6 +178,9 @@ class Collection:
             return self.range.physical(self.greedy(learner.groups["actor"], observation))
 
         while step < run.request.steps and run.stop_reason is None:
+            if self.aware.begin(step):
+                run.progress.say(f"step {step:,}: the policy is quantized from here on")
+                self.best.forget()  # what was judged until now is not what is being trained any more
             share = 1.0 + (settings.learning_rate_last - 1.0) * step / run.request.steps
             row = {"noise": self.sigma(step), "learning_rate_share": share, **dict.fromkeys(METRICS, float("nan"))}
             self.collect(learner.groups["actor"], step)
@@ -184,13 +189,15 @@ class Collection:
                 metrics = learn_round(self.draw(), share)
                 run.check_finite(step, metrics, METRICS)
                 row |= dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
+            self.aware.look(learner.groups["actor"], self.normaliser(self.stream.observation))
             run.report(step, {**self.stream.take_tally().row(), **row}, self.iteration_steps, decide)
-            self.best.offer(run.last_row, learner.groups["actor"], step)
+            self.best.offer(run.last_row, self.aware.with_ranges(learner.groups["actor"]), step)
             if run.wants_checkpoint:
                 self._save(step, learner)
         self._save(step, learner)
-        notes = {"updates": learner.updates, **self.best.notes()}
-        return Trained(self.best.weights(learner.groups["actor"]), self.normaliser.frozen(), step, notes, Squash.TANH)
+        notes = {"updates": learner.updates, **self.aware.notes(), **self.best.notes()}
+        weights, quantization = self.aware.split(self.best.weights(self.aware.with_ranges(learner.groups["actor"])))
+        return Trained(weights, self.normaliser.frozen(), step, notes, Squash.TANH, quantization)
 
     def _save(self, step: int, learner: ActorCritic) -> None:
         self._run.save(step, *gathered(learner.groups, self._keepers(), learner.updates, self.generator))
@@ -202,4 +209,5 @@ class Collection:
             "replay": self._replay,
             "noise": self._noise,
             "best": self.best,
+            **self.aware.keepers(),
         }

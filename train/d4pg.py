@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 from train import networks
 from train.collection import METRICS, Collection, CollectionSettings
 from train.ddpg import Learner, State, compiled_round, descend, learn, part
+from train.fake_quantization import QUANTIZER, FakeQuantization, faked
 from train.lazily import tf
 from train.mixed_precision import Compute, cast
 from train.networks import Weights
+from train.quantization_aware import fake_quantization
 from train.run import Run, Trained
 
 Floats = NDArray[np.float32]
@@ -128,17 +130,19 @@ def copied_when(renew: tf.Tensor, target: Mapping[str, Any], learned: Mapping[st
 # --- the update: a whole round in one compiled call -----------------------------------------------------------------
 
 
-def make_update(settings: D4PGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
+def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None) -> Callable[..., tuple[Any, tf.Tensor]]:
     """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
-    ``batches`` are the columns of ``Collection.draw``; metrics are (updates, 4).
+    ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
+    the columns of ``Collection.draw``; metrics are (updates, 4).
     """
     support, compute = settings.support, Compute(settings.compute)
 
     def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[State, tf.Tensor]:
         following = batch["next_observation"]
         actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
-        next_action = tf.tanh(networks.mlp(actor_target, following))
+        scales = state.get(QUANTIZER, {})
+        next_action = tf.tanh(networks.mlp(faked(actor_target, scales, fake), following))
         next_probabilities = tf.nn.softmax(critic_logits(critic_target, following, next_action))
         targets = project_distribution(batch["return"], batch["discount"], next_probabilities, support)
         values: list[tf.Tensor] = []
@@ -149,7 +153,8 @@ def make_update(settings: D4PGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
             return tf.reduce_mean(cross_entropy(targets, logits))
 
         def policy_loss(weights: Weights) -> tf.Tensor:
-            return actor_loss(weights, cast(state["critic"], compute), batch["observation"], support)
+            critic = cast(state["critic"], compute)
+            return actor_loss(faked(weights, scales, fake), critic, batch["observation"], support)
 
         steps, largest = tf.cast(count + 1, tf.float32), settings.gradient_norm
         rates = share * settings.critic_learning_rate, share * settings.actor_learning_rate
@@ -183,5 +188,5 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
         critic_outputs=settings.atoms,
         compute=settings.compute,
     )
-    update = make_update(settings)
-    return collection.train(learner, lambda batches, share: learn(update, learner, batches, share))
+    update, aware = make_update(settings, fake_quantization(settings, run.request.network)), collection.aware
+    return collection.train(learner, lambda batches, share: learn(update, learner, batches, share, aware))

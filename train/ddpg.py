@@ -31,10 +31,12 @@ from train import networks
 from train.by_hand.off_policy import ddpg_update
 from train.collection import METRICS, Collection, CollectionSettings
 from train.engine import uses_numpy
+from train.fake_quantization import QUANTIZER, FakeQuantization, faked
 from train.gradients import clipped_by_norm
 from train.lazily import tf
 from train.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
 from train.networks import Weights
+from train.quantization_aware import QuantizationAware, fake_quantization
 from train.run import Run, Trained
 
 Floats = NDArray[np.float32]
@@ -182,16 +184,18 @@ def descend(
     return {**state, **new}, value, norm
 
 
-def make_update(settings: DDPGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
+def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) -> Callable[..., tuple[Any, tf.Tensor]]:
     """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
-    ``batches`` are the columns of ``Collection.draw``, and ``target_noise`` where it is on; metrics are (updates, 4).
+    ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
+    the columns of ``Collection.draw``, and ``target_noise`` where it is on; metrics are (updates, 4).
     """
     critics, compute = range(2 if settings.twin else 1), Compute(settings.compute)
 
     def learn_actor(state: State, batch: dict[str, tf.Tensor], steps: tf.Tensor, rate: tf.Tensor) -> Any:
         def loss(actor: Weights) -> tf.Tensor:
-            return actor_loss(actor, cast(state["critic"], compute), batch["observation"], settings.action_penalty)
+            quantized = faked(actor, state.get(QUANTIZER, {}), fake)
+            return actor_loss(quantized, cast(state["critic"], compute), batch["observation"], settings.action_penalty)
 
         new, _, norm = descend(state, "actor", loss, steps, rate, settings.gradient_norm, compute)
         for name in ("actor", "critic"):
@@ -201,7 +205,7 @@ def make_update(settings: DDPGSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
     def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[State, tf.Tensor]:
         following = batch["next_observation"]
         actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
-        next_action = tf.tanh(networks.mlp(actor_target, following))
+        next_action = tf.tanh(networks.mlp(faked(actor_target, state.get(QUANTIZER, {}), fake), following))
         if settings.target_noise > 0:
             next_action = tf.clip_by_value(next_action + batch["target_noise"], -1.0, 1.0)
         next_values = [critic_value(critic_target, index, following, next_action) for index in critics]
@@ -255,13 +259,19 @@ def compiled_round(one: One, metrics: int) -> Callable[..., tuple[Any, tf.Tensor
 
 
 def learn(
-    update: Callable[..., tuple[Any, tf.Tensor]], learner: Learner, batches: dict[str, NDArray[Any]], share: float
+    update: Callable[..., tuple[Any, tf.Tensor]],
+    learner: Learner,
+    batches: dict[str, NDArray[Any]],
+    share: float,
+    aware: QuantizationAware,
 ) -> NDArray[np.float32]:
-    """Run the compiled round on the learner; its metrics (updates, …)."""
-    state, metrics = update(learner.groups, batches, np.int32(learner.updates), np.float32(share))
+    """Run the compiled round on the learner, with its quantizers if they are active; its metrics (updates, …)."""
+    groups = {**learner.groups, **aware.group}
+    state, metrics = update(groups, batches, np.int32(learner.updates), np.float32(share))
     learner.groups = {
-        group: {name: np.asarray(array) for name, array in arrays.items()} for group, arrays in state.items()
+        group: {name: np.asarray(array) for name, array in state[group].items()} for group in learner.groups
     }
+    aware.count(len(metrics))
     learner.updates += len(metrics)
     return np.asarray(metrics)
 
@@ -288,11 +298,12 @@ def train(run: Run, settings: DDPGSettings) -> Trained:
         compute=settings.compute,
     )
     by_hand = uses_numpy(settings.engine, network, settings.critic)
-    update = ddpg_update(settings) if by_hand else make_update(settings)
+    fake = fake_quantization(settings, network)
+    update = ddpg_update(settings, fake) if by_hand else make_update(settings, fake)
 
     def learn_round(batches: dict[str, NDArray[Any]], share: float) -> Floats:
         if settings.target_noise > 0:
             batches["target_noise"] = target_action_noise(collection.generator, batches["action"].shape, settings)
-        return learn(update, learner, batches, share)
+        return learn(update, learner, batches, share, collection.aware)
 
     return collection.train(learner, learn_round)

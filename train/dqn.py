@@ -21,12 +21,14 @@ from train.dqn_memory import Memory
 from train.engine import uses_numpy
 from train.episodes import Actions, Observations
 from train.epsilon_greedy import exploration_rate
+from train.fake_quantization import QUANTIZER, faked, passed_through
 from train.gradients import clipped_by_norm
 from train.lazily import tf
 from train.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
 from train.networks import Weights
 from train.presets import SettingsError
 from train.priorities import importance_weights
+from train.quantization_aware import QuantizationAware, fake_quantization
 from train.replay import n_step_returns
 from train.run import Run, Trained
 from train.shared_settings import ReplaySettings
@@ -151,8 +153,9 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tu
     if uses_numpy(settings.engine, network):
         from train.by_hand.off_policy import dqn_update
 
-        return dqn_update(settings)
+        return dqn_update(settings, fake_quantization(settings, network))
     compiled, compute = not network.convolutions, Compute(settings.compute)
+    fake = fake_quantization(settings, network)
     adam_step = networks.adam_step if compiled else tf.function(networks.adam_step, jit_compile=True, autograph=False)
 
     def descend(
@@ -168,12 +171,17 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tu
     def one(
         state: dict[str, Any], batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor
     ) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
-        next_online = networks.forward(network, cast(state["online"], compute), batch["next_observation"])
-        next_target = networks.forward(network, cast(state["target"], compute), batch["next_observation"])
+        scales = state.get(QUANTIZER, {})
+
+        def action_values(weights: Any, observations: tf.Tensor) -> tf.Tensor:
+            return networks.forward(network, cast(faked(weights, scales, fake), compute), observations)
+
+        next_online = action_values(state["online"], batch["next_observation"])
+        next_target = action_values(state["target"], batch["next_observation"])
         targets = td_targets(batch["return"], batch["discount"], next_online, next_target)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(state["online"])
-            values = networks.forward(network, cast(state["online"], compute), batch["observation"])
+            values = action_values(state["online"], batch["observation"])
             chosen = tf.gather(values, batch["action"], batch_dims=1)
             losses = huber(targets - chosen, settings.huber_delta)
             loss = tf.reduce_mean(batch["weight"] * losses if "weight" in batch else losses)
@@ -184,7 +192,7 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tu
         new_state = settled({"online": online, "first": first, "second": second}, state, finite)
         renew, online = tf.equal((count + 1) % settings.target_period, 0), new_state["online"]
         new_state["target"] = {name: tf.where(renew, online[name], old) for name, old in state["target"].items()}
-        return new_state, tf.stack([loss, tf.reduce_mean(chosen), norm]), targets - chosen
+        return new_state | passed_through(state), tf.stack([loss, tf.reduce_mean(chosen), norm]), targets - chosen
 
     @tf.function(jit_compile=compiled, autograph=False)
     def update(
@@ -212,10 +220,16 @@ def learn(
     learner: Learner,
     batches: dict[str, NDArray[Any]],
     rate: float,
+    aware: QuantizationAware,
 ) -> tuple[Floats, Floats]:
-    """Run the compiled round on the learner; its metrics (updates, 3) and errors (updates, minibatch)."""
-    state, metrics, errors = update(learner.groups(), batches, np.int32(learner.updates), np.float32(rate))
-    learner.put(state)
+    """Run the compiled round on the learner, with its quantizers if they are active.
+
+    Returns its metrics (updates, 3) and errors (updates, minibatch).
+    """
+    groups = {**learner.groups(), **aware.group}
+    state, metrics, errors = update(groups, batches, np.int32(learner.updates), np.float32(rate))
+    learner.put({name: group for name, group in state.items() if name != QUANTIZER})
+    aware.count(len(metrics))
     learner.updates += len(metrics)
     return np.asarray(metrics), np.asarray(errors)
 
@@ -258,19 +272,19 @@ def train(run: Run, settings: DQNSettings) -> Trained:
         raise SettingsError(f"dqn chooses among actions and {task.name}'s are continuous. Type --method ddpg.")
     generator = np.random.default_rng(request.seed)
     learner = Learner.fresh(generator, request.network, task.observation_shape, task.outputs, settings.compute)
-    memory = Memory.fresh(task, request.seed, settings)
+    memory = Memory.fresh(task, request, settings)
     if run.checkpoint is not None:
         groups, learner.updates, generator = run.checkpoint.put_back(learner.groups(), memory.parts())
         learner.put(groups)
         if task.is_image:
             run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
     update = make_update(settings, request.network)
-    act = networks.Acting(request.network, Compute(settings.compute))
+    act, aware = networks.Acting(request.network, Compute(settings.compute)), memory.aware
     iteration_steps = settings.environments * settings.rollout_steps
     step = run.start_step
 
     def values(observation: Observations) -> Floats:
-        return act(learner.online, memory.normaliser(observation))
+        return act(aware.acting(learner.online), memory.normaliser(observation))
 
     def decide(observation: Observations) -> Actions:
         return values(observation).argmax(axis=1)
@@ -279,6 +293,9 @@ def train(run: Run, settings: DQNSettings) -> Trained:
         run.save(step, *gathered(learner.groups(), memory.parts(), learner.updates, generator))
 
     while step < request.steps and run.stop_reason is None:
+        if aware.begin(step):
+            run.progress.say(f"step {step:,}: the action values are quantized from here on")
+            memory.best.forget()  # what was judged until now is not what is being trained any more
         share = step / request.steps
         epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
         rate = settings.learning_rate * (1.0 + (settings.learning_rate_last - 1.0) * share)
@@ -294,16 +311,18 @@ def train(run: Run, settings: DQNSettings) -> Trained:
         if memory.replay.written * settings.environments >= settings.learning_starts:
             batches = draw(memory, generator, settings)
             rows = batches.pop("rows")
-            metrics, errors = learn(update, learner, batches, rate)
+            metrics, errors = learn(update, learner, batches, rate, aware)
             run.check_finite(step, metrics, METRICS)
             if memory.priorities is not None:
                 memory.priorities.update(rows, errors)
             means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
         row = {**memory.stream.take_tally().row(), **means, "epsilon": epsilon, "learning_rate": rate}
+        aware.look(learner.online, memory.normaliser(memory.stream.observation))
         run.report(step, row, iteration_steps, decide)
-        memory.best.offer(run.last_row, learner.online, step)
+        memory.best.offer(run.last_row, aware.with_ranges(learner.online), step)
         if run.wants_checkpoint:
             save()
     save()
-    notes = {"updates": learner.updates, **memory.best.notes()}
-    return Trained(memory.best.weights(learner.online), memory.normaliser.frozen(), step, notes)
+    notes = {"updates": learner.updates, **aware.notes(), **memory.best.notes()}
+    weights, quantization = aware.split(memory.best.weights(aware.with_ranges(learner.online)))
+    return Trained(weights, memory.normaliser.frozen(), step, notes, quantization=quantization)

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from policy.network import LAYER_NORM_EPSILON, network_shapes
 from policy.network import layer_norm as policy_layer_norm
+from policy.quantization_aware import INPUT
 from policy.spec import NetworkSpec
 from train import mixed_precision
+from train.fake_quantization import LEVELS, fake_hidden, fake_input
 from train.mixed_precision import Compute
 
 Weights = dict[str, NDArray[np.float32]]
@@ -88,7 +90,7 @@ def relu(values: Any) -> Any:
     return tf().nn.relu(values)
 
 
-def features(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any) -> Any:
+def features(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any, seen: list[Any] | None = None) -> Any:
     """Output (batch, width) of the last hidden layer, for arrays (no convolutions) or tensors.
 
     Args:
@@ -96,6 +98,7 @@ def features(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any) -> A
         weights: by the bundle's names, as arrays or tensors; their float type is the one computed in.
         inputs: normalised observations (batch, size), or uint8 images (batch, height, width, channels), which are
             divided by 255 here.
+        seen: gets the output of every hidden layer in order, where it is given.
     """
     values = inputs
     for index, layer in enumerate(network.convolutions):
@@ -106,10 +109,10 @@ def features(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any) -> A
             values = mixed_precision.convolution(values, kernel, bias, layer.stride)
             continue
         values = tf().nn.conv2d(values, kernel, layer.stride, "VALID")
-        values = tf().nn.relu(tf().nn.bias_add(values, bias))
+        values = rounded(weights, f"conv_{index}", tf().nn.relu(tf().nn.bias_add(values, bias)), seen)
     if network.convolutions:
         values = tf().reshape(values, (-1, math.prod(values.shape[1:])))
-    return hidden_features(weights, values)
+    return hidden_features(weights, values, seen)
 
 
 def image_and_kernel(images: Any, kernel: Any) -> tuple[Any, Any]:
@@ -122,14 +125,37 @@ def image_and_kernel(images: Any, kernel: Any) -> tuple[Any, Any]:
     return tf().cast(images, kernel.dtype) * tf().constant(1.0 / IMAGE_SCALE, kernel.dtype), kernel
 
 
-def hidden_features(weights: Mapping[str, Any], values: Any) -> Any:
-    """The fully connected hidden layers: h ← relu(h W + b), or relu(γ (h W + b − mean) / √(var + ε) + β)."""
+def hidden_features(weights: Mapping[str, Any], values: Any, seen: list[Any] | None = None) -> Any:
+    """The fully connected hidden layers: h ← relu(h W + b), or relu(γ (h W + b − mean) / √(var + ε) + β).
+
+    ``seen``: see :func:`features`.
+    """
+    if (levels := weights.get(f"{INPUT}/{LEVELS}")) is not None:
+        values = fake_input(values, levels)
     for index in range(hidden_layers(weights)):
         values = product(values, weights[f"dense_{index}/kernel"]) + weights[f"dense_{index}/bias"]
         if (gamma := weights.get(f"dense_{index}/gamma")) is not None:
             values = layer_norm(values, gamma, weights[f"dense_{index}/beta"])
-        values = relu(values)
+        values = rounded(weights, f"dense_{index}", relu(values), seen)
     return values
+
+
+def rounded(weights: Mapping[str, Any], layer: str, values: Any, seen: list[Any] | None = None) -> Any:
+    """A hidden layer's output on the levels that the weights bring along for it, if they do.
+
+    ``seen``, where it is given, gets the output as it was.
+    """
+    if seen is not None:
+        seen.append(values)
+    levels = weights.get(f"{layer}/{LEVELS}")
+    return values if levels is None else fake_hidden(values, levels)
+
+
+def activations(network: NetworkSpec, weights: Mapping[str, Any], inputs: NDArray[Any]) -> list[NDArray[np.float32]]:
+    """Output of every hidden layer, convolutions first, as arrays, before any rounding; inputs as :func:`features`."""
+    seen: list[Any] = []
+    features(network, weights, inputs, seen)
+    return [np.asarray(values) for values in seen]
 
 
 def product(values: Any, kernel: Any) -> Any:

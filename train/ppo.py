@@ -20,8 +20,10 @@ from train import networks
 from train.actor_critic import Learner, clipped, outputs_and_values
 from train.distributions import Distribution
 from train.engine import uses_numpy
+from train.fake_quantization import QUANTIZER, faked, passed_through
 from train.lazily import tf
 from train.mixed_precision import gradients_of, settled
+from train.quantization_aware import QuantizationAware, fake_quantization
 from train.rollouts import Rollouts, training_batch
 from train.run import Run, Trained
 from train.shared_settings import RolloutSettings
@@ -129,8 +131,8 @@ def make_update(
     if uses_numpy(settings.engine, network):
         from train.by_hand.on_policy import ppo_update
 
-        return ppo_update(settings, distribution)
-    shared = bool(network.convolutions)
+        return ppo_update(settings, distribution, fake_quantization(settings, network))
+    shared, fake = bool(network.convolutions), fake_quantization(settings, network)
 
     @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen
     def descend(
@@ -152,13 +154,14 @@ def make_update(
         policy, value = state["policy"], state["value"]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((policy, value))
-            outputs, values = outputs_and_values(network, policy, value, batch["observation"], settings.compute)
+            quantized = faked(policy, state.get(QUANTIZER, {}), fake)
+            outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
             loss, parts = policy_loss(distribution, policy, outputs, batch, settings.clip_range, bonus)
             error = value_loss(values, batch["return"])
             loss += settings.value_weight * error
         (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
         new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
-        new = settled(new, state, finite)
+        new = settled(new, state, finite) | passed_through(state)
         parts = parts | {"value_loss": error, "policy_norm": policy_norm, "value_norm": value_norm}
         return new, tf.stack([parts[name] for name in METRICS])
 
@@ -200,10 +203,12 @@ def learn(
     order: NDArray[np.int32],
     rate: float,
     bonus: float,
+    aware: QuantizationAware,
 ) -> NDArray[np.float32]:
-    """Run the compiled update on the learner; its metrics (minibatches, 7)."""
+    """Run the compiled update on the learner, with its quantizers if they are active; its metrics (minibatches, 7)."""
     numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
-    state, metrics = update(learner.state(), batch, order, *numbers)
+    state, metrics = update({**learner.state(), **aware.group}, batch, order, *numbers)
+    aware.count(len(order))
     learner.put(state)
     learner.updates += len(order)
     return np.asarray(metrics)
@@ -223,9 +228,10 @@ def train(run: Run, settings: PPOSettings) -> Trained:
     update = make_update(settings, run.request.network, rollouts.distribution)
     while step < run.request.steps and run.stop_reason is None:
         rate, bonus = settings.schedules(step / run.request.steps)
+        rollouts.begin(step)
         rollout = rollouts.gather()
         order = shuffled_order(rollouts.generator, steps, settings.minibatch, settings.epochs)
-        metrics = learn(update, learner, training_batch(rollout, settings), order, rate, bonus)
+        metrics = learn(update, learner, training_batch(rollout, settings), order, rate, bonus, rollouts.aware)
         step += steps
         run.check_finite(step, metrics, METRICS)
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))

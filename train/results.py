@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.bundle import Bundle, write_bundle
-from policy.network import apply_head, choose_actions, forward_float
+from policy.network import apply_head, choose_actions, forward_float, normalise
 from policy.spec import ContinuousHead, PolicySpec
 from train.episodes import Actions, Decide, Observations
+from train.fake_quantization import FakeQuantization, faked, scales_of
 from train.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
 from train.networks import Acting
 from train.run import Run, Trained, describe
@@ -56,6 +57,7 @@ def policy_spec(run: Run, trained: Trained) -> PolicySpec:
         head=head,
         control_period_s=task.control_period_s,
         environment=task.environment,
+        quantization=trained.quantization,
     )
 
 
@@ -71,21 +73,31 @@ def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Deci
     """The policy as a function of raw observations.
 
     Through the reference forward pass of the contract, and for images through the graph that training acts with: the
-    same function, compiled.
+    same function, compiled. A policy that was trained with quantizers decides with them.
     """
+    if spec.quantization is not None:
+        fake = FakeQuantization.of(spec.quantization, spec.network)
+        weights = faked(weights, scales_of(spec.quantization.ranges, spec.quantization.bits), fake)
+        return compiled(spec, weights)
 
     def decide(observation: Observations) -> Actions:
         return choose_actions(spec, forward_float(spec, weights, observation))
 
-    if not spec.network.convolutions:
-        return decide
-    outputs, shape = Acting(spec.network), spec.observation[0].shape
+    return compiled(spec, weights) if spec.network.convolutions else decide
 
-    def decide_on_images(observation: Observations) -> Actions:
-        images = observation.reshape(-1, *shape)
-        return choose_actions(spec, apply_head(spec, outputs(weights, images)))
 
-    return decide_on_images
+def compiled(spec: PolicySpec, weights: Mapping[str, Any]) -> Decide:
+    """The policy as training acts: for images by a compiled graph; ``weights`` may bring quantizers along."""
+    outputs = Acting(spec.network)
+
+    def decide(observation: Observations) -> Actions:
+        if spec.network.convolutions:
+            inputs = observation.reshape(-1, *spec.observation[0].shape)
+        else:
+            inputs = normalise(spec.normaliser, observation)
+        return choose_actions(spec, apply_head(spec, outputs(weights, inputs)))
+
+    return decide
 
 
 def record_observations(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[Any]:

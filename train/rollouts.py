@@ -15,6 +15,7 @@ from train.checkpoint import Keeper, gathered
 from train.distributions import Distribution, distribution_of, exported
 from train.episodes import Actions, EpisodeStream, Observations
 from train.normalisation import ImageScaling, RunningNormaliser
+from train.quantization_aware import QuantizationAware
 from train.run import Run, Trained
 from train.shared_settings import RolloutSettings
 from train.tasks import episode_seed
@@ -174,7 +175,8 @@ class Rollouts:
             self.distribution.extra_weights(),
             settings.compute,
         )
-        self._forward = Forward(self.learner, settings.compute)
+        self.aware = QuantizationAware(settings, request.network, request.steps)
+        self._forward = Forward(self.learner, settings.compute, self.aware.acting)
         self._normaliser = (
             ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, settings.normaliser_steps)
         )
@@ -189,6 +191,12 @@ class Rollouts:
     def iteration_steps(self) -> int:
         """Steps of one rollout."""
         return self._settings.environments * self._settings.rollout_steps
+
+    def begin(self, step: int) -> None:
+        """Before an iteration that starts at ``step``: the quantizers may become active."""
+        if self.aware.begin(step):
+            self._run.progress.say(f"step {step:,}: the policy is quantized from here on")
+            self._best.forget()  # what was judged until now is not what is being trained any more
 
     def gather(self) -> Rollout:
         """One rollout of the policy as it is."""
@@ -208,23 +216,31 @@ class Rollouts:
 
     def report(self, step: int, steps: int, metrics: dict[str, float]) -> None:
         """Log a row that ends at ``step`` and spans so many ``steps``; judge, keep the best, and save when due."""
+        self.aware.look(self.learner.policy, self._normaliser(self._stream.observation))
         self._run.report(step, {**self._stream.take_tally().row(), **metrics}, steps, self.decide)
         # Only once observations are normalised as they will be in the bundle.
         if self._settings.keep_best and self._normaliser.settled:
-            self._best.offer(self._run.last_row, exported(self.learner.policy), step)
+            self._best.offer(self._run.last_row, self.aware.with_ranges(exported(self.learner.policy)), step)
         if self._run.wants_checkpoint:
             self._save(step)
 
     def finished(self, step: int) -> Trained:
         """Save once more; what was trained."""
         self._save(step)
-        notes = {"updates": self.learner.updates, **self._best.notes()}
-        weights = self._best.weights(exported(self.learner.policy))
-        return Trained(weights, self._normaliser.frozen(), step, notes, squash=Squash.CLIP)
+        notes = {"updates": self.learner.updates, **self.aware.notes(), **self._best.notes()}
+        weights, quantization = self.aware.split(
+            self._best.weights(self.aware.with_ranges(exported(self.learner.policy)))
+        )
+        return Trained(weights, self._normaliser.frozen(), step, notes, Squash.CLIP, quantization)
 
     def _save(self, step: int) -> None:
         learner = self.learner
         self._run.save(step, *gathered(learner.state(), self._keepers(), learner.updates, self.generator))
 
     def _keepers(self) -> dict[str, Keeper]:
-        return {"normaliser": self._normaliser, "stream": self._stream, "best": self._best}
+        return {
+            "normaliser": self._normaliser,
+            "stream": self._stream,
+            "best": self._best,
+            **self.aware.keepers(),
+        }

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.quantization_aware import TrainedQuantization
 from policy.spec import NetworkSpec, Normaliser, Squash, network_values
 from train.checkpoint import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from train.episodes import Decide
@@ -31,6 +32,8 @@ from train.tasks import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
 TRAINING_FOLDER = ".training"
+ADDED_SETTINGS = {"compute": "float32", "quantization_bits": 32, "quant_delay": 0.5}
+"""Settings that older checkpoints do not have, with what they meant."""
 
 
 class DivergenceError(ArithmeticError):
@@ -107,6 +110,7 @@ class Trained:
         steps: environment steps made.
         notes: how it was trained, for the provenance.
         squash: of the policy's outputs where the task is continuous.
+        quantization: the quantizers it was trained with, if it was.
     """
 
     weights: Weights
@@ -114,6 +118,7 @@ class Trained:
     steps: int
     notes: Mapping[str, Any] = field(default_factory=dict)
     squash: Squash = Squash.TANH
+    quantization: TrainedQuantization | None = None
 
 
 class Run:
@@ -151,8 +156,9 @@ class Run:
         self.replanned = checkpoint.facts.get("replanned", {})
         self.resumed_at = [*checkpoint.facts.get("resumed_at", []), int(checkpoint.facts["step"])]
         saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
-        if "compute" in asked["settings"]:  # what was saved before there was a choice was computed in float32
-            saved["settings"] = {"compute": "float32", **saved["settings"]}
+        # What was saved before there was a choice.
+        added = {name: value for name, value in ADDED_SETTINGS.items() if name in asked["settings"]}
+        saved["settings"] = {**added, **saved["settings"]}
         for name, value in asked.items():
             if name == "steps" and saved.get(name) != value:  # the schedules follow the new number from here on
                 now = int(checkpoint.facts["step"])

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
 from train.engine import TENSORFLOW, check_engine
 from train.mixed_precision import check_compute
+
+FULL_BITS = 32
 
 
 def linear(first: float, last: float, share: float) -> float:
@@ -31,12 +34,27 @@ class SharedSettings:
     compute: str = "float32"
     """Number type of the networks' activations and their gradients: float32, bfloat16 or float16 (--mixed-precision);
     weights, losses and the optimiser are float32 all the same."""
+    quantization_bits: int = 32
+    """Bits of the policy's weights and hidden activations once the delay is over, 2 … 8; 32 is none
+    (--quantization-method quantization-aware --precision)."""
+    quant_delay: float = 0.5
+    """Share of all steps (up to 1, else steps) that train in floats while the ranges are watched (--quant-delay)."""
 
     def __post_init__(self) -> None:
         engine = getattr(self, "engine", TENSORFLOW)  # not every algorithm leaves a choice
         check_engine(engine)
         check_compute(self.compute, engine)
         self.require_at_least_one("environments", "rollout_steps")
+        if self.quantization_bits != FULL_BITS:
+            if not SMALLEST_WEIGHT_BITS <= self.quantization_bits <= LARGEST_WEIGHT_BITS:
+                raise ValueError(
+                    f"quantization_bits is {self.quantization_bits}; quantization-aware training takes "
+                    f"{SMALLEST_WEIGHT_BITS} … {LARGEST_WEIGHT_BITS}, and {FULL_BITS} is none. Type --precision 8."
+                )
+            if self.compute != "float32":
+                raise ValueError(f"quantization-aware training computes in float32, not in {self.compute}.")
+        if not self.quant_delay >= 0.0:
+            raise ValueError(f"quant_delay is {self.quant_delay}; take a share of all steps, 0 … 1, or steps.")
 
     def require_at_least_one(self, *names: str) -> None:
         """For the settings' own check.
@@ -54,6 +72,15 @@ class SharedSettings:
         Raises:
             ValueError: says what to type.
         """
+        if self.quantization_bits != FULL_BITS and self.delay_steps(steps) >= steps:
+            raise ValueError(
+                f"quant_delay {self.quant_delay:g} is all of the run's {steps:,} steps: it would be never quantized. "
+                "Type --quant-delay 0.5, for example."
+            )
+
+    def delay_steps(self, steps: int) -> int:
+        """``quant_delay`` in steps of a run of so many."""
+        return int(self.quant_delay * steps) if self.quant_delay <= 1.0 else int(self.quant_delay)
 
 
 @dataclass(frozen=True)
@@ -123,6 +150,7 @@ class RolloutSettings(SharedSettings):
 
     def check_run(self, steps: int, is_image: bool) -> None:
         """See :class:`SharedSettings`: ``keep_best`` wants evaluations after the statistics stand still."""
+        super().check_run(steps, is_image)
         if self.keep_best and not is_image and self.normaliser_steps >= steps:
             raise ValueError(
                 f"keep_best chooses among the evaluations after normaliser_steps = {self.normaliser_steps:,}, but "

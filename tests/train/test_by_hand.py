@@ -19,12 +19,15 @@ from train.by_hand.off_policy import ddpg_update, dqn_update, huber
 from train.by_hand.on_policy import a2c_update, ppo_update, surrogate
 from train.distributions import Categorical, Distribution, Gaussian
 from train.engine import uses_numpy
+from train.fake_quantization import QUANTIZER, scales_of
 from train.presets import SettingsError
+from train.quantization_aware import fake_quantization
 
 GENERATOR = np.random.default_rng(0)
 NETWORK = NetworkSpec((8, 6))
 GAUSSIAN = Gaussian(ContinuousHead((-2.0, 0.0), (2.0, 1.0), Squash.CLIP), -0.3)
 ROUNDING = 3e-6  # float32 has 24 bits, and a few hundred products are added in another order
+OTHER_LEVEL = 1e-3  # a value half-way between two levels may go to another one; a wrong slope moves weights by 0.01
 
 
 @pytest.fixture
@@ -41,12 +44,14 @@ def normal(*shape: int) -> NDArray[np.float32]:
     return GENERATOR.standard_normal(shape, dtype=np.float32)
 
 
-def assert_same(one: Mapping[str, Mapping[str, Any]], other: Mapping[str, Mapping[str, Any]]) -> None:
+def assert_same(
+    one: Mapping[str, Mapping[str, Any]], other: Mapping[str, Mapping[str, Any]], within: float = ROUNDING
+) -> None:
     assert one.keys() == other.keys()
     for group, arrays in one.items():
         assert arrays.keys() == other[group].keys()
         for name, array in arrays.items():
-            np.testing.assert_allclose(np.asarray(array), other[group][name], atol=ROUNDING, err_msg=f"{group} {name}")
+            np.testing.assert_allclose(np.asarray(array), other[group][name], atol=within, err_msg=f"{group} {name}")
 
 
 def tensors(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -139,30 +144,49 @@ def on_policy(distribution: Distribution, outputs: int, moments: tuple[str, ...]
     return learner, {**columns, "log_probability": normal(48) * np.float32(0.2) - np.float32(1.1)}
 
 
+def with_scales(state: Mapping[str, Any], quantized: bool) -> dict[str, Any]:
+    """A learner's state with 4-bit scales that cut some outputs off, or as it is."""
+    ranges = {"input": (-2.5, 2.0), "dense_0": (0.0, 1.5), "dense_1": (0.0, 1.0)}
+    return {**state, QUANTIZER: scales_of(ranges, 4)} if quantized else dict(state)
+
+
+def without_scales(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: group for name, group in state.items() if name != QUANTIZER}
+
+
+def bits(quantized: bool) -> dict[str, int]:
+    return {"quantization_bits": 4} if quantized else {}
+
+
+@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "quantized"])
 @pytest.mark.parametrize("distribution", [Categorical(), GAUSSIAN], ids=["categorical", "gaussian"])
-def test_ppo(eagerly: None, distribution: Distribution) -> None:
+def test_ppo(eagerly: None, distribution: Distribution, quantized: bool) -> None:
     learner, batch = on_policy(distribution, 2, ("first", "second"))
-    settings = ppo.PPOSettings(environments=4, rollout_steps=12, minibatch=16, value_weight=0.7, gradient_norm=0.3)
+    small = {"environments": 4, "rollout_steps": 12, "minibatch": 16}
+    settings = ppo.PPOSettings(**small, value_weight=0.7, gradient_norm=0.3, **bits(quantized))
     order = ppo.shuffled_order(np.random.default_rng(3), 48, 16, 2)
-    arguments = (learner.state(), batch, order, np.float32(3), np.float32(0.01), np.float32(0.02))
+    given = with_scales(learner.state(), quantized)
+    arguments = (given, batch, order, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = ppo.make_update(settings, NETWORK, distribution)(*arguments)
-    by_hand, rows = ppo_update(settings, distribution)(*arguments)
-    assert_same(state, by_hand)
-    np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
+    by_hand, rows = ppo_update(settings, distribution, fake_quantization(settings, NETWORK))(*arguments)
+    assert_same(without_scales(state), by_hand, OTHER_LEVEL if quantized else ROUNDING)
+    np.testing.assert_allclose(np.asarray(metrics), rows, atol=OTHER_LEVEL if quantized else 1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.01
 
 
+@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "quantized"])
 @pytest.mark.parametrize("optimiser", ["rmsprop", "adam"])
 @pytest.mark.parametrize("distribution", [Categorical(), GAUSSIAN], ids=["categorical", "gaussian"])
-def test_a2c(eagerly: None, distribution: Distribution, optimiser: str) -> None:
+def test_a2c(eagerly: None, distribution: Distribution, optimiser: str, quantized: bool) -> None:
     learner, batch = on_policy(distribution, 2, a2c.MOMENTS[optimiser])
     del batch["log_probability"]
-    settings = a2c.A2CSettings(optimiser=optimiser, normalise_advantages=optimiser == "adam", gradient_norm=0.3)
-    arguments = (learner.state(), batch, np.float32(3), np.float32(0.01), np.float32(0.02))
+    own = {"optimiser": optimiser, "normalise_advantages": optimiser == "adam"}
+    settings = a2c.A2CSettings(**own, gradient_norm=0.3, **bits(quantized))
+    arguments = (with_scales(learner.state(), quantized), batch, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = a2c.make_update(settings, NETWORK, distribution)(*arguments)
-    by_hand, row = a2c_update(settings, distribution)(*arguments)
-    assert_same(state, by_hand)
-    np.testing.assert_allclose(np.asarray(metrics), row, atol=1e-5)
+    by_hand, row = a2c_update(settings, distribution, fake_quantization(settings, NETWORK))(*arguments)
+    assert_same(without_scales(state), by_hand, OTHER_LEVEL if quantized else ROUNDING)
+    np.testing.assert_allclose(np.asarray(metrics), row, atol=OTHER_LEVEL if quantized else 1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.001
 
 
@@ -172,37 +196,40 @@ def transitions(action: NDArray[Any]) -> dict[str, NDArray[Any]]:
     return {**columns, "action": action, "discount": np.full(shape, 0.97, np.float32)}
 
 
+@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "quantized"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_dqn(eagerly: None, weighted: bool) -> None:
+def test_dqn(eagerly: None, weighted: bool, quantized: bool) -> None:
     learner = dqn.Learner.fresh(np.random.default_rng(4), NETWORK, (3,), 4)
     batches = transitions(GENERATOR.integers(4, size=(5, 16)).astype(np.int32))
     if weighted:
         batches["weight"] = GENERATOR.random((5, 16), dtype=np.float32)
-    settings = dqn.DQNSettings(target_period=3, gradient_norm=0.5)
-    arguments = (learner.groups(), batches, np.int32(3), np.float32(0.01))
+    settings = dqn.DQNSettings(target_period=3, gradient_norm=0.5, **bits(quantized))
+    arguments = (with_scales(learner.groups(), quantized), batches, np.int32(3), np.float32(0.01))
     state, metrics, errors = dqn.make_update(settings, NETWORK)(*tensors(arguments))
-    by_hand, rows, differences = dqn_update(settings)(*arguments)
-    assert_same(state, by_hand)
-    np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
-    np.testing.assert_allclose(np.asarray(errors), differences, atol=1e-5)
+    by_hand, rows, differences = dqn_update(settings, fake_quantization(settings, NETWORK))(*arguments)
+    assert_same(without_scales(state), by_hand, OTHER_LEVEL if quantized else ROUNDING)
+    np.testing.assert_allclose(np.asarray(metrics), rows, atol=OTHER_LEVEL if quantized else 1e-5)
+    np.testing.assert_allclose(np.asarray(errors), differences, atol=0.1 if quantized else 1e-5)
     assert moved(learner.target, by_hand["target"]) > 0.01  # it was copied at the sixth update
 
 
+@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "quantized"])
 @pytest.mark.parametrize(
     "more", [{}, {"twin": True, "target_noise": 0.2, "policy_period": 2, "action_penalty": 0.01}], ids=["ddpg", "td3"]
 )
-def test_ddpg(eagerly: None, more: dict[str, Any]) -> None:
-    settings = ddpg.DDPGSettings(gradient_norm=0.5, target_rate=0.1, **more)
+def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool) -> None:
+    settings = ddpg.DDPGSettings(gradient_norm=0.5, target_rate=0.1, **more, **bits(quantized))
     critics = 2 if settings.twin else 1
     learner = ddpg.Learner.fresh(np.random.default_rng(5), NETWORK, NetworkSpec((9,)), (3,), 2, critics)
     batches = transitions(normal(4, 16, 2).clip(-1, 1))
     if settings.target_noise:
         batches["target_noise"] = normal(4, 16, 2) * np.float32(0.1)
-    arguments = (learner.groups, batches, np.int32(3), np.float32(0.9))
-    state, metrics = ddpg.make_update(settings)(*tensors(arguments))
-    by_hand, rows = ddpg_update(settings)(*arguments)
-    assert_same(state, by_hand)
-    np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
+    arguments = (with_scales(learner.groups, quantized), batches, np.int32(3), np.float32(0.9))
+    fake = fake_quantization(settings, NETWORK)
+    state, metrics = ddpg.make_update(settings, fake)(*tensors(arguments))
+    by_hand, rows = ddpg_update(settings, fake)(*arguments)
+    assert_same(without_scales(state), by_hand, OTHER_LEVEL if quantized else ROUNDING)
+    np.testing.assert_allclose(np.asarray(metrics), rows, atol=OTHER_LEVEL if quantized else 1e-5)
     assert moved(learner.groups["actor"], by_hand["actor"]) > 1e-3
 
 

@@ -28,6 +28,7 @@ PPO = [*SMALL, "--method", "ppo", "--set", "environments=8", "--set", "rollout_s
 DQN = [*SMALL, "--method", "dqn", "--set", "environments=8", "--set", "learning_starts=256", "--set", "minibatch=32"]
 DISTILL = [*SMALL, "--method", "distill", "--set", "environments=8", "--set", "minibatch=32", "--set", "updates=2"]
 METHODS = {"ppo": (PPO, 256), "dqn": (DQN, 128), "distill": (DISTILL, 128)}  # with the steps of one iteration
+AWARE = ["--quantization-method", "quantization-aware", "--precision"]
 TIMES = ("wall_s", "cpu_s")
 
 
@@ -60,11 +61,15 @@ def test_two_runs_of_one_seed_are_identical_and_another_seed_is_not(method: str,
         assert_same_weights(tmp_path / "a", tmp_path / "c")
 
 
+@pytest.mark.parametrize("more", [[], [*AWARE, "4", "--quant-delay", "768"]], ids=["floats", "quantization-aware"])
 @pytest.mark.parametrize("method", METHODS)
 def test_an_interrupted_run_resumes_to_the_same_curve_and_weights(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, iteration = METHODS[method]
+    if more and method == "distill":
+        pytest.skip("distillation has no quantization-aware form")
+    options = [*options, *more]
     if method == "distill":
         assert train(tmp_path / "teacher", *PPO, "--steps", "256") == 0
         options = [*options, "--teacher", str(tmp_path / "teacher")]
@@ -417,3 +422,38 @@ def test_evaluate_prints_the_baseline_beside_the_policy(tmp_path: Path, capsys: 
     assert "nowhere" in capsys.readouterr().err
     assert evaluate.main([*options, "--task", "CartPole-v1"]) == 2
     assert "another observation" in capsys.readouterr().err
+
+
+def test_the_delay_ends_and_the_rest_is_quantized(tmp_path: Path) -> None:
+    """8 iterations of 4 epochs × 4 minibatches; the last 5 begin at or after step 768."""
+    assert train(tmp_path / "a", *PPO, "--steps", "2048", *AWARE, "3", "--quant-delay", "768") == 0
+    spec = Bundle.load(tmp_path / "a").spec
+    assert spec.provenance["updates"] == 8 * 16
+    assert spec.provenance["quantized_updates"] == 5 * 16
+    assert spec.quantization is not None
+    assert spec.quantization.bits == 3
+    assert set(spec.quantization.ranges) == {"input", *spec.network.hidden_names}
+    assert all(high > 0 for _, high in spec.quantization.ranges.values())
+    assert train(tmp_path / "b", *PPO, "--steps", "2048") == 0
+    assert Bundle.load(tmp_path / "b").spec.quantization is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([*PPO, "--precision", "4"], "--quantization-method quantization-aware"),
+        ([*PPO, *AWARE, "32"], "--precision 8"),
+        ([*PPO, *AWARE, "9"], "takes 2 … 8"),
+        ([*PPO, "--quant-delay", "0.2"], "--quant-delay means nothing"),
+        ([*PPO, *AWARE, "4", "--steps", "512", "--quant-delay", "512"], "never quantized"),
+        ([*PPO, *AWARE, "4", "--mixed-precision", "bfloat16"], "computes in float32"),
+        ([*DISTILL, *AWARE, "4"], "--method distill is not quantization-aware"),
+    ],
+)
+def test_quantization_options_that_do_not_go_together_are_refused(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "a", *options) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+    assert not (tmp_path / TRAINING_FOLDER).exists()

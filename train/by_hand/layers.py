@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.quantization_aware import INPUT
+from train.fake_quantization import LEVELS, QUANTIZER, FakeQuantization, fake_hidden, fake_input, faked
 from train.networks import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON, Weights, hidden_layers
 
 Floats = NDArray[np.float32]
@@ -48,10 +50,18 @@ class Vector:
 class Perceptron:
     """h₀ = x;  hₗ₊₁ = relu(hₗ Wₗ + bₗ);  y = h W_head + b_head, and the gradient of a loss with respect to W, b and x.
 
-    ``weights`` may hold further arrays (the Gaussian's log σ); their gradient is for the loss to fill in.
+    ``weights`` may hold further arrays (the Gaussian's log σ); their gradient is for the loss to fill in. With
+    ``scales`` the kernels and the layers' outputs are rounded to levels first, and gradients pass that by: see
+    ``train/fake_quantization.py``.
     """
 
-    def __init__(self, weights: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(
+        self,
+        weights: Mapping[str, NDArray[Any]],
+        scales: Mapping[str, NDArray[Any]] | None = None,
+        fake: FakeQuantization | None = None,
+    ) -> None:
+        self._scales, self._fake = scales or {}, fake
         self.weights = Vector(weights)
         self.gradient = self.weights.like()
         names = [f"dense_{index}" for index in range(hidden_layers(weights))] + ["head"]
@@ -59,6 +69,8 @@ class Perceptron:
         self._biases = [self.weights.views[f"{name}/bias"] for name in names]
         self._kernel_gradients = [self.gradient.views[f"{name}/kernel"] for name in names]
         self._bias_gradients = [self.gradient.views[f"{name}/bias"] for name in names]
+        self._names = names
+        self._passes: list[NDArray[np.bool_]] = []  # where a hidden layer's slope is 1, by layer, if it is rounded
         self._rows = 0
         self._values: list[Floats] = []  # of every layer, the input's first
         self._slopes: list[Floats] = []  # of the loss with respect to these
@@ -75,11 +87,28 @@ class Perceptron:
         self._prepare(len(inputs))
         self._values[0] = inputs
         last = len(self._kernels) - 1
+        if self._scales:
+            return self._forward_rounded(inputs)
         for index, (kernel, bias) in enumerate(zip(self._kernels, self._biases, strict=True)):
             out = np.matmul(self._values[index], kernel, out=self._values[index + 1])
             out += bias
             if index < last:
                 np.maximum(out, 0.0, out=out)
+        return self._values[-1]
+
+    def _forward_rounded(self, inputs: Floats) -> Floats:
+        rounded = faked(self.weights.views, self._scales, self._fake)
+        self._kernels = [rounded[f"{name}/kernel"] for name in self._names]
+        self._values[0] = fake_input(inputs, rounded[f"{INPUT}/{LEVELS}"])
+        self._passes = []
+        for index, name in enumerate(self._names):
+            out = np.matmul(self._values[index], self._kernels[index], out=self._values[index + 1])
+            out += rounded[f"{name}/bias"]
+            if name != "head":
+                levels = rounded[f"{name}/{LEVELS}"]
+                self._passes.append((out > 0.0) & (out <= levels[0] * levels[1]))
+                np.maximum(out, 0.0, out=out)
+                out[:] = fake_hidden(out, levels)
         return self._values[-1]
 
     def backward(self, slopes: Floats, inputs_too: bool = False, weights_too: bool = True) -> Floats | None:
@@ -98,7 +127,7 @@ class Perceptron:
                 return None
             before = np.matmul(slopes, self._kernels[index].T, out=self._slopes[index])
             if index > 0:
-                before *= self._values[index] > 0.0
+                before *= self._passes[index - 1] if self._scales else self._values[index] > 0.0
             slopes = before
         return slopes
 
@@ -166,15 +195,24 @@ class RMSProp:
 class Learning:
     """A network with its optimiser, taken from a learner's arrays by group and given back to them."""
 
-    def __init__(self, state: State, group: str, prefix: str = "", rmsprop: tuple[float, float] | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        group: str,
+        prefix: str = "",
+        rmsprop: tuple[float, float] | None = None,
+        fake: FakeQuantization | None = None,
+    ) -> None:
         """Args:
         state: the learner's arrays; the moments are in groups of their own, such as ``policy_first``.
         group: the network's.
         prefix: of its names, where a group holds several networks.
         rmsprop: its decay and ε; without them the optimiser is Adam.
+        fake: on which grid the network computes, where the state has scales for it.
         """
         self._group, self._prefix = group, prefix
-        self.network = Perceptron(self._arrays(state, group))
+        scales = state.get(QUANTIZER) if fake is not None else None
+        self.network = Perceptron(self._arrays(state, group), scales, fake)
         second = self._arrays(state, f"{group}_second")
         self.optimiser = (
             Adam(self._arrays(state, f"{group}_first"), second) if rmsprop is None else RMSProp(second, *rmsprop)

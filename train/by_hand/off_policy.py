@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.by_hand.layers import Adam, Learning, Perceptron, State, Vector, arrays_of, clip_by_norm
+from train.fake_quantization import QUANTIZER
 
 if TYPE_CHECKING:
     from train.ddpg import DDPGSettings
     from train.dqn import DQNSettings
+    from train.fake_quantization import FakeQuantization
 
 Floats = NDArray[np.float32]
 Update = Callable[..., tuple[dict[str, Any], Floats]]
@@ -26,13 +28,14 @@ def huber(errors: Floats, delta: float) -> tuple[Floats, Floats]:
     return losses, inside
 
 
-def dqn_update(settings: DQNSettings) -> ReplayUpdate:
+def dqn_update(settings: DQNSettings, fake: FakeQuantization | None = None) -> ReplayUpdate:
     """The round: (state, batches, updates before, rate) → (state, metrics, errors); as ``train.dqn.make_update``."""
 
     def update(
         state: State, batches: Mapping[str, NDArray[Any]], count: int, rate: float
     ) -> tuple[dict[str, Any], Floats, Floats]:
-        online, target = Perceptron(state["online"]), Perceptron(state["target"])
+        scales = state.get(QUANTIZER)
+        online, target = Perceptron(state["online"], scales, fake), Perceptron(state["target"], scales, fake)
         adam = Adam(state["first"], state["second"])
         updates, minibatch = batches["return"].shape
         metrics, errors = np.empty((updates, 3), np.float32), np.empty((updates, minibatch), np.float32)
@@ -65,9 +68,10 @@ def dqn_update(settings: DQNSettings) -> ReplayUpdate:
 class Followed(Learning):
     """A network that a target network follows."""
 
-    def __init__(self, state: State, group: str, prefix: str = "") -> None:
-        super().__init__(state, group, prefix)
-        self.target = Perceptron(self._arrays(state, f"{group}_target"))
+    def __init__(self, state: State, group: str, prefix: str = "", fake: FakeQuantization | None = None) -> None:
+        super().__init__(state, group, prefix, fake=fake)
+        scales = state.get(QUANTIZER) if fake is not None else None
+        self.target = Perceptron(self._arrays(state, f"{group}_target"), scales, fake)
 
     def follow(self, rate: float) -> None:
         """θ' ← (1 − τ) θ' + τ θ."""
@@ -80,7 +84,7 @@ class Followed(Learning):
         return {**super().vectors(), f"{self._group}_target": self.target.weights}
 
 
-def ddpg_update(settings: DDPGSettings) -> Update:
+def ddpg_update(settings: DDPGSettings, fake: FakeQuantization | None = None) -> Update:
     """The round: (state, batches, updates before, share of the rates) → (state, metrics); as ``train.ddpg``'s."""
 
     def learn_critics(
@@ -123,7 +127,7 @@ def ddpg_update(settings: DDPGSettings) -> Update:
     def update(
         state: State, batches: Mapping[str, NDArray[Any]], count: int, share: float
     ) -> tuple[dict[str, Any], Floats]:
-        actor = Followed(state, "actor")
+        actor = Followed(state, "actor", fake=fake)
         prefixes = sorted({name.split("/")[0] for name in state["critic"]})
         critics = [Followed(state, "critic", f"{prefix}/") for prefix in prefixes]
         updates, period, share = len(batches["return"]), settings.policy_period, float(share)

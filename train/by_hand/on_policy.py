@@ -14,6 +14,7 @@ from train.distributions import Distribution
 
 if TYPE_CHECKING:
     from train.a2c import A2CSettings
+    from train.fake_quantization import FakeQuantization
     from train.ppo import PPOSettings
 
 Floats = NDArray[np.float32]
@@ -29,7 +30,9 @@ def surrogate(ratio: Floats, advantages: Floats, clip_range: float) -> tuple[np.
     return np.float32(value), plain
 
 
-def ppo_update(settings: PPOSettings, distribution: Distribution) -> Callable[..., tuple[Any, Floats]]:
+def ppo_update(
+    settings: PPOSettings, distribution: Distribution, fake: FakeQuantization | None = None
+) -> Callable[..., tuple[Any, Floats]]:
     """The update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
 
     As ``train.ppo.make_update`` describes it.
@@ -43,7 +46,7 @@ def ppo_update(settings: PPOSettings, distribution: Distribution) -> Callable[..
         rate: float,
         bonus: float,
     ) -> tuple[dict[str, Any], Floats]:
-        policy, value = Learning(state, "policy"), Learning(state, "value")
+        policy, value = Learning(state, "policy", fake=fake), Learning(state, "value")
         score = score_of(distribution, policy.network)
         metrics = np.empty((len(order), 7), np.float32)
         rate, bonus, rows = float(rate), float(bonus), order.shape[1]
@@ -73,7 +76,9 @@ def ppo_update(settings: PPOSettings, distribution: Distribution) -> Callable[..
     return update
 
 
-def a2c_update(settings: A2CSettings, distribution: Distribution) -> Callable[..., tuple[Any, Floats]]:
+def a2c_update(
+    settings: A2CSettings, distribution: Distribution, fake: FakeQuantization | None = None
+) -> Callable[..., tuple[Any, Floats]]:
     """The update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
 
     As ``train.a2c.make_update``.
@@ -84,7 +89,8 @@ def a2c_update(settings: A2CSettings, distribution: Distribution) -> Callable[..
     def update(
         state: State, batch: Mapping[str, NDArray[Any]], count: float, rate: float, bonus: float
     ) -> tuple[dict[str, Any], Floats]:
-        policy, value = (Learning(state, group, rmsprop=rmsprop) for group in ("policy", "value"))
+        policy = Learning(state, "policy", rmsprop=rmsprop, fake=fake)
+        value = Learning(state, "value", rmsprop=rmsprop)
         score = score_of(distribution, policy.network)
         advantages, rows = batch["advantage"], len(batch["advantage"])
         if settings.normalise_advantages:
