@@ -196,7 +196,7 @@ def width_names(series: Sequence[Series]) -> list[str]:
 
 def _panel(axes: Axes, series: Sequence[Series], preset: str, measure: str) -> None:
     """One measure on one preset; widths stand at equal distances, for most happens at the few."""
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import FuncFormatter
 
     names = width_names(series)
     one_reference = len({each.sweep.bundle for each in series}) == 1
@@ -224,7 +224,7 @@ def _panel(axes: Axes, series: Sequence[Series], preset: str, measure: str) -> N
     axes.set_xlim(-0.6, len(names) - 0.4)
     axes.set_ylabel("success" if measure == "success" else "return")
     if measure == "success":
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{round(100 * share, 6):g} %"))
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
