@@ -144,6 +144,9 @@ def notes(document: Mapping[str, Any]) -> tuple[str, ...]:
         "the process from its start (imports left out: from their end on) until the mean return of "
         f"{document['episodes']} fresh greedy episodes reaches the goal; the judging itself is left out on both sides. "
         "> where the median run did not reach it within its steps.",
+        "What differs beside the programs: our settings were tuned for this measure (on other seeds), SB3's are those "
+        "that its zoo publishes, with its network sizes and a DDPG that learns nothing before 10,000 steps; our "
+        "classic tasks are array environments, tested step by step against Gymnasium's, in which SB3 trains.",
         f"Steps between two judgements: {every}. Settings: {document['settings'][OURS]}; SB3: "
         f"{document['settings'].get(SB3, '')}",
         f"Measured on {document['machine']}{busy}; {document['time'][:10]}; code {document['code']}. {versions}.",

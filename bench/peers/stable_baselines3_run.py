@@ -58,8 +58,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
         def __init__(self) -> None:
             super().__init__()
-            self.judging_cpu_s, self.mean_return, self.reached = 0.0, float("nan"), False
+            began = time.process_time()
+            self.mean_return, self.reached = float("nan"), False
             self.environments = make_vec_env(job["task"], job["episodes"], seed=10_000 + job["seed"])
+            self.judging_cpu_s = time.process_time() - began
             self.next = job["every"]
 
         def _on_step(self) -> bool:
