@@ -103,6 +103,7 @@ class Sweep:
         machine, code, date: where, with which code, when.
         reference: fp32's outcomes, one for each preset.
         widths: in the order asked for.
+        trained_bits: width that the policy was trained for with quantizers; None for a float training.
     """
 
     bundle: str
@@ -121,6 +122,7 @@ class Sweep:
     date: str
     reference: tuple[Outcome, ...]
     widths: tuple[Width, ...]
+    trained_bits: int | None = None
 
     @property
     def presets(self) -> tuple[str, ...]:

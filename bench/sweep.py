@@ -193,6 +193,7 @@ def sweep(bundle: Bundle, task: Task, names: Sequence[str], asked: Asked, seeds:
         date=datetime.now(UTC).date().isoformat(),
         reference=reference,
         widths=tuple(widths),
+        trained_bits=None if bundle.spec.quantization is None else bundle.spec.quantization.bits,
     )
 
 

@@ -136,8 +136,9 @@ def _style(index: int) -> tuple[str, str]:
 
 
 def bundle_words(sweep: Sweep) -> str:
-    """``cartpole-dqn``, ``II (PPO)``."""
-    return sweep.bundle if sweep.algorithm in sweep.bundle else f"{sweep.bundle} ({sweep.algorithm.upper()})"
+    """``cartpole-dqn``, ``II (PPO)``, ``II (PPO), trained at 4 bits``."""
+    name = sweep.bundle if sweep.algorithm in sweep.bundle else f"{sweep.bundle} ({sweep.algorithm.upper()})"
+    return name if sweep.trained_bits is None else f"{name}, trained at {sweep.trained_bits} bits"
 
 
 def label_of(sweep: Sweep) -> str:

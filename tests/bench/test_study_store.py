@@ -26,6 +26,15 @@ def test_what_is_written_is_read(tmp_path: Path, made_sweep: Sweep) -> None:
     assert [sweep.episodes for sweep in read_sweeps(tmp_path)] == [100, 7]
 
 
+def test_a_sweep_says_whether_the_policy_was_trained_with_quantizers(tmp_path: Path, made_sweep: Sweep) -> None:
+    trained = replace(made_sweep, trained_bits=4)
+    assert read_sweep(write_sweep(trained, tmp_path)) == trained
+    # documents from before the field
+    values = json.loads(made_sweep.to_json())
+    del values["trained_bits"]
+    assert Sweep.from_json(json.dumps(values), tmp_path) == made_sweep
+
+
 def test_numbers_are_kept_to_six_digits_and_episodes_not_at_all(made_sweep: Sweep) -> None:
     text = replace(made_sweep, seconds=1.23456789).to_json()
     assert json.loads(text)["seconds"] == 1.23457

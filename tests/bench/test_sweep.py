@@ -15,7 +15,7 @@ from bench import command_line, study_store, sweep
 from bench.interval import Estimate
 from bench.study_store import Sweep
 from bench.sweep_flying import Asked, Flown, decide_with, share_differing, widths_of
-from policy.bundle import Bundle
+from policy.bundle import Bundle, write_bundle
 from policy.locate import ZOO
 from policy.network import choose_actions
 from policy.quantization import Scheme
@@ -89,6 +89,18 @@ def test_a_policys_own_width_has_its_own_activations(bundle: Bundle) -> None:
     spec = replace(bundle.spec, quantization=trained)
     assert widths_of("4", Asked(Scheme.SYMMETRIC), spec).activation_bits == 4
     assert widths_of("5", Asked(Scheme.SYMMETRIC), spec).activation_bits == 8
+
+
+def test_it_says_that_a_policy_was_trained_with_quantizers(bundle: Bundle, tmp_path: Path) -> None:
+    trained = TrainedQuantization(4, {"input": (-1.0, 1.0), "dense_0": (0.0, 6.0)})
+    spec = replace(bundle.spec, quantization=trained)
+    golden = bundle.golden().observations
+    made = write_bundle(tmp_path / spec.name, spec, bundle.weights(), bundle.calibration(), golden)
+    opened, task = sweep.open_bundle(str(made.path))
+    done = sweep.sweep(opened, task, ("4", "5"), Asked(Scheme.SYMMETRIC), (0,), 2)
+    assert done.trained_bits == 4
+    # at its own width the artifact's activations have it too; at another one they have 8 bits
+    assert [(width.activation_bits, width.execution.artifact) for width in done.widths] == [(4, "int4"), (8, "int5")]
 
 
 # --- what is counted ------------------------------------------------------------------------------------------------

@@ -82,11 +82,11 @@ def test_a_task_with_presets_and_success(made_sweep: Sweep, texts: Texts) -> Non
 
 
 def test_a_task_without_presets(made_sweep: Sweep, texts: Texts) -> None:
-    sweeps = [made_sweep, replace(made_sweep, bundle="cartpole-ppo", algorithm="ppo")]
+    sweeps = [made_sweep, replace(made_sweep, bundle="cartpole-ppo", algorithm="ppo", trained_bits=4)]
     said = texts(sweep_plot.task_figure(sweeps))
     assert any(text.startswith("How few bits policies of CartPole-v1 take") for text in said)
     assert any(text.startswith("quarl: the paper's quantizer") and "diamonds: fp16" in text for text in said)
-    assert {"cartpole-dqn", "cartpole-ppo"} <= set(said)
+    assert {"cartpole-dqn", "cartpole-ppo, trained at 4 bits"} <= set(said)
 
 
 def test_files_are_written_and_the_same_again(tmp_path: Path, made_sweep: Sweep) -> None:
