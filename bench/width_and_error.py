@@ -8,7 +8,7 @@ Width: largest minus smallest weight of a policy (all layers, no biases), and th
 the paper's, (fp32 − int8) / |fp32| of the mean return; negative where int8 plays better. Its interval is that of paired
 means over the same episodes. Errors of results/cells.json are those of the int8 artifact in a device's runtime
 (symmetric, per channel); those of results/study are of the paper's own quantizer at 8 and at 4 bits, for the bundles
-whose sweep was kept (python -m bench.sweep BUNDLE --keep).
+whose sweep was kept (python -m bench.sweep BUNDLE --weights-only --keep).
 """
 
 from __future__ import annotations
@@ -128,6 +128,13 @@ def notes(points: Sequence[Point]) -> list[str]:
     ]
     for source in sources(points):
         said += findings(points, source)
+    intervals = sum(len(correlations(points, source)) for source in sources(points))
+    if intervals > 1:
+        said.append(
+            f"Of {intervals} intervals of 95 %, one or more leave 0 out by chance alone in up to "
+            f"{100 * (1 - 0.95**intervals):.0f} % of such tables. Where returns can be negative, an error in % of "
+            "|fp32| has no bound and compares badly across tasks."
+        )
     said.append(
         "Each point is one policy of one training; task, algorithm, network and length of training change together, "
         "and a correlation over so few of them is no cause. The paper concludes from three DQN policies, and from "

@@ -22,10 +22,11 @@ KEPT = ROOT / "results" / "width-and-error.json"
 DEVICE, QUARL_8, QUARL_4 = "device", "quarl-8", "quarl-4"
 SOURCES = {
     DEVICE: "int8 artifact in a device's runtime (symmetric, per channel)",
-    QUARL_8: "QuaRL's quantizer, 8 bits, weights and activations (simulated)",
-    QUARL_4: "QuaRL's quantizer, 4 bits, weights and activations (simulated)",
+    QUARL_8: "QuaRL's quantizer, 8 bits, weights only, as in its tables (simulated)",
+    QUARL_4: "QuaRL's quantizer, 4 bits, weights only (simulated)",
 }
 SWEPT = {QUARL_8: "8", QUARL_4: "4"}  # widths of a kept sweep of the paper's quantizer
+WEIGHTS_ONLY = "weights"  # the sweep's variant: what activations lose is no matter of the weights' width
 HARD = "hard"  # of navigation's presets, the one that the case study is judged on
 MEASURES = {"range": "range of the weights", "ratio": "range in standard deviations"}
 
@@ -139,13 +140,13 @@ def device_errors(answers: Mapping[str, Answer]) -> dict[tuple[str, str], Error]
 
 
 def study_errors(folder: Path | None = None) -> dict[str, dict[tuple[str, str], Error]]:
-    """By source, errors of the paper's quantizer by (bundle, hash), from the kept sweeps of its own widths."""
+    """By source, errors of the paper's quantizer by (bundle, hash), from the kept sweeps of weights only."""
     from bench.study_store import STUDY, read_sweeps
     from policy.quantization import Scheme
 
     found: dict[str, dict[tuple[str, str], Error]] = {source: {} for source in SWEPT}
     for sweep in read_sweeps(folder or STUDY):
-        if sweep.scheme is not Scheme.QUARL or sweep.variant:
+        if sweep.scheme is not Scheme.QUARL or sweep.variant != WEIGHTS_ONLY:
             continue
         preset = HARD if HARD in sweep.presets else sweep.presets[0]
         for source, name in SWEPT.items():

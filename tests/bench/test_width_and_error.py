@@ -98,6 +98,7 @@ def test_table_has_both_sources_and_says_what_is_missing() -> None:
     assert "| 2 | task1-dqn | 100 | −1.00 … 1.00 | 2.00 | 0.177 | 11.3 | −2.00 [−2.50, −1.50] | – |" in text
     assert "| 9 | II-ppo |" in text and "| – | 0.25 [−0.25, 0.75] |" in text
     assert "against the paper's claim" in text and "no cause" in text
+    assert "Of 2 intervals of 95 %" in text and "up to 10 % of such tables" in text  # 1 − 0.95² = 0.0975
 
 
 def test_errors_of_kept_sweeps(tmp_path: Path) -> None:
@@ -117,12 +118,12 @@ def test_errors_of_kept_sweeps(tmp_path: Path) -> None:
     )
     reference = tuple(Outcome(preset, 30, Estimate(10.0, 9.0, 11.0), None) for preset in ("shipped", "hard"))
     made = Sweep(
-        bundle="II", task="navigation", algorithm="ppo", weights_sha256="abc", scheme=Scheme.QUARL, variant="",
+        bundle="II", task="navigation", algorithm="ppo", weights_sha256="abc", scheme=Scheme.QUARL, variant="weights",
         seeds=(0, 2, 4), episodes=10, observations=16, seconds=1.0, cpu_seconds=1.0, machine="", code="", date="",
         reference=reference, widths=widths,
     )  # fmt: skip
     write_sweep(made, tmp_path)
-    for other in ({"variant": "weights"}, {"scheme": Scheme.SYMMETRIC}):
+    for other in ({"variant": ""}, {"scheme": Scheme.SYMMETRIC}):
         write_sweep(dataclasses.replace(made, bundle="I", **other), tmp_path)  # type: ignore[arg-type]
     found = study_errors(tmp_path)
     assert found == {
