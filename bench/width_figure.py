@@ -49,6 +49,9 @@ def width_figure(points: Sequence[Point]) -> Figure:
         found = correlations(points, source)
         for axes, measure in zip(row, MEASURES, strict=True):
             draw_panel(axes, points, source, measure, found.get(measure))
+        if source == rows[-1]:
+            for axes, measure in zip(row, MEASURES, strict=True):
+                axes.set_xlabel(f"{MEASURES[measure]} (logarithmic)", fontsize=8)
         row[0].set_ylabel("error, % of |fp32 return|, 95 %\n(linear up to 1, then logarithmic)", fontsize=8)
     key = "\n".join(f"{number}  {point.width.name}" for number, point in enumerate(points, start=1))
     handles: dict[str, Any] = {}
@@ -84,7 +87,6 @@ def draw_panel(axes: Axes, points: Sequence[Point], source: str, measure: str, c
     axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
-    axes.set_xlabel(f"{MEASURES[measure]} (logarithmic)", fontsize=8)
     low, high = axes.get_xlim()
     ticks = [tick for tick in TICKS if low <= tick <= high]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -22,7 +22,7 @@ KEPT = ROOT / "results" / "width-and-error.json"
 DEVICE, QUARL_8, QUARL_4 = "device", "quarl-8", "quarl-4"
 SOURCES = {
     DEVICE: "int8 artifact in a device's runtime (symmetric, per channel)",
-    QUARL_8: "QuaRL's quantizer, 8 bits, weights only, as in its tables (simulated)",
+    QUARL_8: "QuaRL's quantizer, 8 bits, weights only (simulated)",
     QUARL_4: "QuaRL's quantizer, 4 bits, weights only (simulated)",
 }
 SWEPT = {QUARL_8: "8", QUARL_4: "4"}  # widths of a kept sweep of the paper's quantizer
