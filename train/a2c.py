@@ -24,7 +24,7 @@ from train.engine import uses_numpy
 from train.fake_quantization import QUANTIZER, faked, passed_through
 from train.lazily import tf
 from train.mixed_precision import gradients_of, settled
-from train.quantization_aware import QuantizationAware, fake_quantization
+from train.quantization_aware import fake_quantization
 from train.rollouts import Rollouts, training_batch
 from train.run import Run, Trained
 from train.shared_settings import RolloutSettings
@@ -178,13 +178,12 @@ def learn(
     batch: Mapping[str, Any],
     rate: float,
     bonus: float,
-    aware: QuantizationAware,
+    quantizer: Mapping[str, Any] | None = None,
 ) -> NDArray[np.float32]:
-    """Run the compiled update on the learner, with its quantizers if they are active; its metrics (5,)."""
+    """Run the compiled update on the learner, with the group ``quantizer`` if it is active; its metrics (5,)."""
     learner.updates += 1
-    aware.count(1)
     numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
-    state, metrics = update({**learner.state(), **aware.group}, batch, *numbers)
+    state, metrics = update({**learner.state(), **(quantizer or {})}, batch, *numbers)
     learner.put(state)
     return np.asarray(metrics)
 
@@ -212,7 +211,8 @@ def train(run: Run, settings: A2CSettings) -> Trained:
             rate, bonus = settings.schedules(step / run.request.steps)
             batch = training_batch(rollouts.gather(), settings)
             del batch["log_probability"]
-            metrics[index] = learn(update, learner, batch, rate, bonus, rollouts.aware)
+            metrics[index] = learn(update, learner, batch, rate, bonus, rollouts.aware.group)
+            rollouts.aware.count(1)
             step += steps
             run.check_finite(step, metrics[index : index + 1], METRICS)  # before NaN is acted on
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))

@@ -187,6 +187,7 @@ class Collection:
             step += self.iteration_steps
             if step >= settings.learning_starts:
                 metrics = learn_round(self.draw(), share)
+                self.aware.count(len(metrics))
                 run.check_finite(step, metrics, METRICS)
                 row |= dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
             self.aware.look(learner.groups["actor"], self.normaliser(self.stream.observation))

@@ -189,4 +189,4 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
         compute=settings.compute,
     )
     update, aware = make_update(settings, fake_quantization(settings, run.request.network)), collection.aware
-    return collection.train(learner, lambda batches, share: learn(update, learner, batches, share, aware))
+    return collection.train(learner, lambda batches, share: learn(update, learner, batches, share, aware.group))

@@ -36,7 +36,7 @@ from train.gradients import clipped_by_norm
 from train.lazily import tf
 from train.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
 from train.networks import Weights
-from train.quantization_aware import QuantizationAware, fake_quantization
+from train.quantization_aware import fake_quantization
 from train.run import Run, Trained
 
 Floats = NDArray[np.float32]
@@ -263,15 +263,14 @@ def learn(
     learner: Learner,
     batches: dict[str, NDArray[Any]],
     share: float,
-    aware: QuantizationAware,
+    quantizer: Mapping[str, Any] | None = None,
 ) -> NDArray[np.float32]:
-    """Run the compiled round on the learner, with its quantizers if they are active; its metrics (updates, …)."""
-    groups = {**learner.groups, **aware.group}
+    """Run the compiled round on the learner, with the group ``quantizer`` if it is active; metrics (updates, …)."""
+    groups = {**learner.groups, **(quantizer or {})}
     state, metrics = update(groups, batches, np.int32(learner.updates), np.float32(share))
     learner.groups = {
         group: {name: np.asarray(array) for name, array in state[group].items()} for group in learner.groups
     }
-    aware.count(len(metrics))
     learner.updates += len(metrics)
     return np.asarray(metrics)
 
@@ -304,6 +303,6 @@ def train(run: Run, settings: DDPGSettings) -> Trained:
     def learn_round(batches: dict[str, NDArray[Any]], share: float) -> Floats:
         if settings.target_noise > 0:
             batches["target_noise"] = target_action_noise(collection.generator, batches["action"].shape, settings)
-        return learn(update, learner, batches, share, collection.aware)
+        return learn(update, learner, batches, share, collection.aware.group)
 
     return collection.train(learner, learn_round)

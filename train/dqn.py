@@ -28,7 +28,7 @@ from train.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of,
 from train.networks import Weights
 from train.presets import SettingsError
 from train.priorities import importance_weights
-from train.quantization_aware import QuantizationAware, fake_quantization
+from train.quantization_aware import fake_quantization
 from train.replay import n_step_returns
 from train.run import Run, Trained
 from train.shared_settings import ReplaySettings
@@ -220,16 +220,15 @@ def learn(
     learner: Learner,
     batches: dict[str, NDArray[Any]],
     rate: float,
-    aware: QuantizationAware,
+    quantizer: Mapping[str, Any] | None = None,
 ) -> tuple[Floats, Floats]:
-    """Run the compiled round on the learner, with its quantizers if they are active.
+    """Run the compiled round on the learner, with the group ``quantizer`` if it is active.
 
     Returns its metrics (updates, 3) and errors (updates, minibatch).
     """
-    groups = {**learner.groups(), **aware.group}
+    groups = {**learner.groups(), **(quantizer or {})}
     state, metrics, errors = update(groups, batches, np.int32(learner.updates), np.float32(rate))
     learner.put({name: group for name, group in state.items() if name != QUANTIZER})
-    aware.count(len(metrics))
     learner.updates += len(metrics)
     return np.asarray(metrics), np.asarray(errors)
 
@@ -311,7 +310,8 @@ def train(run: Run, settings: DQNSettings) -> Trained:
         if memory.replay.written * settings.environments >= settings.learning_starts:
             batches = draw(memory, generator, settings)
             rows = batches.pop("rows")
-            metrics, errors = learn(update, learner, batches, rate, aware)
+            metrics, errors = learn(update, learner, batches, rate, aware.group)
+            aware.count(len(metrics))
             run.check_finite(step, metrics, METRICS)
             if memory.priorities is not None:
                 memory.priorities.update(rows, errors)

@@ -23,7 +23,7 @@ from train.engine import uses_numpy
 from train.fake_quantization import QUANTIZER, faked, passed_through
 from train.lazily import tf
 from train.mixed_precision import gradients_of, settled
-from train.quantization_aware import QuantizationAware, fake_quantization
+from train.quantization_aware import fake_quantization
 from train.rollouts import Rollouts, training_batch
 from train.run import Run, Trained
 from train.shared_settings import RolloutSettings
@@ -203,12 +203,11 @@ def learn(
     order: NDArray[np.int32],
     rate: float,
     bonus: float,
-    aware: QuantizationAware,
+    quantizer: Mapping[str, Any] | None = None,
 ) -> NDArray[np.float32]:
-    """Run the compiled update on the learner, with its quantizers if they are active; its metrics (minibatches, 7)."""
+    """Run the compiled update on the learner, with the group ``quantizer`` if active; metrics (minibatches, 7)."""
     numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
-    state, metrics = update({**learner.state(), **aware.group}, batch, order, *numbers)
-    aware.count(len(order))
+    state, metrics = update({**learner.state(), **(quantizer or {})}, batch, order, *numbers)
     learner.put(state)
     learner.updates += len(order)
     return np.asarray(metrics)
@@ -231,7 +230,8 @@ def train(run: Run, settings: PPOSettings) -> Trained:
         rollouts.begin(step)
         rollout = rollouts.gather()
         order = shuffled_order(rollouts.generator, steps, settings.minibatch, settings.epochs)
-        metrics = learn(update, learner, training_batch(rollout, settings), order, rate, bonus, rollouts.aware)
+        metrics = learn(update, learner, training_batch(rollout, settings), order, rate, bonus, rollouts.aware.group)
+        rollouts.aware.count(len(order))
         step += steps
         run.check_finite(step, metrics, METRICS)
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))

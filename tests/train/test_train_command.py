@@ -297,7 +297,10 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
         (["--task", "Pendulum-v1", "--method", "dqn"], ["dqn takes discrete", "--method ppo, a2c, ddpg, d4pg"]),
         (["--task", "cartpole", "--method", "ddpg"], ["ddpg takes continuous", "--method ppo, dqn, a2c, distill"]),
         (["--task", "gym,CartPole-v1", "--method", "d4pg"], ["d4pg takes continuous", "CartPole-v1"]),
-        (["--precision", "8"], ["--precision 8", "not there yet", "make convert POLICY=NAME BITS=8"]),
+        (
+            ["--precision", "8"],
+            ["--precision 8", "--quantization-method quantization-aware", "make convert POLICY=NAME BITS=8"],
+        ),
         (["--task", "cartpole", "--model", "nature"], ["nature does not fit CartPole-v1"]),
         (["--task", "navigation", "--preset", "extreme"], ["extreme", "hard", "shipped"]),
         (["--task", "CartPole-v1", "--preset", "hard"], ["--preset hard", "Leave it out"]),
