@@ -143,11 +143,11 @@ class Sweep:
         values = {"kind": "sweep", "format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
         values["scheme"] = self.scheme.value
         lines = []
-        for name, value in _rounded(values).items():
+        for name, value in rounded(values).items():
             if name == "widths":
-                lines.append(' "widths": [\n  ' + ",\n  ".join(map(_dumped, value)) + "\n ]")
+                lines.append(' "widths": [\n  ' + ",\n  ".join(map(dumped, value)) + "\n ]")
             else:
-                lines.append(f" {_dumped(name)}: {_dumped(value)}")
+                lines.append(f" {dumped(name)}: {dumped(value)}")
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
@@ -164,7 +164,7 @@ class Sweep:
                 raise ValueError(f"it is a {kind!r} of version {version!r}, not a 'sweep' of {FORMAT_VERSION}")
             values["scheme"] = parse_enum(Scheme, values["scheme"], "scheme")
             values["seeds"] = tuple(values["seeds"])
-            values["reference"] = tuple(_outcome(item) for item in values["reference"])
+            values["reference"] = tuple(outcome_from(item) for item in values["reference"])
             values["widths"] = tuple(_width(item) for item in values["widths"])
             return cls(**values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -212,13 +212,15 @@ def _estimate(values: Mapping[str, Any] | None) -> Estimate | None:
     return None if values is None else Estimate(**values)
 
 
-def _outcome(values: Mapping[str, Any]) -> Outcome:
+def outcome_from(values: Mapping[str, Any]) -> Outcome:
+    """An outcome as JSON has it."""
     return Outcome(
         values["preset"], values["episodes"], Estimate(**values["mean_return"]), _estimate(values["success"])
     )
 
 
-def _change(values: Mapping[str, Any]) -> Change:
+def change_from(values: Mapping[str, Any]) -> Change:
+    """A change as JSON has it."""
     estimates = (_estimate(values[name]) for name in ("relative_error", "success"))
     return Change(values["preset"], Estimate(**values["mean_return"]), *estimates)
 
@@ -228,21 +230,23 @@ def _width(values: Mapping[str, Any]) -> Width:
         **{
             **values,
             "execution": Execution(**values["execution"]),
-            "outcomes": tuple(_outcome(item) for item in values["outcomes"]),
-            "changes": tuple(_change(item) for item in values["changes"]),
+            "outcomes": tuple(outcome_from(item) for item in values["outcomes"]),
+            "changes": tuple(change_from(item) for item in values["changes"]),
         }
     )
 
 
-def _dumped(value: Any) -> str:
+def dumped(value: Any) -> str:
+    """One line of JSON."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """JSON values with numbers of six significant digits; what is not finite is null."""
     if isinstance(value, dict):
-        return {name: _rounded(item) for name, item in value.items()}
+        return {name: rounded(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
+        return [rounded(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value

@@ -206,7 +206,7 @@ def _panel(axes: Axes, series: Sequence[Series], preset: str, measure: str) -> N
         if reference is None:
             continue
         if index == 0 or not one_reference:
-            _band(axes, getattr(reference, measure), GREY if one_reference else each.colour, one_reference)
+            band(axes, getattr(reference, measure), GREY if one_reference else each.colour, one_reference)
         offset = DODGE * (index - (len(series) - 1) / 2)
         points = [
             (names.index(width.name) + offset, width.name, estimate)
@@ -216,11 +216,11 @@ def _panel(axes: Axes, series: Sequence[Series], preset: str, measure: str) -> N
         ]
         points.sort(key=lambda point: point[0])
         line = [point for point in points if point[1] != FP16]
-        _marks(axes, line, each.colour, each.marker, each.label, "-")
+        marks(axes, line, each.colour, each.marker, each.label, "-")
         if index == 0 or not one_reference:  # fp16 is no scheme's: once a bundle
             half = [point for point in points if point[1] == FP16]
             label = "fp16" if one_reference else None
-            _marks(axes, half, "black" if one_reference else each.colour, "D", label, "none")
+            marks(axes, half, "black" if one_reference else each.colour, "D", label, "none")
     axes.set_xticks(range(len(names)), names, fontsize=8)
     axes.set_xlim(-0.6, len(names) - 0.4)
     axes.set_ylabel("success" if measure == "success" else "return")
@@ -235,7 +235,8 @@ def _of_preset(outcomes: Sequence[Outcome], preset: str) -> Outcome | None:
     return next((outcome for outcome in outcomes if outcome.preset == preset), None)
 
 
-def _band(axes: Axes, estimate: Estimate | None, colour: str, named: bool) -> None:
+def band(axes: Axes, estimate: Estimate | None, colour: str, named: bool) -> None:
+    """A policy's mean as a line, its interval as a band across the panel."""
     if estimate is None:
         return
     axes.axhline(estimate.value, color=colour, linewidth=0.9, linestyle="--", zorder=1, label="fp32" if named else None)
@@ -243,7 +244,7 @@ def _band(axes: Axes, estimate: Estimate | None, colour: str, named: bool) -> No
         axes.axhspan(estimate.low, estimate.high, color=colour, alpha=0.16, linewidth=0, zorder=0)
 
 
-def _marks(
+def marks(
     axes: Axes,
     points: Sequence[tuple[float, str, Estimate]],
     colour: str,
@@ -251,6 +252,7 @@ def _marks(
     label: str | None,
     linestyle: str,
 ) -> None:
+    """Points of (x, word, estimate) with their intervals, joined by a line."""
     if not points:
         return
     values = [estimate.value for _, _, estimate in points]
