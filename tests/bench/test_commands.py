@@ -29,6 +29,8 @@ COMMANDS = (
     "mixed_precision",
     "sweep",
     "sweep_plot",
+    "qat",
+    "qat_plot",
     "weights",
     "width_and_error",
 )
