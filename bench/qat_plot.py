@@ -36,6 +36,7 @@ WAYS = (("PTQ", "quantized after training (PTQ)", STYLES[1]), ("QAT", "trained w
 DODGE = 0.14  # of one width's room, either side
 COLUMNS = 3
 PANEL_INCHES = (3.9, 2.9)
+SMALLEST_SPAN = 0.1  # of a panel's axis, as a share of float's return
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,11 +104,14 @@ def figure_of(rows: Sequence[Row]) -> Figure:
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     cells = list(dict.fromkeys(row.cell for row in rows))
     figure.suptitle(
-        f"Learning with few bits, or quantizing afterwards{f': {cells[0]}' if len(cells) == 1 else ''}\n\n",
+        f"Learning with few bits, or quantizing afterwards{f': {cells[0]}' if len(cells) == 1 else ''}\n\n\n",
         fontsize=11,
         fontweight="bold",
     )
-    said = "large marks and bars: means over trainings, 95 % intervals; dots: single trainings; band: float"
+    said = (
+        "large marks and bars: means over trainings, 95 % intervals (cut at the panel's edge)\n"
+        "dots: single trainings; line and band: float"
+    )
     figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), said, ha="center", va="top", fontsize=8, color=GREY)
     return figure
 
@@ -119,7 +123,7 @@ def _panel(axes: Axes, rows: Sequence[Row], name: str) -> None:
     for sign, (way, label, (colour, marker)) in zip((-1, 1), WAYS, strict=True):
         estimates = [row.ptq if way == "PTQ" else row.qat for row in rows]
         singles = [row.ptq_by_seed if way == "PTQ" else row.qat_by_seed for row in rows]
-        middle = [place + sign * DODGE for place in range(len(rows))]
+        middle = [where + sign * DODGE for where in range(len(rows))]
         for x, values in zip(middle, singles, strict=True):
             axes.plot([x + sign * DODGE] * len(values), values, ".", color=colour, markersize=4, alpha=0.6)
         points = [(x, str(row.bits), each) for x, row, each in zip(middle, rows, estimates, strict=True)]
@@ -136,11 +140,13 @@ def _panel(axes: Axes, rows: Sequence[Row], name: str) -> None:
 
 
 def _room(rows: Sequence[Row]) -> tuple[float, float]:
-    """Ends of the axis: all trainings and a twelfth more on either side. Bars of few trainings may reach beyond: an
-    interval of three is wide, and an axis that held it would hide the differences."""
+    """Ends of the axis: all trainings and some more, and no less than a tenth of float's return, so that trifles look
+    like trifles. Bars may reach beyond: an interval of three trainings is wide, and an axis that held it would hide the
+    differences."""
     values = [value for row in rows for value in (*row.ptq_by_seed, *row.qat_by_seed, row.reference.value)]
-    margin = (max(values) - min(values)) / 12 or abs(values[0]) / 12 or 1.0
-    return min(values) - margin, max(values) + margin
+    span = max(max(values) - min(values), SMALLEST_SPAN * max(abs(row.reference.value) for row in rows)) or 1.0
+    low = min(min(values), max(values) - span)
+    return low - span / 12, max(values) + span / 12
 
 
 def counts(rows: Sequence[Row]) -> str:

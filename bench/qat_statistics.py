@@ -164,7 +164,7 @@ def holds(estimate: Estimate, value: float) -> bool:
 
 
 def within_words(error: Estimate | None, limit: float = LIMIT_PERCENT) -> str:
-    """What an error says about the limit: ``yes``, ``not decided …`` or ``no``."""
+    """What an error and its interval say about the limit: ``yes``, ``no``, ``undecided, the mean is +3.1 %``."""
     if error is None:
         return "not defined, float's return is 0"
     if error.low is None or error.high is None:
@@ -173,7 +173,7 @@ def within_words(error: Estimate | None, limit: float = LIMIT_PERCENT) -> str:
         return "yes"
     if error.low > limit:
         return "no"
-    return "the mean is, its interval reaches beyond" if error.value <= limit else "the mean is not, its interval is"
+    return f"undecided, the mean is {error.value:+.1f} %".replace("-", "−")
 
 
 def _half(estimate: Estimate) -> float | None:

@@ -102,10 +102,16 @@ def _findings(rows: Sequence[Row]) -> list[str]:
         mine = [row for row in rows if place(row) == name]
         better = [str(row.bits) for row in mine if not row.is_noise and row.gain.value > 0]
         worse = [str(row.bits) for row in mine if not row.is_noise and row.gain.value < 0]
-        noise = [str(row.bits) for row in mine if row.is_noise]
+        equal = [str(row.bits) for row in mine if row.gain.low == row.gain.high == 0.0]
+        noise = [str(row.bits) for row in mine if row.is_noise and str(row.bits) not in equal]
         parts = [
             f"{words} at {', '.join(bits)} bits"
-            for words, bits in (("better than PTQ", better), ("worse", worse), ("inside the noise", noise))
+            for words, bits in (
+                ("better than PTQ", better),
+                ("worse", worse),
+                ("inside the noise", noise),
+                ("equal", equal),
+            )
             if bits
         ]
         within = [

@@ -133,8 +133,8 @@ def test_students_quantiles() -> None:
     ("error", "words"),
     [
         (around(0.5, 1.0), "yes"),
-        (around(1.5, 1.0), "the mean is, its interval reaches beyond"),
-        (around(2.5, 1.0), "the mean is not, its interval is"),
+        (around(1.5, 1.0), "undecided, the mean is +1.5 %"),
+        (around(-0.5, 3.0), "undecided, the mean is −0.5 %"),
         (around(9.0, 1.0), "no"),
         (Estimate(1.0, None, None), "below, without an interval"),
         (None, "not defined, float's return is 0"),
@@ -236,6 +236,12 @@ def test_the_picture_holds_every_width(texts: Texts) -> None:
     assert ptq.lines[0].get_ydata().tolist() == [400.0] * 3
     assert learned.lines[0].get_ydata().tolist() == [499.0] * 3
     assert learned.lines[0].get_color() != ptq.lines[0].get_color()
+
+
+def test_trifles_look_like_trifles() -> None:
+    rows = rows_of([answer(seed, ptq=499.2, qat_return=500.0) for seed in range(3)])
+    low, high = qat_plot.figure_of(rows).axes[0].get_ylim()
+    assert (low, high) == pytest.approx((450 - 50 / 12, 500 + 50 / 12))
 
 
 def test_pictures_are_written_and_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
