@@ -31,7 +31,7 @@ class Answer:
         cell: its name, e.g. ``cartpole-dqn``.
         task, method: what was trained, how.
         steps: of either training.
-        settings_sha256: of settings, steps and network, which both trainings share (the quantizers' left out).
+        settings_sha256: of settings, steps and network, which all trainings share (the bits left out).
         seed: of both trainings.
         bits: of weights and hidden activations.
         episodes: flown on each preset.
@@ -44,6 +44,7 @@ class Answer:
         ptq_change, qat_change: minus the float policy, episode by episode.
         gain: QAT minus PTQ, episode by episode; its relative error is that of QAT to PTQ.
         machine, code, date: where, with which code, when.
+        quant_delay: share of the steps that QAT learned in floats first.
     """
 
     cell: str
@@ -66,6 +67,7 @@ class Answer:
     machine: str
     code: str
     date: str
+    quant_delay: float = 0.5
 
     @property
     def key(self) -> tuple[str, int, int]:

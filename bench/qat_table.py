@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NAME = "qat"
 HEADERS = ("cell", "bits", "float", "PTQ", "QAT", "PTQ error, %", "QAT error, %", "QAT − PTQ", "success, %")
+HALF = 0.5
 FEW = (4, 3, 2)  # widths whose errors the notes name
 
 
@@ -59,8 +60,9 @@ def notes(answers: Sequence[Answer], rows: Sequence[Row]) -> tuple[str, ...]:
     return (
         f"{_counts(rows)} Weights and hidden activations have the bits, observation and outputs 8. Both trainings of a "
         f"seed have the same settings and steps ({_steps(answers)}), and all three policies fly the same episodes. "
-        "Error: (float − it) / |float|; negative: better than float. In brackets 95 % intervals: the wider of "
-        "Student's over trainings and of that over episodes.",
+        f"Share of the steps that QAT learns in floats first: {_delays(answers)}. Error: (float − it) / |float|; "
+        "negative: better than float. In brackets 95 % intervals: the wider of Student's over trainings and of that "
+        "over episodes.",
         *_findings(rows),
         *_points(rows),
         *_executions(rows),
@@ -93,6 +95,13 @@ def _short(where: Sequence[str], rows: Sequence[Row]) -> str:
 
 def _steps(answers: Sequence[Answer]) -> str:
     return ", ".join(dict.fromkeys(f"{answer.cell} {answer.steps:,}" for answer in answers))
+
+
+def _delays(answers: Sequence[Answer]) -> str:
+    """``half; cartpole-dqn 0.2``."""
+    shares = {answer.cell: answer.quant_delay for answer in answers}
+    others = [f"{cell} {share:g}" for cell, share in shares.items() if share != HALF]
+    return "; ".join(["half"] * (HALF in shares.values()) + others)
 
 
 def _findings(rows: Sequence[Row]) -> list[str]:

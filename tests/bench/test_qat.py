@@ -220,6 +220,9 @@ def test_the_table_of_several_cells() -> None:
     made = qat_table.table([answer(), answer(seed=1), flown_on_two(answer())])
     assert [row[0] if row else "" for row in made.rows] == ["cartpole-ppo", "", "I, hard", "", "I, shipped"]
     assert [row[-1] for row in made.rows if row] == ["–", "91.0 / 50.0 / 90.0", "91.0 / 50.0 / 90.0"]
+    assert "learns in floats first: half. " in made.notes[0]
+    late = qat_table.table([answer(), flown_on_two(answer(quant_delay=0.2))])
+    assert "learns in floats first: half; I 0.2." in late.notes[0]
     assert "1 training (seed 0)" in made.notes[0] and "2 trainings (seed 0, 1)" in made.notes[0]
 
 
@@ -273,14 +276,16 @@ def test_widths_and_cells_as_they_are_typed() -> None:
 
 def test_trainings_of_one_cell_share_their_settings(tmp_path: Path) -> None:
     cell = qat.CELLS[-1]
-    reference = qat.request_of(cell, 0, None, tmp_path)
+    reference = qat.request_of(cell, 0, 8, tmp_path)
     quantized = qat.request_of(cell, 2, 3, tmp_path)
     assert (reference.steps, reference.settings["learning_rate"]) == (2_000_000, 0.0005)
     assert quantized.settings["quantization_bits"] == 3 and quantized.seed == 2
     assert quantized.output_path == tmp_path / "II-qat3-seed2"
     assert qat.settings_hash(reference) == qat.settings_hash(quantized)
-    longer = qat.request_of(replace(cell, steps=3_000_000), 0, None, tmp_path)
-    assert qat.settings_hash(longer) != qat.settings_hash(reference)
+    for other in (replace(cell, steps=3_000_000), replace(cell, quant_delay=0.25)):
+        assert qat.settings_hash(qat.request_of(other, 0, 8, tmp_path)) != qat.settings_hash(reference)
+    in_floats = qat.request_of(replace(cell, quant_delay=0.25), 0, None, tmp_path)
+    assert in_floats.settings == qat.request_of(cell, 0, None, tmp_path).settings, "the same float training"
 
 
 def test_a_small_study_as_it_is_typed(
