@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy import quantization
-from policy.integer import IntegerLayer, IntegerNetwork, accumulate, cut, forward_norm, input_levels
-from policy.network import apply_head
+from policy.integer import IntegerLayer, IntegerNetwork, accumulate, cut, forward_norm
+from policy.network import apply_head, as_batch, normalise, observation_shape
 from policy.quantization import Affine, Floats
 from policy.spec import ContinuousHead, PolicySpec
 
@@ -51,13 +51,26 @@ def fixed_point_requantize(
 
 def forward_fixed_point(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
     """``policy.integer.forward_integer`` in the arithmetic of TFLite's built-in kernels, bit by bit."""
-    input_map, levels = network.input, input_levels(spec, network, observations)
+    normalised = normalise(spec.normaliser, as_batch(spec, observations))
+    input_map = network.input
+    levels = quantize_half_away(normalised, input_map).reshape(-1, *observation_shape(spec))
     for layer in network.layers:
         accumulator = accumulate(layer, input_map, levels).astype(np.int64)
         scaled = fixed_point_requantize(accumulator, *fixed_point_multipliers(layer, input_map))
         levels = forward_norm(layer, cut(layer, scaled))
         input_map = layer.result
     return apply_head(spec, quantization.dequantize_affine(levels, input_map))
+
+
+def quantize_half_away(values: np.ndarray, affine: Affine) -> NDArray[np.int32]:
+    """Floats to levels, same shape, as TFLite's built-in QUANTIZE does: halves away from zero.
+
+    XNNPACK and onnxruntime round them to even. An observation may lie half-way between two levels, to the bit: where
+    one of its elements has few values, such as a foot's contact or a speed that was cut.
+    """
+    steps = values.astype(np.float32) / np.float32(affine.scale)
+    levels = _round_half_away(steps.astype(np.float64)) + affine.zero_point
+    return np.clip(levels, affine.low, affine.high).astype(np.int32)
 
 
 def action_step(spec: PolicySpec, network: IntegerNetwork) -> float:

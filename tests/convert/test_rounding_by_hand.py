@@ -7,7 +7,7 @@ import pytest
 
 from convert import tflite_graph
 from convert.executor import RuntimeProcess
-from convert.rounding import fixed_point_multipliers, fixed_point_requantize, forward_fixed_point
+from convert.rounding import fixed_point_multipliers, fixed_point_requantize, forward_fixed_point, quantize_half_away
 from policy.integer import (
     IntegerLayer,
     agreeing_scales,
@@ -15,7 +15,7 @@ from policy.integer import (
     quantize_network,
     requantization_multipliers,
 )
-from policy.quantization import Affine
+from policy.quantization import Affine, quantize_affine
 from policy.spec import PolicySpec, RuntimeName
 
 
@@ -30,6 +30,13 @@ def test_multipliers_are_a_fraction_and_an_exponent() -> None:
     fraction, exponent = fixed_point_multipliers(layer([0.25, 3.0, 1.0], 0.5), Affine(0.5, 0))
     assert fraction.tolist() == [2**30, 3 * 2**29, 2**30]
     assert exponent.tolist() == [-1, 2, 1]
+
+
+def test_observations_half_way_go_away_from_zero() -> None:
+    values, affine = np.array([1.0, 3.0, -1.0, -3.0, 0.9, 999.0], np.float32), Affine(2.0, 10)
+    # ½, 1½, −½, −1½: to 1, 2, −1, −2, where halves to even are 0, 2, 0, −2
+    assert quantize_half_away(values, affine).tolist() == [11, 12, 9, 8, 10, 127]
+    assert quantize_affine(values, affine).tolist() == [10, 12, 10, 8, 10, 127]
 
 
 @pytest.mark.parametrize(
