@@ -193,6 +193,7 @@ def make_request(
         value = getattr(arguments, option)
         if value is not None and value < 1:
             raise presets.SettingsError(f"--{option.replace('_', '-')} {value} is too few; take at least 1.")
+    refuse_unusable(arguments, task)
     name, network = choose_network(task, arguments.policy, arguments.model, arguments.layer_norm, found.network)
     with silenced():  # TensorFlow loads here, if it was not yet
         kind = settings_class(method)
@@ -231,6 +232,22 @@ def make_request(
         quiet=arguments.quiet,
     )
     return request, settings
+
+
+def refuse_unusable(arguments: argparse.Namespace, task: Task) -> None:
+    """Refuse options that could not mean anything in this run.
+
+    Raises:
+        SettingsError: says which.
+    """
+    from train.presets import SettingsError
+
+    if arguments.seed < 0:
+        raise SettingsError(f"--seed {arguments.seed} is negative; take 0 or more.")
+    if arguments.stop_preset and arguments.stop_preset not in task.presets:
+        judged = ", ".join(preset for preset in task.presets if preset)
+        known = f"choose one it is judged on: {judged}" if judged else "leave it out"
+        raise SettingsError(f"--stop-preset {arguments.stop_preset} means nothing to {task.name}; {known}.")
 
 
 def mixed_precision(text: str, method: str, settings: Any) -> str:

@@ -98,6 +98,8 @@ def check_usage(arguments: argparse.Namespace) -> None:
 
     if arguments.episodes < 1:
         raise TaskError(f"--episodes {arguments.episodes} is too few; take at least 1.")
+    if arguments.seed < 0:
+        raise TaskError(f"--seed {arguments.seed} is negative; take 0 or more.")
     if arguments.precision is None:
         for option in ("runtime", "compare"):
             if getattr(arguments, option):
