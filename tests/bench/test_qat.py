@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bench import command_line, qat, qat_plot, qat_store, qat_table, training_speed
+from bench import command_line, qat, qat_plot, qat_store, qat_table, qat_training, training_speed
 from bench.interval import Estimate
 from bench.qat_statistics import holds, over_trainings, relative_error, rows_of, student, within_words
 from bench.qat_store import Answer
@@ -276,16 +276,18 @@ def test_widths_and_cells_as_they_are_typed() -> None:
 
 def test_trainings_of_one_cell_share_their_settings(tmp_path: Path) -> None:
     cell = qat.CELLS[-1]
-    reference = qat.request_of(cell, 0, 8, tmp_path)
-    quantized = qat.request_of(cell, 2, 3, tmp_path)
+    reference = qat_training.request_of(cell, 0, 8, tmp_path)
+    quantized = qat_training.request_of(cell, 2, 3, tmp_path)
     assert (reference.steps, reference.settings["learning_rate"]) == (2_000_000, 0.0005)
     assert quantized.settings["quantization_bits"] == 3 and quantized.seed == 2
     assert quantized.output_path == tmp_path / "II-qat3-seed2"
-    assert qat.settings_hash(reference) == qat.settings_hash(quantized)
+    assert qat_training.settings_hash(reference) == qat_training.settings_hash(quantized)
     for other in (replace(cell, steps=3_000_000), replace(cell, quant_delay=0.25)):
-        assert qat.settings_hash(qat.request_of(other, 0, 8, tmp_path)) != qat.settings_hash(reference)
-    in_floats = qat.request_of(replace(cell, quant_delay=0.25), 0, None, tmp_path)
-    assert in_floats.settings == qat.request_of(cell, 0, None, tmp_path).settings, "the same float training"
+        assert qat_training.settings_hash(qat_training.request_of(other, 0, 8, tmp_path)) != qat_training.settings_hash(
+            reference
+        )
+    in_floats = qat_training.request_of(replace(cell, quant_delay=0.25), 0, None, tmp_path)
+    assert in_floats.settings == qat_training.request_of(cell, 0, None, tmp_path).settings, "the same float training"
 
 
 def test_a_small_study_as_it_is_typed(
@@ -303,13 +305,13 @@ def test_a_small_study_as_it_is_typed(
     assert made["quantized_updates"] > 0
     learned = Bundle.load(tmp_path / "cartpole-ppo-qat3-seed5")
     assert learned.spec.quantization is not None and learned.spec.quantization.bits == 3
-    assert qat.is_of(learned, qat.request_of(small, 5, 3, tmp_path))
+    assert qat_training.is_of(learned, qat_training.request_of(small, 5, 3, tmp_path))
     for other in (
-        qat.request_of(small, 5, None, tmp_path),
-        qat.request_of(small, 4, 3, tmp_path),
-        qat.request_of(replace(small, steps=4096), 5, 3, tmp_path),
+        qat_training.request_of(small, 5, None, tmp_path),
+        qat_training.request_of(small, 4, 3, tmp_path),
+        qat_training.request_of(replace(small, steps=4096), 5, 3, tmp_path),
     ):
-        assert not qat.is_of(learned, other)
+        assert not qat_training.is_of(learned, other)
 
     def refused(command: object, job: str = "") -> str:
         raise command_line.BenchError("it trained again")
