@@ -12,7 +12,7 @@ from convert import onnx_graph, tflite_graph
 from convert.executor import ExecutionError, RuntimeProcess, runtime_processes
 from convert.parity import ParityError, Reference, check, float_reference, integer_reference
 from policy.bundle import Bundle, add_artifact
-from policy.integer import quantize_network
+from policy.integer import quantize_network, trained_with
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.network import Weights, choose_actions
 from policy.quantization import Floats, to_fp16
@@ -124,7 +124,7 @@ def convert(bundle: Bundle, precision: Precision, artifact_format: ArtifactForma
         file=candidate.file,
         precision=precision,
         format=artifact_format,
-        scheme=scheme(precision),
+        scheme=scheme(bundle.spec, precision),
         execution=execution(candidate),
         record=FileRecord.of(candidate.data),
         golden_file=f"{precision.value}.golden.npz",
@@ -164,15 +164,19 @@ def convert_each(
     return done
 
 
-def scheme(precision: Precision) -> str:
-    """How the weights were quantized, in words."""
+def scheme(spec: PolicySpec, precision: Precision) -> str:
+    """How the policy was quantized to that precision, in words."""
     if precision is Precision.FP32:
         return "float32 weights"
     if precision is Precision.FP16:
         return "IEEE half weights and biases; normaliser and action scaling float32"
+    activations, ranges = "8 bits", "from recorded rollouts"
+    if precision.is_integer and trained_with(spec, precision.bits) is not None:
+        activations = f"{precision.bits} bits (8 of the observation and of the head's outputs)"
+        ranges = "from quantization-aware training (the head's from recorded rollouts)"
     return (
-        f"weights symmetric per output channel, {precision.bits} bits; activations affine per tensor, 8 bits, ranges "
-        "from recorded rollouts; normaliser float32, before the quantization"
+        f"weights symmetric per output channel, {precision.bits} bits; activations affine per tensor, {activations}, "
+        f"ranges {ranges}; normaliser float32, before the quantization"
     )
 
 

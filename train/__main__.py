@@ -121,6 +121,10 @@ def main(argv: list[str] | None = None) -> int:
     except (SettingsError, TaskError, CheckpointError, PolicyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
+    except OSError as error:
+        where = error.filename or arguments.output_path or "the output"
+        print(f"error: {where} cannot be written: {error.strerror}. Type --output-path FOLDER.", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         print("interrupted at once; the last checkpoint is kept: add --resume to go on.", file=sys.stderr)
         return INTERRUPTED

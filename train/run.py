@@ -164,9 +164,10 @@ class Run:
                 now = int(checkpoint.facts["step"])
                 self.replanned = {"at_step": now, "from_steps": saved.get(name), "to_steps": value}
             elif saved.get(name) != value:
+                what, before, now_asked = different(name, saved.get(name), value)
                 raise CheckpointError(
-                    f"the checkpoint in {self.request.training_folder} is of a run with {name} = {saved.get(name)!r}, "
-                    f"asked for is {value!r}. Resume with the options it was started with, or leave out --resume."
+                    f"the checkpoint in {self.request.training_folder} is of a run with {what} = {before!r}, "
+                    f"asked for is {now_asked!r}. Resume with the options it was started with, or leave out --resume."
                 )
         self._cpu_before, self._wall_before = checkpoint.facts["cpu_s"], checkpoint.facts["wall_s"]
         self.judging_cpu_s = checkpoint.facts.get("judging_cpu_s", 0.0)
@@ -308,6 +309,15 @@ class Run:
             f"{names[which]} became {metrics[update, which]} at step {step:,}, in update {update + 1} of the "
             f"{len(metrics)} made now. {good}. Lower the learning rate (--set learning_rate=…) and train again."
         )
+
+
+def different(name: str, before: Any, now: Any) -> tuple[str, Any, Any]:
+    """The name and the two values of what differs: of two mappings the first member that does."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            if before.get(key) != now.get(key):
+                return f"{name}.{key}", before.get(key), now.get(key)
+    return name, before, now
 
 
 def describe(result: Evaluation) -> str:

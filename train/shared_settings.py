@@ -5,6 +5,7 @@ A field that an algorithm writes again without a sentence has another default th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
@@ -45,6 +46,12 @@ class SharedSettings:
         check_engine(engine)
         check_compute(self.compute, engine)
         self.require_at_least_one("environments", "rollout_steps")
+        for name in ("learning_rate", "actor_learning_rate", "critic_learning_rate"):
+            if not 0.0 < getattr(self, name, 1.0) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; take a positive number.")
+        for name in ("discount", "gae_lambda"):
+            if not 0.0 <= getattr(self, name, 1.0) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; take 0 … 1.")
         if self.quantization_bits != FULL_BITS:
             if not SMALLEST_WEIGHT_BITS <= self.quantization_bits <= LARGEST_WEIGHT_BITS:
                 raise ValueError(

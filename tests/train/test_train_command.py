@@ -463,3 +463,34 @@ def test_quantization_options_that_do_not_go_together_are_refused(
     assert words in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
     assert not (tmp_path / TRAINING_FOLDER).exists()
+
+
+def test_an_output_path_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("/proc/nowhere/a"), *PPO, "--steps", "256") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: /proc/nowhere")
+    assert "--output-path" in said
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("learning_rate=-1", "learning_rate is -1.0; take a positive number"),
+        ("discount=1.5", "discount is 1.5; take 0 … 1"),
+        ("gae_lambda=-0.1", "gae_lambda is -0.1"),
+    ],
+)
+def test_settings_of_the_wrong_sign_are_refused(
+    setting: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "a", *PPO, "--set", setting) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+
+
+def test_resuming_with_another_setting_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "a", *PPO, "--steps", "256") == 0
+    assert train(tmp_path / "a", *PPO, "--steps", "256", "--resume", "--set", "discount=0.5") == 2
+    said = capsys.readouterr().err
+    assert "settings.discount = 0.99, asked for is 0.5" in said
+    assert "rollout_steps" not in said
