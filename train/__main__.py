@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 BEGAN = time.monotonic()
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 DIVERGED, USAGE, INTERRUPTED = 1, 2, 130
+TEACHER = "II"
 QUANTIZATION_METHODS = ("none", "quantization-aware")
 
 
@@ -94,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--evaluate-every", type=int, help="steps between two greedy evaluations")
     options.add_argument("--evaluate-episodes", type=int, help="episodes of each")
     options.add_argument("--final-episodes", type=int, help="episodes of the last evaluation, kept in the bundle")
-    options.add_argument("--teacher", default="II", help="--method distill: bundle to learn from (default II)")
+    options.add_argument("--teacher", help=f"--method distill: bundle to learn from (default {TEACHER})")
     options.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override one setting")
     options.add_argument("--quiet", action="store_true", help="show no progress")
     return options
@@ -173,7 +174,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     with Run(request, task, BEGAN) as run:
         if (warning := slower_here(Compute(getattr(settings, "compute", "float32")))) is not None:
             run.progress.say(warning)
-        trained = run_method(method, run, settings, arguments.teacher)
+        trained = run_method(method, run, settings, arguments.teacher or TEACHER)
         bundle = write_result(run, trained, found.source)
         run.progress.say(
             f"{bundle.path}: {trained.steps:,} steps, {run.outcome}; {run.wall_s:.0f} s, {run.cpu_s:.0f} CPU-s. "
@@ -197,7 +198,7 @@ def make_request(
         value = getattr(arguments, option)
         if value is not None and value < 1:
             raise presets.SettingsError(f"--{option.replace('_', '-')} {value} is too few; take at least 1.")
-    refuse_unusable(arguments, task)
+    refuse_unusable(arguments, task, method)
     name, network = choose_network(task, arguments.policy, arguments.model, arguments.layer_norm, found.network)
     with silenced():  # TensorFlow loads here, if it was not yet
         kind = settings_class(method)
@@ -210,6 +211,8 @@ def make_request(
         raise presets.SettingsError(
             f"--method {method} is not quantization-aware. Train without --quantization-method, or with another method."
         )
+    if network.layer_norm and found.settings.get("engine") == "numpy":
+        overrides.setdefault("engine", "tensorflow")  # numpy's gradients know plain perceptrons only
     settings = presets.build(kind, {**found.settings, **quantization, **overrides})
     steps = arguments.steps or found.steps
     presets.check_run(settings, steps, task.is_image)
@@ -238,7 +241,7 @@ def make_request(
     return request, settings
 
 
-def refuse_unusable(arguments: argparse.Namespace, task: Task) -> None:
+def refuse_unusable(arguments: argparse.Namespace, task: Task, method: str) -> None:
     """Refuse options that could not mean anything in this run.
 
     Raises:
@@ -248,6 +251,10 @@ def refuse_unusable(arguments: argparse.Namespace, task: Task) -> None:
 
     if arguments.seed < 0:
         raise SettingsError(f"--seed {arguments.seed} is negative; take 0 or more.")
+    if arguments.minutes is not None and not arguments.minutes >= 0:
+        raise SettingsError(f"--minutes {arguments.minutes:g} is negative; take 0 (one iteration) or more.")
+    if arguments.teacher is not None and method != "distill":
+        raise SettingsError(f"--teacher means nothing to --method {method}. Leave it out, or type --method distill.")
     if arguments.stop_preset and arguments.stop_preset not in task.presets:
         judged = ", ".join(preset for preset in task.presets if preset)
         known = f"choose one it is judged on: {judged}" if judged else "leave it out"

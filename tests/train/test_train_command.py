@@ -449,6 +449,8 @@ def test_the_delay_ends_and_the_rest_is_quantized(tmp_path: Path) -> None:
     [
         ([*PPO, "--precision", "4"], "--quantization-method quantization-aware"),
         ([*PPO, *AWARE, "32"], "--precision 8"),
+        ([*PPO, "--minutes", "-1"], "--minutes -1 is negative"),
+        ([*PPO, "--teacher", "III"], "--teacher means nothing to --method ppo"),
         ([*PPO, *AWARE, "9"], "takes 2 … 8"),
         ([*PPO, "--quant-delay", "0.2"], "--quant-delay means nothing"),
         ([*PPO, *AWARE, "4", "--steps", "512", "--quant-delay", "512"], "never quantized"),
@@ -456,7 +458,7 @@ def test_the_delay_ends_and_the_rest_is_quantized(tmp_path: Path) -> None:
         ([*DISTILL, *AWARE, "4"], "--method distill is not quantization-aware"),
     ],
 )
-def test_quantization_options_that_do_not_go_together_are_refused(
+def test_options_that_do_not_go_together_are_refused(
     options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(tmp_path / "a", *options) == 2
