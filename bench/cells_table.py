@@ -197,6 +197,8 @@ def hours(seconds: float) -> str:
 
 def measured_notes(answers: Sequence[Answer], unjudged: Sequence[str]) -> list[str]:
     """What every table of returns must say beside its numbers."""
+    from train.suites.names import Suite, resolve
+
     if not answers:
         return ["Nothing was judged yet: python -m bench.cells"]
     counts = joined(f"{answer.episodes:,}" for answer in answers)
@@ -210,6 +212,11 @@ def measured_notes(answers: Sequence[Answer], unjudged: Sequence[str]) -> list[s
         f"{joined(answer.machine for answer in answers)}; {dates(answers)}; code {codes(answers)}. Steps and "
         "CPU-hours are those of the run that made the policy, not of those before it, from each bundle's policy.json.",
     ]
+    if any(resolve(answer.task).suite is Suite.ATARI for answer in answers):
+        notes.append(
+            "Atari games differ in nothing but how many frames pass before the first action (0 … 30), so that some of "
+            "the 100 are the same game; their intervals take them for different ones."
+        )
     if unjudged:
         notes.append(f"Not judged yet: {', '.join(unjudged)} (python -m bench.cells).")
     return notes

@@ -16,7 +16,7 @@ from bench import cells
 from bench.cells import Answer, Played, is_current, judge, keep, read_answers, weights_hash
 from bench.cells_curves import Curve, averaged, curves_figure, limits, read_curves
 from bench.cells_place import place
-from bench.cells_table import amount, change, hours, number, published, reached, score, tables
+from bench.cells_table import amount, change, hours, measured_notes, number, published, reached, score, tables
 from bench.command_line import BenchError
 from bench.rendering import to_markdown, update_readme
 from policy.bundle import Bundle
@@ -272,3 +272,10 @@ def test_the_committed_tables_are_those_of_the_committed_answers() -> None:
     for path in (cells.DOCUMENT, cells.README):
         text = path.read_text(encoding="utf-8")
         assert update_readme(text, made) == text, "type: python -m bench.cells --stored --update-docs"
+
+
+def test_that_atari_games_repeat_is_said_where_there_are_some() -> None:
+    words = "some of the 100 are the same game"
+    pong = answer("pong-ppo", "pong", "ppo")
+    assert any(words in note for note in measured_notes([pong], []))
+    assert not any(words in note for note in measured_notes([answer("a", "CartPole-v1", "ppo")], []))
