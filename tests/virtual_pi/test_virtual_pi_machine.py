@@ -375,7 +375,8 @@ def test_an_agent_killed_for_memory_is_reported_and_leaves_the_release(pi: Any, 
                 # further: a file of one size would go on eating after that, and the next to be ended is a session.
                 root.run(
                     "mount -o remount,size=100% /dev/shm; "
-                    "left=$(sed -n 's/MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo); size=$((left / 1024 - 24)); "
+                    "left=$(sed -n 's/MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo); "
+                    "size=$((left / 1024 - 24)); "
                     f"while kill -0 {agent.pid} && [ $size -lt $((left / 1024 + 64)) ]; "
                     "do fallocate -l ${size}M /dev/shm/ballast; size=$((size + 1)); done",
                     check=False,
