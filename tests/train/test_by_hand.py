@@ -27,7 +27,6 @@ GENERATOR = np.random.default_rng(0)
 NETWORK = NetworkSpec((8, 6))
 GAUSSIAN = Gaussian(ContinuousHead((-2.0, 0.0), (2.0, 1.0), Squash.CLIP), -0.3)
 ROUNDING = 3e-6  # float32 has 24 bits, and a few hundred products are added in another order
-OTHER_LEVEL = 1e-3  # a value half-way between two levels may go to another one; a wrong slope moves weights by 0.01
 
 
 @pytest.fixture
@@ -44,14 +43,12 @@ def normal(*shape: int) -> NDArray[np.float32]:
     return GENERATOR.standard_normal(shape, dtype=np.float32)
 
 
-def assert_same(
-    one: Mapping[str, Mapping[str, Any]], other: Mapping[str, Mapping[str, Any]], within: float = ROUNDING
-) -> None:
+def assert_same(one: Mapping[str, Mapping[str, Any]], other: Mapping[str, Mapping[str, Any]]) -> None:
     assert one.keys() == other.keys()
     for group, arrays in one.items():
         assert arrays.keys() == other[group].keys()
         for name, array in arrays.items():
-            np.testing.assert_allclose(np.asarray(array), other[group][name], atol=within, err_msg=f"{group} {name}")
+            np.testing.assert_allclose(np.asarray(array), other[group][name], atol=ROUNDING, err_msg=f"{group} {name}")
 
 
 def tensors(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -154,6 +151,11 @@ def without_scales(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: group for name, group in state.items() if name != QUANTIZER}
 
 
+def one_of(updates: NDArray[Any], quantized: bool) -> NDArray[Any]:
+    """The first update only, if the network is rounded: later, a last bit may put a value on another level."""
+    return updates[:1] if quantized else updates
+
+
 def bits(quantized: bool) -> dict[str, int]:
     return {"quantization_bits": 4} if quantized else {}
 
@@ -164,14 +166,14 @@ def test_ppo(eagerly: None, distribution: Distribution, quantized: bool) -> None
     learner, batch = on_policy(distribution, 2, ("first", "second"))
     small = {"environments": 4, "rollout_steps": 12, "minibatch": 16}
     settings = ppo.PPOSettings(**small, value_weight=0.7, gradient_norm=0.3, **bits(quantized))
-    order = ppo.shuffled_order(np.random.default_rng(3), 48, 16, 2)
+    order = one_of(ppo.shuffled_order(np.random.default_rng(3), 48, 16, 2), quantized)
     given = with_scales(learner.state(), quantized)
     arguments = (given, batch, order, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = ppo.make_update(settings, NETWORK, distribution)(*arguments)
     by_hand, rows = ppo_update(settings, distribution, fake_quantization(settings, NETWORK))(*arguments)
-    assert_same(without_scales(state), by_hand, OTHER_LEVEL if quantized else ROUNDING)
-    np.testing.assert_allclose(np.asarray(metrics), rows, atol=OTHER_LEVEL if quantized else 1e-5)
-    assert moved(learner.policy, by_hand["policy"]) > 0.01
+    assert_same(without_scales(state), by_hand)
+    np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
+    assert moved(learner.policy, by_hand["policy"]) > 0.004
 
 
 @pytest.mark.parametrize("quantized", [False, True], ids=["floats", "quantized"])
@@ -185,8 +187,8 @@ def test_a2c(eagerly: None, distribution: Distribution, optimiser: str, quantize
     arguments = (with_scales(learner.state(), quantized), batch, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = a2c.make_update(settings, NETWORK, distribution)(*arguments)
     by_hand, row = a2c_update(settings, distribution, fake_quantization(settings, NETWORK))(*arguments)
-    assert_same(without_scales(state), by_hand, OTHER_LEVEL if quantized else ROUNDING)
-    np.testing.assert_allclose(np.asarray(metrics), row, atol=OTHER_LEVEL if quantized else 1e-5)
+    assert_same(without_scales(state), by_hand)
+    np.testing.assert_allclose(np.asarray(metrics), row, atol=1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.001
 
 
@@ -204,13 +206,15 @@ def test_dqn(eagerly: None, weighted: bool, quantized: bool) -> None:
     if weighted:
         batches["weight"] = GENERATOR.random((5, 16), dtype=np.float32)
     settings = dqn.DQNSettings(target_period=3, gradient_norm=0.5, **bits(quantized))
-    arguments = (with_scales(learner.groups(), quantized), batches, np.int32(3), np.float32(0.01))
+    batches = {name: one_of(column, quantized) for name, column in batches.items()}
+    count = np.int32(5 if quantized else 3)  # the target is renewed at the sixth update
+    arguments = (with_scales(learner.groups(), quantized), batches, count, np.float32(0.01))
     state, metrics, errors = dqn.make_update(settings, NETWORK)(*tensors(arguments))
     by_hand, rows, differences = dqn_update(settings, fake_quantization(settings, NETWORK))(*arguments)
-    assert_same(without_scales(state), by_hand, OTHER_LEVEL if quantized else ROUNDING)
-    np.testing.assert_allclose(np.asarray(metrics), rows, atol=OTHER_LEVEL if quantized else 1e-5)
-    np.testing.assert_allclose(np.asarray(errors), differences, atol=0.1 if quantized else 1e-5)
-    assert moved(learner.target, by_hand["target"]) > 0.01  # it was copied at the sixth update
+    assert_same(without_scales(state), by_hand)
+    np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(errors), differences, atol=1e-5)
+    assert moved(learner.target, by_hand["target"]) > 0.004  # it was copied at the sixth update
 
 
 @pytest.mark.parametrize("quantized", [False, True], ids=["floats", "quantized"])
@@ -224,13 +228,14 @@ def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool) -> None:
     batches = transitions(normal(4, 16, 2).clip(-1, 1))
     if settings.target_noise:
         batches["target_noise"] = normal(4, 16, 2) * np.float32(0.1)
+    batches = {name: one_of(column, quantized) for name, column in batches.items()}
     arguments = (with_scales(learner.groups, quantized), batches, np.int32(3), np.float32(0.9))
     fake = fake_quantization(settings, NETWORK)
     state, metrics = ddpg.make_update(settings, fake)(*tensors(arguments))
     by_hand, rows = ddpg_update(settings, fake)(*arguments)
-    assert_same(without_scales(state), by_hand, OTHER_LEVEL if quantized else ROUNDING)
-    np.testing.assert_allclose(np.asarray(metrics), rows, atol=OTHER_LEVEL if quantized else 1e-5)
-    assert moved(learner.groups["actor"], by_hand["actor"]) > 1e-3
+    assert_same(without_scales(state), by_hand)
+    np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
+    assert moved(learner.groups["actor"], by_hand["actor"]) > 3e-4
 
 
 # --- the engine -----------------------------------------------------------------------------------------------------
