@@ -16,12 +16,12 @@ from enum import Enum
 import numpy as np
 
 from policy.quantization import (
-    INT8_MAX,
     LARGEST_WEIGHT_BITS,
     SMALLEST_SCALE,
     SMALLEST_WEIGHT_BITS,
     Affine,
     Floats,
+    affine_from_range,
     check_bits,
     check_finite,
     symmetric_scales,
@@ -94,11 +94,7 @@ def unsigned_affine(high: float, bits: int) -> Affine:
     """The n-bit map of 0 … high: the uppermost 2ⁿ of the int8 levels, zero being the lowest of them.
 
     There, an int8 kernel clips at both ends by itself: at the top because 127 is the largest int8, at the bottom
-    because a ReLU cuts at the level of zero. With 8 bits it is ``affine_from_range(0, high)``.
+    because a ReLU cuts at the level of zero.
     """
     check_bits(bits)
-    low = INT8_MAX - (2**bits - 1)
-    scale = np.float32(high / (2**bits - 1))
-    if scale < SMALLEST_SCALE:
-        scale = np.float32(1.0)
-    return Affine(float(scale), low, low, INT8_MAX)
+    return affine_from_range(0.0, high, bits)
