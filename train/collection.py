@@ -178,9 +178,7 @@ class Collection:
             return self.range.physical(self.greedy(learner.groups["actor"], observation))
 
         while step < run.request.steps and run.stop_reason is None:
-            if self.aware.begin(step):
-                run.progress.say(f"step {step:,}: the policy is quantized from here on")
-                self.best.forget()  # what was judged until now is not what is being trained any more
+            self.aware.begin_when_due(step, run.progress.say, self.best)
             share = 1.0 + (settings.learning_rate_last - 1.0) * step / run.request.steps
             row = {"noise": self.sigma(step), "learning_rate_share": share, **dict.fromkeys(METRICS, float("nan"))}
             self.collect(learner.groups["actor"], step)

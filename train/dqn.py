@@ -292,9 +292,7 @@ def train(run: Run, settings: DQNSettings) -> Trained:
         run.save(step, *gathered(learner.groups(), memory.parts(), learner.updates, generator))
 
     while step < request.steps and run.stop_reason is None:
-        if aware.begin(step):
-            run.progress.say(f"step {step:,}: the action values are quantized from here on")
-            memory.best.forget()  # what was judged until now is not what is being trained any more
+        aware.begin_when_due(step, run.progress.say, memory.best)
         share = step / request.steps
         epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
         rate = settings.learning_rate * (1.0 + (settings.learning_rate_last - 1.0) * share)

@@ -7,7 +7,7 @@ on being watched. Only what is deployed is quantized: policies, action values an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
 from policy.spec import NetworkSpec
 from train import networks
+from train.best import BestPolicy
 from train.fake_quantization import QUANTIZER, FakeQuantization, faked, scales_of
 from train.networks import Weights
 from train.shared_settings import FULL_BITS, SharedSettings
@@ -55,6 +56,12 @@ class QuantizationAware:
         self.active = True
         self._scales = scales_of(self._ranges, self.fake.bits)
         return True
+
+    def begin_when_due(self, step: int, say: Callable[[str], None], best: BestPolicy) -> None:
+        """:meth:`begin`, said aloud; what was judged until then is not what is being trained from there on."""
+        if self.begin(step):
+            say(f"step {step:,}: the policy is quantized from here on")
+            best.forget()
 
     @property
     def scales(self) -> dict[str, Floats]:

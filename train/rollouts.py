@@ -194,9 +194,7 @@ class Rollouts:
 
     def begin(self, step: int) -> None:
         """Before an iteration that starts at ``step``: the quantizers may become active."""
-        if self.aware.begin(step):
-            self._run.progress.say(f"step {step:,}: the policy is quantized from here on")
-            self._best.forget()  # what was judged until now is not what is being trained any more
+        self.aware.begin_when_due(step, self._run.progress.say, self._best)
 
     def gather(self) -> Rollout:
         """One rollout of the policy as it is."""
