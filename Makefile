@@ -21,7 +21,7 @@ UV_VERSION := 0.13.8
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
-.PHONY: help setup suites peers training-speed demo train convert deploy bench table pi pi-stop test test-fast lint format clean
+.PHONY: help setup suites peers training-speed study study-quick report demo train convert deploy bench table pi pi-stop test test-fast lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -38,6 +38,8 @@ help:
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
 	@echo "  make table                             the tables of the README from the stored results"
 	@echo "  make training-speed                    against Stable-Baselines3, which make peers installs"
+	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites first)"
+	@echo "  make report                            all of it as one page to read         -> results/report.html"
 	@echo
 	@echo "  make pi [MACHINE=raspi3b]              an emulated Raspberry Pi 3b: TARGET=pi@virtual;  make pi-stop"
 	@echo
@@ -84,6 +86,15 @@ $(PEERS)/.installed: requirements-peers.txt
 training-speed: $(INSTALLED) peers
 	@$(PYTHON) bench/training_speed.py --keep
 	@$(PYTHON) bench/table.py training-speed --update-readme
+
+study: $(INSTALLED)
+	@$(PYTHON) -m bench.study
+
+study-quick: $(INSTALLED)
+	@$(PYTHON) -m bench.study --quick
+
+report: $(INSTALLED)
+	@$(PYTHON) -m bench.html_report
 
 demo: $(INSTALLED)
 	@test -f artifacts/I/manifest.json || \

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -101,7 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Judge, keep, print."""
     parser = command_line.parser(__doc__, "cells")
     parser.add_argument("--only", type=command_line.words, default=None, metavar="NAME", help="one, or several with ,")
+    parser.add_argument("--again", action="store_true", help="judge all, also what is kept")
     parser.add_argument("--stored", action="store_true", help="judge nothing; make the tables of what is kept")
+    parser.add_argument("--answers", type=Path, default=ANSWERS, metavar="FILE", help="default: results/cells.json")
     parser.add_argument("--episodes", type=command_line.positive, default=EPISODES, help="default: %(default)s")
     parser.add_argument("--seed", type=command_line.not_negative, default=SEED, help="default: %(default)s")
     parser.add_argument("--runtime", choices=["litert", "tflite-runtime", "onnxruntime"], default="litert")
@@ -110,7 +113,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--update-docs", action="store_true", help="fill docs/benchmark.md and README.md, draw curves")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    return command_line.guarded(_run, parser.parse_args(argv))
+    arguments = parser.parse_args(argv)
+    if arguments.update_docs and arguments.answers != ANSWERS:
+        parser.error("--update-docs shows the answers of results/cells.json; leave out --answers")
+    # Before numpy loads: with another number of threads its sums end in other last bits, an int8 artifact's scales
+    # follow them, and a walking robot's episode is another one. So the artifact is the same however this is started.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return command_line.guarded(_run, arguments)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -124,7 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
         only.append(place(arguments.place, BENCHMARK, arguments.episodes, arguments.seed, arguments.force))
     if not arguments.stored:
         judge_all(only, arguments)
-    answers = read_answers()
+    answers = read_answers(arguments.answers)
     from bench import cells_table, rendering
 
     tables = cells_table.tables(answers, bundle_names())
@@ -154,7 +163,7 @@ def judge_all(only: Sequence[str], arguments: argparse.Namespace) -> None:
     from policy.bundle import Bundle
     from policy.spec import RuntimeName
 
-    names, answers = bundle_names(), read_answers()
+    names, answers = bundle_names(), read_answers(arguments.answers)
     if unknown := [name for name in only if name not in names]:
         raise command_line.BenchError(
             f"zoo/benchmark has no bundle {unknown[0]!r}; it has {', '.join(names) or 'none'}.",
@@ -163,7 +172,7 @@ def judge_all(only: Sequence[str], arguments: argparse.Namespace) -> None:
     failed = []
     for name in only or names:
         bundle = Bundle.load(BENCHMARK / name)
-        if not only and is_current(answers.get(name), bundle, arguments):
+        if not only and not arguments.again and is_current(answers.get(name), bundle, arguments):
             continue
         command_line.say(f"{name}: converting and playing {arguments.episodes} episodes at each precision …")
         try:
@@ -172,7 +181,7 @@ def judge_all(only: Sequence[str], arguments: argparse.Namespace) -> None:
             failed.append(f"{name}: {error}")
             command_line.say(failed[-1])
             continue
-        keep(answer)
+        keep(answer, arguments.answers)
         command_line.say("; ".join(f"{p} {played.mean_return:.2f}" for p, played in answer.played.items()))
     if failed:
         raise command_line.BenchError("\n".join(failed), "mend these and type the command again; the others are kept")

@@ -155,7 +155,7 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
     try:
         return body(arguments)
     except KeyboardInterrupt:
-        print("Interrupted; what was measured before is stored.", file=sys.stderr)
+        print("Interrupted; what had been stored before is kept.", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return EXIT_FAILED

@@ -213,21 +213,27 @@ def _latency_row(axes: Axes, y: float, report: Report, first: bool) -> None:
         axes.plot([paper.latency_ms * 1e6], [y], markersize=5, **PAPER_STYLE)
 
 
-def save_figures(selection: Selection, folder: Path, preset: str = "hard") -> list[Path]:
-    """Draw both and write them as PNG and SVG; returns the files.
+def figures(selection: Selection, preset: str = "hard") -> dict[str, Figure]:
+    """Both pictures by name; of an emulated device only the success: its times mean nothing.
 
-    Of an emulated device only the success is drawn: its times mean nothing.
+    Raises:
+        NothingStoredError: no success, or no latency, is stored.
     """
+    drawn = {"success": success_figure(selection, preset)}
+    if not any(report.device.get("emulated") for _, _, report in _latency_rows(selection)):
+        drawn["latency"] = latency_figure(selection)
+    return drawn
+
+
+def save_figures(selection: Selection, folder: Path, preset: str = "hard") -> list[Path]:
+    """Draw both and write them as PNG and SVG; returns the files."""
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "bench"  # the same picture gives the same file
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    figures = {"success": success_figure(selection, preset)}
-    if not any(report.device.get("emulated") for _, _, report in _latency_rows(selection)):
-        figures["latency"] = latency_figure(selection)
-    for name, figure in figures.items():
+    for name, figure in figures(selection, preset).items():
         for suffix, options in ((".png", {"dpi": 160}), (".svg", {"metadata": {"Date": None}})):
             files.append(folder / f"{name}{suffix}")
             figure.savefig(files[-1], facecolor="white", **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from train.run import RunRequest
 
 TRAINED = "all steps made"
+LATER_SETTINGS = {"weight_decay": 0.0, "weight_clip": 0.0}  # than the first trainings that are kept; none of either
 LONGEST = 1.1  # times the steps asked for: a training ends with a whole iteration
 
 
@@ -54,15 +56,20 @@ def words_of(cell: Cell, seed: int, bits: int | None, scratch: Path) -> list[str
 
 def request_of(cell: Cell, seed: int, bits: int | None, scratch: Path) -> RunRequest:
     """What that training would be, without starting it."""
+    return typed(words_of(cell, seed, bits, scratch))
+
+
+def typed(words: Sequence[str]) -> RunRequest:
+    """The training that ``python -m train`` with these words would be; they name task and method."""
     from train.__main__ import make_request, parser, quantization_settings
     from train.models import DEFAULT_POLICY
     from train.presets import load_settings
     from train.tasks import make_task
 
-    arguments = parser().parse_args(words_of(cell, seed, bits, scratch))
-    found = load_settings(cell.task, cell.method, cell.policy or DEFAULT_POLICY)
-    task = make_task(cell.task, options=found.task)
-    request, _ = make_request(arguments, cell.method, found, task, quantization_settings(arguments))
+    arguments = parser().parse_args(words)
+    found = load_settings(arguments.task, arguments.method, arguments.policy or DEFAULT_POLICY)
+    task = make_task(arguments.task, options=found.task)
+    request, _ = make_request(arguments, arguments.method, found, task, quantization_settings(arguments))
     return request
 
 
@@ -70,9 +77,15 @@ def settings_hash(request: RunRequest) -> str:
     """SHA-256 of what the trainings with quantizers of all widths and seeds of a cell share."""
     from policy.spec import network_values
 
-    shared: dict[str, Any] = {name: value for name, value in request.settings.items() if name != "quantization_bits"}
+    own = {"quantization_bits", *unused(request.settings)}
+    shared: dict[str, Any] = {name: value for name, value in request.settings.items() if name not in own}
     shared |= {"steps of the run": request.steps, "network": network_values(request.network)}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
+
+
+def unused(settings: Mapping[str, Any]) -> set[str]:
+    """Settings that trainings from before there were any do not name, where they mean what those did."""
+    return {name for name, none in LATER_SETTINGS.items() if settings.get(name, none) == none}
 
 
 def trained(cell: Cell, seed: int, bits: int | None, scratch: Path, reuse: bool) -> Bundle:
@@ -81,11 +94,16 @@ def trained(cell: Cell, seed: int, bits: int | None, scratch: Path, reuse: bool)
     Raises:
         BenchError: training failed, or its policy has not the quantizers that were asked for.
     """
+    return bundle_of(words_of(cell, seed, bits, scratch), reuse)
+
+
+def bundle_of(words: Sequence[str], reuse: bool) -> Bundle:
+    """:func:`trained` for the words that are typed after ``python -m train``."""
     from bench.training_speed import started
     from policy.bundle import Bundle
     from policy.errors import PolicyError
 
-    request = request_of(cell, seed, bits, scratch)
+    request = typed(words)
     if reuse:
         try:
             there = Bundle.load(request.output_path)
@@ -93,7 +111,7 @@ def trained(cell: Cell, seed: int, bits: int | None, scratch: Path, reuse: bool)
             there = None
         if there is not None and is_of(there, request):
             return there
-    started([sys.executable, "-m", "train", *words_of(cell, seed, bits, scratch)])
+    started([sys.executable, "-m", "train", *words])
     bundle = Bundle.load(request.output_path)
     if not is_of(bundle, request):
         raise command_line.BenchError(f"{bundle.path} is not the policy that was asked for: {_ended(bundle)}.")
@@ -105,8 +123,9 @@ def is_of(bundle: Bundle, request: RunRequest) -> bool:
     spec, asked = bundle.spec, request.settings
     said = spec.provenance
     bits = 32 if spec.quantization is None else spec.quantization.bits
+    settings = {**LATER_SETTINGS, **said.get("settings", {})}
     return (
-        (said.get("settings"), said.get("seed"), said.get("ended")) == (dict(asked), request.seed, TRAINED)
+        (settings, said.get("seed"), said.get("ended")) == ({**LATER_SETTINGS, **asked}, request.seed, TRAINED)
         and request.steps <= int(said.get("steps", 0)) <= LONGEST * request.steps
         and spec.network == request.network
         and bits == asked["quantization_bits"]

@@ -250,3 +250,48 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
+
+
+# --- what the answers of single bundles share (bench/layer_store.py, bench/precision_apart_store.py) ------------------
+
+
+def document(kind: str, version: int, values: Mapping[str, Any], listed: Iterable[str]) -> str:
+    """A JSON document; the members named in ``listed`` have a line for each item. Six significant digits."""
+    names, lines = set(listed), []
+    for name, value in rounded({"kind": kind, "format_version": version, **values}).items():
+        several = name in names and value
+        text = "[\n  " + ",\n  ".join(map(dumped, value)) + "\n ]" if several else dumped(value)
+        lines.append(f" {dumped(name)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def values_of(text: str, kind: str, version: int) -> dict[str, Any]:
+    """What :func:`document` was given.
+
+    Raises:
+        ValueError: it is no document of this kind and version.
+    """
+    values: dict[str, Any] = json.loads(text)
+    found = values.pop("kind"), values.pop("format_version")
+    if found != (kind, version):
+        raise ValueError(f"it is a {found[0]!r} of version {found[1]!r}, not a {kind!r} of {version}")
+    return values
+
+
+def write_document(path: Path, text: str) -> Path:
+    """Write a document in place of the last one; returns its file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode())
+    return path
+
+
+def read_document(path: Path, again: str) -> str:
+    """A document's text.
+
+    Raises:
+        StoreError: the file cannot be read; ``again`` is what makes it anew.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path} cannot be read: {error}.\n  next: {again}") from None

@@ -116,6 +116,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     quiet_libraries()
     bundle, task = open_bundle(arguments.bundle)
+    if arguments.keep:
+        check_keeping(bundle, "sweep")
     scheme = Scheme(arguments.scheme)
     asked = Asked(scheme, arguments.weights_only, arguments.activation_bits, arguments.input_bits)
     done = sweep(bundle, task, arguments.bits, asked, arguments.seeds, arguments.episodes)
@@ -152,6 +154,30 @@ def open_bundle(name: str) -> tuple[Bundle, Task]:
     except (PolicyError, TaskError) as error:
         raise command_line.UsageError(str(error)) from error
     return bundle, task
+
+
+def check_keeping(bundle: Bundle, command: str) -> None:
+    """See that an answer does not take the place of another bundle's: they are kept by the folder's name.
+
+    Raises:
+        UsageError: the repository has a bundle of that name with other weights.
+    """
+    from policy.bundle import Bundle
+    from policy.locate import PROJECT_ROOT, shipped_folder
+    from policy.manifest import MANIFEST_FILE
+
+    name, path, weights = bundle.path.name, bundle.path, "weights.safetensors"
+    folder = shipped_folder(name)
+    if folder is None or not (folder / MANIFEST_FILE).exists():  # "." and ".." are folders, too
+        return
+    if Bundle.load(folder).manifest.files[weights] == bundle.manifest.files[weights]:
+        return
+    committed = folder.relative_to(PROJECT_ROOT)
+    raise command_line.UsageError(
+        f"{path} has other weights than {committed}, whose kept answer --keep would replace.",
+        f"leave out --keep, or give it another name: cp -r {path} {path.with_name(f'my-{name}')} && "
+        f"python -m bench.{command} {path.with_name(f'my-{name}')} --keep",
+    )
 
 
 def sweep(bundle: Bundle, task: Task, names: Sequence[str], asked: Asked, seeds: Sequence[int], episodes: int) -> Sweep:

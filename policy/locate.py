@@ -30,7 +30,7 @@ def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = Z
 
 
 def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
-    own, shipped = artifacts / name, _shipped(name, zoo)
+    own, shipped = artifacts / name, shipped_folder(name, zoo)
     if own.exists():
         bundle = Bundle.load(own)
         if bundle.manifest.origin != "zoo" or shipped is None:
@@ -51,6 +51,7 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
     )
 
 
-def _shipped(name: str, zoo: Path) -> Path | None:
+def shipped_folder(name: str, zoo: Path = ZOO) -> Path | None:
+    """Where the repository has the bundle of that name; None where it has none."""
     places = (zoo / name, zoo / BENCHMARK / name)
     return next((place for place in places if place.exists() and place != zoo / BENCHMARK), None)

@@ -5,7 +5,8 @@
     python -m train --task breakout --method dqn --help      defaults of this task and method, with their source
     python -m train.list                                     the paper's tasks and methods, and their state
 
-Exit codes: 0 trained; 1 training diverged; 2 wrong usage; 130 interrupted (checkpoint and bundle are written).
+Exit codes: 0 trained; 1 training diverged; 2 wrong usage; 3 all steps made before the quantizers became active; 130
+interrupted (checkpoint and bundle are written).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 BEGAN = time.monotonic()
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
-DIVERGED, USAGE, INTERRUPTED = 1, 2, 130
+DIVERGED, USAGE, NOT_QUANTIZED, INTERRUPTED = 1, 2, 3, 130
 TEACHER = "II"
 QUANTIZATION_METHODS = ("none", "quantization-aware")
 
@@ -180,7 +181,21 @@ def run_training(arguments: argparse.Namespace) -> int:
             f"{bundle.path}: {trained.steps:,} steps, {run.outcome}; {run.wall_s:.0f} s, {run.cpu_s:.0f} CPU-s. "
             f"Next: python -m train.evaluate --input-path {bundle.path}"
         )
-        return INTERRUPTED if run.outcome == "interrupted" else 0
+        if run.outcome == "interrupted":
+            return INTERRUPTED
+        if quantization and trained.quantization is None:
+            print(never_quantized(settings, request.steps, trained.steps), file=sys.stderr)
+            return NOT_QUANTIZED if trained.steps >= request.steps else 0  # one that was stopped may be resumed
+        return 0
+
+
+def never_quantized(settings: Any, asked: int, made: int) -> str:
+    """What to say of a run that was to learn with quantizers and ended before they became active."""
+    return (
+        f"The policy never learned with quantizers: they become active at the first iteration that begins after "
+        f"{settings.delay_steps(asked):,} steps, and the run ended with {made:,}. What was written is a float policy. "
+        f"Go on with --resume, or type more --steps, or a smaller --quant-delay than {settings.quant_delay:g}."
+    )
 
 
 def make_request(

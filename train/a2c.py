@@ -28,6 +28,7 @@ from train.quantization_aware import fake_quantization
 from train.rollouts import Rollouts, training_batch
 from train.run import Run, Trained
 from train.shared_settings import RolloutSettings
+from train.weight_control import OFF
 
 METRICS = ("policy_loss", "value_loss", "entropy", "policy_norm", "value_norm")
 MOMENTS = {"rmsprop": ("second",), "adam": ("first", "second")}
@@ -130,6 +131,7 @@ def make_update(
     if uses_numpy(settings.engine, network):
         return a2c_update(settings, distribution, fake_quantization(settings, network))
     shared, fake = bool(network.convolutions), fake_quantization(settings, network)
+    controls = {"policy": settings.weight_control, "value": OFF}
 
     @tf.function(jit_compile=True, autograph=False)
     def descend(
@@ -139,15 +141,16 @@ def make_update(
         of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
         new: dict[str, Any] = {}
         for name, gradients in (("policy", of_policy), ("value", of_value)):
-            weights, second = state[name], state[f"{name}_second"]
+            weights, second = controls[name].decayed(state[name], rate), state[f"{name}_second"]
             if settings.optimiser == "rmsprop":
-                new[name], new[f"{name}_second"] = rmsprop_step(
+                moved, new[f"{name}_second"] = rmsprop_step(
                     weights, gradients, second, rate, settings.rms_decay, settings.rms_epsilon
                 )
             else:
-                new[name], new[f"{name}_first"], new[f"{name}_second"] = networks.adam_step(
+                moved, new[f"{name}_first"], new[f"{name}_second"] = networks.adam_step(
                     weights, gradients, state[f"{name}_first"], second, count, rate
                 )
+            new[name] = controls[name].clipped(moved)
         return new, policy_norm, value_norm
 
     @tf.function(jit_compile=not shared, autograph=False)

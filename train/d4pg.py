@@ -159,7 +159,9 @@ def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None) ->
         steps, largest = tf.cast(count + 1, tf.float32), settings.gradient_norm
         rates = share * settings.critic_learning_rate, share * settings.actor_learning_rate
         state, loss, critic_norm = descend(state, "critic", critic_loss, steps, rates[0], largest, compute)
-        state, _, actor_norm = descend(state, "actor", policy_loss, steps, rates[1], largest, compute)
+        state, _, actor_norm = descend(
+            state, "actor", policy_loss, steps, rates[1], largest, compute, settings.weight_control
+        )
         renew = tf.equal((count + 1) % settings.target_period, 0)
         for name in ("actor", "critic"):
             state[f"{name}_target"] = copied_when(renew, state[f"{name}_target"], state[name])

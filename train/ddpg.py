@@ -38,6 +38,7 @@ from train.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of,
 from train.networks import Weights
 from train.quantization_aware import fake_quantization
 from train.run import Run, Trained
+from train.weight_control import OFF, WeightControl
 
 Floats = NDArray[np.float32]
 
@@ -167,10 +168,11 @@ def descend(
     rate: tf.Tensor,
     largest: float,
     compute: Compute = Compute.FLOAT32,
+    control: WeightControl = OFF,
 ) -> tuple[State, Any, tf.Tensor]:
     """One step of Adam of ``actor`` or ``critic`` down its loss: the new state, the loss and the gradient's norm.
 
-    The loss is given the weights in the type that is computed in.
+    The loss is given the weights in the type that is computed in; ``control`` holds the kernels.
     """
     weights, key = state[group], f"{group}_loss_scale"
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -179,8 +181,9 @@ def descend(
     gradients, finite = gradients_of(tape, value, weights, state.get(key, {}))
     gradients, norm = clipped_by_norm(gradients, largest)
     names = (group, f"{group}_first", f"{group}_second")
-    learned = networks.adam_step(weights, gradients, state[names[1]], state[names[2]], steps, rate)
-    new = settled(dict(zip(names, learned, strict=True)), state, finite, key)
+    moments = state[names[1]], state[names[2]]
+    moved, *learned = networks.adam_step(control.decayed(weights, rate), gradients, *moments, steps, rate)
+    new = settled(dict(zip(names, (control.clipped(moved), *learned), strict=True)), state, finite, key)
     return {**state, **new}, value, norm
 
 
@@ -197,7 +200,8 @@ def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) ->
             quantized = faked(actor, state.get(QUANTIZER, {}), fake)
             return actor_loss(quantized, cast(state["critic"], compute), batch["observation"], settings.action_penalty)
 
-        new, _, norm = descend(state, "actor", loss, steps, rate, settings.gradient_norm, compute)
+        largest, control = settings.gradient_norm, settings.weight_control
+        new, _, norm = descend(state, "actor", loss, steps, rate, largest, compute, control)
         for name in ("actor", "critic"):
             new[f"{name}_target"] = soft_update(new[f"{name}_target"], new[name], settings.target_rate)
         return new, norm

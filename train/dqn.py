@@ -154,7 +154,7 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tu
         from train.by_hand.off_policy import dqn_update
 
         return dqn_update(settings, fake_quantization(settings, network))
-    compiled, compute = not network.convolutions, Compute(settings.compute)
+    compiled, compute, control = not network.convolutions, Compute(settings.compute), settings.weight_control
     fake = fake_quantization(settings, network)
     adam_step = networks.adam_step if compiled else tf.function(networks.adam_step, jit_compile=True, autograph=False)
 
@@ -163,7 +163,8 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tu
     ) -> tuple[Any, Any, Any, tf.Tensor]:
         """One step of Adam along the clipped gradients: new weights and moments, and the norm before clipping."""
         gradients, norm = clipped_by_norm(gradients, settings.gradient_norm)
-        return *adam_step(weights, gradients, first, second, steps, rate), norm
+        moved, first, second = adam_step(control.decayed(weights, rate), gradients, first, second, steps, rate)
+        return control.clipped(moved), first, second, norm
 
     if compute.is_mixed and not compiled:  # fewer passes over the weights; in float32 other bits than those of old runs
         descend = tf.function(descend, jit_compile=True, autograph=False)

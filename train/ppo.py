@@ -27,6 +27,7 @@ from train.quantization_aware import fake_quantization
 from train.rollouts import Rollouts, training_batch
 from train.run import Run, Trained
 from train.shared_settings import RolloutSettings
+from train.weight_control import OFF
 
 METRICS = ("policy_loss", "value_loss", "entropy", "divergence", "clipped", "policy_norm", "value_norm")
 
@@ -133,6 +134,7 @@ def make_update(
 
         return ppo_update(settings, distribution, fake_quantization(settings, network))
     shared, fake = bool(network.convolutions), fake_quantization(settings, network)
+    controls = {"policy": settings.weight_control, "value": OFF}
 
     @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen
     def descend(
@@ -143,9 +145,11 @@ def make_update(
         new: dict[str, Any] = {}
         for name, gradients in (("policy", of_policy), ("value", of_value)):
             moments = state[f"{name}_first"], state[f"{name}_second"]
-            new[name], new[f"{name}_first"], new[f"{name}_second"] = networks.adam_step(
-                state[name], gradients, *moments, count, rate
+            weights = controls[name].decayed(state[name], rate)
+            moved, new[f"{name}_first"], new[f"{name}_second"] = networks.adam_step(
+                weights, gradients, *moments, count, rate
             )
+            new[name] = controls[name].clipped(moved)
         return new, policy_norm, value_norm
 
     def one_minibatch(

@@ -32,7 +32,13 @@ from train.tasks import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
 TRAINING_FOLDER = ".training"
-ADDED_SETTINGS = {"compute": "float32", "quantization_bits": 32, "quant_delay": 0.5}
+ADDED_SETTINGS = {
+    "compute": "float32",
+    "quantization_bits": 32,
+    "quant_delay": 0.5,
+    "weight_decay": 0.0,
+    "weight_clip": 0.0,
+}
 """Settings that older checkpoints do not have, with what they meant."""
 
 

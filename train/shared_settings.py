@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
 from train.engine import TENSORFLOW, check_engine
 from train.mixed_precision import check_compute
+from train.weight_control import WeightControl
 
 FULL_BITS = 32
 
@@ -40,6 +41,10 @@ class SharedSettings:
     (--quantization-method quantization-aware --precision)."""
     quant_delay: float = 0.5
     """Share of all steps (up to 1, else steps) that train in floats while the ranges are watched (--quant-delay)."""
+    weight_decay: float = 0.0
+    """λ: before each step of size α the deployed network's kernels shrink, W ← W − α λ W (AdamW); 0 is none."""
+    weight_clip: float = 0.0
+    """κ: after each step the deployed network's kernels are cut to ±κ / √inputs (Elsayed et al. 2024); 0 is none."""
 
     def __post_init__(self) -> None:
         engine = getattr(self, "engine", TENSORFLOW)  # not every algorithm leaves a choice
@@ -62,6 +67,19 @@ class SharedSettings:
                 raise ValueError(f"quantization-aware training computes in float32, not in {self.compute}.")
         if not self.quant_delay >= 0.0:
             raise ValueError(f"quant_delay is {self.quant_delay}; take a share of all steps, 0 … 1, or steps.")
+        if not 0.0 <= self.weight_clip < math.inf:
+            raise ValueError(f"weight_clip is {self.weight_clip}; take a positive number such as 2, or 0 for none.")
+        rate = getattr(self, "actor_learning_rate", getattr(self, "learning_rate", 0.0))
+        if not 0.0 <= self.weight_decay * rate < 1.0:
+            raise ValueError(
+                f"weight_decay is {self.weight_decay}; take 0 (none) or more, below {1.0 / rate:g}: times the learning "
+                f"rate {rate:g} it is the share that each step takes off. Type --set weight_decay=0.1."
+            )
+
+    @property
+    def weight_control(self) -> WeightControl:
+        """What holds the deployed network's kernels."""
+        return WeightControl(self.weight_decay, self.weight_clip)
 
     def require_at_least_one(self, *names: str) -> None:
         """For the settings' own check.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from device.host.connection import Connection
 from device.host.errors import RemoteCommandError, UnsupportedDeviceError
@@ -35,6 +37,17 @@ print("|".join((version, str(struct.calcsize("P") * 8), numpy, sys.implementatio
 done
 echo "end=1"
 """
+# The agent's own judgement, before the agent is there: its two modules need nothing but the standard library.
+EMULATION_SCRIPT = """
+import platform, sys, types
+for name, source in {sources!r}.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), vars(module))
+said = sys.modules["device.agent.fingerprint"]
+found = said.emulation(said.ROOT, said.read_cpuinfo(said.ROOT), platform.machine(), platform.release())
+print("emulated=%s" % found[0])
+"""
+AGENT = Path(__file__).resolve().parent.parent / "agent"
 _DISK = re.compile(r"\s(\d+)\s+(\d+)\s+(-?\d+)\s+\d+%")
 _MEMORY = re.compile(r"(MemTotal|MemAvailable):\s+(\d+) kB")
 MACHINES = {"aarch64": "aarch64", "arm64": "aarch64", "x86_64": "x86_64", "amd64": "x86_64"}
@@ -146,3 +159,17 @@ def probe(connection: Connection) -> TargetFacts:
     """
     result = connection.run("exec sh -s", stdin=PROBE_SCRIPT.encode(), timeout=60, check=False)
     return parse_facts(result.stdout, connection.name)
+
+
+def is_emulated(connection: Connection, facts: TargetFacts) -> bool:
+    """Whether the device's processor is imitated in software, as its agent would say; False where that is unknown.
+
+    Nothing is left on the device.
+
+    Raises:
+        RemoteCommandError, ConnectionLostError.
+    """
+    sources = {f"device.agent.{name}": (AGENT / f"{name}.py").read_text() for name in ("conditions", "fingerprint")}
+    script = EMULATION_SCRIPT.format(sources=sources)
+    result = connection.run(f"exec {shlex.quote(facts.python.path)} -s -", stdin=script.encode(), timeout=60)
+    return "emulated=True" in result.stdout.splitlines()

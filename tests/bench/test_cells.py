@@ -219,7 +219,7 @@ def test_what_does_not_say_where_it_comes_from_is_not_taken_in(tmp_path: Path, b
 def test_an_unknown_name_is_refused_with_those_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cells, "ANSWERS", tmp_path / "cells.json")
     with pytest.raises(BenchError, match="has no bundle 'tetris-ppo'"):
-        cells.judge_all(["tetris-ppo"], argparse.Namespace(episodes=1, seed=0, runtime="litert"))
+        cells.judge_all(["tetris-ppo"], argparse.Namespace(answers=tmp_path / "cells.json"))
 
 
 def curve(task: str, method: str, paper: float | None) -> Curve:

@@ -33,6 +33,7 @@ COMMANDS = (
     "qat_plot",
     "weights",
     "width_and_error",
+    "html_report",
 )
 
 

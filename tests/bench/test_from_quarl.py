@@ -28,7 +28,7 @@ SCRIPTS = (
     "create_all_pngs.sh",
 )  # fmt: skip
 TRAINING = [
-    "--steps", "512", "--evaluate-every", "512", "--evaluate-episodes", "1", "--final-episodes", "1", "--quiet",
+    "--steps", "4096", "--evaluate-every", "4096", "--evaluate-episodes", "1", "--final-episodes", "1", "--quiet",
     "--set", "environments=8",
 ]  # fmt: skip
 # What is added to the lines of each module, so that they take seconds; the last of two equal options counts.
@@ -41,6 +41,10 @@ FEWER = {
     "bench.sweep_plot": ["--study", "study", "--output", "pictures"],
     "bench.weights": ["--output-path", "pictures"],
     "bench.width_and_error": ["--output-path", "pictures"],
+    "bench.layer_widths": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
+    "bench.wide_weights": [],
+    # a machine that does much else at the time may let a decision wait for more than 20 ms
+    "bench.recommend": ["--episodes", "2", "--runs", "662", "--runtime", "litert", "--deadline-ms", "2000"],
 }
 
 
@@ -85,6 +89,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(working_bundle, "__defaults__", (folder / "artifacts", ZOO))
         patch.setattr(study_store.write_sweep, "__defaults__", (folder / "study",))
         patch.setattr("train.results.RECORDED_EPISODES", 1)
+        patch.setenv("QUARL_LOCAL_DEVICE", str(folder / "device"))
         # what lines further down the page work on
         assert main_of("convert")(["--policy", "cartpole-ppo", "--bits", "8", "--format", "tflite"]) == 0
         sweep = ["cartpole-a2c", "--bits", "4,8", "--seeds", "0", "--episodes", "2", "--keep"]
@@ -126,6 +131,7 @@ def test_every_command_of_quarl_has_its_line() -> None:
 def test_a_line_that_is_there_runs(line: Line, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert is_there(line, capsys), "an option of this line is unknown to its command"
     if line.module is None:
+        # (the study itself: tests/bench/test_study.py)
         subprocess.run(["make", "-n", *line.arguments], cwd=ROOT, check=True, capture_output=True, timeout=60)
         return
     help_only = "--help" in line.arguments

@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -288,6 +290,20 @@ def test_trainings_of_one_cell_share_their_settings(tmp_path: Path) -> None:
         )
     in_floats = qat_training.request_of(replace(cell, quant_delay=0.25), 0, None, tmp_path)
     assert in_floats.settings == qat_training.request_of(cell, 0, None, tmp_path).settings, "the same float training"
+
+
+def test_trainings_from_before_a_setting_are_of_the_same_settings_without_it(tmp_path: Path) -> None:
+    now = qat_training.request_of(qat.CELLS[0], 0, 4, tmp_path)
+    assert (now.settings["weight_decay"], now.settings["weight_clip"]) == (0.0, 0.0)
+    before = {name: value for name, value in now.settings.items() if name not in ("weight_decay", "weight_clip")}
+    assert qat_training.settings_hash(replace(now, settings=before)) == qat_training.settings_hash(now)
+    held = replace(now, settings={**now.settings, "weight_clip": 2.0})
+    assert qat_training.settings_hash(held) != qat_training.settings_hash(now)
+    provenance = {"settings": before, "seed": 0, "ended": qat_training.TRAINED, "steps": now.steps}
+    quantization = SimpleNamespace(bits=4)
+    spec = SimpleNamespace(provenance=provenance, network=now.network, quantization=quantization)
+    assert qat_training.is_of(cast(Bundle, SimpleNamespace(spec=spec)), now)
+    assert not qat_training.is_of(cast(Bundle, SimpleNamespace(spec=spec)), held)
 
 
 def test_a_small_study_as_it_is_typed(

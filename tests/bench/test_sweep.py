@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -211,6 +212,21 @@ def test_the_command_keeps_what_it_prints(
     kept = tmp_path / "study" / "sweep-by-hand-quarl-weights.json"
     assert json.loads(kept.read_text()) == printed == json.loads((tmp_path / "more" / "answer.json").read_text())
     assert study_store.read_sweep(kept).widths[0].activation_bits is None
+
+
+def test_an_answer_of_other_weights_than_the_committed_ones_is_not_kept(
+    balancing: Balancing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweep, "sweep", lambda *_: pytest.fail("it flew"))
+    own = balancing(tmp_path / "cartpole-dqn")
+    assert sweep.main([str(own.path), "--keep"]) == command_line.EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "has other weights than zoo/benchmark/cartpole-dqn" in said
+    assert f"python -m bench.sweep {tmp_path / 'my-cartpole-dqn'} --keep" in said
+    # the committed weights, wherever they lie, and names that the repository does not have
+    shutil.copytree(ZOO / "benchmark" / "cartpole-dqn", tmp_path / "copy" / "cartpole-dqn")
+    for path in (tmp_path / "copy" / "cartpole-dqn", balancing(tmp_path / "mine").path):
+        sweep.check_keeping(Bundle.load(path), "sweep")
 
 
 @pytest.mark.parametrize(

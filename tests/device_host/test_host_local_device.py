@@ -122,7 +122,9 @@ def test_what_runs_on_it_ends_with_it(tmp_path: Path) -> None:
 def test_it_ends_with_the_command_that_started_it(tmp_path: Path, number: int) -> None:
     """Ctrl-C, and the worst case: the command has no chance to clean up."""
     code = (
-        "import sys, time; from pathlib import Path; from device.host import connect, Target\n"
+        "import signal, sys, time; from pathlib import Path; from device.host import connect, Target\n"
+        # started from a background job the tests inherit that Ctrl-C is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "with connect(Target('local'), local_folder=Path(sys.argv[1])) as c:\n"
         "    p = c.start('echo $PPID; echo $$; exec sleep 1000')\n"
         "    print(p.read_line(10).decode(), p.read_line(10).decode(), flush=True)\n"

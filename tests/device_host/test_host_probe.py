@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+from device.agent.fingerprint import fingerprint
 from device.host.connection import Connection
 from device.host.errors import RemoteCommandError, UnsupportedDeviceError
-from device.host.probe import PROBE_SCRIPT, PythonFacts, parse_facts, probe
+from device.host.probe import PROBE_SCRIPT, PythonFacts, is_emulated, parse_facts, probe
 
 PI = """Welcome to the flying machine = fun
 machine=aarch64
@@ -79,3 +82,18 @@ def test_probe_without_python3_on_the_device(connection: Connection) -> None:
     output = connection.run("exec sh -s", stdin=(script + PROBE_SCRIPT).encode()).stdout
     with pytest.raises(UnsupportedDeviceError, match="no python3"):
         parse_facts(output, "the device")
+
+
+def test_an_emulator_is_known_before_an_agent_is_there(
+    connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module("device.host.probe")  # the package names its function by the same name
+    facts = probe(connection)
+    assert is_emulated(connection, facts) is bool(fingerprint()["emulated"]), "the device of the tests is this machine"
+    agent = tmp_path / "agent"
+    agent.mkdir()
+    (agent / "conditions.py").write_text((module.AGENT / "conditions.py").read_text())
+    imitated = "\ndef emulation(*_):\n    return True, True, []\n"
+    (agent / "fingerprint.py").write_text((module.AGENT / "fingerprint.py").read_text() + imitated)
+    monkeypatch.setattr(module, "AGENT", agent)
+    assert is_emulated(connection, facts)

@@ -26,6 +26,11 @@ from train.quantization_aware import fake_quantization
 GENERATOR = np.random.default_rng(0)
 NETWORK = NetworkSpec((8, 6))
 GAUSSIAN = Gaussian(ContinuousHead((-2.0, 0.0), (2.0, 1.0), Squash.CLIP), -0.3)
+HELD = {"weight_decay": 4.0, "weight_clip": 0.8}
+CASES = pytest.mark.parametrize(
+    ("quantized", "held"), [(False, {}), (True, {}), (False, HELD)], ids=["floats", "quantized", "held"]
+)
+"""A policy in floats, with quantizers, and with its kernels held by weight decay and weight clipping."""
 ROUNDING = 3e-6  # float32 has 24 bits, and a few hundred products are added in another order
 
 
@@ -156,16 +161,29 @@ def one_of(updates: NDArray[Any], quantized: bool) -> NDArray[Any]:
     return updates[:1] if quantized else updates
 
 
+def assert_held(policy: Mapping[str, Any], critic: Mapping[str, Any], held: Mapping[str, float]) -> None:
+    """The policy reaches the bound that it is cut to, ±κ / √fan_in; the critic or value exceeds it."""
+    if held:
+        bound = held["weight_clip"]  # from which the decay takes 4 % before the next step
+        assert 0.9 * bound < largest_in_bounds(policy) <= 1.000001 * bound
+        assert largest_in_bounds(critic) > 1.1 * bound
+
+
+def largest_in_bounds(weights: Mapping[str, Any]) -> float:
+    kernels = [np.asarray(value) for name, value in weights.items() if name.endswith("kernel")]
+    return max(float(np.abs(kernel).max()) * kernel.shape[0] ** 0.5 for kernel in kernels)
+
+
 def bits(quantized: bool) -> dict[str, int]:
     return {"quantization_bits": 4} if quantized else {}
 
 
-@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "quantized"])
+@CASES
 @pytest.mark.parametrize("distribution", [Categorical(), GAUSSIAN], ids=["categorical", "gaussian"])
-def test_ppo(eagerly: None, distribution: Distribution, quantized: bool) -> None:
+def test_ppo(eagerly: None, distribution: Distribution, quantized: bool, held: dict[str, float]) -> None:
     learner, batch = on_policy(distribution, 2, ("first", "second"))
     small = {"environments": 4, "rollout_steps": 12, "minibatch": 16}
-    settings = ppo.PPOSettings(**small, value_weight=0.7, gradient_norm=0.3, **bits(quantized))
+    settings = ppo.PPOSettings(**small, value_weight=0.7, gradient_norm=0.3, **bits(quantized), **held)
     order = one_of(ppo.shuffled_order(np.random.default_rng(3), 48, 16, 2), quantized)
     given = with_scales(learner.state(), quantized)
     arguments = (given, batch, order, np.float32(3), np.float32(0.01), np.float32(0.02))
@@ -174,22 +192,26 @@ def test_ppo(eagerly: None, distribution: Distribution, quantized: bool) -> None
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.004
+    assert_held(by_hand["policy"], by_hand["value"], held)
 
 
-@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "quantized"])
+@CASES
 @pytest.mark.parametrize("optimiser", ["rmsprop", "adam"])
 @pytest.mark.parametrize("distribution", [Categorical(), GAUSSIAN], ids=["categorical", "gaussian"])
-def test_a2c(eagerly: None, distribution: Distribution, optimiser: str, quantized: bool) -> None:
+def test_a2c(
+    eagerly: None, distribution: Distribution, optimiser: str, quantized: bool, held: dict[str, float]
+) -> None:
     learner, batch = on_policy(distribution, 2, a2c.MOMENTS[optimiser])
     del batch["log_probability"]
     own = {"optimiser": optimiser, "normalise_advantages": optimiser == "adam"}
-    settings = a2c.A2CSettings(**own, gradient_norm=0.3, **bits(quantized))
+    settings = a2c.A2CSettings(**own, gradient_norm=0.3, **bits(quantized), **held)
     arguments = (with_scales(learner.state(), quantized), batch, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = a2c.make_update(settings, NETWORK, distribution)(*arguments)
     by_hand, row = a2c_update(settings, distribution, fake_quantization(settings, NETWORK))(*arguments)
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), row, atol=1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.001
+    assert_held(by_hand["policy"], by_hand["value"], held)
 
 
 def transitions(action: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -198,14 +220,14 @@ def transitions(action: NDArray[Any]) -> dict[str, NDArray[Any]]:
     return {**columns, "action": action, "discount": np.full(shape, 0.97, np.float32)}
 
 
-@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "quantized"])
+@CASES
 @pytest.mark.parametrize("weighted", [False, True])
-def test_dqn(eagerly: None, weighted: bool, quantized: bool) -> None:
+def test_dqn(eagerly: None, weighted: bool, quantized: bool, held: dict[str, float]) -> None:
     learner = dqn.Learner.fresh(np.random.default_rng(4), NETWORK, (3,), 4)
     batches = transitions(GENERATOR.integers(4, size=(5, 16)).astype(np.int32))
     if weighted:
         batches["weight"] = GENERATOR.random((5, 16), dtype=np.float32)
-    settings = dqn.DQNSettings(target_period=3, gradient_norm=0.5, **bits(quantized))
+    settings = dqn.DQNSettings(target_period=3, gradient_norm=0.5, **bits(quantized), **held)
     batches = {name: one_of(column, quantized) for name, column in batches.items()}
     count = np.int32(5 if quantized else 3)  # the target is renewed at the sixth update
     arguments = (with_scales(learner.groups(), quantized), batches, count, np.float32(0.01))
@@ -215,14 +237,15 @@ def test_dqn(eagerly: None, weighted: bool, quantized: bool) -> None:
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
     np.testing.assert_allclose(np.asarray(errors), differences, atol=1e-5)
     assert moved(learner.target, by_hand["target"]) > 0.004  # it was copied at the sixth update
+    assert_held(by_hand["online"], learner.online, held)
 
 
-@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "quantized"])
+@CASES
 @pytest.mark.parametrize(
     "more", [{}, {"twin": True, "target_noise": 0.2, "policy_period": 2, "action_penalty": 0.01}], ids=["ddpg", "td3"]
 )
-def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool) -> None:
-    settings = ddpg.DDPGSettings(gradient_norm=0.5, target_rate=0.1, **more, **bits(quantized))
+def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool, held: dict[str, float]) -> None:
+    settings = ddpg.DDPGSettings(gradient_norm=0.5, target_rate=0.1, **more, **bits(quantized), **held)
     critics = 2 if settings.twin else 1
     learner = ddpg.Learner.fresh(np.random.default_rng(5), NETWORK, NetworkSpec((9,)), (3,), 2, critics)
     batches = transitions(normal(4, 16, 2).clip(-1, 1))
@@ -236,6 +259,7 @@ def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool) -> None:
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
     assert moved(learner.groups["actor"], by_hand["actor"]) > 3e-4
+    assert_held(by_hand["actor"], by_hand["critic"], held)
 
 
 # --- the engine -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from policy.quantization_aware import INPUT
 from train.fake_quantization import LEVELS, QUANTIZER, FakeQuantization, fake_hidden, fake_input, faked
 from train.networks import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON, Weights, hidden_layers
+from train.weight_control import OFF, WeightControl
 
 Floats = NDArray[np.float32]
 State = Mapping[str, Mapping[str, NDArray[Any]]]
@@ -202,6 +203,7 @@ class Learning:
         prefix: str = "",
         rmsprop: tuple[float, float] | None = None,
         fake: FakeQuantization | None = None,
+        control: WeightControl = OFF,
     ) -> None:
         """Args:
         state: the learner's arrays; the moments are in groups of their own, such as ``policy_first``.
@@ -209,7 +211,9 @@ class Learning:
         prefix: of its names, where a group holds several networks.
         rmsprop: its decay and ε; without them the optimiser is Adam.
         fake: on which grid the network computes, where the state has scales for it.
+        control: what holds its kernels.
         """
+        self._control = control
         self._group, self._prefix = group, prefix
         scales = state.get(QUANTIZER) if fake is not None else None
         self.network = Perceptron(self._arrays(state, group), scales, fake)
@@ -230,7 +234,9 @@ class Learning:
 
     def descend(self, count: float, rate: float) -> None:
         """Go step number ``count`` along the gradient as it is."""
+        self._control.decay_in_place(self.network.weights.views, rate)
         self.optimiser.step(self.network.weights.all, self.network.gradient.all, count, rate)
+        self._control.clip_in_place(self.network.weights.views)
 
     def vectors(self) -> dict[str, Vector]:
         """What a learner keeps of it, by group."""

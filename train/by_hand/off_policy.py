@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from train.by_hand.layers import Adam, Learning, Perceptron, State, Vector, arrays_of, clip_by_norm
 from train.fake_quantization import QUANTIZER
+from train.weight_control import OFF, WeightControl
 
 if TYPE_CHECKING:
     from train.ddpg import DDPGSettings
@@ -30,6 +31,7 @@ def huber(errors: Floats, delta: float) -> tuple[Floats, Floats]:
 
 def dqn_update(settings: DQNSettings, fake: FakeQuantization | None = None) -> ReplayUpdate:
     """The round: (state, batches, updates before, rate) → (state, metrics, errors); as ``train.dqn.make_update``."""
+    control = settings.weight_control
 
     def update(
         state: State, batches: Mapping[str, NDArray[Any]], count: int, rate: float
@@ -55,7 +57,9 @@ def dqn_update(settings: DQNSettings, fake: FakeQuantization | None = None) -> R
             slopes[rows, batch["action"]] = derivatives / np.float32(minibatch)
             online.backward(slopes)
             norm = clip_by_norm([online.gradient.all], settings.gradient_norm)
+            control.decay_in_place(online.weights.views, float(rate))
             adam.step(online.weights.all, online.gradient.all, step, float(rate))
+            control.clip_in_place(online.weights.views)
             if step % settings.target_period == 0:
                 target.weights.all[:] = online.weights.all
             metrics[index] = (losses.mean(), chosen.mean(), norm)
@@ -68,8 +72,15 @@ def dqn_update(settings: DQNSettings, fake: FakeQuantization | None = None) -> R
 class Followed(Learning):
     """A network that a target network follows."""
 
-    def __init__(self, state: State, group: str, prefix: str = "", fake: FakeQuantization | None = None) -> None:
-        super().__init__(state, group, prefix, fake=fake)
+    def __init__(
+        self,
+        state: State,
+        group: str,
+        prefix: str = "",
+        fake: FakeQuantization | None = None,
+        control: WeightControl = OFF,
+    ) -> None:
+        super().__init__(state, group, prefix, fake=fake, control=control)
         scales = state.get(QUANTIZER) if fake is not None else None
         self.target = Perceptron(self._arrays(state, f"{group}_target"), scales, fake)
 
@@ -127,7 +138,7 @@ def ddpg_update(settings: DDPGSettings, fake: FakeQuantization | None = None) ->
     def update(
         state: State, batches: Mapping[str, NDArray[Any]], count: int, share: float
     ) -> tuple[dict[str, Any], Floats]:
-        actor = Followed(state, "actor", fake=fake)
+        actor = Followed(state, "actor", fake=fake, control=settings.weight_control)
         prefixes = sorted({name.split("/")[0] for name in state["critic"]})
         critics = [Followed(state, "critic", f"{prefix}/") for prefix in prefixes]
         updates, period, share = len(batches["return"]), settings.policy_period, float(share)

@@ -46,7 +46,8 @@ def ppo_update(
         rate: float,
         bonus: float,
     ) -> tuple[dict[str, Any], Floats]:
-        policy, value = Learning(state, "policy", fake=fake), Learning(state, "value")
+        policy = Learning(state, "policy", fake=fake, control=settings.weight_control)
+        value = Learning(state, "value")
         score = score_of(distribution, policy.network)
         metrics = np.empty((len(order), 7), np.float32)
         rate, bonus, rows = float(rate), float(bonus), order.shape[1]
@@ -89,7 +90,7 @@ def a2c_update(
     def update(
         state: State, batch: Mapping[str, NDArray[Any]], count: float, rate: float, bonus: float
     ) -> tuple[dict[str, Any], Floats]:
-        policy = Learning(state, "policy", rmsprop=rmsprop, fake=fake)
+        policy = Learning(state, "policy", rmsprop=rmsprop, fake=fake, control=settings.weight_control)
         value = Learning(state, "value", rmsprop=rmsprop)
         score = score_of(distribution, policy.network)
         advantages, rows = batch["advantage"], len(batch["advantage"])

@@ -1,0 +1,327 @@
+"""The HTML report's parts: what is missing is said, what comes from outside is escaped, nothing is fetched."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from matplotlib.figure import Figure
+
+from bench import html_report
+from bench.case_study import NothingStoredError
+from bench.html_report_bundles import figure_words, judged_words, training_return
+from bench.html_report_parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
+from bench.html_report_sections import CASE_STUDY, FURTHER, STUDY, Entry, section
+from bench.html_report_sources import ROOT, Sources
+from bench.html_report_words import by_width_table
+from bench.rendering import Table
+from bench.report import Report
+from bench.store import write_lines
+from bench.study_store import Sweep, write_sweep
+from policy.bundle import Bundle
+
+Write = Callable[..., Bundle]
+Make = Callable[..., Report]
+HOSTILE = "<img src=x onerror=alert(1)>&\"'`</style>"
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Sources:
+    return Sources(tmp_path / "results", tmp_path / "zoo")
+
+
+class Seen(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.words = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attributes]
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+    def values(self, name: str) -> list[str]:
+        return [value for _, found, value in self.attributes if found == name]
+
+
+# --- sections --------------------------------------------------------------------------------------------------------
+
+
+def test_with_nothing_stored_every_section_says_which_command_makes_it(empty: Sources) -> None:
+    document = html_report.collect(empty)
+    assert document.pages == ()
+    entries = (*CASE_STUDY, *STUDY, *FURTHER)
+    # Where the policies come from and how their weights look is read from the bundles, of which there are none here.
+    assert [each.title for each in document.missing] == [entry.title for entry in entries]
+    seen = Seen(html_report.render(document))
+    for entry in entries:
+        assert f"Type: {entry.command}" in seen.words
+    assert str(ROOT) not in seen.words
+    assert "img" not in seen.tags
+
+
+def test_a_section_with_results_is_there_and_one_without_is_said_to_be_missing(empty: Sources) -> None:
+    def there(sources: Sources) -> list[Words]:
+        return [Words("found")]
+
+    def missing(sources: Sources) -> list[Words]:
+        raise NothingStoredError(f"{ROOT}/results/x.json does not exist.\n  next: something")
+
+    anchors = Anchors()
+    found = section(Entry("a b", "A", "make a", there), empty, anchors)
+    assert (found.anchor, found.blocks, found.missing) == ("a-b", (Words("found"),), "")
+    left_out = section(Entry("a b", "A", "make a", missing), empty, anchors)
+    assert (left_out.anchor, left_out.blocks) == ("a-b-2", ())
+    assert left_out.missing == "results/x.json does not exist."
+    nothing = section(Entry("c", "C", "make c", lambda sources: ()), empty, anchors)
+    assert nothing.missing == "Its results are not stored yet."
+
+
+def test_a_fault_in_a_section_is_not_taken_for_missing_results(empty: Sources) -> None:
+    def broken(sources: Sources) -> list[Words]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        section(Entry("a", "A", "make a", broken), empty, Anchors())
+
+
+def test_a_damaged_result_is_said_to_be_damaged(empty: Sources) -> None:
+    empty.results.mkdir()
+    (empty.results / "width-and-error.json").write_text("{")
+    entry = next(entry for entry in STUDY if entry.anchor == "width-and-error")
+    assert "cannot be read" in section(entry, empty, Anchors()).missing
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_of_other_weights_than_the_bundles_is_left_out(
+    empty: Sources, balancing: Write, made_sweep: Sweep
+) -> None:
+    bundle = balancing(empty.benchmark / "cartpole-dqn")
+    sha256 = bundle.manifest.files["weights.safetensors"].sha256
+    write_sweep(made_sweep, empty.study)
+    write_sweep(replace(made_sweep, bundle="mine"), empty.study)
+    assert [sweep.bundle for sweep in empty.sweeps] == ["mine"]
+    write_sweep(replace(made_sweep, weights_sha256=sha256), empty.study)
+    assert [sweep.bundle for sweep in Sources(empty.results, empty.zoo).sweeps] == ["cartpole-dqn", "mine"]
+
+
+def test_measurements_are_the_readmes_unless_the_machines_own_are_asked_for(
+    empty: Sources, latency_report: Make
+) -> None:
+    from bench import store
+
+    write_lines([latency_report("I")], empty.results / "case-study.jsonl")
+    assert [report.policy for report in empty.reports("case-study")] == ["I"]
+    assert [report.policy for report in replace(empty, own=True).reports("case-study")] == ["I"]  # there are no others
+    store.add([latency_report("II")], empty.results / "results.sqlite")
+    assert [report.policy for report in empty.reports("case-study")] == ["I"]
+    assert [report.policy for report in replace(empty, own=True).reports("case-study")] == ["II"]
+    assert [report.policy for report in empty.reports("virtual-pi")] == ["II"]
+
+
+def test_each_machine_that_a_number_comes_from_is_named(empty: Sources) -> None:
+    assert html_report.machines(empty) == ()
+    empty.study.mkdir(parents=True)
+    for name in ("apart-cartpole-dqn", "layers-cartpole-dqn"):
+        values = json.loads((ROOT / "results" / "study" / f"{name}.json").read_text())
+        (empty.study / f"{name}.json").write_text(json.dumps({**values, "machine": "first"}))
+    wide = json.loads((ROOT / "results" / "study" / "wide-weights.json").read_text())
+    wide["answers"] = [{**answer, "machine": "second"} for answer in wide["answers"][:1]]
+    (empty.study / "wide-weights.json").write_text(json.dumps(wide))
+    for name in ("training-speed", "mixed-precision", "agreement"):
+        (empty.results / f"{name}.json").write_text('{"machine": "third"}')
+    assert html_report.machines(empty) == (
+        ("second", "means against wide weights"),
+        ("first", "weights, activations and observation apart, layers apart"),
+        ("third", "training speed, mixed precision in training, agreement of the runtimes"),
+    )
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_holds_what_its_bundle_says(empty: Sources, balancing: Write, made_sweep: Sweep) -> None:
+    bundle = balancing(
+        empty.benchmark / "cartpole-dqn", training={"greedy_return": 499.5}, settings={"learning_rate": 0.0007}
+    )
+    sha256 = bundle.manifest.files["weights.safetensors"].sha256
+    write_sweep(replace(made_sweep, weights_sha256=sha256), empty.study)
+    document = html_report.collect(empty)
+    assert document.page_anchors == {"cartpole-dqn": "policy-cartpole-dqn"}
+    (page,) = document.pages
+    parts = [block.title for block in page.blocks if isinstance(block, Part)]
+    assert parts == [
+        "Where it comes from", "How few bits", "Weights", "Activation ranges", "How each width executes",
+    ]  # fmt: skip
+    words = Seen(html_report.render(document)).words
+    for said in (
+        "dqn", "1,000", "7.2", "499.5", "learning_rate", "0.0007", sha256[:16],
+        "2, relu; 16 weights and biases",  # 4 · 2 + 2 of the layer and 2 · 2 + 2 of the head
+        "118.6", "4-bit weights in an int8 container, levels −7 … 7, unpacked (1 byte a weight)",
+    ):  # fmt: skip
+        assert said in words, said
+
+
+def test_names_from_outside_are_text_and_nothing_else(empty: Sources, balancing: Write) -> None:
+    folder = HOSTILE.replace("/", "∕")  # a folder's name cannot have a slash
+    balancing(empty.zoo / folder, algorithm="<script>alert(1)</script>", how="javascript:alert(1)")
+    document = html_report.collect(empty)
+    html = html_report.render(document)
+    seen = Seen(html)
+    assert "script" not in seen.tags
+    assert not [name for _, name, _ in seen.attributes if name.startswith("on") or name == "style"]
+    assert folder in seen.words
+    assert "<script>alert(1)</script>" in seen.words
+    assert all(value.startswith("data:image/svg+xml,") for value in seen.values("src"))
+    assert all(value.startswith("#") or value == "data:," for value in seen.values("href"))
+    (page,) = document.pages
+    assert re.fullmatch(r"[a-z0-9-]+", page.anchor)
+
+
+def test_nothing_can_be_fetched_and_the_style_is_the_one_that_is_allowed(empty: Sources) -> None:
+    html = html_report.render(html_report.collect(empty))
+    policy = next(value for value in Seen(html).values("content") if "default-src" in value)
+    style = re.search(r"<style>(.*)</style>", html, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy.split("; ") == [
+        "default-src 'none'", "img-src data:", f"style-src 'sha256-{digest}'", "base-uri 'none'", "form-action 'none'",
+    ]  # fmt: skip
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+
+
+def test_what_provenance_says_in_words() -> None:
+    assert training_return({"training": {"greedy_return_hard": 5.28245, "greedy_return_shipped": 6.0}}) == (
+        "hard 5.282, shipped 6"
+    )
+    assert training_return({"training": {"loss": 1.0}, "best_evaluation": -2565.46}) == "−2,565"
+    assert training_return({"training": {"return": 20.0}}) == "20"
+    assert training_return({}) == "–"
+    judged = [
+        {"preset": "hard", "episodes": 3000, "mean_return": 5.2, "success": 0.9127, "interval_95": [0.9, 0.92]},
+        {"preset": "", "episodes": 100, "mean_return": 499.5, "return_interval_95": [499.0, 500.0]},
+    ]
+    assert judged_words({"judged": judged}) == (
+        "hard: 5.2, success 91.3 % [90.0, 92.0] (3,000 episodes); 499.5 [499, 500] (100 episodes)"
+    )
+    assert [figure_words(value) for value in (8003584, 132.44, -0.00012345, None, "x", True)] == [
+        "8,003,584", "132.4", "−0.0001234", "–", "x", "True",
+    ]  # fmt: skip
+
+
+# --- tables and pictures ---------------------------------------------------------------------------------------------
+
+
+def test_errors_by_width(made_sweep: Sweep) -> None:
+    table = by_width_table([made_sweep, replace(made_sweep, bundle="other")])
+    assert table.headers == ("policy", "scheme", "preset", "2 bits", "3 bits", "4 bits", "6 bits", "8 bits")
+    # (500 − 118.6) / 500 = 76.28 % and (500 − 499) / 500 = 0.2 %; the fixture's intervals are made up
+    first = ("cartpole-dqn", "quarl", "–", "–", "–", "+76.3 [0.0, +1.0]", "–", "+0.20 [0.00, +1.00]")
+    assert table.rows == (first, (), ("other", *first[1:]))
+    assert "300" in table.notes[0]
+
+
+def test_rows_of_a_table_in_groups_and_with_their_pages() -> None:
+    table = Table("t", "T", ("a", "b"), ((), ("1", "2"), ("3", "4"), (), (), ("5", "6"), ()))
+    assert html_report.table_bodies(table) == [[("1", "2"), ("3", "4")], [("5", "6")]]
+    pages = {"I": "policy-i", "cartpole-dqn": "policy-cartpole-dqn"}
+    assert html_report.page_of_row(("I", "fp32", "I"), 2, pages) == (0, "policy-i")
+    assert html_report.page_of_row(("classic", "cartpole", "dqn", "500"), 3, pages) == (1, "policy-cartpole-dqn")
+    assert html_report.page_of_row(("x", "I"), 1, pages) == (-1, "")  # a number that looks like a name
+    narrow = Table("t", "T", ("a", "b"), (("x" * 56, "y"), ("x", "y" * 60)))
+    assert not html_report.is_wide(narrow)  # 56 + 2 + 60 + 2 = 120 characters
+    assert html_report.is_wide(replace(narrow, rows=(*narrow.rows, ("x" * 57, "y"))))
+    assert not html_report.is_wide(replace(narrow, rows=()))
+
+
+def test_backticks_are_code_and_all_is_escaped() -> None:
+    assert html_report.marked("type `make <x>` & go") == "type <code>make &lt;x&gt;</code> &amp; go"
+    assert html_report.marked("one ` alone") == "one ` alone"
+    assert html_report.marked("`a` and ` alone") == "<code>a</code> and ` alone"
+
+
+def test_a_picture_is_made_smaller_without_being_another() -> None:
+    svg = b"""<?xml version="1.0"?><!-- made by --><svg xmlns="http://www.w3.org/2000/svg"
+      xmlns:xlink="http://www.w3.org/1999/xlink" width="460.8pt"><metadata>who</metadata>
+      <defs><path id="a" d="M 1.23456 2.5 \n L 3.0 -7.126" transform="scale(0.015625)"/></defs>
+      <use xlink:href="#a" x="10.999" y="4"/><text> kept </text></svg>"""
+    assert small(svg) == (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="460.8pt"><defs>'
+        '<path id="a" d="M 1.23 2.5 L 3 -7.13" transform="scale(0.015625)" /></defs>'
+        '<use xlink:href="#a" x="11" y="4" /><text> kept </text></svg>'
+    )
+
+
+def test_a_picture_is_its_own_address() -> None:
+    figure = Figure(figsize=(6.0, 3.0))
+    figure.subplots().plot([0, 1], [1, 0])
+    picture = Picture.of(figure, "A line.", "A line that falls.")
+    assert (picture.width, picture.height, picture.size) == (576, 288, "medium")
+    head, _, rest = picture.data.partition(",")
+    assert head == "data:image/svg+xml"
+    assert not set('<>"#') & set(rest)
+    svg = unquote(rest)
+    assert svg.startswith("<svg ")
+    assert data_uri(svg) == picture.data
+    assert Picture.of(figure, "A line.", "A line that falls.") == picture  # and the same again
+
+
+def test_anchors_are_given_once() -> None:
+    anchors = Anchors({"top"})
+    names = ["policy I", "policy i", "Top", "…", "—", "pong_ppo"]
+    assert [anchors.new(name) for name in names] == ["policy-i", "policy-i-2", "top-2", "part", "part-2", "pong-ppo"]
+
+
+def test_blocks_in_blocks_are_found() -> None:
+    inner = Words("inner")
+    folded = Folded("f", (inner,))
+    part = Part("p", (folded,))
+    assert flat([part]) == [part, folded, inner]
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_one_file_and_says_what_is_missing(
+    tmp_path: Path, balancing: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    balancing(tmp_path / "zoo" / "mine")
+    output = tmp_path / "new" / "report.html"
+    arguments = ["--results", str(tmp_path / "results"), "--zoo", str(tmp_path / "zoo"), "--output", str(output)]
+    assert html_report.main([*arguments, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"]
+    assert said["bytes"] == output.stat().st_size
+    assert said["missing"]["Learning with quantizers"] == "python -m bench.qat --keep"
+    assert html_report.main(arguments) == 0
+    heard = capsys.readouterr()
+    assert heard.out == f"{output}\n"
+    assert "left out, for nothing is stored: Learning with quantizers (type: python -m bench.qat --keep)" in heard.err
+    assert [path.name for path in output.parent.iterdir()] == ["report.html"]
+
+
+def test_a_damaged_bundle_is_named(tmp_path: Path, balancing: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = balancing(tmp_path / "zoo" / "mine")
+    (bundle.path / "weights.safetensors").write_bytes(b"cut off")
+    output = tmp_path / "report.html"
+    assert html_report.main(["--zoo", str(tmp_path / "zoo"), "--output", str(output)]) == 1
+    assert "weights.safetensors" in capsys.readouterr().err
+    assert not output.exists()

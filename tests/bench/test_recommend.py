@@ -1,0 +1,316 @@
+"""The recommender: its arguments, what it measures on, its table, and once for real on the embedded device."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import access, recommend, recommend_measuring
+from bench.access import Device
+from bench.command_line import BenchError, UsageError
+from bench.recommend_deciding import Demand, decide
+from bench.recommend_measuring import (
+    Measured,
+    candidate_pairs,
+    chosen_preset,
+    played_pairs,
+    return_kept,
+)
+from bench.recommend_table import document, table, training_command
+from bench.recommend_timing import Asked, grouped, runtimes_of
+from bench.recommend_words import Question
+from bench.report import Report
+from device.host import cli
+from device.host.errors import UnsupportedDeviceError
+from device.host.probe import PythonFacts, TargetFacts
+from policy.bundle import Bundle
+from policy.locate import working_bundle
+from policy.manifest import ArtifactEntry, FileRecord
+from policy.spec import ArtifactFormat, Precision, RuntimeName
+from train.tasks import Evaluation, make_task
+
+FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
+LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
+ASKED = Asked("", 3, 7, 700, 20, "runtime")
+MEGABYTE = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["I", "--success-floor", "95"], "as a share it is 0.95"),
+        (["I", "--success-floor", "0"], "allowed is above 0, up to 1"),
+        (["I", "--success-floor", "nan"], "allowed is above 0, up to 1"),
+        (["I", "--deadline-ms", "-1"], "type 20, or 0.5"),
+        (["I", "--episodes", "1"], "one episode has no interval"),
+        (["I", "--runs", "661"], "type 662 or more"),
+        (["I", "--runtime", "torch"], "allowed are tflite-runtime"),
+        ([], "bundle"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        recommend.main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_p99_has_as_many_runs_as_it_needs() -> None:
+    from device.agent.measure import required_runs
+
+    assert required_runs(0.99) == recommend.FEWEST_RUNS
+
+
+def test_a_bundle_or_preset_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert recommend.main(["absent", "--json"]) == 2
+    printed = capsys.readouterr()
+    assert "there is no policy 'absent'" in printed.err
+    assert json.loads(printed.out)["ok"] is False
+    navigation, cartpole = make_task("navigation"), make_task("CartPole-v1")
+    assert chosen_preset(navigation, None) == "hard"
+    assert chosen_preset(navigation, "easy") == "easy"
+    assert chosen_preset(cartpole, None) == ""
+    with pytest.raises(UsageError, match="allowed are easy, medium, shipped, hard"):
+        chosen_preset(navigation, "moon")
+    with pytest.raises(UsageError, match="means nothing to the task CartPole-v1"):
+        chosen_preset(cartpole, "hard")
+
+
+def test_the_share_of_a_return_that_is_kept() -> None:
+    # F = 100, Q = 95: E = 5 %. d = (4, 6), R = 0.05, d − R f = (4 − 4.9, 6 − 5.1) = ±0.9, s = 1.2728,
+    # half = 1.96 · 1.2728 / √2 = 1.764 %
+    kept = return_kept([94.0, 96.0], [98.0, 102.0])
+    assert (kept.value, kept.low, kept.high) == pytest.approx((0.95, 0.93236, 0.96764))
+    # More is better with negative returns, too: −110 instead of −100 keeps 90 %, −90 is 110 %.
+    assert return_kept([-110.0, -110.0], [-100.0, -100.0]).value == pytest.approx(0.90)
+    better = return_kept([-91.0, -89.0], [-100.0, -100.0])
+    assert (better.value, better.low, better.high) == pytest.approx((1.1, 1.1 - 0.0196, 1.1 + 0.0196))
+    with pytest.raises(BenchError, match="is 0: there is no share"):
+        return_kept([1.0, 1.0], [-1.0, 1.0])
+
+
+def facts(*versions: tuple[int, int, int], glibc: tuple[int, int] = (2, 36), available: int = 1 << 29) -> TargetFacts:
+    pythons = tuple(PythonFacts("/usr/bin/python3", version, 64) for version in versions)
+    return TargetFacts("aarch64", "Linux", "/home/pi", glibc, 1 << 34, 1 << 30, available, "", pythons)
+
+
+def test_the_runtimes_are_those_that_the_target_has_wheels_for() -> None:
+    wanted = (LITERT, TFLITE, ONNX)
+    assert runtimes_of(facts((3, 11, 2)), wanted) == ([LITERT, TFLITE, ONNX], {})
+    kept, excluded = runtimes_of(facts((3, 13, 1)), wanted)
+    assert kept == [LITERT, ONNX]
+    assert list(excluded) == [TFLITE]
+    assert "Python 3.13 on aarch64 lacks tflite-runtime" in excluded[TFLITE]
+    with pytest.raises(UnsupportedDeviceError):
+        runtimes_of(facts((3, 9, 2)), wanted)
+
+
+def test_agents_that_do_not_fit_together_are_timed_in_groups() -> None:
+    pairs = [(FP32, LITERT), (INT8, LITERT), (FP32, ONNX)]
+    sizes = {pairs[0]: 20 * MEGABYTE, pairs[1]: 5 * MEGABYTE, pairs[2]: 20 * MEGABYTE}
+    # 64 + 3 · 20 = 124 MB, 64 + 3 · 5 = 79 MB, 124 MB; half of what is available may be taken.
+    assert grouped(pairs, sizes, facts((3, 11, 2), available=654 * MEGABYTE)) == [pairs]
+    assert grouped(pairs, sizes, facts((3, 11, 2), available=652 * MEGABYTE)) == [pairs[:2], pairs[2:]]
+    assert grouped(pairs, sizes, facts((3, 11, 2), available=0)) == [[pair] for pair in pairs]
+
+
+def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
+    balancing: Callable[..., Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_late(*_: object) -> None:
+        raise AssertionError
+
+    @contextmanager
+    def connected(target: str) -> Iterator[Device]:
+        yield Device(target, None)  # type: ignore[arg-type]
+
+    probe = import_module("device.host.probe")  # the package names its function by the same name
+    monkeypatch.setattr(access, "connected", connected)
+    monkeypatch.setattr(probe, "probe", lambda _: facts((3, 11, 2)))
+    monkeypatch.setattr(probe, "is_emulated", lambda *_: True)
+    monkeypatch.setattr(recommend_measuring, "convert_copy", too_late)
+    monkeypatch.setattr(recommend_measuring, "time_on_target", too_late)
+    bundle, task = balancing(tmp_path / "pole"), make_task("CartPole-v1")
+    with pytest.raises(BenchError, match="pi@virtual is emulated: how long"):
+        recommend_measuring.measure(bundle, task, ASKED, "pi@virtual")
+    monkeypatch.setattr(probe, "is_emulated", lambda *_: False)
+    with pytest.raises(AssertionError):
+        recommend_measuring.measure(bundle, task, ASKED, "pi@real")
+
+
+def test_what_plays_and_what_can_be_chosen(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
+    bundle = balancing(tmp_path / "pole")
+    assert candidate_pairs(bundle, [LITERT, ONNX]) == [
+        (FP32, LITERT), (FP32, ONNX), (FP16, LITERT), (FP16, ONNX), (INT8, LITERT), (INT8, ONNX),
+    ]  # fmt: skip
+    fewer = [(INT4, LITERT), (Precision.INT3, LITERT), (Precision.INT2, LITERT)]
+    assert played_pairs(bundle, [LITERT, ONNX])[6:] == fewer
+
+
+def test_the_training_command_is_one(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
+    from train.__main__ import parser
+
+    command = shlex.split(training_command(balancing(tmp_path / "pole")))
+    assert command[:3] == ["python", "-m", "train"]
+    read = parser().parse_args(command[3:])
+    assert (read.task, read.method, read.model, read.precision) == ("CartPole-v1", "dqn", "2", 8)
+    assert read.quantization_method == "quantization-aware"
+    assert training_command(balancing(tmp_path / "other", algorithm="distill")) == ""
+
+
+@pytest.fixture
+def measured(latency_report: Callable[..., Report], memory_report: Callable[..., Report]) -> Callable[..., Measured]:
+    """fp32 at 2.0 µs and int8 at 1.5 µs, three episodes each, and int4, which only played."""
+
+    def entry(precision: Precision) -> ArtifactEntry:
+        data = b"0" * 1000 * precision.bits
+        return ArtifactEntry(
+            f"{precision.value}.tflite", precision, ArtifactFormat.TFLITE, "", "float32 arithmetic",
+            FileRecord.of(data), "golden", 0.1, None, {},
+        )  # fmt: skip
+
+    def played(returns: tuple[float, ...]) -> Evaluation:
+        return Evaluation("", 3, None, None, sum(returns) / 3, (0.0, 1.0), 9.0, returns=returns)
+
+    def make(**changes: Any) -> Measured:
+        pairs = {(FP32, LITERT): 2000, (INT8, LITERT): 1500}
+        returns = {(FP32, LITERT): (10.0, 10.0, 10.0), (INT8, LITERT): (9.0, 10.0, 11.0), (INT4, LITERT): (1.0,) * 3}
+        values: dict[str, Any] = {
+            "latency": {pair: latency_report("pole", pair[0].value, p50) for pair, p50 in pairs.items()},
+            "memory": {pair: memory_report("pole", pair[0].value) for pair in pairs},
+            "played": {pair: played(each) for pair, each in returns.items()},
+            "artifacts": {pair: entry(pair[0]) for pair in returns},
+            "excluded": {TFLITE: "Python 3.13 on aarch64 lacks tflite-runtime"},
+            "groups": 1,
+            "left": "",
+            "reference": (FP32, LITERT),
+            **changes,
+        }
+        return Measured(**values)
+
+    return make
+
+
+def test_the_table_has_the_verdict_the_bits_and_what_is_not_there(measured: Callable[..., Measured]) -> None:
+    demand = Demand(0.8, 20.0)
+    one = measured()
+    question = Question("pole", demand, 3, one.has_success)
+    made = table(decide(one.candidates(), demand), question, one, ASKED, ("",))
+    # int8 keeps 1.0, s = 1, half = 1.96 / √3 · 10 % = 11.3 %
+    assert [row[:4] for row in made.rows] == [
+        ("int8", "litert", "chosen", "100.0 [88.7, 111.3]"),
+        ("fp32", "litert", "meets both", "100.0 [100.0, 100.0]"),
+        ("int4", "litert", "misses floor", "10.0 [10.0, 10.0]"),
+    ]
+    assert made.rows[0][5:] == ("1.50 µs [1.50, 1.50]", made.rows[0][6], "8.00", "35.5")
+    assert made.rows[2][5:] == ("as int8", "as int8", "4.00", "as int8")
+    said = "\n".join(made.notes)
+    assert "fp32's return is the same in every episode: an interval of no width says nothing of other ones" in said
+    assert "How few bits: int8 is the narrowest at the floor" in said
+    assert "int4 have an int8 container, unpacked (1 byte a weight)" in said
+    assert "No tflite-runtime: Python 3.13 on aarch64 lacks tflite-runtime" in said
+    assert "pi@raspberrypi: Raspberry Pi 3 Model B" in said
+    assert "local is this machine" not in said
+    assert "groups" not in said
+
+
+def test_what_is_not_valid_is_said(measured: Callable[..., Measured], latency_report: Callable[..., Report]) -> None:
+    hot = {
+        pair: latency_report("pole", pair[0].value, valid=False, invalid_reasons=("it throttled",), target="local")
+        for pair in ((FP32, LITERT), (INT8, LITERT))
+    }
+    one = measured(latency=hot, groups=2)
+    question = Question("pole", Demand(0.8, 20.0), 3, one.has_success)
+    made = table(decide(one.candidates(), question.demand), question, one, ASKED, ("hard", "shipped"))
+    said = "\n".join(made.notes)
+    assert "NOT VALID: fp32 litert: it throttled, int8 litert: it throttled" in said
+    assert "Timed in 2 groups" in said
+    assert "local is this machine" in said
+    assert "--preset hard, --preset shipped" in said
+
+
+def test_the_document_holds_everything(
+    measured: Callable[..., Measured], balancing: Callable[..., Bundle], tmp_path: Path
+) -> None:
+    demand, one = Demand(0.95, 0.001), measured()
+    question = Question("pole", demand, 3, one.has_success)
+    made = document(
+        balancing(tmp_path / "pole"), "CartPole-v1", decide(one.candidates(), demand), question, one, ASKED, {"a": 1}
+    )
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    assert made["recommended"] is None
+    assert made["quality"] == "return kept"
+    by_precision = {each["precision"]: each for each in made["candidates"]}
+    assert by_precision["fp32"]["verdict"] == "misses deadline"
+    assert by_precision["int8"]["verdict"] == "misses both"
+    assert by_precision["int8"]["points_short_of_floor"] == pytest.approx(95 - 88.684, abs=1e-3)
+    assert by_precision["int8"]["artifact"]["bytes"] == 8000
+    assert [each["precision"] for each in made["fewer_bits"]] == ["int4"]
+    assert made["fewest_bits_at_the_floor"] is None
+    # fp32 takes 2.2 times the deadline; int8 1.7 times, and 0.95 / 0.886 = 1.07 times the floor.
+    assert made["change"]["would_be"] == {"precision": "int8", "runtime": "litert"}
+    assert made["a"] == 1
+    assert [report["kind"] for report in made["reports"]] == ["memory", "memory", "latency", "latency"]
+
+
+@pytest.mark.integration
+def test_for_real_on_the_embedded_device(
+    balancing: Callable[..., Bundle],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
+    monkeypatch.chdir(tmp_path)
+    bundle = balancing(tmp_path / "artifacts" / "pole")
+    # What the user has made and deployed before is there and serves afterwards.
+    from convert.__main__ import main as convert
+
+    assert convert(["--policy", str(bundle.path), "--bits", "8", "--format", "tflite"]) == 0
+    assert cli.main(["deploy", "--policy", str(bundle.path), "--bits", "8", "--runtime", "litert"]) == 0
+    before = {path.name: path.read_bytes() for path in bundle.path.iterdir()}
+    capsys.readouterr()
+
+    asked = [str(bundle.path), "--episodes", "3", "--runs", "662", "--output", "made/answer.json"]
+    assert recommend.main([*asked, "--success-floor", "0.5", "--deadline-ms", "1000"]) == 0
+    printed = capsys.readouterr()
+    assert "reaching local" in printed.err
+    answer = json.loads((tmp_path / "made" / "answer.json").read_text(encoding="utf-8"))
+    names = [(each["precision"], each["runtime"]) for each in answer["candidates"]]
+    assert sorted(names) == sorted((p, r.value) for p in ("fp32", "fp16", "int8") for r in RuntimeName)
+    assert names[0] == tuple(answer["recommended"].values())
+    assert [each["precision"] for each in answer["fewer_bits"]] == ["int4", "int3", "int2"]
+    assert printed.out.rstrip().splitlines()[-4:] == [*answer["explanation"], answer["what_would_change_it"]]
+    assert answer["explanation"][0].startswith(f"Deploy {names[0][0]} with {names[0][1]}: return kept ")
+    for each in answer["candidates"]:
+        assert each["resident_bytes"] > 10 * MEGABYTE
+        assert 0 < each["p50_ns"] <= each["p99_ns"]
+        assert len(each["p50_turns_ns"]) == 4
+    fp32 = next(each for each in answer["candidates"] if (each["precision"], each["runtime"]) == ("fp32", "litert"))
+    assert fp32["quality"]["share"] == 1.0
+    assert {report["transport"] for report in answer["reports"]} == {"loopback"}
+
+    assert {path.name: path.read_bytes() for path in bundle.path.iterdir()} == before
+    assert cli.main(["releases"]) == 0
+    listed = capsys.readouterr().out
+    serving = [line for line in listed.splitlines() if line.lstrip().startswith("*")]
+    assert len(serving) == 1
+    assert "  int8 in litert  " in serving[0]
+
+    assert recommend.main([*asked, "--runtime", "litert", "--deadline-ms", "1e-6", "--json"]) == recommend.EXIT_NONE
+    missed = json.loads(capsys.readouterr().out)
+    assert missed["ok"] is True
+    assert missed["recommended"] is None
+    assert {each["runtime"] for each in missed["candidates"]} == {"litert"}
+    assert {each["verdict"] for each in missed["candidates"]} <= {"misses deadline", "misses both"}
+    words = shlex.split(missed["what_would_change_it"].removeprefix("Nearest: "))
+    assert words[:4] == ["python", "-m", "bench.recommend", str(bundle.path)]
+    assert float(words[words.index("--deadline-ms") + 1]) == missed["change"]["deadline_ms"] > 1e-6
+    assert working_bundle(str(bundle.path)).manifest.artifacts.keys() == {"int8.tflite"}

@@ -1,0 +1,33 @@
+"""Small training runs typed as a user types them, for the tests of ``python -m train``."""
+
+from pathlib import Path
+
+import numpy as np
+
+from policy.bundle import Bundle
+from train import __main__ as command
+from train.logs import read_rows
+
+SMALL = ["--task", "CartPole-v1", "--policy", "I", "--seed", "3", "--quiet"]
+PPO = [*SMALL, "--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=32", "--set", "minibatch=64"]
+DQN = [*SMALL, "--method", "dqn", "--set", "environments=8", "--set", "learning_starts=256", "--set", "minibatch=32"]
+DISTILL = [*SMALL, "--method", "distill", "--set", "environments=8", "--set", "minibatch=32", "--set", "updates=2"]
+METHODS = {"ppo": (PPO, 256), "dqn": (DQN, 128), "distill": (DISTILL, 128)}  # with the steps of one iteration
+AWARE = ["--quantization-method", "quantization-aware", "--precision"]
+TIMES = ("wall_s", "cpu_s")
+
+
+def train(output: Path, *options: str) -> int:
+    few = ["--evaluate-every", "512", "--evaluate-episodes", "3", "--final-episodes", "20"]
+    return command.main([*options, *few, "--output-path", str(output)])
+
+
+def curve(output: Path) -> list[dict[str, str]]:
+    rows = read_rows((output / "learning_curve.csv").read_text())
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    a, b = Bundle.load(one).weights(), Bundle.load(other).weights()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
