@@ -366,19 +366,21 @@ def test_an_agent_killed_for_memory_is_reported_and_leaves_the_release(pi: Any, 
         with pi.connect() as connection, pi.connect("root") as root:
             with AgentSession(connection, "I") as agent:
                 agent.request("hello")
-                # The kernel's choice among small processes is anyone's; here it shall be the agent, not a session.
+                # The kernel's choice among small processes is anyone's; here sessions are exempt (-1000), the agent is the
+                # first to be ended, and what takes the memory is the second.
                 root.run(
-                    "for other in /proc/[0-9]*/oom_score_adj; do echo -900 2>/dev/null >$other; done; "
+                    "for other in /proc/[0-9]*/oom_score_adj; do echo -1000 2>/dev/null >$other; done; "
                     f"echo 800 >/proc/{agent.pid}/oom_score_adj"
                 )
-                # Memory that nothing can reclaim, a RAM disk's file, grows until the kernel has ended the agent, and no
-                # further: a file of one size would go on eating after that, and the next to be ended is a session.
+                # Memory that nothing can reclaim, a RAM disk's file, grows until the kernel has ended the agent (one that
+                # has no memory any more may still be there as a zombie), and no further.
                 root.run(
                     "mount -o remount,size=100% /dev/shm; "
                     "left=$(sed -n 's/MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo); "
                     "size=$((left / 1024 - 24)); "
-                    f"while kill -0 {agent.pid} && [ $size -lt $((left / 1024 + 64)) ]; "
-                    "do fallocate -l ${size}M /dev/shm/ballast; size=$((size + 1)); done",
+                    f"while grep -q VmRSS /proc/{agent.pid}/status && [ $size -lt $((left / 1024 + 64)) ]; "
+                    "do (echo 500 >/proc/self/oom_score_adj; exec fallocate -l ${size}M /dev/shm/ballast) || break; "
+                    "size=$((size + 1)); done",
                     check=False,
                     timeout=120,
                 )
