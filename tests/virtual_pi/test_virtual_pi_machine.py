@@ -366,14 +366,14 @@ def test_an_agent_killed_for_memory_is_reported_and_leaves_the_release(pi: Any, 
         with pi.connect() as connection, pi.connect("root") as root:
             with AgentSession(connection, "I") as agent:
                 agent.request("hello")
-                # The kernel's choice among small processes is anyone's; here sessions are exempt (-1000), the agent is the
-                # first to be ended, and what takes the memory is the second.
+                # The kernel's choice among small processes is anyone's; here sessions are exempt (-1000), the agent is
+                # the first to be ended, and what takes the memory is the second.
                 root.run(
                     "for other in /proc/[0-9]*/oom_score_adj; do echo -1000 2>/dev/null >$other; done; "
                     f"echo 800 >/proc/{agent.pid}/oom_score_adj"
                 )
-                # Memory that nothing can reclaim, a RAM disk's file, grows until the kernel has ended the agent (one that
-                # has no memory any more may still be there as a zombie), and no further.
+                # Memory that nothing can reclaim, a RAM disk's file, grows until the kernel has ended the agent (which
+                # may stay as a zombie that has no memory), and no further.
                 root.run(
                     "mount -o remount,size=100% /dev/shm; "
                     "left=$(sed -n 's/MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo); "
