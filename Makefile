@@ -21,7 +21,7 @@ UV_VERSION := 0.13.8
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
-.PHONY: help setup suites peers training-speed study study-quick report demo train convert deploy bench table pi pi-stop test test-fast lint format clean
+.PHONY: help setup suites actorq peers training-speed study study-quick report demo train convert deploy bench table pi pi-stop test test-fast lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -30,6 +30,7 @@ help:
 	@echo
 	@echo "  make setup                             $(VENV) from pinned packages, and the device's wheels"
 	@echo "  make suites                            Box2D, Atari, PyBullet, MuJoCo, dm_control as further tasks"
+	@echo "  make actorq                            Ray, for training with quantized actors: python -m train.actorq"
 	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
 	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] over SSH"
@@ -46,6 +47,13 @@ help:
 	@echo "  make test | make lint | make clean"
 	@echo
 	@echo "TARGET=local (default) is an SSH server on this machine that the command starts itself."
+
+# $(call install_more,NAME): requirements-NAME.txt on top of the pinned packages.
+define install_more
+@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install -r requirements.txt -r requirements-$(1).txt || { \
+  echo "uv could not install it (a proxy or a certificate of your own?); pip tries, more slowly …"; \
+  $(PYTHON) -m pip install --disable-pip-version-check -r requirements.txt -r requirements-$(1).txt; }
+endef
 
 setup: $(INSTALLED)
 
@@ -68,10 +76,11 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@touch $@
 
 suites: $(INSTALLED)
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install -r requirements.txt -r requirements-suites.txt || { \
-	  echo "uv could not install it (a proxy or a certificate of your own?); pip tries, more slowly …"; \
-	  $(PYTHON) -m pip install --disable-pip-version-check -r requirements.txt -r requirements-suites.txt; }
+	$(call install_more,suites)
 	@$(PYTHON) -m train.list
+
+actorq: $(INSTALLED)
+	$(call install_more,actorq)
 
 peers: $(PEERS)/.installed
 

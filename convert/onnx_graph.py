@@ -34,7 +34,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from convert.interface import ACTION, LOGITS, OBSERVATION
-from device.agent.runtimes import import_runtime
+from device.agent.runtimes import import_runtime, onnx_session_options
 from policy.integer import IntegerLayer, IntegerNetwork
 from policy.network import (
     LAYER_NORM_EPSILON,
@@ -131,7 +131,7 @@ def executed_operators(data: bytes) -> list[str]:
     onnxruntime = import_runtime(RuntimeName.ONNXRUNTIME)  # here, because writing a graph does not need it
     with tempfile.TemporaryDirectory() as folder:
         optimised = Path(folder) / "optimised.graph"
-        options = onnxruntime.SessionOptions()
+        options = onnx_session_options(onnxruntime)
         options.optimized_model_filepath = str(optimised)
         options.log_severity_level = 3  # it warns that the written graph is for this machine only: so it is meant
         onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])

@@ -94,7 +94,7 @@ def read_members(text: str | bytes) -> dict[str, Any]:
             "name": json_values.text(data["name"], "name"),
             "observation": tuple(_field(item) for item in json_values.items(data["observation"], "observation")),
             "normaliser": _normaliser(json_values.members(data["normaliser"], "normaliser")),
-            "network": _network(json_values.members(data["network"], "network")),
+            "network": read_network(json_values.members(data["network"], "network")),
             "head": _head(json_values.members(data["head"], "head")),
             "control_period_s": json_values.number(data["control_period_s"], "control_period_s"),
             "environment": _environment(json_values.members(data["environment"], "environment")),
@@ -124,7 +124,8 @@ def _normaliser(data: Mapping[str, Any]) -> Normaliser:
     return Normaliser(_numbers(data, "mean", "normaliser"), _numbers(data, "scale", "normaliser"), clip)
 
 
-def _network(data: Mapping[str, Any]) -> NetworkSpec:
+def read_network(data: Mapping[str, Any]) -> NetworkSpec:
+    """The inverse of :func:`network_values`."""
     hidden = json_values.items(data["hidden"], "network.hidden")
     layer_norm = data.get("layer_norm", False)
     require(isinstance(layer_norm, bool), f"network.layer_norm is {layer_norm!r}; it must be true or false.")

@@ -12,7 +12,7 @@ from policy.bundle import Bundle, write_bundle
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-LACKS = ("apt-get", "make pi", "make suites", "--prepare", "needs root")
+LACKS = ("apt-get", "make pi", "make suites", "make actorq", "--prepare", "needs root")
 """Words of the reasons for which a test is left out on a machine that lacks something."""
 
 

@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,16 @@ def main(argv: list[str] | None = None) -> int:
         return show_task_help([word for word in words if word not in ("-h", "--help")])
     arguments = parser().parse_args(words)
     quiet_libraries()
+    return answered(lambda: run_training(arguments), arguments.output_path)
+
+
+def answered(train: Callable[[], int], output_path: Path | None) -> int:
+    """Train; the exit code, with one line for what went wrong.
+
+    Args:
+        train: gives the exit code of what went well.
+        output_path: folder of the bundle, as typed.
+    """
     from policy.errors import PolicyError
     from train.checkpoint import CheckpointError
     from train.presets import SettingsError
@@ -116,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
     from train.tasks import TaskError
 
     try:
-        return run_training(arguments)
+        return train()
     except DivergenceError as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
@@ -124,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
     except OSError as error:
-        where = error.filename or arguments.output_path or "the output"
+        where = error.filename or output_path or "the output"
         print(f"error: {where} cannot be written: {error.strerror}. Type --output-path FOLDER.", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
@@ -199,11 +210,17 @@ def never_quantized(settings: Any, asked: int, made: int) -> str:
 
 
 def make_request(
-    arguments: argparse.Namespace, method: str, found: Any, task: Task, quantization: dict[str, Any]
+    arguments: argparse.Namespace,
+    method: str,
+    found: Any,
+    task: Task,
+    quantization: dict[str, Any],
+    more: Mapping[str, Any] | None = None,
 ) -> tuple[RunRequest, Any]:
     """The run that the arguments and the settings file describe, and the algorithm's settings.
 
-    ``quantization`` is what :func:`quantization_settings` gives.
+    ``quantization`` is what :func:`quantization_settings` gives; ``more`` are settings beside the algorithm's own that
+    a checkpoint must agree on.
     """
     from train import presets
     from train.models import choose_network
@@ -249,7 +266,7 @@ def make_request(
         evaluate_episodes=arguments.evaluate_episodes or found.evaluate_episodes,
         final_episodes=arguments.final_episodes or found.final_episodes,
         settings=json.loads(
-            json.dumps({**dataclasses.asdict(settings), "preset": arguments.preset, "task": found.task})
+            json.dumps({**dataclasses.asdict(settings), "preset": arguments.preset, "task": found.task, **(more or {})})
         ),
         quiet=arguments.quiet,
     )

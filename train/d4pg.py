@@ -6,7 +6,7 @@ those of ``train.ddpg``, the loop around the update is ``Collection.train`` in `
 
 Deviations from the paper, in order of weight:
 1. Many environments stepped together in one process take the place of many actors; the ratio of steps and updates is
-   a setting. (Quantized actors in processes of their own are the paper's ActorQ, which this file does not do.)
+   a setting. (Actors in processes of their own, quantized, are ``train/actorq``, which learns by this file's update.)
 2. The replay is drawn from uniformly; the paper found priorities to help little and sometimes to harm.
 3. Observations are normalised by the statistics of the first steps; a time limit is bootstrapped.
 4. Actions enter the critic's first layer; no layer normalisation unless set; the first ``learning_starts`` steps are
@@ -130,11 +130,14 @@ def copied_when(renew: tf.Tensor, target: Mapping[str, Any], learned: Mapping[st
 # --- the update: a whole round in one compiled call -----------------------------------------------------------------
 
 
-def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None) -> Callable[..., tuple[Any, tf.Tensor]]:
+def make_update(
+    settings: D4PGSettings, fake: FakeQuantization | None = None, with_losses: bool = False
+) -> Callable[..., tuple[Any, tf.Tensor]]:
     """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
     ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
-    the columns of ``Collection.draw``; metrics are (updates, 4).
+    the columns of ``Collection.draw``, and ``weight`` where transitions count differently; metrics are (updates, 4),
+    with the critic's loss on every transition behind them where ``with_losses`` asks for it (prioritized replay).
     """
     support, compute = settings.support, Compute(settings.compute)
 
@@ -149,8 +152,9 @@ def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None) ->
 
         def critic_loss(weights: Weights) -> tf.Tensor:
             logits = critic_logits(weights, batch["observation"], batch["action"])
-            values.append(tf.reduce_mean(mean_value(logits, support)))
-            return tf.reduce_mean(cross_entropy(targets, logits))
+            losses = cross_entropy(targets, logits)
+            values.extend((tf.reduce_mean(mean_value(logits, support)), losses))
+            return tf.reduce_mean(batch["weight"] * losses if "weight" in batch else losses)
 
         def policy_loss(weights: Weights) -> tf.Tensor:
             critic = cast(state["critic"], compute)
@@ -165,9 +169,10 @@ def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None) ->
         renew = tf.equal((count + 1) % settings.target_period, 0)
         for name in ("actor", "critic"):
             state[f"{name}_target"] = copied_when(renew, state[f"{name}_target"], state[name])
-        return state, tf.stack([loss, values[0], critic_norm, actor_norm])
+        metrics = tf.stack([loss, values[0], critic_norm, actor_norm])
+        return state, tf.concat([metrics, values[1]], axis=0) if with_losses else metrics
 
-    return compiled_round(one, len(METRICS))
+    return compiled_round(one, len(METRICS) + (settings.minibatch if with_losses else 0))
 
 
 # --- the run ------------------------------------------------------------------------------------------------------

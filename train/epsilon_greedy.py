@@ -30,6 +30,11 @@ class EpsilonGreedy:
         self._held = np.zeros(environments, np.int64)
         self._left = np.zeros(environments, np.int64)  # steps for which the held action is still taken
 
+    @property
+    def holding(self) -> NDArray[np.bool_]:
+        """(environments,): whether the next action is decided already, whatever its values."""
+        return self._left > 0
+
     def __call__(self, generator: np.random.Generator, values: Floats, epsilon: float) -> Integers:
         """Actions (environments,) for action values (environments, actions)."""
         count, actions = values.shape

@@ -75,3 +75,8 @@ class ActionRange:
         """Actions (n, size) in the task's units for actions in −1 … 1."""
         result: Floats = self._low + (unit + np.float32(1.0)) * self._half
         return result
+
+    def unit(self, physical: Floats) -> Floats:
+        """Actions (n, size) in −1 … 1 for actions in the task's units: the inverse of :meth:`physical`."""
+        result: Floats = (physical - self._low) / self._half - np.float32(1.0)
+        return result

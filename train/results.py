@@ -21,7 +21,7 @@ from train.episodes import Actions, Decide, Observations
 from train.fake_quantization import FakeQuantization, faked, scales_of
 from train.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
 from train.networks import Acting
-from train.run import Run, Trained, describe
+from train.run import Run, RunRequest, Trained, describe
 from train.tasks import Task, episode_seed
 
 RECORDED_EPISODES = 64  # greedy episodes a preset
@@ -50,7 +50,7 @@ def policy_spec(run: Run, trained: Trained) -> PolicySpec:
     if isinstance(head, ContinuousHead):
         head = dataclasses.replace(head, squash=trained.squash)
     return PolicySpec(
-        name=policy_name(run),
+        name=bundle_name(run.request),
         observation=task.observation,
         normaliser=trained.normaliser,
         network=run.request.network,
@@ -61,12 +61,12 @@ def policy_spec(run: Run, trained: Trained) -> PolicySpec:
     )
 
 
-def policy_name(run: Run) -> str:
+def bundle_name(request: RunRequest) -> str:
     """The bundle's folder names the policy: on a device, policies of one name replace each other.
 
     Signs that a device's folder may not have become ``-``.
     """
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", run.request.output_path.resolve().name).strip(".-") or run.request.policy
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", request.output_path.resolve().name).strip(".-") or request.policy
 
 
 def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:

@@ -1,0 +1,1 @@
+"""ActorQ: training with quantized actors on one machine or many, through Ray."""

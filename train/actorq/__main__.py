@@ -1,0 +1,191 @@
+"""``python -m train.actorq``: train D4PG or DQN with quantized actors, on this machine or on a Ray cluster.
+
+    python -m train.actorq --task dm_control,cartpole_balance --model 512,512 --method d4pg --n-actors 2
+        --quantize 8 --quantize-communication 8 --actor-update-period 30 --batch-size 256 --samples-per-insert 16
+    python -m train.actorq --task cartpole --method dqn --n-actors 4 --priority-exponent 0.6
+
+On many machines: ``ray start --head --port=6379`` on one, ``ray start --address=HOST:6379`` on the others (the same
+project, installed the same way), then the same command with ``--address HOST:6379``.
+
+Exit codes: 0 trained; 1 training diverged, or a process died again and again; 2 wrong usage, or no cluster; 130
+interrupted (checkpoint and bundle are written).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import sys
+import time
+from typing import Any
+
+from train.__main__ import DIVERGED, INTERRUPTED, USAGE, answered, make_request, quiet_libraries
+from train.__main__ import parser as train_parser
+from train.methods import default_method, refuse_mismatch
+from train.suites.names import resolve
+
+BEGAN = time.monotonic()
+METHODS = ("d4pg", "dqn")
+NOT_HERE = ("precision", "quantization_method", "quant_delay", "teacher")
+"""Options of ``python -m train`` that mean nothing here."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of ``python -m train`` and those of the distribution, by the original's words where it has them."""
+    options = train_parser()
+    options.prog, options.description = "python -m train.actorq", "Train a policy with quantized actors."
+    options.epilog = __doc__
+    group = options.add_argument_group("actors, replay and parameters")
+    group.add_argument("--n-actors", type=int, help="processes that act (default 2)")
+    group.add_argument("--quantize", type=int, metavar="BITS", help="bits that actors execute: 8 (default), 16, 32")
+    group.add_argument(
+        "--quantize-communication", type=int, metavar="BITS", help="bits of weights sent to actors (default --quantize)"
+    )
+    group.add_argument("--actor-update-period", type=int, metavar="STEPS", help="steps between two pulls (default 30)")
+    group.add_argument("--batch-size", type=int, help="transitions of one update (default: the settings file's)")
+    group.add_argument(
+        "--samples-per-insert", type=float, help="times a transition is learned from (default 16; 0: no limit)"
+    )
+    group.add_argument("--replay-shards", type=int, help="replay processes (default 1)")
+    group.add_argument("--insert-every", type=int, help="transitions an actor sends at once (default 16)")
+    group.add_argument("--max-staleness", type=int, metavar="UPDATES", help="most actors may be behind (default 2000)")
+    group.add_argument(
+        "--publish-every", type=int, metavar="UPDATES", help="updates between versions (default: a round)"
+    )
+    group.add_argument("--priority-exponent", type=float, help="prioritized replay, e.g. 0.6 (default 0: uniform)")
+    group.add_argument("--importance-exponent", type=float, help="of the priorities' correction (default 0.2)")
+    group.add_argument(
+        "--no-correct-mismatch", dest="correct_mismatch", action="store_false", help="DQN: no importance ratios"
+    )
+    group.add_argument("--runtime", choices=("litert", "tflite-runtime"), help="executes the artifact (default litert)")
+    group.add_argument("--step-delays-s", type=float, nargs="+", metavar="S", help="each actor idles so long a step")
+    group.add_argument("--address", help="of a Ray cluster: HOST:PORT or auto (default: Ray is started here)")
+    return options
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    arguments = parser().parse_args(argv)
+    quiet_libraries()
+    if importlib.util.find_spec("ray") is None:
+        print("error: Ray, which starts and joins the processes, is not installed. Type: make actorq", file=sys.stderr)
+        return USAGE
+    return answered(lambda: run_training(arguments), arguments.output_path)
+
+
+def actorq_settings(arguments: argparse.Namespace) -> Any:
+    """The settings that were typed, the others at their defaults.
+
+    Raises:
+        SettingsError: one is refused, or an option of ``python -m train`` was typed that means nothing here.
+    """
+    from train.actorq.settings import ActorQSettings
+    from train.presets import SettingsError
+
+    for name in NOT_HERE:
+        if getattr(arguments, name) != train_parser().get_default(name):
+            raise SettingsError(
+                f"--{name.replace('_', '-')} means nothing to distributed training: the learner computes in 32 bits "
+                "and the actors in --quantize bits. Leave it out, or use python -m train."
+            )
+    typed = {part.name: getattr(arguments, part.name) for part in dataclasses.fields(ActorQSettings)}
+    values = {name: value for name, value in typed.items() if value is not None}
+    if "quantize" in values:
+        values.setdefault("quantize_communication", values["quantize"])
+    if "step_delays_s" in values:
+        values["step_delays_s"] = tuple(values["step_delays_s"])
+    try:
+        return ActorQSettings(**values)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def run_training(arguments: argparse.Namespace) -> int:
+    """Train as asked and write the bundle."""
+    from train.actorq.cluster import ClusterError
+    from train.actorq.run import GaveUpError, train
+    from train.models import DEFAULT_POLICY
+    from train.presets import SettingsError, load_settings
+    from train.results import write_result
+    from train.run import Run
+    from train.tasks import TaskError, make_task
+
+    asked = actorq_settings(arguments)
+    method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
+    if method not in METHODS:
+        raise SettingsError(f"--method {method} is not distributed. Type --method {' or --method '.join(METHODS)}.")
+    found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
+    task = make_task(arguments.task, arguments.preset, found.task)
+    refuse_mismatch(method, task)
+    if task.is_image:
+        raise TaskError(
+            f"{task.name} shows images; actors send vectors. Train it with python -m train, or take a task of vectors "
+            "such as --task cartpole."
+        )
+    if arguments.batch_size is not None:
+        arguments.set.append(f"minibatch={arguments.batch_size}")
+    values = dataclasses.asdict(asked)
+    request, settings = make_request(arguments, method, found, task, {}, {"actorq": values})
+    plan = make_plan(request, arguments.preset, found.task, dataclasses.asdict(settings), asked)
+    refuse_unbounded(settings, asked)
+    try:
+        with Run(request, task, BEGAN) as run:
+            run.progress.say(f"{asked.n_actors} actors in {asked.precision.value} and a learner start …")
+            trained = train(run, plan, arguments.address)
+            bundle = write_result(run, trained, found.source)
+            told = trained.notes["actorq"]
+            cpu_s = sum(told["cpu_s"].values()) + run.cpu_s
+            run.progress.say(
+                f"{bundle.path}: {trained.steps:,} steps, {trained.notes['updates']:,} updates, {run.outcome}; "
+                f"{run.wall_s:.0f} s, {cpu_s:.0f} CPU-s of all processes, "
+                f"{told['parameters'].get('bytes_served', 0) / 1e6:.1f} MB of parameters sent. "
+                f"Next: python -m train.evaluate --input-path {bundle.path}"
+            )
+            return INTERRUPTED if run.outcome == "interrupted" else 0
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
+    except GaveUpError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return DIVERGED
+
+
+def make_plan(request: Any, preset: str | None, task_options: Any, algorithm: dict[str, Any], asked: Any) -> Any:
+    """The plan of a run that was asked for."""
+    from train.actorq.settings import Plan
+    from train.results import bundle_name
+
+    return Plan(
+        task=request.task,
+        method=request.method,
+        policy=bundle_name(request),
+        network=request.network,
+        steps=request.steps,
+        seed=request.seed,
+        algorithm=algorithm,
+        actorq=asked,
+        preset=preset,
+        task_options=task_options,
+    )
+
+
+def refuse_unbounded(settings: Any, asked: Any) -> None:
+    """Refuse a staleness that no actor could keep.
+
+    Raises:
+        SettingsError: says what to type.
+    """
+    from train.presets import SettingsError
+
+    every = asked.publish_every or settings.updates
+    smallest = 2 * max(every, settings.updates)  # one round is learned while the version before it is built
+    if asked.max_staleness < smallest:
+        raise SettingsError(
+            f"--max-staleness {asked.max_staleness} cannot be kept: versions are {every} updates apart and a round has "
+            f"{settings.updates}. Type --max-staleness {smallest} or more, or smaller rounds: --set updates=4."
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

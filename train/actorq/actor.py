@@ -1,0 +1,198 @@
+"""An actor: steps its environment with the artifact that a device would execute, and sends what it saw.
+
+It pulls newer parameters every ``actor_update_period`` steps, at once when the learner has run too far ahead, and keeps
+the time that every part of its life takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from device.agent.runtimes import Executor, open_artifact
+from policy.spec import PolicySpec, RuntimeName
+from train.actorq.algorithms import Choice, make_explorer, settings_of
+from train.actorq.service import Columns, Reply
+from train.actorq.settings import Plan
+from train.actorq.stepping import Step, Window
+from train.actorq.wire import Published, unpacked
+from train.episodes import EpisodeStream
+from train.tasks import episode_seed, make_task
+
+PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "wait", "idle")
+"""Where an actor's time goes: the environment; the artifact; asking for and receiving parameters; making the artifact's
+bytes of them; opening these in the runtime; sending transitions; waiting for the first parameters, for newer ones than
+it may act with, or for a learner that is behind; idling because it was asked to. The rest is the actor's own Python."""
+RENEWAL_PAUSE_S = 0.005
+LONGEST_RENEWAL_S = 30.0
+
+Pull = Callable[[int], Published | None]
+"""Version that is known → a newer one, or None."""
+Insert = Callable[[Columns, dict[str, Any]], Reply]
+"""Rows and what the actor tells of itself → how far the run is."""
+
+
+class Clock:
+    """Seconds by part, and how often each was entered."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.counts = dict.fromkeys(PARTS, 0)
+        self._began = time.perf_counter()
+
+    def add(self, part: str, since: float) -> float:
+        """What has passed since then belongs to the part; returns the time now."""
+        now = time.perf_counter()
+        self.seconds[part] += now - since
+        self.counts[part] += 1
+        return now
+
+    @property
+    def total(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self._began
+
+
+class Actor:
+    """See the module's docstring."""
+
+    def __init__(self, plan: Plan, index: int, life: int, pull: Pull, insert: Insert) -> None:
+        """Args:
+        plan: of the run.
+        index: of the actor.
+        life: 0, and one more each time it was replaced: its episodes and noise are others then.
+        pull, insert: how it reaches the parameters and the replay.
+        """
+        self._plan, self._asked, self._index, self._life = plan, plan.actorq, index, life
+        settings = settings_of(plan)
+        task = make_task(plan.task, plan.preset, plan.task_options)
+        name = f"actor {index} life {life}"
+        self._stream = EpisodeStream(task.make(1, episode_seed(plan.seed, name)))
+        self._explorer = make_explorer(plan, task, np.random.default_rng(episode_seed(plan.seed, f"noise of {name}")))
+        follows = plan.method == "dqn" and self._asked.correct_mismatch and settings.n_step > 1
+        self._window = Window(settings.n_step, settings.discount, follows)
+        self._starts, self._discrete = settings.learning_starts, task.is_discrete
+        self._runtime, self._delay_s = RuntimeName(self._asked.runtime), self._asked.delay_s(index)
+        self._pull, self._insert = pull, insert
+        self._executor: Executor | None = None
+        self._version, self._updates = 0, -1
+        self._step, self._reply = 0, Reply(0, 0, False)
+        self._since_pull, self._pulls, self._renewals, self._late = 0, 0, 0, 0
+        self._episodes, self._returns = 0, 0.0
+        self._clock = Clock()
+
+    def run(self) -> dict[str, Any]:
+        """Act until the replay says that the run is over; what the actor tells of itself."""
+        period, often = self._asked.actor_update_period, self._asked.insert_every
+        self._send()
+        while not self._reply.stop:
+            self._act()
+            self._since_pull += 1
+            if len(self._window) >= often:
+                self._send()
+            if self._since_pull >= period:
+                self._renew()
+        return self.facts()
+
+    def facts(self) -> dict[str, Any]:
+        """Figures so far: steps, parameters, episodes, and seconds by part."""
+        return {
+            "actor": self._index,
+            "life": self._life,
+            "steps": self._step,
+            "updates": self._updates,
+            "pulls": self._pulls,
+            "renewals": self._renewals,
+            "late_renewals": self._late,
+            "episodes": self._episodes,
+            "returns": self._returns,
+            "seconds": {**self._clock.seconds, "total": self._clock.total},
+            "counts": dict(self._clock.counts),
+            "cpu_s": time.process_time(),
+        }
+
+    def _act(self) -> None:
+        """One step of the environment."""
+        observation = self._stream.observation
+        since = time.perf_counter()
+        choice = self._choose(observation)
+        since = self._clock.add("inference", since)
+        transition = self._stream.step(choice.physical)
+        self._clock.add("step", since)
+        self._window.add(
+            Step(
+                observation[0],
+                choice.action,
+                float(transition.reward[0]),
+                bool(transition.terminated[0]),
+                bool(transition.cut[0]),
+                transition.last_observation[0],
+                self._updates,
+                choice.greedy,
+                choice.probability,
+                choice.epsilon,
+            )
+        )
+        self._step += 1
+        if transition.done[0]:
+            self._explorer.ended()
+            tally = self._stream.take_tally()
+            self._episodes += tally.episodes
+            self._returns += tally.total_return
+        if self._delay_s:
+            since = time.perf_counter()
+            time.sleep(self._delay_s)
+            self._clock.add("idle", since)
+
+    def _choose(self, observation: Any) -> Choice:
+        if self._executor is None:
+            return self._explorer.start()
+        decided = self._executor.decide(np.ascontiguousarray(observation, np.float32))
+        outputs = self._executor.outputs() if self._discrete else decided
+        return self._explorer.choose(decided, outputs, self._reply.step / self._share)
+
+    @property
+    def _share(self) -> float:
+        """Steps of this actor's shard, of which ``Reply.step`` counts."""
+        return max(self._plan.steps / self._asked.replay_shards, 1.0)
+
+    def _send(self) -> None:
+        """Send the rows that are ready; renew at once if the learner has run too far ahead."""
+        since = time.perf_counter()
+        self._reply = self._insert(self._window.take() if len(self._window) else {}, self.facts())
+        self._clock.add("insert", since)
+        if self._updates >= 0 and self._reply.updates - self._updates > self._asked.max_staleness:
+            self._late += 1
+            self._renew(self._reply.updates - self._asked.max_staleness)
+
+    def _renew(self, oldest: int = -1) -> None:
+        """Look for newer parameters; with ``oldest`` wait for some of at least so many updates."""
+        began = time.perf_counter()
+        self._since_pull = 0
+        while True:
+            since = time.perf_counter()
+            published = self._pull(self._version)
+            self._pulls += 1
+            since = self._clock.add("wait" if self._executor is None else "pull", since)
+            if published is not None:
+                self._open(published, since)
+            if self._updates >= oldest or time.perf_counter() - began > LONGEST_RENEWAL_S:
+                return
+            since = time.perf_counter()
+            time.sleep(RENEWAL_PAUSE_S)
+            self._clock.add("wait", since)
+
+    def _open(self, published: Published, since: float) -> None:
+        """Make an executor of published parameters; the one in use is replaced when it can decide."""
+        spec = PolicySpec.from_json(published.spec)
+        artifact = unpacked(published)
+        since = self._clock.add("deserialize", since)
+        executor = open_artifact(self._runtime, artifact, spec)
+        executor.decide(np.zeros((1, spec.observation_size), np.float32))  # the first decision packs the weights
+        self._executor = executor
+        self._clock.add("load", since)
+        self._version, self._updates = published.version, published.updates
+        self._renewals += 1

@@ -1,0 +1,318 @@
+"""D4PG and DQN as ActorQ's learner and actors see them: one face for two algorithms.
+
+The mathematics stays where it is: the compiled rounds of ``train/d4pg.py`` and ``train/dqn.py``, and the exploration of
+``train/exploration.py`` and ``train/epsilon_greedy.py``. Here is only what differs once acting and learning live in
+different processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import ContinuousHead, DiscreteHead, Squash
+from train import d4pg, ddpg, dqn, networks
+from train.actorq.settings import Plan
+from train.actorq.stepping import UNCOUNTED
+from train.checkpoint import Checkpoint, CheckpointError
+from train.epsilon_greedy import EpsilonGreedy, exploration_rate
+from train.exploration import ActionRange, ExplorationNoise, noise_scale
+from train.networks import Weights
+from train.presets import build
+from train.tasks import Task
+
+Floats = NDArray[np.float32]
+METHODS = ("d4pg", "dqn")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What an actor does now.
+
+    Attributes:
+        action: as the replay keeps it: an int, or floats (k,) in −1 … 1.
+        physical: as the task takes it, for one environment: (1,) or (1, k).
+        greedy: what the artifact itself chose, in the layout of ``action``.
+        probability: b(a|s), of this action under the acting policy; 1 for deterministic ones.
+        epsilon: ε of the draw, or :data:`UNCOUNTED`.
+    """
+
+    action: Any
+    physical: NDArray[Any]
+    greedy: Any
+    probability: float = 1.0
+    epsilon: float = UNCOUNTED
+
+
+class Explorer(Protocol):
+    """How an actor turns what its artifact says into actions."""
+
+    def start(self) -> Choice:
+        """An action without a policy: uniform, or the noise alone."""
+
+    def choose(self, decided: Any, outputs: Floats, share: float) -> Choice:
+        """An action for what ``decide`` and ``outputs`` of the artifact gave; ``share`` of all steps are made."""
+
+    def ended(self) -> None:
+        """An episode is over."""
+
+
+class Algorithm(Protocol):
+    """What the learner process drives: arrays by group, and rounds of updates."""
+
+    settings: Any
+    metrics: tuple[str, ...]
+    updates: int
+
+    @property
+    def policy(self) -> Weights:
+        """The policy network's weights, as a bundle names them."""
+
+    def learn(self, columns: Mapping[str, NDArray[Any]], share: float) -> tuple[Floats, Floats | None]:
+        """One round: metrics (updates, …) and, for prioritized replay, errors (updates, minibatch).
+
+        Args:
+            columns: (updates, minibatch, …): observation and next_observation normalised, action, return, discount,
+                and weight where transitions count differently.
+            share: of all steps that are made.
+        """
+
+    def groups(self) -> dict[str, Weights]:
+        """All arrays by group, for a checkpoint."""
+
+    def put(self, groups: Mapping[str, Mapping[str, Any]], updates: int) -> None:
+        """Go on from what :meth:`groups` gave."""
+
+
+def settings_of(plan: Plan) -> Any:
+    """The algorithm's own settings.
+
+    Raises:
+        ValueError: the method is not one that ActorQ distributes; a value is refused.
+    """
+    kinds = {"d4pg": d4pg.D4PGSettings, "dqn": dqn.DQNSettings}
+    if plan.method not in kinds:
+        raise ValueError(f"--method {plan.method} is not distributed; take {' or '.join(METHODS)}.")
+    return build(kinds[plan.method], plan.algorithm)
+
+
+def make_algorithm(plan: Plan, task: Task) -> Algorithm:
+    """The learner's side, with fresh networks drawn from the plan's seed."""
+    if plan.method == "d4pg":
+        return D4PG(plan, task)
+    return DQN(plan, task)
+
+
+def make_explorer(plan: Plan, task: Task, generator: np.random.Generator) -> Explorer:
+    """One actor's side."""
+    settings = settings_of(plan)
+    if plan.method == "d4pg":
+        return NoisyActions(settings, task, generator)
+    return RandomActions(settings, task, generator)
+
+
+def head_of(task: Task) -> DiscreteHead | ContinuousHead:
+    """The policy's head: both algorithms squash continuous actions by tanh."""
+    head = task.head
+    if isinstance(head, ContinuousHead):
+        return ContinuousHead(head.low, head.high, Squash.TANH)
+    return head
+
+
+class D4PG:
+    """The learner of ``train/d4pg.py``."""
+
+    def __init__(self, plan: Plan, task: Task) -> None:
+        self.settings: Any = settings_of(plan)
+        self.metrics: tuple[str, ...] = d4pg.METRICS
+        settings: d4pg.D4PGSettings = self.settings
+        self._learner = ddpg.Learner.fresh(
+            np.random.default_rng(plan.seed),
+            plan.network,
+            settings.critic,
+            task.observation_shape,
+            task.outputs,
+            critic_outputs=settings.atoms,
+            compute=settings.compute,
+        )
+        self._prioritized = plan.actorq.priority_exponent > 0
+        self._update = d4pg.make_update(settings, with_losses=self._prioritized)
+
+    @property
+    def updates(self) -> int:
+        """Updates made."""
+        return self._learner.updates
+
+    @property
+    def policy(self) -> Weights:
+        """See :class:`Algorithm`."""
+        return self._learner.groups["actor"]
+
+    def learn(self, columns: Mapping[str, NDArray[Any]], share: float) -> tuple[Floats, Floats | None]:
+        """See :class:`Algorithm`; a transition's priority is the critic's loss on it, as in the paper."""
+        rate = 1.0 + (self.settings.learning_rate_last - 1.0) * share
+        told = ddpg.learn(self._update, self._learner, dict(columns), rate)
+        width = len(self.metrics)
+        return told[:, :width], told[:, width:] if self._prioritized else None
+
+    def groups(self) -> dict[str, Weights]:
+        """See :class:`Algorithm`."""
+        return dict(self._learner.groups)
+
+    def put(self, groups: Mapping[str, Mapping[str, Any]], updates: int) -> None:
+        """See :class:`Algorithm`."""
+        checked(groups, self._learner.groups)
+        self._learner.groups = {name: dict(arrays) for name, arrays in groups.items()}
+        self._learner.updates = updates
+
+
+class DQN:
+    """The learner of ``train/dqn.py``."""
+
+    def __init__(self, plan: Plan, task: Task) -> None:
+        self.settings: Any = settings_of(plan)
+        self.metrics: tuple[str, ...] = dqn.METRICS
+        self._learner = dqn.Learner.fresh(
+            np.random.default_rng(plan.seed), plan.network, task.observation_shape, task.outputs, self.settings.compute
+        )
+        self._prioritized = plan.actorq.priority_exponent > 0
+        self._update = dqn.make_update(self.settings, plan.network)
+
+    @property
+    def updates(self) -> int:
+        """Updates made."""
+        return self._learner.updates
+
+    @property
+    def policy(self) -> Weights:
+        """See :class:`Algorithm`."""
+        return self._learner.online
+
+    def learn(self, columns: Mapping[str, NDArray[Any]], share: float) -> tuple[Floats, Floats | None]:
+        """See :class:`Algorithm`; a transition's priority is its error."""
+        rate = self.settings.learning_rate * (1.0 + (self.settings.learning_rate_last - 1.0) * share)
+        metrics, errors = dqn.learn(self._update, self._learner, dict(columns), rate)
+        return metrics, errors if self._prioritized else None
+
+    def groups(self) -> dict[str, Weights]:
+        """See :class:`Algorithm`."""
+        return self._learner.groups()
+
+    def put(self, groups: Mapping[str, Mapping[str, Any]], updates: int) -> None:
+        """See :class:`Algorithm`."""
+        checked(groups, self._learner.groups())
+        self._learner.put(groups)
+        self._learner.updates = updates
+
+
+def checked(found: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise unless both have the same arrays by name and shape.
+
+    Raises:
+        CheckpointError: names the first group that differs.
+    """
+    for group, arrays in wanted.items():
+        shapes = {name: tuple(value.shape) for name, value in arrays.items()}
+        if {name: tuple(value.shape) for name, value in found.get(group, {}).items()} != shapes:
+            raise CheckpointError(f"the checkpoint's {group} is of another network. Leave out --resume.")
+
+
+def restored(algorithm: Algorithm, checkpoint: Checkpoint) -> None:
+    """Put a checkpoint's arrays into the learner."""
+    groups = {name: checkpoint.group(name) for name in algorithm.groups()}
+    algorithm.put(groups, int(checkpoint.facts["updates"]))
+
+
+class NoisyActions:
+    """D4PG's: a ← clip(μ(s) + noise, −1, 1); see ``train/exploration.py``."""
+
+    def __init__(self, settings: d4pg.D4PGSettings, task: Task, generator: np.random.Generator) -> None:
+        self._settings, self._generator = settings, generator
+        self._range = ActionRange(task.head, "d4pg")
+        self._noise = ExplorationNoise(1, task.outputs, settings.noise_reversion, settings.noise_repeat)
+        self._shape = (1, task.outputs)
+
+    def start(self) -> Choice:
+        """See :class:`Explorer`."""
+        noise = self._noise(self._generator, self._settings.noise_first)
+        if not self._settings.noise_only_start:
+            noise = self._generator.uniform(-1.0, 1.0, self._shape).astype(np.float32)
+        unit = noise.clip(-1.0, 1.0)
+        return Choice(unit[0], self._range.physical(unit), unit[0])
+
+    def choose(self, decided: Any, outputs: Floats, share: float) -> Choice:
+        """See :class:`Explorer`."""
+        greedy = self._range.unit(decided)
+        sigma = noise_scale(self._settings.noise_first, self._settings.noise_last, share)
+        unit = (greedy + self._noise(self._generator, sigma)).clip(-1.0, 1.0)
+        return Choice(unit[0], self._range.physical(unit), greedy)
+
+    def ended(self) -> None:
+        """See :class:`Explorer`."""
+        self._noise.begin(np.ones(1, np.bool_))
+
+
+class RandomActions:
+    """DQN's: ε-greedy, with random actions that may be held; see ``train/epsilon_greedy.py``."""
+
+    def __init__(self, settings: dqn.DQNSettings, task: Task, generator: np.random.Generator) -> None:
+        self._settings, self._generator, self._actions = settings, generator, task.outputs
+        self._explore = EpsilonGreedy(1, settings.exploration_hold)
+
+    def start(self) -> Choice:
+        """See :class:`Explorer`."""
+        action = int(self._explore(self._generator, np.zeros((1, self._actions), np.float32), 1.0)[0])
+        return Choice(action, np.array([action]), action, 1.0 / self._actions)
+
+    def choose(self, decided: Any, outputs: Floats, share: float) -> Choice:
+        """See :class:`Explorer`.  b(a|s) = ε / |A| + (1 − ε) [a = argmax Q(s, ·)]."""
+        settings = self._settings
+        epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
+        held = bool(self._explore.holding[0])
+        action = int(self._explore(self._generator, outputs[None], epsilon)[0])
+        greedy = int(decided)
+        if held or (settings.exploration_hold > 1 and self._explore.holding[0]):
+            return Choice(action, np.array([action]), greedy)  # decided earlier, whatever the network says now
+        probability = epsilon / self._actions + (1.0 - epsilon) * (action == greedy)
+        return Choice(action, np.array([action]), greedy, probability, epsilon)
+
+    def ended(self) -> None:
+        """See :class:`Explorer`."""
+        self._explore.begin(np.ones(1, np.bool_))
+
+
+def epsilon_greedy_probabilities(values: Floats, actions: NDArray[np.int32], epsilon: Floats) -> Floats:
+    """π(a|s) = ε / |A| + (1 − ε) [a = argmax Q(s, ·)], row by row (rows,).
+
+    Args:
+        values: Q(s, ·) (rows, |A|).
+        actions: a (rows,).
+        epsilon: ε (rows,).
+    """
+    best = values.argmax(axis=1) == actions
+    return (epsilon / values.shape[1] + (1.0 - epsilon) * best).astype(np.float32)
+
+
+def truncated_ratios(learner: Floats, actor: Floats, counted: NDArray[np.bool_]) -> Floats:
+    """Π over a return's later steps of min(1, π(a|s) / b(a|s)), (rows,).
+
+    The truncation at 1 keeps the variance finite, as in Retrace and V-trace (Munos et al. 2016; Espeholt et al. 2018,
+    equation 1 with c̄ = 1). The first action of a return needs no ratio: its value is what is learned.
+
+    Args:
+        learner: π, what the learner's policy gives the action (rows, later steps).
+        actor: b, what the acting policy gave it (rows, later steps).
+        counted: where there is such a step.
+    """
+    ratios = np.where(counted, np.minimum(1.0, learner / np.where(counted, actor, 1.0)), 1.0)
+    return ratios.prod(axis=1).astype(np.float32)
+
+
+def greedy_of(plan: Plan, weights: Weights, inputs: Floats) -> NDArray[Any]:
+    """What the fp32 policy chooses for normalised observations: actions (rows,), or tanh outputs (rows, k)."""
+    outputs = networks.mlp(weights, inputs)
+    return np.tanh(outputs) if plan.method == "d4pg" else outputs.argmax(axis=1)

@@ -1,0 +1,251 @@
+"""The learner: draws minibatches, learns in full precision, and hands its policy to the parameter server.
+
+It also corrects for, or measures, what the actors' quantization and delay do to what it learns from.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from policy.spec import PolicySpec
+from train import networks
+from train.actorq.algorithms import (
+    epsilon_greedy_probabilities,
+    greedy_of,
+    head_of,
+    make_algorithm,
+    restored,
+    truncated_ratios,
+)
+from train.actorq.service import Columns, Reply
+from train.actorq.settings import Plan
+from train.actorq.wire import Pushed
+from train.checkpoint import Checkpoint, flattened, gathered
+from train.normalisation import RunningNormaliser
+from train.run import DivergenceError
+from train.tasks import make_task
+
+PARTS = ("data", "prepare", "learn", "push", "watch")
+"""Where the learner's time goes: waiting for minibatches; normalising and weighing them; the updates; handing over
+parameters; looking at how far the actors are from it."""
+CALIBRATION_ROWS = 256  # of the newest minibatches: the ranges of the int8 activations
+CALIBRATION = "calibration"
+WATCH_EVERY_S = 1.0
+WATCHED_ROWS = 256
+
+Sample = Callable[[int], tuple[Columns | None, Reply]]
+"""Updates made → minibatches (updates, minibatch, …), or None when the run is over; and how far it is."""
+Recent = Callable[[int], Columns]
+"""The newest rows: observation, greedy, updates."""
+Push = Callable[[Pushed], None]
+Prioritise = Callable[[NDArray[np.int64], NDArray[np.float32]], None]
+
+
+class LearnerLoop:
+    """See the module's docstring. :meth:`facts` and :meth:`state` may be called from another thread."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        sample: Sample,
+        recent: Recent,
+        push: Push,
+        prioritise: Prioritise,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        """Args: the plan; how it reaches replay and parameters; where to go on."""
+        self._plan, self._asked = plan, plan.actorq
+        self._sample, self._recent, self._push, self._prioritise = sample, recent, push, prioritise
+        self._task = make_task(plan.task, plan.preset, plan.task_options)
+        self._algorithm = make_algorithm(plan, self._task)
+        settings = self._algorithm.settings
+        until = settings.learning_starts if getattr(settings, "normalise", True) else 0
+        self._normaliser = RunningNormaliser(self._task.observation_size, until)
+        self._generator = np.random.default_rng(plan.seed)
+        if checkpoint is not None:
+            restored(self._algorithm, checkpoint)
+            self._normaliser.restore(checkpoint.group("normaliser"))
+            self._normaliser.until = min(self._normaliser.until, self._normaliser.count)
+        self._every = self._asked.publish_every or settings.updates
+        self._steps, self._pushed, self._watched = 0, -1, 0.0
+        nothing = np.zeros((0, self._task.observation_size), np.float32)
+        self._calibration = nothing if checkpoint is None else checkpoint.group(CALIBRATION)["rows"]
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._metrics: dict[str, float] = {}
+        self._mismatch: dict[str, float] = {}
+        self._ratio_sum, self._ratio_rows = 0.0, 0
+        self._lock = threading.Lock()
+
+    def run(self) -> dict[str, Any]:
+        """Learn until the replay says that the run is over; the figures of :meth:`facts`.
+
+        Raises:
+            DivergenceError: a loss, a gradient or a weight is no longer finite.
+        """
+        if len(self._calibration):
+            self._hand_over()  # actors need not wait until the replay is filled again
+        while True:
+            columns, reply = self._timed("data", lambda: self._sample(self._algorithm.updates))
+            self._steps = reply.step
+            if columns is None:
+                return self.facts()
+            if not self._normaliser.settled:
+                self._settle()
+            self._round(columns)
+            self._watch_when_due()
+
+    def _round(self, columns: Columns) -> None:
+        """One round of updates, and a new version where one is due."""
+        self._calibration = columns["observation"].reshape(-1, columns["observation"].shape[-1])[:CALIBRATION_ROWS]
+        if self._pushed < 0:
+            self._hand_over()
+        rows = columns.pop("rows")
+        batches = self._timed("prepare", lambda: self._prepared(columns))
+        with self._lock:
+            metrics, errors = self._timed("learn", lambda: self._algorithm.learn(batches, self.share))
+        self._check(metrics)
+        self._metrics = dict(zip(self._algorithm.metrics, metrics.mean(axis=0).tolist(), strict=True))
+        if errors is not None:
+            self._prioritise(rows, errors)
+        if self._algorithm.updates - self._pushed >= self._every:
+            self._hand_over()
+
+    @property
+    def share(self) -> float:
+        """Share of all steps that are made."""
+        return min(self._steps / self._plan.steps, 1.0)
+
+    def _timed(self, part: str, work: Callable[[], Any]) -> Any:
+        since = time.perf_counter()
+        result = work()
+        self._seconds[part] += time.perf_counter() - since
+        return result
+
+    def _settle(self) -> None:
+        """The observations' statistics, from the first ``learning_starts`` steps; they stand still from now on."""
+        self._normaliser.update(self._recent(self._normaliser.until)["observation"])
+        self._normaliser.until = min(self._normaliser.until, self._normaliser.count)
+
+    def _prepared(self, columns: Columns) -> Columns:
+        """Minibatches as the algorithm's round takes them, both rescaled and weighed."""
+        shape = columns["return"].shape
+        batches = {
+            "observation": self._normalised(columns["observation"]),
+            "action": columns["action"],
+            "return": columns["return"] * np.float32(self._algorithm.settings.reward_scale),
+            "discount": columns["discount"],
+            "next_observation": self._normalised(columns["next_observation"]),
+        }
+        weight = columns.get("weight")
+        if "following" in columns:
+            ratios = self._ratios(columns).reshape(shape)
+            self._ratio_sum += float(ratios.sum())
+            self._ratio_rows += ratios.size
+            weight = ratios if weight is None else weight * ratios
+        return batches if weight is None else {**batches, "weight": weight.astype(np.float32)}
+
+    def _normalised(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+        rows = observations.reshape(-1, observations.shape[-1])
+        return self._normaliser(rows).reshape(observations.shape)
+
+    def _ratios(self, columns: Columns) -> NDArray[np.float32]:
+        """Truncated importance weights of all returns of the round, (updates · minibatch,)."""
+        following = columns["following"]
+        steps, size = following.shape[-2:]
+        epsilon, probability = (columns[f"following_{name}"].reshape(-1) for name in ("epsilon", "probability"))
+        counted = epsilon >= 0.0
+        learner = np.ones(len(epsilon), np.float32)
+        if counted.any():
+            inputs = self._normaliser(following.reshape(-1, size)[counted])
+            values = networks.mlp(self._algorithm.policy, inputs)
+            actions = columns["following_action"].reshape(-1)[counted]
+            learner[counted] = epsilon_greedy_probabilities(values, actions, epsilon[counted])
+        return truncated_ratios(learner.reshape(-1, steps), probability.reshape(-1, steps), counted.reshape(-1, steps))
+
+    def _check(self, metrics: NDArray[np.float32]) -> None:
+        finite = np.isfinite(metrics)
+        if not finite.all():
+            update, which = np.argwhere(~finite)[0]
+            raise DivergenceError(
+                f"{self._algorithm.metrics[which]} became {metrics[update, which]} at step {self._steps:,}, in update "
+                f"{self._algorithm.updates - len(metrics) + int(update) + 1:,}. Lower the learning rate "
+                "(--set learning_rate=…) and train again."
+            )
+
+    def _hand_over(self) -> None:
+        """Give the policy as it is now to the parameter server."""
+        since = time.perf_counter()
+        self._pushed = self._algorithm.updates
+        weights = {name: np.ascontiguousarray(array) for name, array in self._algorithm.policy.items()}
+        self._push(Pushed(self._pushed, self.spec.to_json(), save(weights), self._calibration))
+        self._seconds["push"] += time.perf_counter() - since
+
+    @property
+    def spec(self) -> PolicySpec:
+        """The contract of the policy as it is now; the very one that its bundle will have, but for the provenance."""
+        task = self._task
+        return PolicySpec(
+            name=self._plan.policy,
+            observation=task.observation,
+            normaliser=self._normaliser.frozen(),
+            network=self._plan.network,
+            head=head_of(task),
+            control_period_s=task.control_period_s,
+            environment=task.environment,
+        )
+
+    def _watch_when_due(self) -> None:
+        """Compare what actors chose lately with what this policy would choose in the same states."""
+        since = time.perf_counter()
+        if since - self._watched < WATCH_EVERY_S:
+            return
+        self._watched = since
+        rows = self._recent(WATCHED_ROWS)
+        acted = rows["updates"] >= 0
+        if acted.any():
+            chosen = greedy_of(self._plan, self._algorithm.policy, self._normaliser(rows["observation"][acted]))
+            self._mismatch = mismatch(chosen, rows["greedy"][acted])
+            self._mismatch["staleness_updates"] = float(self._algorithm.updates - rows["updates"][acted].mean())
+        self._seconds["watch"] += time.perf_counter() - since
+
+    def facts(self) -> dict[str, Any]:
+        """Figures so far: updates, metrics, mismatch, weights of the returns, and seconds by part."""
+        return {
+            "updates": self._algorithm.updates,
+            "pushed": self._pushed,
+            "metrics": self._metrics,
+            "mismatch": self._mismatch,
+            "mean_ratio": self._ratio_sum / self._ratio_rows if self._ratio_rows else None,
+            "seconds": dict(self._seconds),
+            "cpu_s": time.process_time(),
+        }
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and facts of a checkpoint, between two rounds."""
+        with self._lock:
+            kept = gathered(
+                self._algorithm.groups(), {"normaliser": self._normaliser}, self._algorithm.updates, self._generator
+            )
+            arrays = {**kept[0], **flattened({CALIBRATION: {"rows": self._calibration}})}
+            return {name: np.array(array) for name, array in arrays.items()}, kept[1]
+
+
+def mismatch(learner: NDArray[Any], actors: NDArray[Any]) -> dict[str, float]:
+    """How far what actors chose is from what the learner would choose in the same states.
+
+    Args:
+        learner, actors: actions (rows,), or (rows, k) in −1 … 1.
+
+    Returns:
+        ``disagreement``, the share of other actions; or ``distance``, the mean absolute difference of an element.
+    """
+    if learner.ndim == 1:
+        return {"disagreement": float(np.mean(learner != actors))}
+    return {"distance": float(np.mean(np.abs(learner - actors)))}

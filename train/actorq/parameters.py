@@ -1,0 +1,108 @@
+"""The parameter server: quantizes a version once, whoever asks for it how often, and none that nobody asks for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from train.actorq.wire import Published, Pushed, check_bits, publish, quantization_error
+
+ERROR_ROWS = 32  # of the calibration rows: the quantization error is watched, not paid for
+ERROR_EVERY_S = 5.0
+
+
+class ParameterServer:
+    """Keeps the newest parameters and the newest that are ready for actors; safe to call from many threads.
+
+    Building takes as long as several environment steps, so that a puller gets what is ready and the newest is built
+    behind its back; only who comes before anything is ready waits.
+    """
+
+    def __init__(self, quantize: int, communication: int) -> None:
+        """Args: bits that actors execute, and bits of a weight on its way to them.
+
+        Raises:
+            ValueError: other bits than 8, 16 and 32.
+        """
+        check_bits(quantize, "--quantize")
+        check_bits(communication, "--quantize-communication")
+        self._bits = quantize, communication
+        self._lock = threading.Lock()
+        self._builder = ThreadPoolExecutor(1, "quantizing")
+        self._building: Future[Published] | None = None
+        self._pushed: Pushed | None = None
+        self._versions = 0
+        self._asked = 0  # the newest version whose building was begun
+        self._ready: Published | None = None
+        self._built, self._build_s, self._pulls, self._served = 0, 0.0, 0, 0
+        self._error, self._error_at = 0.0, -ERROR_EVERY_S
+
+    def put(self, pushed: Pushed) -> None:
+        """Take newer parameters; those before, if nobody asked for them, are never built."""
+        with self._lock:
+            self._pushed = pushed
+            self._versions += 1
+
+    def latest(self, known: int) -> Published | None:
+        """The newest version that is ready, or None where it is not newer than ``known``.
+
+        Building the newest begins here, if it has not.
+
+        Raises:
+            QuantizationError: the parameters could not be quantized; the next version is tried anew.
+        """
+        with self._lock:
+            self._pulls += 1
+            if self._building is not None and self._building.done():
+                self._finish()
+            if self._pushed is not None and self._building is None and self._asked < self._versions:
+                self._asked = self._versions
+                self._building = self._builder.submit(self._build, self._pushed, self._versions)
+            waited_for = self._building if self._ready is None else None
+        if waited_for is not None:
+            waited_for.result()
+            with self._lock:
+                if self._building is waited_for:
+                    self._finish()
+        with self._lock:
+            found = self._ready
+            if found is None or found.version <= known:
+                return None
+            self._served += found.data.nbytes
+            return found
+
+    def _finish(self) -> None:
+        """Take what the builder made; its error, if it made none. Called with the lock held."""
+        building, self._building = self._building, None
+        assert building is not None
+        self._ready = building.result()
+
+    def _build(self, pushed: Pushed, version: int) -> Published:
+        since = time.perf_counter()
+        published = publish(pushed, version, *self._bits)
+        self._build_s += time.perf_counter() - since
+        self._built += 1
+        if time.monotonic() - self._error_at >= ERROR_EVERY_S:
+            few = Pushed(pushed.updates, pushed.spec, pushed.weights, pushed.calibration[:ERROR_ROWS])
+            self._error, self._error_at = quantization_error(few, published.precision), time.monotonic()
+        return published
+
+    def facts(self) -> dict[str, Any]:
+        """Figures so far: versions handed over, built (quantizations) and skipped; seconds; pulls and bytes."""
+        with self._lock:
+            return {
+                "versions_put": self._versions,
+                "versions_built": self._built,
+                "versions_skipped": self._versions - self._built,
+                "build_s": self._build_s,
+                "pulls": self._pulls,
+                "bytes_served": self._served,
+                "bytes_each": 0 if self._ready is None else self._ready.data.nbytes,
+                "quantization_error": self._error,
+            }
+
+    def close(self) -> None:
+        """End the builder."""
+        self._builder.shutdown(wait=True)

@@ -1,0 +1,307 @@
+"""One run from its start to its bundle: the supervisor in the process that the user started.
+
+It starts learner and actors, replaces those that die, judges the policy greedily, writes checkpoints and logs through
+``train/run.py``, and in the end tells where the time went. What dies is said and goes into the bundle's provenance:
+
+- an actor: replaced; its unsent transitions are lost (at most ``insert_every`` and an n-step window).
+- the learner: replaced, and goes on from the last checkpoint; the replay is a process of its own and keeps its rows.
+- a replay process: Ray starts it anew, empty.
+- this process: ``--resume`` goes on from the checkpoint on the disk; the replay is lost and filled anew first.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load
+
+from policy.spec import ContinuousHead, PolicySpec, Squash
+from train.actorq import cluster
+from train.actorq.report import breakdown, summed
+from train.actorq.settings import Plan
+from train.best import BestPolicy
+from train.checkpoint import flattened
+from train.networks import Weights
+from train.results import greedy
+from train.run import Run, Trained
+
+LOOK_EVERY_S = 0.25
+REPORT_EVERY_S = 1.0
+MOST_DEATHS = 5  # of one actor or of the learner in a row: then something is wrong that replacing does not mend
+IN_A_ROW_S = 60.0
+NAN = float("nan")
+
+
+class GaveUpError(RuntimeError):
+    """A process died again and again."""
+
+
+class Deaths:
+    """What died when, and whether that was too often."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, list[float]] = {}
+        self.notes: list[dict[str, Any]] = []
+
+    def note(self, who: str, step: int, **facts: Any) -> None:
+        """Remember a death.
+
+        Raises:
+            GaveUpError: it is the fifth of this process within a minute.
+        """
+        now = time.monotonic()
+        recent = [then for then in self._times.get(who, []) if now - then < IN_A_ROW_S]
+        self._times[who] = [*recent, now]
+        self.notes.append({"who": who, "step": step, **facts})
+        if len(recent) + 1 >= MOST_DEATHS:
+            raise GaveUpError(
+                f"{who} died {MOST_DEATHS} times within {IN_A_ROW_S:g} s; the last time: {facts.get('why', 'killed')}. "
+                "The last checkpoint is kept: add --resume to go on."
+            )
+
+
+class Supervisor:
+    """See the module's docstring."""
+
+    def __init__(self, run: Run, plan: Plan, processes: cluster.Cluster) -> None:
+        """Args: the run (entered), its plan, and the processes that hold its data."""
+        self._run, self._plan, self._processes = run, plan, processes
+        self._best = BestPolicy(run.task.presets[0])
+        self._deaths = Deaths()
+        self._state: tuple[dict[str, NDArray[Any]], dict[str, Any]] | None = None
+        if run.checkpoint is not None:
+            self._best.restore(run.checkpoint.group("best"))
+            self._state = run.checkpoint.arrays, run.checkpoint.facts
+            run.progress.say(
+                f"Resumed at step {run.start_step:,}. The replay's {run.checkpoint.facts['replay_rows']:,} transitions "
+                "are not in a checkpoint and lost: actors fill it again first."
+            )
+        self._step, self._reported, self._reported_at = run.start_step, run.start_step, 0.0
+        self._tallied: dict[str, tuple[int, float]] = {}
+        self._shards: list[dict[str, Any]] = []
+        self._actors: dict[str, dict[str, Any]] = {}
+        self._learner_facts: dict[str, Any] = {}
+        self._server_facts: dict[str, Any] = {}
+        self._spec: PolicySpec | None = None
+        self._weights: Weights = {}
+
+    def train(self) -> Trained:
+        """Until all steps are made or the run wants to stop; the policy of the best evaluation is returned."""
+        processes, actors = self._processes, self._plan.actorq.n_actors
+        self._learner = processes.learner(self._state)
+        self._learning = self._learner.run.remote()
+        self._lives = dict.fromkeys(range(actors), 0)
+        self._acting = {processes.actor(index, 0).run.remote(): index for index in range(actors)}
+        stopping_since: float | None = None
+        while self._acting or self._learning is not None:
+            waiting = [*self._acting, *([] if self._learning is None else [self._learning])]
+            for reference in cluster.ready(waiting, LOOK_EVERY_S):
+                self._ended(reference, replace=stopping_since is None)
+            self._look()
+            now = time.monotonic()
+            if now - self._reported_at >= REPORT_EVERY_S and self._step > self._reported and stopping_since is None:
+                self._report()
+            if self._run.wants_checkpoint and stopping_since is None:
+                self._save()
+            if self._run.stop_reason is not None and stopping_since is None:
+                stopping_since = now
+                processes.stop()
+            if stopping_since is not None and now - stopping_since > cluster.STOP_WAIT_S:
+                break  # whoever did not hear it is killed with the rest
+        if stopping_since is None and self._step > self._reported:
+            self._report()
+        self._save()
+        return self._trained()
+
+    def _ended(self, reference: Any, replace: bool) -> None:
+        """An actor or the learner returned or died."""
+        is_learner = reference is self._learning
+        index = None if is_learner else self._acting.pop(reference)
+        who = "the learner" if is_learner else f"actor {index}"
+        try:
+            facts = cluster.outcome(reference)
+        except cluster.GoneError as error:
+            if not replace:
+                self._learning = None if is_learner else self._learning
+                return
+            if is_learner:
+                self._replace_learner(str(error))
+            else:
+                assert index is not None
+                self._deaths.note(who, self._step, why=str(error))
+                self._lives[index] += 1
+                self._run.progress.say(f"step {self._step:,}: {who} died and was replaced ({error})")
+                self._acting[self._processes.actor(index, self._lives[index]).run.remote()] = index
+            return
+        if is_learner:
+            self._learning, self._learner_facts = None, facts
+        else:
+            self._actors[f"{facts['actor']}.{facts['life']}"] = facts
+
+    def _replace_learner(self, why: str) -> None:
+        before = self._learner_facts.get("updates", 0)
+        after = 0 if self._state is None else int(self._state[1]["updates"])
+        rows = sum(shard.get("size", 0) for shard in self._shards)
+        self._deaths.note("the learner", self._step, why=why, updates=before, resumed_at=after, replay_rows=rows)
+        self._run.progress.say(
+            f"step {self._step:,}: the learner died after {before:,} updates; it goes on from those of the last "
+            f"checkpoint, {after:,}. The replay keeps its {rows:,} transitions."
+        )
+        self._learner = self._processes.learner(self._state)
+        self._learning = self._learner.run.remote()
+
+    def _look(self) -> None:
+        """Gather the figures of all processes; one that is being started anew is left out this time."""
+        before = dict(enumerate(self._shards))
+        asked = [shard.facts.remote() for shard in self._processes.shards]
+        others = [self._processes.server.facts.remote(), self._learner.facts.remote()]
+        there = set(cluster.ready([*asked, *others], LOOK_EVERY_S))
+        for index, reference in enumerate(asked):
+            facts = self._answer(reference) if reference in there else None
+            if facts is None:
+                facts = before.get(index, {})
+            elif index in before and facts["born"] != before[index].get("born", facts["born"]):
+                self._deaths.note(f"replay {index}", self._step, replay_rows=before[index]["size"])
+                self._run.progress.say(
+                    f"step {self._step:,}: replay {index} died and began anew; its {before[index]['size']:,} "
+                    "transitions are lost."
+                )
+                self._processes.shards[index].go_on.remote(before[index]["step"])
+                facts = {**facts, "step": before[index]["step"]}
+            before[index] = facts
+        self._shards = [before[index] for index in range(len(asked))]
+        for shard in self._shards:
+            self._actors |= shard.get("actors", {})
+        self._server_facts = self._answer(others[0]) or self._server_facts if others[0] in there else self._server_facts
+        if self._learning is not None and others[1] in there:
+            self._learner_facts = self._answer(others[1]) or self._learner_facts
+        self._step = max(sum(shard.get("step", 0) for shard in self._shards), self._step)
+
+    @staticmethod
+    def _answer(reference: Any) -> dict[str, Any] | None:
+        try:
+            answer: dict[str, Any] = cluster.outcome(reference)
+        except cluster.GoneError:
+            return None
+        return answer
+
+    def _report(self) -> None:
+        """A row of the curve; the policy is judged when that is due."""
+        made, self._reported = self._step - self._reported, self._step
+        self._run.report(self._step, self._row(), made, self._decide)
+        self._reported_at = time.monotonic()
+        if not all(math.isnan(value) for name, value in self._run.last_row.items() if name.startswith("greedy_")):
+            self._best.offer(self._run.last_row, self._weights, self._step)
+
+    def _row(self) -> dict[str, float]:
+        episodes, returns = 0, 0.0
+        for name, facts in self._actors.items():
+            before = self._tallied.get(name, (0, 0.0))
+            self._tallied[name] = facts["episodes"], facts["returns"]
+            episodes, returns = episodes + facts["episodes"] - before[0], returns + facts["returns"] - before[1]
+        learner, server = self._learner_facts, self._server_facts
+        seen = learner.get("mismatch", {})
+        return {
+            "episodes": float(episodes),
+            "return": returns / episodes if episodes else NAN,
+            **{name: learner.get("metrics", {}).get(name, NAN) for name in metric_names(self._plan.method)},
+            "updates": float(learner.get("updates", 0)),
+            "actor_mismatch": float(seen.get("disagreement", seen.get("distance", NAN))),
+            "actor_staleness": float(seen.get("staleness_updates", NAN)),
+            "versions": float(server.get("versions_put", 0)),
+            "megabytes_broadcast": server.get("bytes_served", 0) / 1e6,
+        }
+
+    def _decide(self, observation: Any) -> Any:
+        """The learner's policy in full precision, as it handed it over last when this judgement began."""
+        if self._spec is None or self._judging != self._reported:
+            self._judging = self._reported
+            self._fetch()
+        if self._spec is None:  # nothing learned yet
+            head = self._run.task.head
+            rows = len(observation)
+            return np.zeros((rows, head.size), np.float32) if isinstance(head, ContinuousHead) else np.zeros(rows, int)
+        return self._chosen(observation)
+
+    _judging = -1
+
+    def _fetch(self) -> None:
+        """The newest weights that the learner handed over."""
+        found = cluster.called(self._processes.server.newest)
+        if found is not None:
+            self._spec, self._weights = PolicySpec.from_json(found[1]), load(found[2])
+            self._chosen = greedy(self._spec, self._weights)
+
+    def _save(self) -> None:
+        """A checkpoint of the learner as it is, in memory for its own death and on the disk for this process's."""
+        reference = self._learner.state.remote()
+        if not cluster.ready([reference], cluster.STOP_WAIT_S):
+            return
+        try:
+            arrays, facts = cluster.outcome(reference)
+        except cluster.GoneError:
+            return  # it is being replaced; the last checkpoint stays
+        self._state = dict(arrays), facts
+        rows = sum(shard.get("size", 0) for shard in self._shards)
+        kept = flattened({"best": self._best.state()})
+        self._run.save(self._step, {**arrays, **kept}, {**facts, "replay_rows": rows})
+
+    def _trained(self) -> Trained:
+        self._fetch()
+        if self._spec is None:
+            raise GaveUpError(
+                "the run ended before the learner had a policy: no bundle was written. Type more --steps."
+            )
+        weights, normaliser = self._best.weights(self._weights), self._spec.normaliser
+        squash = self._spec.head.squash if isinstance(self._spec.head, ContinuousHead) else Squash.TANH
+        return Trained(weights, normaliser, self._step, self.notes(), squash)
+
+    def notes(self) -> dict[str, Any]:
+        """For the provenance: how it went, beside the algorithm's settings."""
+        learner, server = self._learner_facts, self._server_facts
+        facts = list(self._actors.values())
+        told = {
+            "settings": asdict(self._plan.actorq),
+            "breakdown": breakdown(facts),
+            "learner_seconds": {name: round(value, 3) for name, value in learner.get("seconds", {}).items()},
+            "cpu_s": {
+                "actors": round(sum(each["cpu_s"] for each in facts), 2),
+                "learner": round(learner.get("cpu_s", 0.0), 2),
+                "replay": round(sum(shard.get("cpu_s", 0.0) for shard in self._shards), 2),
+                "parameters": round(server.get("cpu_s", 0.0), 2),
+            },
+            "parameters": {name: value for name, value in server.items() if name not in ("pid", "cpu_s")},
+            "mismatch": learner.get("mismatch", {}),
+            "mean_ratio": learner.get("mean_ratio"),
+            "staleness": {
+                "refused": sum(shard.get("refused_stale", 0) for shard in self._shards),
+                "largest_updates": max((shard.get("largest_staleness", 0) for shard in self._shards), default=0),
+                "late_renewals": summed(facts, "late_renewals"),
+            },
+            "deaths": self._deaths.notes,
+        }
+        return {"updates": learner.get("updates", 0), **self._best.notes(), "actorq": told}
+
+
+def metric_names(method: str) -> tuple[str, ...]:
+    """The learner's metrics, in the order of its rows."""
+    from train import collection, dqn
+
+    return collection.METRICS if method == "d4pg" else dqn.METRICS
+
+
+def train(run: Run, plan: Plan, address: str | None) -> Trained:
+    """Train as planned on a cluster, or on a Ray of its own where ``address`` is None.
+
+    Raises:
+        ClusterError: Ray does not start or answer.
+        DivergenceError: the learner's numbers are no longer finite.
+        GaveUpError: a process died again and again.
+    """
+    with cluster.connected(plan, address, run.start_step) as processes:
+        return Supervisor(run, plan, processes).train()

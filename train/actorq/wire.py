@@ -1,0 +1,228 @@
+"""What travels from the learner to the actors: an artifact, or weights of 8, 16 or 32 bits that an artifact is made of.
+
+Where actors execute what was sent (``quantize`` = ``quantize_communication``), the data is the TFLite artifact itself,
+byte for byte what ``convert`` writes for these weights and this calibration: broadcasting to an actor and deploying to
+a device are one mechanism. Otherwise it is a safetensors file, and the actor makes its artifact of it. Never pickle.
+
+    weights of  8 bits   <name>: int8 levels, <name>/scales: float32, one an output channel; vectors stay float32
+    weights of 16 bits   <name>: IEEE half
+    weights of 32 bits   <name>: float32
+    for actors in int8   calibration: float32 (rows, observation), which their activations' ranges are taken from
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from convert.pipeline import build_graph, half_weights
+from policy.errors import PolicyError
+from policy.integer import forward_integer, quantize_network
+from policy.network import Weights, forward_float
+from policy.quantization import dequantize_symmetric, quantize_symmetric, symmetric_scales, to_fp16
+from policy.spec import ArtifactFormat, PolicySpec, Precision
+
+BITS = (8, 16, 32)
+CALIBRATION, SCALES = "calibration", "/scales"
+MATRIX = 2  # dimensions from which on a tensor has output channels
+
+
+class WireError(PolicyError):
+    """What arrived is damaged or says something unknown."""
+
+
+class Form(Enum):
+    """What the data is."""
+
+    ARTIFACT = "artifact"
+    WEIGHTS = "weights"
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What the learner hands to the parameter server.
+
+    Attributes:
+        updates: that the learner had made.
+        spec: the policy's contract as JSON.
+        weights: its float32 weights as safetensors.
+        calibration: raw observations (rows, size) for the ranges of int8 activations.
+    """
+
+    updates: int
+    spec: str
+    weights: bytes
+    calibration: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Published:
+    """One version of the parameters as actors receive it.
+
+    Attributes:
+        version: 1, 2, …, by the learner's handing over.
+        updates: that the learner had made.
+        form: of the data.
+        precision: that actors execute.
+        communication: bits of a weight in the data.
+        spec: the policy's contract as JSON.
+        sha256: of the data.
+        data: uint8.
+    """
+
+    version: int
+    updates: int
+    form: Form
+    precision: Precision
+    communication: int
+    spec: str
+    sha256: str
+    data: NDArray[np.uint8]
+
+    def header(self) -> str:
+        """All but the data, as JSON."""
+        return json.dumps(
+            {
+                "version": self.version,
+                "updates": self.updates,
+                "form": self.form.value,
+                "precision": self.precision.value,
+                "communication": self.communication,
+                "spec": self.spec,
+                "sha256": self.sha256,
+            }
+        )
+
+    @classmethod
+    def from_parts(cls, header: str, data: NDArray[np.uint8]) -> Published:
+        """The inverse of :meth:`header`.
+
+        Raises:
+            WireError: a member is missing or unknown, or the data is not what the header says.
+        """
+        try:
+            values: dict[str, Any] = json.loads(header)
+            found = cls(
+                int(values.pop("version")),
+                int(values.pop("updates")),
+                Form(values.pop("form")),
+                Precision(values.pop("precision")),
+                int(values.pop("communication")),
+                str(values.pop("spec")),
+                str(values.pop("sha256")),
+                data,
+            )
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise WireError(
+                f"the parameters' header cannot be read ({type(error).__name__}: {error}).",
+                "Learner and actors must run the same version of this program.",
+            ) from error
+        if values:
+            raise WireError(f"the parameters' header has the unknown members {sorted(values)}.")
+        if sha256(data) != found.sha256:
+            raise WireError(f"version {found.version} of the parameters arrived damaged: its SHA-256 is another one.")
+        return found
+
+
+def sha256(data: NDArray[np.uint8]) -> str:
+    """Of an array's bytes, in hexadecimal digits."""
+    return hashlib.sha256(data.data).hexdigest()
+
+
+def check_bits(bits: int, name: str) -> None:
+    """Refuse what has no wire format.
+
+    Raises:
+        ValueError: says what there is.
+    """
+    if bits not in BITS:
+        raise ValueError(f"{name} is {bits}; take 8 (int8), 16 (fp16) or 32 (fp32).")
+
+
+def publish(pushed: Pushed, version: int, quantize: int, communication: int) -> Published:
+    """Parameters as they are sent.
+
+    Args:
+        pushed: what the learner handed over.
+        version: its number.
+        quantize: bits that actors execute: 8, 16, 32.
+        communication: bits of a weight on the way: 8, 16, 32.
+
+    Raises:
+        ValueError: other bits.
+        QuantizationError: weights or calibration are not finite, or there is none.
+    """
+    check_bits(quantize, "--quantize")
+    check_bits(communication, "--quantize-communication")
+    precision = Precision.from_bits(quantize)
+    if quantize == communication:
+        spec, weights = PolicySpec.from_json(pushed.spec), load(pushed.weights)
+        form, data = Form.ARTIFACT, build_graph(spec, weights, pushed.calibration, precision, ArtifactFormat.TFLITE)
+    else:
+        form, data = Form.WEIGHTS, save(packed(load(pushed.weights), communication, pushed.calibration, precision))
+    array = np.frombuffer(data, np.uint8)
+    return Published(version, pushed.updates, form, precision, communication, pushed.spec, sha256(array), array)
+
+
+def packed(
+    weights: Weights, bits: int, calibration: NDArray[np.float32], precision: Precision
+) -> dict[str, NDArray[Any]]:
+    """Weights as tensors of the wire; see the module's docstring."""
+    tensors: dict[str, NDArray[Any]] = {}
+    for name, value in weights.items():
+        if bits == 8 and value.ndim >= MATRIX:
+            tensors[name + SCALES] = symmetric_scales(value)
+            tensors[name] = quantize_symmetric(value, tensors[name + SCALES])
+        else:
+            tensors[name] = to_fp16(value) if bits == 16 else value
+    if precision.is_integer:
+        tensors[CALIBRATION] = np.ascontiguousarray(calibration, np.float32)
+    return tensors
+
+
+def unpacked(published: Published) -> bytes:
+    """The artifact that an actor opens: the data itself, or made of the weights in it.
+
+    Raises:
+        WireError: the data is no safetensors file of weights.
+        QuantizationError: weights that cannot be quantized.
+    """
+    if published.form is Form.ARTIFACT:
+        return published.data.tobytes()
+    try:
+        tensors = load(published.data.tobytes())
+    except SafetensorError as error:
+        raise WireError(f"version {published.version} of the parameters is no safetensors file ({error}).") from error
+    spec = PolicySpec.from_json(published.spec)
+    calibration = tensors.pop(CALIBRATION, np.zeros((0, spec.observation_size), np.float32))
+    weights = {
+        name: dequantize_symmetric(value, tensors[name + SCALES]) if name + SCALES in tensors else value
+        for name, value in tensors.items()
+        if not name.endswith(SCALES)
+    }
+    widened = {name: value.astype(np.float32) for name, value in weights.items()}
+    return build_graph(spec, widened, calibration, published.precision, ArtifactFormat.TFLITE)
+
+
+def quantization_error(pushed: Pushed, precision: Precision) -> float:
+    """Mean |output of the quantized policy − output in fp32| over the calibration rows.
+
+    It is the part of the difference between actors and learner that quantization makes, computed with the reference
+    passes of ``policy/``; the rest is delay.
+    """
+    if precision is Precision.FP32 or not len(pushed.calibration):
+        return 0.0
+    spec, weights = PolicySpec.from_json(pushed.spec), load(pushed.weights)
+    exact = forward_float(spec, weights, pushed.calibration)
+    if precision.is_integer:
+        network = quantize_network(spec, weights, pushed.calibration, precision.bits)
+        return float(np.mean(np.abs(forward_integer(spec, network, pushed.calibration) - exact)))
+    return float(np.mean(np.abs(forward_float(spec, half_weights(weights), pushed.calibration) - exact)))
