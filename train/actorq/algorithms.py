@@ -66,7 +66,10 @@ class Algorithm(Protocol):
 
     settings: Any
     metrics: tuple[str, ...]
-    updates: int
+
+    @property
+    def updates(self) -> int:
+        """Updates made."""
 
     @property
     def policy(self) -> Weights:
