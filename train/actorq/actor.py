@@ -74,7 +74,7 @@ class Actor:
         self._explorer = make_explorer(plan, task, np.random.default_rng(episode_seed(plan.seed, f"noise of {name}")))
         follows = plan.method == "dqn" and self._asked.correct_mismatch and settings.n_step > 1
         self._window = Window(settings.n_step, settings.discount, follows)
-        self._starts, self._discrete = settings.learning_starts, task.is_discrete
+        self._discrete = task.is_discrete
         self._runtime, self._delay_s = RuntimeName(self._asked.runtime), self._asked.delay_s(index)
         self._pull, self._insert = pull, insert
         self._executor: Executor | None = None
@@ -88,6 +88,7 @@ class Actor:
         """Act until the replay says that the run is over; what the actor tells of itself."""
         period, often = self._asked.actor_update_period, self._asked.insert_every
         self._send()
+        self._renew()  # one that replaces another acts with the policy as it is from its first step
         while not self._reply.stop:
             self._act()
             self._since_pull += 1
