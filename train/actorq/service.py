@@ -75,8 +75,8 @@ class ReplayService:
             return self.reply
         if not self._ratio.may_insert(rows):
             return None
-        self._shard.insert(columns, self._updates, self._asked.max_staleness)
-        self._ratio.inserted += rows
+        refused = self._shard.insert(columns, self._updates, self._asked.max_staleness)
+        self._ratio.inserted += rows - refused
         self._step += rows
         return self.reply
 
