@@ -88,7 +88,8 @@ class ReplayService:
         """
         self._updates = updates
         settings = self._settings
-        if self._stop:
+        owed = self._asked.samples_per_insert > 0  # without a ratio the learner would draw on for ever
+        if self._stop or (self.reply.stop and not owed):
             return None, self.reply
         if not self._ratio.may_sample(self._rows_drawn):
             return (None, self.reply) if self.reply.stop else None

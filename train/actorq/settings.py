@@ -69,8 +69,15 @@ class ActorQSettings:
             )
         if self.publish_every < 0:
             raise ValueError(f"--publish-every is {self.publish_every}; take at least 1, or 0 for once a round.")
-        if self.priority_exponent < 0:
+        if self.publish_every > self.max_staleness:
+            raise ValueError(
+                f"--publish-every {self.publish_every} is more than --max-staleness {self.max_staleness}: actors would "
+                "wait for parameters that do not come yet. Take at most as many."
+            )
+        if not 0.0 <= self.priority_exponent < math.inf:
             raise ValueError(f"--priority-exponent is {self.priority_exponent}; take 0 (uniform) or more, such as 0.6.")
+        if not 0.0 <= self.importance_exponent <= 1.0:
+            raise ValueError(f"--importance-exponent is {self.importance_exponent}; take 0 (none) … 1 (all).")
         if self.runtime not in (RuntimeName.LITERT.value, RuntimeName.TFLITE_RUNTIME.value):
             raise ValueError(f"--runtime is {self.runtime}; actors execute TFLite: take litert or tflite-runtime.")
         if any(not 0.0 <= delay < math.inf for delay in self.step_delays_s):

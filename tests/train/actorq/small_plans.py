@@ -1,0 +1,53 @@
+"""Small plans and rows for the tests of ActorQ's processes, without the processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from policy.spec import NetworkSpec
+from train.actorq.settings import ActorQSettings, Plan
+
+DQN = {
+    "environments": 1,
+    "rollout_steps": 1,
+    "updates": 2,
+    "minibatch": 4,
+    "n_step": 1,
+    "learning_starts": 10,
+    "replay_capacity": 100,
+    "engine": "numpy",
+}
+FACTS = {"actor": 0, "life": 0}
+
+
+def make_plan(steps: int = 1000, algorithm: dict[str, Any] | None = None, **actorq: Any) -> Plan:
+    """DQN on CartPole by one actor that sends 4 rows at a time, each learned from twice on average."""
+    asked = {"n_actors": 1, "insert_every": 4, "samples_per_insert": 2.0, **actorq}
+    return Plan(
+        "CartPole-v1",
+        "dqn",
+        "small",
+        NetworkSpec((8,)),
+        steps,
+        3,
+        {**DQN, **(algorithm or {})},
+        ActorQSettings(**asked),
+    )
+
+
+def make_rows(count: int, updates: int = 0, first: int = 0) -> dict[str, np.ndarray]:
+    """One-step rows of CartPole; the first element of an observation is the row's number."""
+    numbers = np.arange(first, first + count, dtype=np.float32)
+    observation = np.random.default_rng(first).normal(size=(count, 4)).astype(np.float32)
+    observation[:, 0] = numbers
+    return {
+        "observation": observation,
+        "action": (np.arange(count) % 2).astype(np.int32),
+        "return": np.ones(count, np.float32),
+        "discount": np.full(count, 0.99, np.float32),
+        "next_observation": observation + np.float32(0.1),
+        "updates": np.full(count, updates, np.int64),
+        "greedy": np.zeros(count, np.int32),
+    }
