@@ -1,0 +1,247 @@
+"""Trainings with quantized and with full-precision actors: what both reach, how long it takes, what it costs.
+
+Each is the command a user types, in a process of its own; everything is read from the bundle that it writes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.command_line import BenchError
+from bench.energy import Energy, EnergyMeter
+from policy.bundle import Bundle
+
+BITS = (8, 32)
+SEEDS = (0, 1, 2)
+CURVE = "learning_curve.csv"
+ACTOR_BOUND, LEARNER_BOUND, LEARNING = "actor-bound", "learner-bound", "learning"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training that is done with actors in int8 and in fp32.
+
+    Attributes:
+        name: as it is asked for.
+        task, method, steps: as they are typed.
+        more: further words of the command.
+        goal: greedy return that counts as learned; the time to it is compared. None: only the pace is.
+        purpose: ``learning``, or what is to be waited for: actors or learner.
+        source: where the goal comes from.
+    """
+
+    name: str
+    task: str
+    method: str
+    steps: int
+    more: tuple[str, ...] = ()
+    goal: float | None = None
+    purpose: str = LEARNING
+    source: str = ""
+
+    def command(self, bits: int, seed: int, output: Path) -> list[str]:
+        """What is typed after ``python -m train.actorq``."""
+        words = ["--task", self.task, "--method", self.method, "--n-actors", "2", "--steps", str(self.steps)]
+        words += ["--quantize", str(bits), "--seed", str(seed), *self.more, "--output-path", str(output)]
+        return words
+
+
+def _d4pg(name: str, steps: int, ratio: int, every: int, goal: float) -> Cell:
+    words = ("--samples-per-insert", str(ratio), "--evaluate-every", str(every), "--final-episodes", "20")
+    return Cell(name, f"dm_control,{name}", "d4pg", steps, words, goal)
+
+
+def _dqn(name: str, steps: int, ratio: int, goal: float) -> Cell:
+    words = ("--samples-per-insert", str(ratio), "--evaluate-every", str(steps // 10))
+    return Cell(name, name, "dqn", steps, words, goal)
+
+
+BIG = ("--model", "2048,2048,2048", "--set", "learning_starts=1000", "--set", "updates=1", "--batch-size", "64")
+NO_JUDGING = ("--evaluate-every", "1000000", "--final-episodes", "1")
+CELLS = (
+    _d4pg("cartpole_balance", 30_000, 64, 5_000, 900.0),
+    _d4pg("walker_stand", 60_000, 128, 10_000, 800.0),
+    _d4pg("cheetah_run", 60_000, 64, 10_000, 100.0),
+    _dqn("cartpole", 40_000, 32, 400.0),
+    _dqn("mountaincar", 80_000, 16, -130.0),
+    _dqn("acrobot", 60_000, 32, -100.0),
+    Cell(
+        "big-actors",
+        "dm_control,cartpole_balance",
+        "d4pg",
+        8_000,
+        (*BIG, *NO_JUDGING, "--samples-per-insert", "0.25"),
+        purpose=ACTOR_BOUND,
+    ),
+    Cell(
+        "big-learner",
+        "dm_control,cartpole_balance",
+        "d4pg",
+        2_000,
+        (*BIG, *NO_JUDGING, "--samples-per-insert", "8"),
+        purpose=LEARNER_BOUND,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What came of one training.
+
+    Attributes:
+        cell, bits, seed: which; ``bits`` of the actors and of the weights on their way to them.
+        steps, updates: made.
+        mean_return, return_interval: of the last judgement, fp32 weights, in as many episodes as the bundle says.
+        goal_s: seconds from the first learned step's report to the first judgement at the goal, or None.
+        learning_s: seconds between the first report and the last: without starting and without the last judgement.
+        wall_s: of the whole command.
+        cpu_s: of all its processes.
+        bytes_sent, bytes_each: parameters to actors, all and one version.
+        versions: built, of those handed over.
+        breakdown: microseconds per step by part, all actors together.
+        learner_seconds: by part.
+        mismatch, staleness: as the bundle has them.
+        energy: of the whole command.
+        curve: (step, seconds, greedy return) of every judgement.
+        command: what was typed.
+    """
+
+    cell: str
+    bits: int
+    seed: int
+    steps: int
+    updates: int
+    mean_return: float
+    return_interval: tuple[float, float] | None
+    goal_s: float | None
+    learning_s: float
+    wall_s: float
+    cpu_s: float
+    bytes_sent: int
+    bytes_each: int
+    versions: tuple[int, int]
+    breakdown: dict[str, float]
+    learner_seconds: dict[str, float]
+    mismatch: dict[str, float]
+    staleness: dict[str, float]
+    energy: dict[str, Any]
+    curve: list[tuple[int, float, float]]
+    command: str
+    machine: str = ""
+    code: str = field(default="")
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Which training it is."""
+        return self.cell, self.bits, self.seed
+
+    def values(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def train(cell: Cell, bits: int, seed: int, scratch: Path) -> Training:
+    """Do one training.
+
+    Raises:
+        BenchError: it failed; says its last words.
+    """
+    from bench.qat import here
+
+    output = scratch / f"{cell.name}-{bits}-{seed}"
+    words = cell.command(bits, seed, output)
+    meter = EnergyMeter()
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "train.actorq", *words, "--quiet"], capture_output=True, text=True, check=False
+    )
+    wall_s = time.monotonic() - began
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing")[-600:]
+        raise BenchError(f"python -m train.actorq {' '.join(words)} ended with {done.returncode}: {said}")
+    bundle = Bundle.load(output)
+    provenance = bundle.spec.provenance
+    cpu_s = float(provenance["cpu_s"]) + sum(provenance["actorq"]["cpu_s"].values())
+    machine, code = here()
+    return training_of(
+        cell, bits, seed, provenance, (output / CURVE).read_text(encoding="utf-8"), wall_s, cpu_s, meter.read(cpu_s),
+        machine, code,
+    )  # fmt: skip
+
+
+def training_of(
+    cell: Cell,
+    bits: int,
+    seed: int,
+    provenance: Mapping[str, Any],
+    curve: str,
+    wall_s: float,
+    cpu_s: float,
+    energy: Energy,
+    machine: str = "",
+    code: str = "",
+) -> Training:
+    """What a bundle's provenance and curve say of a training; see :class:`Training`."""
+    told, judged = provenance["actorq"], provenance["judged"][0]
+    rows = list(csv.DictReader(io.StringIO(curve)))
+    times = [float(row["wall_s"]) for row in rows]
+    points = [
+        (int(row["step"]), round(float(row["wall_s"]) - times[0], 2), float(row["greedy_return"]))
+        for row in rows
+        if row.get("greedy_return")
+    ]
+    reached = [seconds for _, seconds, value in points if cell.goal is not None and value >= cell.goal]
+    parameters = told["parameters"]
+    interval = judged.get("return_interval_95")
+    return Training(
+        cell=cell.name,
+        bits=bits,
+        seed=seed,
+        steps=int(provenance["steps"]),
+        updates=int(provenance["updates"]),
+        mean_return=float(judged["mean_return"]),
+        return_interval=None if interval is None else (interval[0], interval[1]),
+        goal_s=reached[0] if reached else None,
+        learning_s=times[-1] - times[0],
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        bytes_sent=int(parameters["bytes_served"]),
+        bytes_each=int(parameters["bytes_each"]),
+        versions=(int(parameters["versions_built"]), int(parameters["versions_put"])),
+        breakdown=dict(told["breakdown"]["microseconds_per_step"]),
+        learner_seconds=dict(told["learner_seconds"]),
+        mismatch=dict(told["mismatch"]),
+        staleness=dict(told["staleness"]),
+        energy=asdict(energy),
+        curve=points,
+        command=f"python -m train.actorq {' '.join(cell.command(bits, seed, Path('OUTPUT')))}",
+        machine=machine,
+        code=code,
+    )
+
+
+def read_training(values: Mapping[str, Any]) -> Training:
+    """The inverse of :meth:`Training.values`."""
+    interval = values["return_interval"]
+    return Training(
+        **{
+            **values,
+            "return_interval": None if interval is None else (interval[0], interval[1]),
+            "versions": (values["versions"][0], values["versions"][1]),
+            "curve": [(int(step), float(seconds), float(value)) for step, seconds, value in values["curve"]],
+        }
+    )
+
+
+def as_text(trainings: list[Training]) -> str:
+    """For ``--json``."""
+    return json.dumps([each.values() for each in trainings], ensure_ascii=False)
