@@ -41,12 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--only", choices=PARTS, help="a part of it (default: all three)")
     options.add_argument("--cells", type=command_line.words, metavar="NAMES", help="of the trainings, with commas")
     options.add_argument("--seeds", type=_seeds, default=(0, 1, 2), metavar="0,1,2", help="of the trainings")
-    options.add_argument(
-        "--steps", type=command_line.positive, default=STEPS, help=f"of a breakdown's actor (default {STEPS})"
-    )
-    options.add_argument(
-        "--rounds", type=command_line.positive, default=ROUNDS, help=f"of the breakdown (default {ROUNDS})"
-    )
+    options.add_argument("--steps", type=command_line.positive, default=STEPS, help="of a breakdown (%(default)s)")
+    options.add_argument("--rounds", type=command_line.positive, default=ROUNDS, help="of a breakdown (%(default)s)")
     options.add_argument("--scratch", type=Path, help="where bundles are written (default: a temporary folder)")
     options.add_argument("--keep", action="store_true", help="store the answers in results/actorq")
     options.add_argument("--only-missing", action="store_true", help="leave out trainings that are kept")

@@ -85,7 +85,6 @@ class Layout:
             has them.
         updates, minibatch: of one round of the learner.
         n_step: of the returns, for the replay's slack.
-        learning_starts: transitions before the first sample; they are there already when the simulation begins.
         cores: that all processes share; None: a machine for each process.
         actors_per_machine: that share one copy of a version in the object store.
         link_bytes_per_s: of the parameter process's network.
@@ -100,7 +99,6 @@ class Layout:
     updates: int = 16
     minibatch: int = 256
     n_step: int = 5
-    learning_starts: int = 0
     cores: int | None = None
     actors_per_machine: int = 1
     link_bytes_per_s: float = LINK_BYTES_PER_S
@@ -111,13 +109,25 @@ class Layout:
         """Transitions of one round."""
         return self.updates * self.minibatch
 
-    def ratio(self) -> Ratio:
-        """A shard's rule, with the slack of ``train/actorq/service.py``, from its first sample on."""
+    def round_s(self, services: Services) -> float:
+        """One round of the learner on a machine of its own: minibatches, updates, handing over."""
+        learn = services.learn_s / services.learn_width / self.learner_speed
+        return services.sample_client_s + learn + services.push_s
+
+    def ratio(self, services: Services) -> Ratio:
+        """A shard's rule, with the slack of ``train/actorq/service.py``, as it is after long.
+
+        Whoever is faster, actors or learner, is ahead then by the whole slack; to simulate how it gets there would take
+        more events than all the rest.
+        """
         ratio = self.samples_per_insert or math.inf
         moves = max(self.rows, self.n_actors * (self.insert_every + self.n_step) * ratio)
-        minimum = max(self.learning_starts // self.replay_shards, 1)
-        rule = Ratio(self.samples_per_insert, minimum, 2 * moves)
-        rule.inserted = minimum
+        rule = Ratio(self.samples_per_insert, 1, 2 * moves)
+        rule.inserted = 1
+        if self.samples_per_insert and services.learn_s > 0:
+            actors = self.n_actors / services.actor_step_s * self.samples_per_insert  # samples that they allow, 1/s
+            ahead = int(2 * moves - self.rows) // self.replay_shards * self.replay_shards
+            rule.sampled = -ahead if actors > self.rows / self.round_s(services) else ahead
         return rule
 
 
@@ -258,7 +268,7 @@ class Shard:
     """A replay process: its rule, its processor, and who waits for the rule."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._rule = world, world.layout.ratio()
+        self._world, self._rule = world, world.layout.ratio(world.services)
         self.server = Busy(world.env)
         self._changed = world.env.event()
 
@@ -317,7 +327,7 @@ class World:
         self._until(began + seconds - warm, most_steps - most)
         passed = self.env.now - began
         # Rounds are few and long: those under way count by their part, which is what the learner's work is.
-        each = self.services.learn_s / self.services.learn_width / self.layout.learner_speed
+        each = self.layout.round_s(self.services)
         exact = self.layout.cores is None and each > 0
         rounds = self.learner.share() * passed / each if exact else self.rounds
         return Rates(
@@ -396,18 +406,21 @@ class World:
 
     def _learn(self) -> Events:
         """The learner: the next round's minibatches are asked for while it learns from the last."""
-        services, env, turn = self.services, self.env, 0
+        env, turn = self.env, 0
         asked = env.process(self._sampled(turn))
         while True:
             yield asked
-            yield from self.cores.work(services.sample_client_s)
             turn = (turn + 1) % self.layout.replay_shards
             asked = env.process(self._sampled(turn))
-            seconds = services.learn_s / self.layout.learner_speed
-            yield from self.learner.serve(self.cores.work(seconds, services.learn_width))
-            self.rounds += 1.0
-            yield from self.cores.work(services.push_s)
-            self.pushed += 1
+            yield from self.learner.serve(self._round())
+
+    def _round(self) -> Events:
+        services = self.services
+        yield from self.cores.work(services.sample_client_s)
+        yield from self.cores.work(services.learn_s / self.layout.learner_speed, services.learn_width)
+        self.rounds += 1.0
+        yield from self.cores.work(services.push_s)
+        self.pushed += 1
 
     def _sampled(self, turn: int) -> Events:
         yield self.env.timeout(self.services.latency_s)
@@ -422,7 +435,7 @@ def simulate(services: Services, layout: Layout, seconds: float, most_steps: flo
 def horizon_s(services: Services, layout: Layout, rounds: float = 40.0) -> float:
     """Seconds to simulate: so many rounds of the learner, and so many looks of an actor."""
     slow = 1.0 if layout.cores is None else max(1.0, (layout.n_actors + 1) / layout.cores)
-    learn = services.learn_s / services.learn_width / layout.learner_speed
+    learn = layout.round_s(services)
     look = layout.actor_update_period * services.actor_step_s
     if layout.samples_per_insert:  # a round's rows come from so many steps
         steps = layout.rows / layout.samples_per_insert
