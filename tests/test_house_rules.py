@@ -90,6 +90,21 @@ def test_paramiko_lives_only_in_device_host() -> None:
     assert users == {"device.host"}
 
 
+def users_of(package: str) -> set[str]:
+    """The files of all rooms that import a package."""
+    return {
+        str(path.relative_to(ROOT))
+        for room in ROOMS
+        for path in (ROOT / room.replace(".", "/")).rglob("*.py")
+        if package in path.read_text(encoding="utf-8")  # most files need not be parsed
+        and any(module.split(".")[0] == package for module in imported_modules(path))
+    }
+
+
+def test_ray_lives_only_in_one_file() -> None:
+    assert users_of("ray") == {"train/actorq/cluster.py"}
+
+
 def repository_files() -> list[Path]:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]

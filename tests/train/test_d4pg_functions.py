@@ -1,5 +1,7 @@
 """D4PG's pure functions and its update against numbers worked by hand."""
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from policy.spec import NetworkSpec
-from train import d4pg, ddpg
+from train import d4pg, ddpg, networks
 from train.d4pg import D4PGSettings
 from train.ddpg import Learner
 
@@ -130,3 +132,62 @@ def test_the_critic_learns_the_distribution_of_terminal_rewards() -> None:
     ddpg.learn(d4pg.make_update(settings), learner, many, 1.0)
     logits = d4pg.critic_logits(learner.groups["critic"], batch["observation"][0], batch["action"][0])
     np.testing.assert_allclose(d4pg.mean_value(logits, settings.support), batch["return"][0], atol=1.5)
+
+
+# --- what prioritized replay needs of the update (train/actorq) -----------------------------------------------------
+
+
+WATCHED = D4PGSettings(minibatch=4, atoms=21, value_min=0.0, value_max=100.0, critic_learning_rate=1e-2)
+
+
+@lru_cache
+def watched_update(with_losses: bool) -> Callable[..., Any]:
+    """Compiled once for all tests below: that takes seconds."""
+    return d4pg.make_update(WATCHED, with_losses=with_losses)
+
+
+def two_updates(batch: dict[str, np.ndarray], with_losses: bool) -> tuple[np.ndarray, dict[str, Any], Learner]:
+    """What a round of two updates tells, the arrays before it, and the learner after it."""
+    network = NetworkSpec((8,))
+    learner = Learner.fresh(np.random.default_rng(0), network, network, (3,), 2, critic_outputs=WATCHED.atoms)
+    before = learner.groups
+    return ddpg.learn(watched_update(with_losses), learner, batch, 1.0), before, learner
+
+
+def assert_same_critics(one: Learner, other: Learner) -> None:
+    for name, array in one.groups["critic"].items():
+        np.testing.assert_allclose(other.groups["critic"][name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_with_losses_the_loss_of_every_transition_comes_behind_the_metrics() -> None:
+    batch = columns(2)
+    told, before, learner = two_updates(batch, with_losses=True)
+    plain, _, same = two_updates(batch, with_losses=False)
+    assert (told.shape, plain.shape) == ((2, 4 + 4), (2, 4))
+    np.testing.assert_allclose(told[:, :4], plain, rtol=1e-5)
+    np.testing.assert_allclose(told[:, 4:].mean(axis=1), told[:, 0], rtol=1e-5)  # the critic's loss is their mean
+    assert_same_critics(learner, same)
+    # The first update's, from the networks as they were: targets of the target networks, cross entropy of the critic.
+    following = batch["next_observation"][0]
+    action = tf.tanh(networks.mlp(before["actor_target"], following))
+    probabilities = tf.nn.softmax(d4pg.critic_logits(before["critic_target"], following, action))
+    targets = d4pg.project_distribution(batch["return"][0], batch["discount"][0], probabilities, WATCHED.support)
+    logits = d4pg.critic_logits(before["critic"], batch["observation"][0], batch["action"][0])
+    np.testing.assert_allclose(told[0, 4:], d4pg.cross_entropy(targets, logits), rtol=1e-4)
+
+
+def test_weights_weigh_the_critics_loss_and_leave_the_transitions_losses_as_they_are() -> None:
+    batch, weight = columns(2), np.array([[1.0, 0.5, 0.25, 0.0]] * 2, np.float32)
+    plain, _, unweighted = two_updates(batch, with_losses=True)
+    ones, _, same = two_updates({**batch, "weight": np.ones((2, 4), np.float32)}, with_losses=True)
+    told, _, weighted = two_updates({**batch, "weight": weight}, with_losses=True)
+    np.testing.assert_allclose(ones, plain, rtol=1e-5)
+    assert_same_critics(same, unweighted)
+    np.testing.assert_allclose(told[0, 4:], plain[0, 4:], rtol=1e-5)
+    np.testing.assert_allclose(told[:, 0], (weight * told[:, 4:]).mean(axis=1), rtol=1e-5)
+    kernel = "0/head/kernel"
+    assert not np.allclose(weighted.groups["critic"][kernel], unweighted.groups["critic"][kernel], atol=1e-4)
+    # A transition of weight 0 teaches the critic nothing: another return there changes nothing.
+    other = {**batch, "return": batch["return"] + np.array([0, 0, 0, 30], np.float32), "weight": weight}
+    _, _, ignorant = two_updates(other, with_losses=True)
+    assert_same_critics(ignorant, weighted)

@@ -130,6 +130,16 @@ def test_actions_in_physical_units_by_hand() -> None:
     np.testing.assert_allclose(actions, [[-2, 0], [0, 7.5], [2, 10]])
 
 
+def test_units_of_the_range_are_the_inverse_of_physical_units() -> None:
+    reach = ActionRange(ContinuousHead((-2.0, 0.0, -3.0), (2.0, 10.0, -1.0), Squash.TANH), "d4pg")
+    units = reach.unit(np.array([[-2.0, 0.0, -3.0], [0.0, 7.5, -2.0], [2.0, 10.0, -1.0]], np.float32))
+    np.testing.assert_allclose(units, [[-1, -1, -1], [0, 0.5, 0], [1, 1, 1]], atol=1e-6)
+    assert units.dtype == np.float32
+    many = np.random.default_rng(0).uniform(-1, 1, (200, 3)).astype(np.float32)
+    np.testing.assert_allclose(reach.unit(reach.physical(many)), many, atol=1e-6)
+    np.testing.assert_allclose(reach.unit(reach.physical(many)[0]), many[0], atol=1e-6)  # one action alone, too
+
+
 def test_named_actions_are_refused_with_what_to_type() -> None:
     with pytest.raises(ValueError, match="--method dqn"):
         ActionRange(DiscreteHead(("left", "right")), "ddpg")

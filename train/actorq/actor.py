@@ -165,6 +165,8 @@ class Actor:
         since = time.perf_counter()
         self._reply = self._insert(self._window.take() if len(self._window) else {}, self.facts())
         self._clock.add("insert", since)
+        if self._reply.stop:
+            return  # newer parameters may never come
         if self._updates >= 0 and self._reply.updates - self._updates > self._asked.max_staleness:
             self._late += 1
             self._renew(self._reply.updates - self._asked.max_staleness)

@@ -1,0 +1,215 @@
+"""The learner against a replay and a parameter server made by hand: what it learns from, hands over and watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from policy.network import check_weights, forward_float
+from policy.spec import PolicySpec
+from tests.train.actorq.small_plans import make_plan, make_rows
+from train.actorq import learner as module
+from train.actorq.learner import CALIBRATION_ROWS, LearnerLoop
+from train.actorq.service import Columns, Reply
+from train.actorq.settings import Plan
+from train.actorq.wire import Pushed
+from train.checkpoint import Checkpoint
+from train.run import DivergenceError
+
+RECENT = make_rows(10, first=100)  # as many as learning_starts: the statistics of the observations
+
+
+class World:
+    """Gives so many rounds of minibatches, then says that the run is over; remembers what it is told."""
+
+    def __init__(self, plan: Plan, rounds: int = 1, change: Callable[[Columns], Columns] = dict) -> None:
+        self.plan, self.rounds, self.change = plan, rounds, change
+        self.asked: list[int] = []
+        self.pushed: list[Pushed] = []
+        self.told: list[tuple[np.ndarray, np.ndarray]] = []
+        self.given: list[Columns] = []
+
+    def loop(self, checkpoint: Checkpoint | None = None) -> LearnerLoop:
+        return LearnerLoop(self.plan, self.sample, self.recent, self.pushed.append, self.prioritise, checkpoint)
+
+    def sample(self, updates: int) -> tuple[Columns | None, Reply]:
+        self.asked.append(updates)
+        if len(self.asked) > self.rounds:
+            return None, Reply(1000, updates, True)
+        rows = make_rows(8, first=8 * len(self.asked))
+        columns = {name: column.reshape(2, 4, *column.shape[1:]) for name, column in rows.items()}
+        columns = {name: column for name, column in columns.items() if name not in ("greedy", "updates")}
+        columns = self.change({**columns, "rows": np.arange(8).reshape(2, 4)})
+        self.given.append({name: column.copy() for name, column in columns.items()})
+        return columns, Reply(100 * len(self.asked), updates, False)
+
+    def recent(self, count: int) -> Columns:
+        return {name: RECENT[name][-count:] for name in ("observation", "greedy", "updates")}
+
+    def prioritise(self, rows: np.ndarray, errors: np.ndarray) -> None:
+        self.told.append((rows, errors))
+
+
+def test_a_version_is_handed_over_before_the_first_round_and_after_every_one() -> None:
+    world = World(make_plan(), rounds=3)
+    facts = world.loop().run()
+    assert world.asked == [0, 2, 4, 6]  # updates of a round: 2
+    assert [pushed.updates for pushed in world.pushed] == [0, 2, 4, 6]
+    assert (facts["updates"], facts["pushed"]) == (6, 6)
+    assert world.told == []  # drawn uniformly: nobody waits for errors
+    kernels = [load(pushed.weights)["dense_0/kernel"] for pushed in world.pushed]
+    assert all((one != other).any() for one, other in pairwise(kernels))
+
+
+def test_versions_may_be_further_apart() -> None:
+    world = World(make_plan(publish_every=5), rounds=7)
+    world.loop().run()
+    assert [pushed.updates for pushed in world.pushed] == [0, 6, 12]
+
+
+def test_what_is_handed_over_is_the_policy_with_the_statistics_of_the_first_observations() -> None:
+    world = World(make_plan())
+    world.loop().run()
+    for pushed in world.pushed:
+        spec = PolicySpec.from_json(pushed.spec)
+        check_weights(spec, load(pushed.weights))
+        np.testing.assert_allclose(spec.normaliser.mean, RECENT["observation"].mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(spec.normaliser.scale, RECENT["observation"].std(axis=0), rtol=1e-5)
+        np.testing.assert_array_equal(pushed.calibration, world.given[0]["observation"].reshape(8, 4))  # raw
+        assert len(pushed.calibration) <= CALIBRATION_ROWS
+
+
+def learned_from(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Columns, dict[str, Any]]:
+    """What the algorithm is given in the only round, and the loop's facts; nothing is learned."""
+    loop, seen = world.loop(), []
+
+    def learn(columns: Columns, share: float) -> tuple[np.ndarray, None]:
+        seen.append(columns)
+        assert share == 100 / 1000
+        return np.zeros((2, 3), np.float32), None
+
+    monkeypatch.setattr(loop._algorithm, "learn", learn)
+    facts = loop.run()
+    return seen[0], facts
+
+
+def test_minibatches_are_normalised_and_rewards_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(make_plan(algorithm={"reward_scale": 0.25}))
+    seen, facts = learned_from(world, monkeypatch)
+    mean, scale = RECENT["observation"].mean(axis=0), RECENT["observation"].std(axis=0)
+    for name in ("observation", "next_observation"):
+        expected = np.clip((world.given[0][name] - mean) / scale, -5, 5)
+        np.testing.assert_allclose(seen[name], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(seen["return"], 0.25 * world.given[0]["return"])
+    for name in ("action", "discount"):
+        np.testing.assert_array_equal(seen[name], world.given[0][name])
+    assert "weight" not in seen and facts["mean_ratio"] is None
+
+
+def with_following(columns: Columns, weight: np.ndarray | None = None) -> Columns:
+    """Two later steps for each of the 2 · 4 rows: some random, some not there, some held."""
+    generator = np.random.default_rng(7)
+    following = {
+        "following": generator.normal(size=(2, 4, 2, 4)).astype(np.float32),
+        "following_action": generator.integers(2, size=(2, 4, 2)).astype(np.int32),
+        "following_probability": generator.uniform(0.2, 1.0, (2, 4, 2)).astype(np.float32),
+        "following_epsilon": generator.choice(np.array([-1.0, 0.1, 0.5], np.float32), (2, 4, 2)),
+    }
+    return {**columns, **following, **({} if weight is None else {"weight": weight})}
+
+
+@pytest.mark.parametrize("weight", [None, np.linspace(0.1, 1.0, 8, dtype=np.float32).reshape(2, 4)])
+def test_returns_are_weighted_by_the_truncated_ratios_of_their_later_steps(
+    weight: np.ndarray | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(make_plan(algorithm={"n_step": 3}), change=lambda columns: with_following(columns, weight))
+    seen, facts = learned_from(world, monkeypatch)
+    # The same with the reference pass of policy/, row by row.
+    spec, weights, given = PolicySpec.from_json(world.pushed[0].spec), load(world.pushed[0].weights), world.given[0]
+    ratios = np.ones((2, 4))
+    for place in np.ndindex(2, 4, 2):
+        epsilon = given["following_epsilon"][place]
+        if epsilon >= 0:
+            values = forward_float(spec, weights, given["following"][place][None])[0]
+            best = given["following_action"][place] == values.argmax()
+            learner = epsilon / 2 + (1 - epsilon) * best
+            ratios[place[:2]] *= min(1.0, learner / given["following_probability"][place])
+    assert 0.0 < ratios.min() < ratios.max() == 1.0, "nothing is compared"
+    np.testing.assert_allclose(seen["weight"], ratios if weight is None else ratios * weight, rtol=1e-5)
+    assert seen["weight"].dtype == np.float32
+    assert facts["mean_ratio"] == pytest.approx(ratios.mean(), rel=1e-5)
+
+
+def test_with_priorities_every_drawn_rows_error_goes_back() -> None:
+    def weighted(columns: Columns) -> Columns:
+        return {**columns, "weight": np.ones((2, 4), np.float32)}
+
+    world = World(make_plan(priority_exponent=0.6), rounds=2, change=weighted)
+    world.loop().run()
+    assert len(world.told) == 2
+    for rows, errors in world.told:
+        np.testing.assert_array_equal(rows, np.arange(8).reshape(2, 4))
+        assert errors.shape == (2, 4)
+        assert (errors != 0).all()
+
+
+def test_a_loss_that_is_no_number_ends_the_run() -> None:
+    def poisoned(columns: Columns) -> Columns:
+        columns["return"][1, 2] = np.nan
+        return columns
+
+    with pytest.raises(DivergenceError, match="loss became nan at step 100, in update 2"):
+        World(make_plan(), change=poisoned).loop().run()
+
+
+def test_a_learner_goes_on_where_the_other_was() -> None:
+    first = World(make_plan(), rounds=2)
+    loop = first.loop()
+    loop.run()
+    checkpoint = Checkpoint(*loop.state())
+    second = World(make_plan(), rounds=1)
+    second.loop(checkpoint).run()
+    # It hands over at once, before it has drawn anything, so that actors need not wait for the replay.
+    assert [pushed.updates for pushed in second.pushed] == [4, 6]
+    assert second.asked == [4, 6]
+    last, again = first.pushed[-1], second.pushed[0]
+    assert (again.weights, again.spec) == (last.weights, last.spec)
+    np.testing.assert_array_equal(again.calibration, last.calibration)
+    # And it learns the third round as the other would have.
+    straight = World(make_plan(), rounds=3)
+    straight.loop().run()
+    third = World(make_plan(), rounds=3)
+    third.asked = [0, 0]  # its first minibatches are the third ones
+    third.loop(checkpoint).run()
+    assert third.pushed[-1].weights == straight.pushed[-1].weights
+
+
+def test_the_distance_to_the_actors_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WATCH_EVERY_S", 0.0)
+    world = World(make_plan())
+    loop = world.loop()
+    facts = loop.run()
+    spec, weights = PolicySpec.from_json(world.pushed[-1].spec), load(world.pushed[-1].weights)
+    chosen = forward_float(spec, weights, RECENT["observation"]).argmax(axis=1)
+    # Rows of a policy of 0 updates, that chose 0 throughout; the learner has made 2.
+    assert facts["mismatch"] == {"disagreement": pytest.approx(chosen.mean()), "staleness_updates": 2.0}
+
+
+def test_rows_without_a_policy_are_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WATCH_EVERY_S", 0.0)
+    monkeypatch.setitem(RECENT, "updates", np.full(10, -1))
+    assert World(make_plan()).loop().run()["mismatch"] == {}
+
+
+def test_the_same_seed_begins_with_the_same_policy_and_another_does_not() -> None:
+    worlds = [World(replace(make_plan(), seed=seed)) for seed in (1, 1, 2)]
+    for world in worlds:
+        world.loop().run()
+    first, same, other = (world.pushed[0].weights for world in worlds)
+    assert first == same != other
