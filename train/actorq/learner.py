@@ -81,6 +81,7 @@ class LearnerLoop:
         self._metrics: dict[str, float] = {}
         self._mismatch: dict[str, float] = {}
         self._ratio_sum, self._ratio_rows = 0.0, 0
+        self._first_s: float | None = None  # when the first minibatches came
         self._lock = threading.Lock()
 
     def run(self) -> dict[str, Any]:
@@ -96,6 +97,8 @@ class LearnerLoop:
             self._steps = reply.step
             if columns is None:
                 return self.facts()
+            if self._first_s is None:
+                self._first_s = time.perf_counter()
             if not self._normaliser.settled:
                 self._settle()
             self._round(columns)
@@ -216,7 +219,7 @@ class LearnerLoop:
         self._seconds["watch"] += time.perf_counter() - since
 
     def facts(self) -> dict[str, Any]:
-        """Figures so far: updates, metrics, mismatch, weights of the returns, and seconds by part."""
+        """Figures so far: updates, metrics, mismatch, weights of the returns, seconds by part and since the first."""
         return {
             "updates": self._algorithm.updates,
             "pushed": self._pushed,
@@ -224,6 +227,7 @@ class LearnerLoop:
             "mismatch": self._mismatch,
             "mean_ratio": self._ratio_sum / self._ratio_rows if self._ratio_rows else None,
             "seconds": dict(self._seconds),
+            "learning_s": 0.0 if self._first_s is None else time.perf_counter() - self._first_s,
             "cpu_s": time.process_time(),
         }
 
