@@ -128,6 +128,14 @@ def test_without_parameters_it_acts_at_random_and_says_so() -> None:
     assert facts["returns"] == pytest.approx(200, abs=60)  # every step of CartPole gives 1; the last episode is open
 
 
+def test_exploration_begins_anew_with_every_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter, ended = Counter(200), []
+    actor = Actor(make_plan(), 0, 0, Shelf(), counter)
+    monkeypatch.setattr(actor._explorer, "ended", lambda: ended.append(actor.facts()["steps"]))
+    assert actor.run()["episodes"] == len(ended) > 3
+    assert ended == (np.flatnonzero(counter.rows("discount") == 0.0) + 1).tolist()  # CartPole fell, within its limit
+
+
 @pytest.mark.parametrize(("behind", "late"), [(5, 0), (6, 1)])
 def test_too_far_behind_it_waits_for_newer_parameters(handed: Pushed, behind: int, late: int) -> None:
     plan = make_plan(max_staleness=5, actor_update_period=1000, insert_every=8)
