@@ -249,10 +249,10 @@ def cost_table(trainings: Sequence[Training]) -> Table:
         tuple(lines[:-1]) if lines and not lines[-1] else tuple(lines),
         (
             f"Energy: {words}; CO₂ at {GRAMS_PER_KWH:g} g a kWh (mean of the world in 2018, IEA 2019).",
-            "Sent: parameters to all actors. Versions built: quantized, of those the learner handed over; nobody asked for "
-            "the others. Mismatch, at the end: share of states in which an actor chose another action than the learner "
-            "would (DQN), or mean distance of their actions in −1 … 1 (D4PG); it holds quantization and delay. Staleness: "
-            "updates that the acting policy is behind, mean at the end and largest that the replay accepted.",
+            "Sent: parameters to all actors. Versions built: quantized, of those the learner handed over; nobody asked "
+            "for the others. Mismatch, at the end: share of states in which an actor chose another action than the "
+            "learner would (DQN), or mean distance of their actions in −1 … 1 (D4PG); it holds quantization and delay. "
+            "Staleness: updates that the acting policy is behind, mean at the end and the largest that was accepted.",
             *machines(trainings),
         ),
         left=2,
