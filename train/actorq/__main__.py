@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import os
 import sys
 import time
 from typing import Any
@@ -71,6 +72,8 @@ def main(argv: list[str] | None = None) -> int:
     if importlib.util.find_spec("ray") is None:
         print("error: Ray, which starts and joins the processes, is not installed. Type: make actorq", file=sys.stderr)
         return USAGE
+    # Ray prints a page about each process that dies; the run says it in a line. Read when Ray is imported.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     return answered(lambda: run_training(arguments), arguments.output_path)
 
 
@@ -103,7 +106,7 @@ def actorq_settings(arguments: argparse.Namespace) -> Any:
 
 def run_training(arguments: argparse.Namespace) -> int:
     """Train as asked and write the bundle."""
-    from train.actorq.cluster import ClusterError
+    from train.actorq.cluster import ClusterError, refuse_unreachable
     from train.actorq.run import GaveUpError, train
     from train.models import DEFAULT_POLICY
     from train.presets import SettingsError, load_settings
@@ -130,6 +133,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     plan = make_plan(request, arguments.preset, found.task, dataclasses.asdict(settings), asked)
     refuse_unbounded(settings, asked)
     try:
+        refuse_unreachable(arguments.address)  # before the run puts the last one of its name aside
         with Run(request, task, BEGAN) as run:
             run.progress.say(f"{asked.n_actors} actors in {asked.precision.value} and a learner start …")
             trained = train(run, plan, arguments.address)

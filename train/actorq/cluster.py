@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -36,6 +37,7 @@ RESTARTS = 3  # of a replay or parameter process
 RETRY_FOR_S = 30.0
 RETRY_PAUSE_S = 0.2
 STOP_WAIT_S = 20.0
+REACH_WITHIN_S = 5.0
 VARIABLES = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -341,22 +343,24 @@ def connected(plan: Plan, address: str | None, start_step: int = 0) -> Iterator[
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     logging.getLogger("ray").setLevel(logging.ERROR)
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:
-        for name, value in VARIABLES.items():
-            os.environ.setdefault(name, value)  # Ray's processes inherit them
-        _start(**quiet, num_cpus=1, object_store_memory=STORE_BYTES)
-    else:
-        del quiet["include_dashboard"]
-        _reach(address, **quiet, runtime_env={"env_vars": VARIABLES})
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     cluster = None
     try:
+        if address is None:
+            for name, value in VARIABLES.items():
+                os.environ.setdefault(name, value)  # Ray's processes inherit them
+            # So many processes Ray starts at a time, and before they are asked for: no more than the run will use.
+            asked = plan.actorq
+            cores = min(len(os.sched_getaffinity(0)), asked.n_actors + asked.replay_shards + 2)
+            _start(**quiet, include_dashboard=False, num_cpus=cores, object_store_memory=STORE_BYTES)
+        else:
+            _reach(address, **quiet, runtime_env={"env_vars": VARIABLES})
         cluster = Cluster(plan, address is None, start_step)
         yield cluster
     finally:
         if cluster is not None:
             cluster.end()
-        ray.shutdown()
+        ray.shutdown()  # what an interruption left half started too
 
 
 def _start(**options: Any) -> None:
@@ -373,16 +377,38 @@ def _start(**options: Any) -> None:
                 ) from error
 
 
+def refuse_unreachable(address: str | None) -> None:
+    """Refuse an address at which nothing listens: Ray itself would try for more than ten minutes.
+
+    Raises:
+        ClusterError: says how a cluster is started.
+    """
+    if address is None or address == "auto":  # what "auto" finds, Ray looks up on this machine at once
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ClusterError(f"--address {address} is not HOST:PORT or auto. Type it as ray start --head prints it.")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), REACH_WITHIN_S):
+            pass
+    except OSError as error:
+        raise _no_cluster(address, error.strerror or str(error)) from error
+
+
+def _no_cluster(address: str, why: str) -> ClusterError:
+    return ClusterError(
+        f"no Ray cluster answers at --address {address} ({why}). Start one: ray start --head --port=6379, and on "
+        "further machines: ray start --address=HOST:6379. Without --address everything runs here."
+    )
+
+
 def _reach(address: str, **options: Any) -> None:
     try:
         ray.init(address=address, **options)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ClusterError(
-            f"no Ray cluster answers at --address {address} ({first}). Start one: ray start --head --port=6379, and on "
-            "further machines: ray start --address=HOST:6379. Without --address everything runs here."
-        ) from error
+        raise _no_cluster(address, first) from error
 
 
 # --- what the supervisor asks ---------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ class Supervisor:
 
     def _ended(self, reference: Any, replace: bool) -> None:
         """An actor or the learner returned or died."""
-        is_learner = reference is self._learning
+        is_learner = reference == self._learning
         index = None if is_learner else self._acting.pop(reference)
         who = "the learner" if is_learner else f"actor {index}"
         try:
@@ -268,6 +268,7 @@ class Supervisor:
         told = {
             "settings": asdict(self._plan.actorq),
             "breakdown": breakdown(facts),
+            "actors": [{name: each[name] for name in ("actor", "life", "steps", "episodes")} for each in facts],
             "learning_s": round(learner.get("learning_s", 0.0), 3),
             "learner_seconds": {name: round(value, 3) for name, value in learner.get("seconds", {}).items()},
             "cpu_s": {

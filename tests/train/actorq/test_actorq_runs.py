@@ -1,0 +1,348 @@
+"""ActorQ as a user types it, on a real Ray: processes are killed, runs are interrupted, machines are joined.
+
+Every command runs in a session of its own, by which what it leaves behind is found: Ray runs beside it do not count.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy.bundle import Bundle
+from train import evaluate
+from train.actorq import __main__ as command
+from train.logs import read_rows
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq"),
+]
+
+LIMIT_S = 300.0  # of anything that is waited for, on a machine that has other things to do
+FEW = ["--evaluate-every", "500", "--evaluate-episodes", "2", "--final-episodes", "5"]
+CARTPOLE = ["--task", "cartpole", "--method", "dqn", "--n-actors", "2", "--set", "learning_starts=200", *FEW]
+STEADY = ["--step-delays-s", "0.004", "0.004"]  # at most 500 steps/s, so that nothing ends before it is interrupted
+# Checkpoints come every minute; here every second, since no run takes a minute.
+OFTEN = "import sys, train.run; train.run.CHECKPOINT_EVERY_S = 1.0; from train.actorq.__main__ import main; "
+
+
+def stat(process: int) -> tuple[int, int, str] | None:
+    """Parent, session and state of a process, or None once it is gone."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(fields[1]), int(fields[3]), fields[0]
+
+
+def title(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def processes() -> dict[int, tuple[int, int, str]]:
+    found = {int(path.name): stat(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+    return {process: facts for process, facts in found.items() if facts is not None and facts[2] != "Z"}
+
+
+def descendants(ancestor: int) -> set[int]:
+    there, family = processes(), {ancestor}
+    while more := {process for process, (parent, *_) in there.items() if parent in family} - family:
+        family |= more
+    return family - {ancestor}
+
+
+def waited(until: Callable[[], Any], what: str) -> Any:
+    end = time.monotonic() + LIMIT_S
+    while not (answer := until()):
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+    return answer
+
+
+class Command:
+    """A run in a process of its own, what it prints, and the processes that it starts."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.output = folder / "bundle"
+        self._printed = folder / "printed"
+        words = [*options, "--output-path", str(self.output)]
+        with self._printed.open("wb") as stream:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", OFTEN + "sys.exit(main(sys.argv[1:]))", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.seen: set[int] = set()
+
+    @property
+    def printed(self) -> str:
+        return self._printed.read_text(errors="replace")
+
+    def until(self, text: str) -> None:
+        """Wait until it is printed; a run that ended before fails the test."""
+        self._until(lambda: text in self.printed, text)
+
+    def until_step(self, step: int) -> None:
+        """Wait until the policy was judged at this step or a later one."""
+        judged = re.compile(r"^step ([\d,]+): greedy", re.MULTILINE)
+        self._until(
+            lambda: any(int(each.replace(",", "")) >= step for each in judged.findall(self.printed)), f"step {step}"
+        )
+
+    def _until(self, there: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            over = self._process.poll() is not None  # before looking: what it prints last counts
+            if there():
+                return True
+            assert not over, f"ended without {what!r}:\n{self.printed}"
+            return False
+
+        waited(look, what)
+        self.seen |= descendants(self._process.pid)
+
+    def named(self, name: str) -> list[int]:
+        """Processes of the run by their Ray title: ``ActorProcess``."""
+        return sorted(each for each in descendants(self._process.pid) if title(each).startswith(f"ray::{name}"))
+
+    def kill(self, name: str) -> None:
+        """The first of that name dies at once, as by the kernel for want of memory."""
+        os.kill(waited(lambda: self.named(name), name)[0], signal.SIGKILL)
+
+    def interrupt(self) -> None:
+        """Ctrl-C of a terminal: SIGINT to the whole foreground process group."""
+        self.seen |= descendants(self._process.pid)
+        os.killpg(self._process.pid, signal.SIGINT)
+
+    def ended(self) -> int:
+        """The exit code; nothing that the run started is left."""
+        code = waited(lambda: None if self._process.poll() is None else (self._process.returncode,), self.printed)[0]
+        waited(lambda: not self.left(), f"left behind: {[title(each) for each in self.left()]}")
+        return int(code)
+
+    def left(self) -> set[int]:
+        there = processes()
+        own = {each for each, (_, session, _) in there.items() if session == self._process.pid}
+        return own | {each for each in self.seen & there.keys() if "ray" in title(each)}
+
+    def end(self) -> None:
+        """After a test that failed."""
+        for each in {self._process.pid} | self.left() | descendants(self._process.pid):
+            try:
+                os.kill(each, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait()
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the bundle says of the distribution."""
+        told: dict[str, Any] = Bundle.load(self.output).spec.provenance["actorq"]
+        return told
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    commands: list[Command] = []
+
+    def start(*options: str) -> Command:
+        commands.append(Command(tmp_path, *options))
+        return commands[-1]
+
+    yield start
+    for each in commands:
+        each.end()
+
+
+def assert_only_ours(printed: str) -> None:
+    """Whatever Ray has to say stays in its own log files."""
+    beginnings = ("2 actors in ", "step ", "final: ", "64,64 dqn: ", "/", "Resumed at ", "Stopping after ")
+    strange = [line for line in printed.splitlines() if not line.startswith((*beginnings, "interrupted at once;"))]
+    assert strange == []
+
+
+def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: pytest.CaptureFixture[str]) -> None:
+    run = started(*CARTPOLE, "--steps", "2000", "--seed", "3")
+    assert run.ended() == 0, run.printed
+    assert_only_ours(run.printed)
+    bundle = Bundle.load(run.output)
+    origin, told = bundle.spec.provenance, run.told
+    # As in python -m train: the policy is called like the folder that was typed.
+    named = [bundle.spec.name, *(origin[each] for each in ("task", "algorithm", "seed"))]
+    assert named == ["bundle", "CartPole-v1", "dqn", 3]
+    assert bundle.spec.network.hidden == (64, 64)
+    assert 2000 <= origin["steps"] < 2000 + 2 * 16 + 6  # both actors may send once more
+    assert told["deaths"] == [] and told["staleness"]["refused"] == 0
+    assert told["parameters"]["versions_put"] >= 2 and told["parameters"]["bytes_served"] > 0
+    # int8: 4·64 + 64·64 + 64·2 = 4,480 weights in a byte each and the model around them; fp32 would be 17,920
+    assert 4480 < told["parameters"]["bytes_each"] < 12_000
+    assert set(told["breakdown"]["microseconds_per_step"]) >= {
+        "step",
+        "inference",
+        "pull",
+        "deserialize",
+        "load",
+        "insert",
+    }
+    rows = read_rows((run.output / "learning_curve.csv").read_text())
+    assert float(rows[-1]["actor_staleness"]) >= 0 and float(rows[-1]["updates"]) > 0
+
+    convert = subprocess.run(
+        [sys.executable, "-m", "convert", "--policy", str(run.output), "--bits", "8"],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert convert.returncode == 0, convert.stderr
+    assert {"int8.tflite", "int8.onnx"} <= {path.name for path in run.output.iterdir()}
+    assert evaluate.main(["--input-path", str(run.output), "--episodes", "2"]) == 0
+    assert "return" in capfd.readouterr().out
+
+
+def test_processes_that_die_are_replaced_and_the_losses_told(started: Callable[..., Command]) -> None:
+    run = started(*CARTPOLE, *STEADY, "--steps", "9000")
+    run.until_step(1000)  # a second or more of acting, with checkpoints
+    run.kill("ActorProcess")
+    run.until("died and was replaced")
+    waited(lambda: len(run.named("ActorProcess")) == 2, "the actor's replacement")
+    run.until_step(2500)
+    run.kill("LearnerProcess")
+    run.until("the learner died after ")
+    run.until_step(4500)
+    run.kill("ReplayProcess")
+    run.until("died and began anew")
+    assert run.ended() == 0, run.printed
+    assert_only_ours(run.printed)
+    deaths = run.told["deaths"]
+    assert [each["who"] for each in deaths][1:] == ["the learner", "replay 0"] and deaths[0]["who"].startswith("actor ")
+    learner, replay = deaths[1:]
+    assert 0 < learner["resumed_at"] <= learner["updates"]
+    assert f"after {learner['updates']:,} updates" in run.printed and f"{learner['resumed_at']:,}. " in run.printed
+    assert learner["replay_rows"] > 1000 and f"keeps its {learner['replay_rows']:,} transitions" in run.printed
+    assert replay["replay_rows"] > learner["replay_rows"]
+    assert f"its {replay['replay_rows']:,} transitions are lost" in run.printed
+    origin = Bundle.load(run.output).spec.provenance
+    assert origin["updates"] > learner["updates"]
+    assert origin["steps"] >= 9000  # a replay that began anew goes on counting
+    assert sorted(each["life"] for each in run.told["actors"])[-1] == 1  # the replacement acted
+
+
+def test_an_interrupted_run_is_resumed(started: Callable[..., Command]) -> None:
+    options = [*CARTPOLE, *STEADY, "--steps", "6000"]
+    run = started(*options)
+    run.until_step(1500)
+    run.interrupt()
+    assert run.ended() == 130, run.printed
+    assert_only_ours(run.printed)
+    before = Bundle.load(run.output).spec.provenance
+    assert 1500 <= before["steps"] < 6000
+
+    run = started(*options, "--resume")
+    run.until("greedy")
+    assert f"Resumed at step {before['steps']:,}. The replay's" in run.printed and "lost" in run.printed
+    run.interrupt()
+    run.until("Stopping after")
+    run.interrupt()
+    assert run.ended() == 130, run.printed
+
+    run = started(*options, "--resume")
+    assert run.ended() == 0, run.printed
+    assert_only_ours(run.printed)
+    after = Bundle.load(run.output).spec.provenance
+    assert after["steps"] >= 6000 and after["updates"] > before["updates"]
+
+
+def test_a_slow_actor_holds_nobody_back_and_is_never_too_far_behind(started: Callable[..., Command]) -> None:
+    longest = 300
+    run = started(
+        *CARTPOLE, "--steps", "3000", "--step-delays-s", "0.05", "0", "--max-staleness", str(longest),
+        "--publish-every", "8", "--set", "updates=8", "--actor-update-period", "500",
+    )  # fmt: skip
+    assert run.ended() == 0, run.printed
+    told = run.told
+    steps = {each["actor"]: each["steps"] for each in told["actors"]}
+    assert steps[1] > 5 * steps[0]
+    assert told["staleness"]["largest_updates"] <= longest
+    # Versions come every 8 updates, looks every 500 steps: most versions are never asked for, so never quantized.
+    parameters = told["parameters"]
+    assert parameters["versions_put"] > 20
+    assert parameters["versions_skipped"] > 0
+    assert parameters["versions_skipped"] == parameters["versions_put"] - parameters["versions_built"]
+
+
+def test_d4pg_with_priorities_two_shards_and_fewer_bits_on_the_way(started: Callable[..., Command]) -> None:
+    pytest.importorskip("dm_control", reason="dm_control is not installed; type make suites")
+    run = started(
+        "--task", "dm_control,cartpole_balance", "--method", "d4pg", "--model", "32,32", "--n-actors", "2",
+        "--replay-shards", "2", "--priority-exponent", "0.6", "--quantize", "16", "--quantize-communication", "8",
+        "--batch-size", "32", "--samples-per-insert", "4", "--steps", "1500", "--set", "learning_starts=300",
+        "--evaluate-every", "1500", "--evaluate-episodes", "2", "--final-episodes", "2",
+    )  # fmt: skip
+    assert run.ended() == 0, run.printed
+    told = run.told
+    assert "2 actors in fp16 and a learner start" in run.printed
+    assert Bundle.load(run.output).spec.provenance["updates"] > 0
+    assert told["parameters"]["bytes_served"] > 0
+    # 5·32 + 32·32 + 32·1 weights in a byte each, and their scales and biases: less than half of fp16's
+    assert told["parameters"]["bytes_each"] < 2 * (5 * 32 + 32 * 32 + 32)
+
+
+def test_actors_on_two_nodes(started: Callable[..., Command]) -> None:
+    from ray.cluster_utils import Cluster
+
+    nodes = {"num_cpus": 2, "object_store_memory": 1 << 27, "include_dashboard": False}
+    there = Cluster(initialize_head=True, head_node_args=nodes)
+    try:
+        there.add_node(num_cpus=2, object_store_memory=1 << 27)
+        raylets = [each.all_processes["raylet"][0].process.pid for each in there.list_all_nodes()]
+        run = started(*CARTPOLE, *STEADY, "--steps", "3000", "--address", there.address)
+
+        def actors(raylet: int) -> list[int]:
+            return [each for each in descendants(raylet) if title(each).startswith("ray::ActorProcess")]
+
+        run.until("greedy")
+        assert [len(actors(raylet)) for raylet in raylets] == [1, 1]
+        assert run.ended() == 0, run.printed
+        assert_only_ours(run.printed)
+        # The cluster is not the run's own: it stays, and what the run started on it is gone.
+        waited(lambda: not any(actors(raylet) for raylet in raylets), "actors on the cluster")
+        small = started(*CARTPOLE, "--steps", "3000", "--n-actors", "9", "--address", there.address)
+        assert small.ended() == 2
+        assert "the cluster has 4 CPUs; 9 actors and a learner take 10. Type --n-actors 3" in small.printed
+    finally:
+        there.shutdown()
+
+
+WRONG = {
+    "nobody at the address": (["--address", "127.0.0.1:1"], "no Ray cluster answers at --address 127.0.0.1:1"),
+    "not an address": (["--address", "127.0.0.1"], "--address 127.0.0.1 is not HOST:PORT or auto"),
+    "images": (["--task", "breakout", "--method", "dqn"], "Train it with python -m train"),
+    "training in 8 bits": (["--precision", "8"], "--precision means nothing to distributed training"),
+    "too fresh": (["--max-staleness", "3", "--set", "updates=8"], "Type --max-staleness 16 or more"),
+    "too many shards": (["--replay-shards", "3"], "--replay-shards 3 is more than --n-actors 2"),
+    "not distributed": (["--method", "a2c"], "Type --method d4pg or --method dqn"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_usage_is_one_line(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options, expected = WRONG[name]
+    if name == "images":
+        pytest.importorskip("ale_py", reason="atari is not installed; type make suites")
+    assert command.main([*CARTPOLE, *options, "--output-path", str(tmp_path / "bundle")]) == 2
+    printed = capfd.readouterr()
+    lines = [line for line in (printed.out + printed.err).splitlines() if line.strip()]
+    assert len(lines) == 1 and lines[0].startswith("error: ") and expected in lines[0], lines
+    assert list(tmp_path.iterdir()) == []
