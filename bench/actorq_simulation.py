@@ -12,286 +12,55 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections import deque
 from typing import Any
 
 import simpy
 
-from train.actorq.replay import Ratio
+from bench.actorq_layout import Layout, Rates, Services
+from bench.actorq_processors import Busy, Events, OwnCores, SharedCores
 
-LINK_BYTES_PER_S = 125e6
-"""1 Gbit/s."""
 WARM_SHARE = 0.25  # of the simulated time, before anything is counted
-SMALLEST_S = 1e-12
-
-Events = Generator[simpy.Event, Any, Any]
-
-
-@dataclass(frozen=True)
-class Services:
-    """Service times of one policy at one precision, in seconds of a processor, and bytes.
-
-    Attributes:
-        step_s: one step of the environment.
-        inference_s: one decision, exploration included.
-        python_s: the rest of an actor's step.
-        insert_client_s: an actor's part of one insertion.
-        insert_server_s: the replay's part of it.
-        sample_client_s: the learner's part of one round's minibatches.
-        sample_server_s: the replay's part of it.
-        learn_s: one round of updates, preparation included.
-        learn_width: cores that the round keeps busy.
-        push_s: the learner's handing over of one version.
-        version_server_s: the parameter process's part of one version: receiving it, storing what was built.
-        build_s: quantizing and converting it.
-        look_client_s: an actor's looking for a newer version, found or not.
-        look_server_s: the parameter process's part of it.
-        renew_s: an actor's unpacking and opening of a new version.
-        latency_s: of one call between processes, beyond what either computes.
-        version_bytes: of one version on its way.
-    """
-
-    step_s: float
-    inference_s: float
-    python_s: float = 0.0
-    insert_client_s: float = 0.0
-    insert_server_s: float = 0.0
-    sample_client_s: float = 0.0
-    sample_server_s: float = 0.0
-    learn_s: float = 0.0
-    learn_width: float = 1.0
-    push_s: float = 0.0
-    version_server_s: float = 0.0
-    build_s: float = 0.0
-    look_client_s: float = 0.0
-    look_server_s: float = 0.0
-    renew_s: float = 0.0
-    latency_s: float = 0.0
-    version_bytes: float = 0.0
-
-    @property
-    def actor_step_s(self) -> float:
-        """One step of an actor, its insertions and pulls left out."""
-        return self.step_s + self.inference_s + self.python_s
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A run and where it runs.
-
-    Attributes:
-        n_actors, replay_shards, insert_every, actor_update_period, samples_per_insert: as ``python -m train.actorq``
-            has them.
-        updates, minibatch: of one round of the learner.
-        n_step: of the returns, for the replay's slack.
-        cores: that all processes share; None: a machine for each process.
-        actors_per_machine: that share one copy of a version in the object store.
-        link_bytes_per_s: of the parameter process's network.
-        learner_speed: times as fast as the measured learner.
-    """
-
-    n_actors: int
-    replay_shards: int = 1
-    insert_every: int = 16
-    actor_update_period: int = 30
-    samples_per_insert: float = 16.0
-    updates: int = 16
-    minibatch: int = 256
-    n_step: int = 5
-    cores: int | None = None
-    actors_per_machine: int = 1
-    link_bytes_per_s: float = LINK_BYTES_PER_S
-    learner_speed: float = 1.0
-
-    @property
-    def rows(self) -> int:
-        """Transitions of one round."""
-        return self.updates * self.minibatch
-
-    def round_s(self, services: Services) -> float:
-        """One round of the learner on a machine of its own: minibatches, updates, handing over."""
-        learn = services.learn_s / services.learn_width / self.learner_speed
-        return services.sample_client_s + learn + services.push_s
-
-    def ratio(self, services: Services) -> Ratio:
-        """A shard's rule, with the slack of ``train/actorq/service.py``, as it is after long.
-
-        Whoever is faster, actors or learner, is ahead then by the whole slack; to simulate how it gets there would take
-        more events than all the rest.
-        """
-        ratio = self.samples_per_insert or math.inf
-        moves = max(self.rows, self.n_actors * (self.insert_every + self.n_step) * ratio)
-        rule = Ratio(self.samples_per_insert, 1, 2 * moves)
-        rule.inserted = 1
-        if self.samples_per_insert and services.learn_s > 0:
-            actors = self.n_actors / services.actor_step_s * self.samples_per_insert  # samples that they allow, 1/s
-            ahead = int(2 * moves - self.rows) // self.replay_shards * self.replay_shards
-            rule.sampled = -ahead if actors > self.rows / self.round_s(services) else ahead
-        return rule
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What came out, over the counted time.
-
-    Attributes:
-        n_actors: of the layout.
-        steps_per_s, updates_per_s: of all actors; of the learner.
-        learner, replay, parameters, link: shares of the time that each was at work (the busiest shard's); the link is
-            0 where all share a machine.
-        versions_per_s: that actors opened, each version counted once a machine.
-    """
-
-    n_actors: int
-    steps_per_s: float
-    updates_per_s: float
-    learner: float
-    replay: float
-    parameters: float
-    link: float
-    versions_per_s: float
-
-    def utilisation(self) -> dict[str, float]:
-        """By resource."""
-        return {name: getattr(self, name) for name in RESOURCES}
-
-
-RESOURCES = ("learner", "replay", "parameters", "link")
-
-
-# --- processors ---------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Job:
-    left_s: float
-    width: float
-    done: simpy.Event
-
-
-class SharedCores:
-    """Processor sharing: work of width w gets min(w, a fair share) of the cores; what one cannot use the others get."""
-
-    def __init__(self, env: simpy.Environment, cores: float) -> None:
-        self._env, self._cores = env, cores
-        self._jobs: list[_Job] = []
-        self._since, self._turn = 0.0, 0
-
-    def work(self, seconds: float, width: float = 1.0) -> Events:
-        """So many seconds of processor, on at most ``width`` cores at a time."""
-        if seconds <= 0.0:
-            return
-        self._advance()
-        job = _Job(seconds, width, self._env.event())
-        self._jobs.append(job)
-        self._plan()
-        yield job.done
-
-    def rates(self) -> list[float]:
-        """Cores of each job now: water-filling."""
-        given = [0.0] * len(self._jobs)
-        left, cores = sorted(range(len(self._jobs)), key=lambda i: self._jobs[i].width), self._cores
-        while left:
-            index = left.pop(0)
-            given[index] = min(self._jobs[index].width, cores / (len(left) + 1))
-            cores -= given[index]
-        return given
-
-    def _advance(self) -> None:
-        passed, self._since = self._env.now - self._since, self._env.now
-        for job, rate in zip(self._jobs, self.rates(), strict=True):
-            job.left_s -= passed * rate
-        for job in [each for each in self._jobs if each.left_s <= SMALLEST_S]:
-            self._jobs.remove(job)
-            job.done.succeed()
-
-    def _plan(self) -> None:
-        """Look again when the next job is done, unless another comes before."""
-        self._turn += 1
-        if self._jobs:
-            soonest = min(job.left_s / rate for job, rate in zip(self._jobs, self.rates(), strict=True))
-            self._env.process(self._later(soonest, self._turn))
-
-    def _later(self, seconds: float, turn: int) -> Events:
-        yield self._env.timeout(seconds)
-        if turn == self._turn:
-            for job in self._jobs:  # the soonest is done, whatever floats leave of it
-                job.left_s -= SMALLEST_S
-            self._advance()
-            self._plan()
-
-
-class OwnCores:
-    """A machine for each process: nobody waits for a processor."""
-
-    def __init__(self, env: simpy.Environment) -> None:
-        self._env = env
-
-    def work(self, seconds: float, width: float = 1.0) -> Events:
-        """So many seconds of processor, on ``width`` cores."""
-        yield self._env.timeout(seconds / width)
-
-
-class Busy:
-    """A server of capacity one with a queue before it, and how long it was at work."""
-
-    def __init__(self, env: simpy.Environment) -> None:
-        self._env = env
-        self._line = simpy.Resource(env, 1)
-        self._busy_s, self._since, self._from = 0.0, math.nan, 0.0
-
-    def serve(self, work: Events) -> Events:
-        """Wait for one's turn, then the work."""
-        with self._line.request() as turn:
-            yield turn
-            self._since = self._env.now
-            yield from work
-            self._busy_s += self._env.now - max(self._since, self._from)
-            self._since = math.nan
-
-    def restart(self) -> None:
-        """Count from now on."""
-        self._busy_s, self._from = 0.0, self._env.now
-
-    def share(self) -> float:
-        """Of the time since :meth:`restart`."""
-        running = 0.0 if math.isnan(self._since) else self._env.now - max(self._since, self._from)
-        passed = self._env.now - self._from
-        return (self._busy_s + running) / passed if passed > 0 else 0.0
+LOOKS = 6.0  # of each actor, at least
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
 
 
 class Shard:
-    """A replay process: its rule, its processor, and who waits for the rule."""
+    """A replay process: its rule, its processor, and who waits for the rule, each side in its order."""
 
     def __init__(self, world: World) -> None:
         self._world, self._rule = world, world.layout.ratio(world.services)
         self.server = Busy(world.env)
-        self._changed = world.env.event()
+        self._inserting: deque[tuple[int, simpy.Event]] = deque()
+        self._sampling: deque[tuple[int, simpy.Event]] = deque()
 
     def insert(self, rows: int) -> Events:
         """Once the rule allows."""
-        while not self._rule.may_insert(rows):
-            yield self._changed
-        self._rule.inserted += rows
-        self._tell()
+        yield self._allowed(self._inserting, rows)
         yield from self.server.serve(self._world.cores.work(self._world.services.insert_server_s))
 
     def sample(self) -> Events:
         """A round's minibatches, once the rule allows."""
-        rows = self._world.layout.rows
-        while not self._rule.may_sample(rows):
-            yield self._changed
-        self._rule.sampled += rows
-        self._tell()
+        yield self._allowed(self._sampling, self._world.layout.rows)
         yield from self.server.serve(self._world.cores.work(self._world.services.sample_server_s))
 
-    def _tell(self) -> None:
-        changed, self._changed = self._changed, self._world.env.event()
-        changed.succeed()
+    def _allowed(self, line: deque[tuple[int, simpy.Event]], rows: int) -> simpy.Event:
+        event = self._world.env.event()
+        line.append((rows, event))
+        moved = True
+        while moved:  # what one side does may let the other go on
+            moved = False
+            while self._sampling and self._rule.may_sample(self._sampling[0][0]):
+                self._rule.sampled += self._sampling[0][0]
+                self._sampling.popleft()[1].succeed()
+                moved = True
+            while self._inserting and self._rule.may_insert(self._inserting[0][0]):
+                self._rule.inserted += self._inserting[0][0]
+                self._inserting.popleft()[1].succeed()
+                moved = True
+        return event
 
 
 class World:
@@ -433,14 +202,22 @@ def simulate(services: Services, layout: Layout, seconds: float, most_steps: flo
 
 
 def horizon_s(services: Services, layout: Layout, rounds: float = 40.0) -> float:
-    """Seconds to simulate: so many rounds of the learner, and so many looks of an actor."""
+    """Seconds to simulate: so many rounds of the learner, and some looks of an actor where all wait for one."""
     slow = 1.0 if layout.cores is None else max(1.0, (layout.n_actors + 1) / layout.cores)
     learn = layout.round_s(services)
     look = layout.actor_update_period * services.actor_step_s
     if layout.samples_per_insert:  # a round's rows come from so many steps
         steps = layout.rows / layout.samples_per_insert
         learn = max(learn, steps * services.actor_step_s / layout.n_actors)
-    return rounds * max(learn, look) * slow
+    inserts = layout.actor_update_period / layout.insert_every / layout.replay_shards
+    held = layout.actor_update_period * layout.samples_per_insert / layout.rows  # rounds that a look's steps wait for
+    queues = layout.n_actors * max(
+        inserts * services.insert_server_s,
+        held * layout.round_s(services),
+        services.look_server_s,
+        services.version_bytes / layout.link_bytes_per_s / layout.actors_per_machine,
+    )
+    return max(rounds * max(learn, look) * slow, LOOKS * queues)
 
 
 def curve(
@@ -448,4 +225,8 @@ def curve(
 ) -> tuple[Rates, ...]:
     """Rates for each number of actors."""
     layouts = [dataclasses.replace(layout, n_actors=count) for count in actors]
-    return tuple(simulate(services, each, horizon_s(services, each, rounds), most_steps) for each in layouts)
+    found = []
+    for each in layouts:
+        least = LOOKS * each.n_actors * each.actor_update_period
+        found.append(simulate(services, each, horizon_s(services, each, rounds), max(most_steps, least)))
+    return tuple(found)

@@ -1,0 +1,112 @@
+"""Real runs of ``python -m train.actorq`` that the simulation of ActorQ is checked against."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench import command_line
+from bench.actorq_layout import Layout, Rates, Services
+from bench.actorq_simulation import horizon_s, simulate
+from bench.store import RESULTS
+
+if TYPE_CHECKING:
+    from bench.actorq_services import Setup
+
+POINT_ACTORS, POINT_RATIOS, POINT_SECONDS = (1, 2, 4), (16.0,), 8.0
+POINT_BITS = 8
+POINT_ROUNDS = 150.0
+STARTING_S, LONGEST_S = 60.0, 240.0
+SKIPPED_ROUNDS = 2  # the first is compiled
+MOST_STEPS = 150_000.0
+AGAIN = "python -m bench.actorq_scaling --keep --point-seconds 20"
+
+
+def real_runs(
+    setup: Setup,
+    services: Mapping[int, Services],
+    n_step: int,
+    cores: int,
+    ratios: Sequence[float],
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """Runs at each number of actors and ratio, long enough by what is simulated for them."""
+    points = []
+    for ratio in ratios:
+        for actors in POINT_ACTORS:
+            own = dataclasses.replace(setup.layout(n_step), n_actors=actors, samples_per_insert=ratio, cores=cores)
+            expected = shared(services[POINT_BITS], own)
+            steps = steps_of(own, expected, setup.learning_starts, seconds)
+            point = real_run(setup.command(actors, POINT_BITS, ratio, steps), own.updates, LONGEST_S)
+            points.append({"n_actors": actors, "bits": POINT_BITS, "samples_per_insert": ratio, **point})
+            command_line.say(
+                f"{actors} actors, {ratio:g} samples per insertion: {point['steps_per_s']:.0f} steps/s, "
+                f"{point['updates_per_s']:.1f} updates/s; simulated {expected.steps_per_s:.0f} and "
+                f"{expected.updates_per_s:.1f}"
+            )
+    return points
+
+
+def shared(services: Services, layout: Layout) -> Rates:
+    """The simulation that a real run on this machine is compared with."""
+    return simulate(services, layout, horizon_s(services, layout, POINT_ROUNDS), MOST_STEPS)
+
+
+def steps_of(layout: Layout, expected: Rates, learning_starts: int, seconds: float) -> int:
+    """Steps of a real run: until learning begins, what the replay's slack lets pass, and so many seconds of both."""
+    rows = max(layout.rows, int(layout.n_actors * (layout.insert_every + layout.n_step) * layout.samples_per_insert))
+    slack = 2 * rows / layout.samples_per_insert
+    return learning_starts + int(slack + expected.steps_per_s * seconds)
+
+
+def real_run(command: Sequence[str], updates: int, longest_s: float) -> dict[str, float]:
+    """Rates of one ``python -m train.actorq``, after the rounds that compile, and the actors' breakdown.
+
+    Raises:
+        BenchError: it failed, or was too short to be measured.
+    """
+    from train.actorq.cluster import VARIABLES
+
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = Path(folder) / "bundle"
+        typed = [sys.executable, "-m", "train.actorq", *command, "--output-path", str(bundle)]
+        typed += ["--minutes", f"{(longest_s - STARTING_S) / 60:g}"]
+        try:
+            done = subprocess.run(
+                typed, capture_output=True, text=True, cwd=RESULTS.parent, env={**os.environ, **VARIABLES},
+                timeout=longest_s, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise command_line.BenchError(f"a run took more than {longest_s:g} s: {' '.join(command)}", AGAIN) from None
+        if done.returncode:
+            end = "\n".join(done.stderr.strip().splitlines()[-5:])
+            raise command_line.BenchError(f"python -m train.actorq failed with status {done.returncode}:\n{end}", AGAIN)
+        with (bundle / "learning_curve.csv").open(encoding="utf-8") as file:
+            rows = [{name: float(row[name]) for name in ("step", "updates", "wall_s")} for row in csv.DictReader(file)]
+        provenance = json.loads((bundle / "policy.json").read_text(encoding="utf-8"))["provenance"]
+    return {**rates_of(rows, updates), "breakdown": provenance["actorq"]["breakdown"]}
+
+
+def rates_of(rows: Sequence[dict[str, float]], updates: int) -> dict[str, Any]:
+    """Steps and updates per second between the first row after the compiled rounds and the last but one.
+
+    The last row is written after the policy was judged, which belongs to no actor.
+
+    Raises:
+        BenchError: there are not two such rows.
+    """
+    counted = [row for row in rows[:-1] if row["updates"] >= SKIPPED_ROUNDS * updates]
+    if len(counted) < 2:
+        raise command_line.BenchError("a real run was over too soon to be measured.", AGAIN)
+    first, last = counted[0], counted[-1]
+    seconds = last["wall_s"] - first["wall_s"]
+    rates = {f"{name}_per_s": (last[key] - first[key]) / seconds for name, key in (("steps", "step"), ("updates",) * 2)}
+    return {**rates, "seconds": seconds}
