@@ -25,22 +25,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-VARIABLES = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "TF_ENABLE_ONEDNN_OPTS": "0",
-    "CUDA_VISIBLE_DEVICES": "",
-}
-"""Those of ``train.actorq.cluster``, which what is measured here must have before numpy is loaded."""
-
 if __name__ == "__main__":  # by whatever Python this was started: go on with the project's
     try:
         from bench import project_python
     except ImportError:
         import project_python  # type: ignore[import-not-found,no-redef]
     project_python.ensure()
-    os.environ.update(VARIABLES)
+
+    from bench import actorq_variables  # before numpy is loaded, which reads them
+
+    os.environ.update(actorq_variables.VARIABLES)
 
 from bench import command_line
 from bench.actorq_layout import LINK_BYTES_PER_S, Services
