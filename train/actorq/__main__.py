@@ -152,7 +152,7 @@ def run_training(arguments: argparse.Namespace) -> int:
         return USAGE
     except GaveUpError as error:
         print(f"error: {error}", file=sys.stderr)
-        return DIVERGED
+        return INTERRUPTED if run.outcome == "interrupted" else DIVERGED
 
 
 def make_plan(request: Any, preset: str | None, task_options: Any, algorithm: dict[str, Any], asked: Any) -> Any:
