@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from train.actorq.wire import Published, Pushed, check_bits, publish, quantization_error
@@ -62,11 +62,10 @@ class ParameterServer:
                 self._building = self._builder.submit(self._build, self._pushed, self._versions)
             waited_for = self._building if self._ready is None else None
         if waited_for is not None:
-            waited_for.result()
-            with self._lock:
-                if self._building is waited_for:
-                    self._finish()
+            wait([waited_for])
         with self._lock:
+            if waited_for is not None and self._building is waited_for:
+                self._finish()  # an error is told once, to the first of those who waited
             found = self._ready
             if found is None or found.version <= known:
                 return None

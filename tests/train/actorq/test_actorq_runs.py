@@ -32,8 +32,11 @@ LIMIT_S = 300.0  # of anything that is waited for, on a machine that has other t
 FEW = ["--evaluate-every", "500", "--evaluate-episodes", "2", "--final-episodes", "5"]
 CARTPOLE = ["--task", "cartpole", "--method", "dqn", "--n-actors", "2", "--set", "learning_starts=200", *FEW]
 STEADY = ["--step-delays-s", "0.004", "0.004"]  # at most 500 steps/s, so that nothing ends before it is interrupted
-# Checkpoints come every minute; here every second, since no run takes a minute.
-OFTEN = "import sys, train.run; train.run.CHECKPOINT_EVERY_S = 1.0; from train.actorq.__main__ import main; "
+# Checkpoints come every minute; here every second, since no run takes a minute; and few episodes are recorded.
+OFTEN = (
+    "import sys, train.results, train.run; train.run.CHECKPOINT_EVERY_S = 1.0; train.results.RECORDED_EPISODES = 2; "
+    "from train.actorq.__main__ import main; "
+)
 
 
 def stat(process: int) -> tuple[int, int, str] | None:
