@@ -21,7 +21,7 @@ from bench.store import RESULTS
 if TYPE_CHECKING:
     from bench.actorq_services import Setup
 
-POINT_ACTORS, POINT_RATIOS, POINT_SECONDS = (1, 2, 4), (16.0,), 8.0
+POINT_ACTORS, POINT_RATIOS, POINT_SECONDS = (1, 2, 4), (16.0,), 10.0
 POINT_BITS = 8
 POINT_ROUNDS = 150.0
 STARTING_S, LONGEST_S = 60.0, 240.0
