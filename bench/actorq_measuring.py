@@ -132,18 +132,19 @@ def measured(setting: Setting, steps: int, repetition: int) -> Breakdown:
     import numpy as np
 
     from train.actorq import cluster
+    from train.actorq.processes import called
     from train.tasks import make_task
 
     plan = plan_of(setting, steps)
     processes = cluster.Cluster(plan, True, 0)
     try:
         version = versions(plan, make_task(plan.task, plan.preset, plan.task_options), np.random.default_rng(0))
-        cluster.called(processes.server.put, *next(version))
-        cluster.called(processes.server.latest, 0)  # built before the actor asks
+        called(processes.server.put, *next(version))
+        called(processes.server.latest, 0)  # built before the actor asks
         acting = processes.actor(0, 0).run.remote()
         while not cluster.ready([acting], HAND_OVER_EVERY_S):
-            cluster.called(processes.server.put, *next(version))
-        facts, server = cluster.outcome(acting), cluster.called(processes.server.facts)
+            called(processes.server.put, *next(version))
+        facts, server = cluster.outcome(acting), called(processes.server.facts)
     finally:
         processes.end()
     seconds = facts["seconds"]

@@ -73,7 +73,7 @@ def real_run(command: Sequence[str], updates: int, longest_s: float) -> dict[str
     Raises:
         BenchError: it failed, or was too short to be measured.
     """
-    from train.actorq.cluster import VARIABLES
+    from train.actorq.variables import VARIABLES
 
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "bundle"

@@ -32,9 +32,9 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
         import project_python  # type: ignore[import-not-found,no-redef]
     project_python.ensure()
 
-    from bench import actorq_variables  # before numpy is loaded, which reads them
+    from train.actorq.variables import VARIABLES  # before numpy is loaded, which reads them
 
-    os.environ.update(actorq_variables.VARIABLES)
+    os.environ.update(VARIABLES)
 
 from bench import command_line
 from bench.actorq_layout import LINK_BYTES_PER_S, Services

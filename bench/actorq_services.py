@@ -22,6 +22,7 @@ from bench.actorq_layout import Layout, Services
 from train.actorq import cluster
 from train.actorq.actor import Actor
 from train.actorq.learner import LearnerLoop
+from train.actorq.processes import called
 from train.actorq.service import Columns, ReplayService, Reply
 from train.actorq.settings import Plan
 from train.actorq.wire import Published, Pushed, publish
@@ -244,16 +245,16 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
     with cluster.connected(plan, None) as processes:
         shard, server = processes.shards[0], processes.server
         for columns in rows:
-            cluster.called(shard.insert, columns, {"actor": 0, "life": 0})
+            called(shard.insert, columns, {"actor": 0, "life": 0})
         facts = {"actor": 0, "life": 0, "seconds": {str(i): 0.0 for i in range(20)}}
-        inserts = _calls(shard, lambda i: cluster.called(shard.insert, rows[i % len(rows)], facts))
-        samples = _calls(shard, lambda i: cluster.called(shard.sample, 0))
+        inserts = _calls(shard, lambda i: called(shard.insert, rows[i % len(rows)], facts))
+        samples = _calls(shard, lambda i: called(shard.sample, 0))
 
         def put(count: int) -> None:
-            cluster.called(server.put, count, pushed.spec, pushed.weights, pushed.calibration)
+            called(server.put, count, pushed.spec, pushed.weights, pushed.calibration)
 
         def get(known: int) -> int:
-            found = cluster.called(server.latest, known)
+            found = called(server.latest, known)
             if found is None:
                 return known
             return Published.from_parts(found[0], np.asarray(cluster.outcome(found[1][0]))).version
@@ -293,7 +294,7 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
 
 
 def _server_s(process: Any) -> float:
-    return float(cluster.called(process.facts)["cpu_s"])
+    return float(called(process.facts)["cpu_s"])
 
 
 def _calls(process: Any, call: Callable[[int], Any]) -> tuple[float, float, float]:

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("simpy")
 pytest.importorskip("ray")
 
-from bench import actorq_points, actorq_scaling, actorq_scaling_table, actorq_variables
+from bench import actorq_points, actorq_scaling, actorq_scaling_table
 from bench.actorq_layout import Layout, Rates, Services
 from bench.actorq_processors import SharedCores
 from bench.actorq_scaling_figure import save_figure
@@ -211,9 +211,3 @@ def test_a_document_is_simulated_kept_and_drawn(tmp_path: Path, monkeypatch: pyt
     path.write_text('{"kind": "other", "format_version": 1}')
     with pytest.raises(StoreError, match="not"):
         actorq_scaling.stored(tmp_path)
-
-
-def test_what_is_measured_has_the_variables_of_the_processes() -> None:
-    from train.actorq import cluster
-
-    assert cluster.VARIABLES == actorq_variables.VARIABLES

@@ -22,6 +22,7 @@ from safetensors.numpy import load
 
 from policy.spec import ContinuousHead, PolicySpec, Squash
 from train.actorq import cluster
+from train.actorq.processes import GoneError, called
 from train.actorq.report import breakdown, summed
 from train.actorq.settings import Plan
 from train.best import BestPolicy
@@ -125,7 +126,7 @@ class Supervisor:
         who = "the learner" if is_learner else f"actor {index}"
         try:
             facts = cluster.outcome(reference)
-        except cluster.GoneError as error:
+        except GoneError as error:
             if not replace:
                 self._learning = None if is_learner else self._learning
                 return
@@ -186,7 +187,7 @@ class Supervisor:
     def _answer(reference: Any) -> dict[str, Any] | None:
         try:
             answer: dict[str, Any] = cluster.outcome(reference)
-        except cluster.GoneError:
+        except GoneError:
             return None
         return answer
 
@@ -232,7 +233,7 @@ class Supervisor:
 
     def _fetch(self) -> None:
         """The newest weights that the learner handed over."""
-        found = cluster.called(self._processes.server.newest)
+        found = called(self._processes.server.newest)
         if found is not None:
             self._spec, self._weights = PolicySpec.from_json(found[1]), load(found[2])
             self._chosen = greedy(self._spec, self._weights)
@@ -244,7 +245,7 @@ class Supervisor:
             return
         try:
             arrays, facts = cluster.outcome(reference)
-        except cluster.GoneError:
+        except GoneError:
             return  # it is being replaced; the last checkpoint stays
         self._state = dict(arrays), facts
         rows = sum(shard.get("size", 0) for shard in self._shards)
