@@ -126,7 +126,7 @@ def _start(**options: Any) -> None:
         try:
             ray.init(**options, address="local")
             return
-        except (RayError, RuntimeError, OSError, TimeoutError) as error:
+        except Exception as error:  # a node that was too slow to answer is a bare Exception
             ray.shutdown()
             if attempt == START_TRIES - 1:
                 first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
