@@ -55,9 +55,9 @@ class Cell:
         return words
 
 
-def _d4pg(name: str, steps: int, ratio: int, every: int, goal: float) -> Cell:
-    words = ("--n-actors", "4", "--samples-per-insert", str(ratio), "--evaluate-every", str(every))
-    return Cell(name, f"dm_control,{name}", "d4pg", steps, (*words, "--final-episodes", "20"), goal)
+def _d4pg(name: str, steps: int, every: int, goal: float) -> Cell:
+    words = ("--n-actors", "4", "--samples-per-insert", "64", "--evaluate-every", str(every))
+    return Cell(name, f"dm_control,{name}", "d4pg", steps, (*words, "--final-episodes", "10"), goal)
 
 
 def _dqn(name: str, steps: int, ratio: int, goal: float) -> Cell:
@@ -70,18 +70,18 @@ NO_JUDGING = ("--evaluate-every", "1000000", "--evaluate-episodes", "1", "--fina
 FEWER_RECORDED = "import sys, train.results as r; r.RECORDED_EPISODES = 4; from train.actorq.__main__ import main; "
 """The bundles of these trainings are read and thrown away: 4 recorded episodes do, in place of 64."""
 CELLS = (
-    _d4pg("cartpole_balance", 40_000, 64, 5_000, 800.0),
-    _d4pg("walker_stand", 60_000, 64, 10_000, 600.0),
-    _d4pg("cheetah_run", 60_000, 64, 10_000, 100.0),
-    _dqn("cartpole", 40_000, 32, 400.0),
-    _dqn("mountaincar", 80_000, 16, -130.0),
-    _dqn("acrobot", 60_000, 32, -100.0),
+    _d4pg("cartpole_balance", 30_000, 5_000, 800.0),
+    _d4pg("walker_stand", 25_000, 5_000, 400.0),
+    _d4pg("cheetah_run", 25_000, 5_000, 50.0),
+    _dqn("cartpole", 20_000, 32, 400.0),
+    _dqn("mountaincar", 60_000, 16, -130.0),
+    _dqn("acrobot", 30_000, 32, -110.0),
     Cell(
         "big-actors",
         "dm_control,cartpole_balance",
         "d4pg",
         8_000,
-        (*BIG, *NO_JUDGING, "--samples-per-insert", "0.25"),
+        (*BIG, *NO_JUDGING, "--samples-per-insert", "0.05"),
         purpose=ACTOR_BOUND,
     ),
     Cell(

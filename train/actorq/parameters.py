@@ -46,7 +46,7 @@ class ParameterServer:
             self._versions += 1
 
     def latest(self, known: int) -> Published | None:
-        """The newest version that is ready, or None where it is not newer than ``known``.
+        """The newest version that is ready, or None where ``known`` is that version.
 
         Building the newest begins here, if it has not.
 
@@ -67,7 +67,7 @@ class ParameterServer:
             if waited_for is not None and self._building is waited_for:
                 self._finish()  # an error is told once, to the first of those who waited
             found = self._ready
-            if found is None or found.version <= known:
+            if found is None or found.version == known:  # a server that was started anew counts from 1 again
                 return None
             self._served += found.data.nbytes
             return found
