@@ -26,7 +26,7 @@ def tables(measured: Measured | None, trainings: Sequence[Training]) -> list[Tab
         found.append(returns_table(trainings))
         found.append(cost_table(trainings))
     if any(cell_of(each).purpose != LEARNING for each in trainings):
-        found.append(bound_table(trainings, measured))
+        found.append(bound_table(trainings))
     return found
 
 
@@ -92,7 +92,7 @@ def actor_speed_table(measured: Measured) -> Table:
             continue
         rounds = ratios(measured.rows, setting, lambda row: row.total)
         inference = ratios(measured.rows, setting, lambda row: row.microseconds["inference"])
-        renewing = ratios(measured.rows, setting, lambda row: row.renewing / max(row.renewals, 1))
+        renewing = ratios(measured.rows, setting, renewal)
         share, faster = share_of_inference(measured.rows, setting)
         ideal = 1.0 / (1.0 - share + share / faster)
         lines.append(
@@ -113,14 +113,20 @@ def actor_speed_table(measured: Measured) -> Table:
         ("model", "period", "actor", "step", "inference", "a renewal", "Amdahl", "reached"),
         tuple(lines),
         (
-            "Median of the rounds' ratios, in brackets the smallest and the largest. A renewal: pull, deserialize and "
-            "load of one version. Amdahl: the speed-up of a step if only its inference became faster, from fp32's "
-            "share of inference; reached: the step's speed-up as a share of it (above 100 % where parameters become "
-            "cheaper too).",
+            "Median of the rounds' ratios, in brackets the smallest and the largest. A renewal: a pull (also one that found "
+            "nothing new), and deserialize and load of a version. Amdahl: the speed-up of a step if only its inference "
+            "became faster, from fp32's share of inference; reached: the step's speed-up as a share of it (above 100 % "
+            "where parameters become cheaper too).",
             f"Measured on {measured.machine}.",
         ),
         left=3,
     )
+
+
+def renewal(row: Breakdown) -> float:
+    """Seconds of one renewal: a pull, and deserializing and loading what it brought."""
+    opening = row.microseconds["deserialize"] + row.microseconds["load"]
+    return row.steps * (row.microseconds["pull"] / max(row.pulls, 1) + opening / max(row.renewals, 1))
 
 
 def ratios(rows: Sequence[Breakdown], setting: Setting, number: Callable[[Breakdown], float]) -> list[float]:
@@ -169,7 +175,8 @@ def returns_table(trainings: Sequence[Training]) -> Table:
         gain = over_trainings([exact(one.mean_return - other.mean_return) for one, other in found])
         times = [(one.goal_s, other.goal_s) for one, other in found]
         both = [(one, other) for one, other in times if one is not None and other is not None]
-        speed = "–" if not both else spread([other / one for one, other in both if one > 0] or [1.0])
+        compared = [other / one for one, other in both if one > 0]
+        speed = spread(compared) if compared else "–"
         reached = "/".join(str(sum(side is not None for side in sides)) for sides in zip(*times, strict=True))
         pace = spread([other.learning_s / one.learning_s for one, other in found])
         lines.append(
@@ -198,8 +205,8 @@ def returns_table(trainings: Sequence[Training]) -> Table:
             "Means over seeds with 95 % intervals (Student's); each policy judged over fresh episodes in fp32. Time to "
             "the goal: from the first steps to the first judgement at or above it, fp32's over int8's, median of seeds "
             "that reached it with both, in brackets the smallest and the largest; all steps: the same for the whole "
-            "training without its start and its last judgement. Two actors, a learner, a replay and a parameter server "
-            "share the machine's cores.",
+            "learning, from the end of its first round, which compiles. Two actors (D4PG: four), a learner, a replay and a "
+            "parameter server share the machine's cores. Goals were set after trials with seed 0, steps to fit the time.",
             *machines(trainings),
         ),
         left=2,
@@ -263,7 +270,7 @@ def _mean_of(found: Sequence[Training]) -> Callable[[Callable[..., float]], floa
     return lambda number: sum(number(each) for each in found) / len(found)
 
 
-def bound_table(trainings: Sequence[Training], measured: Measured | None) -> Table:
+def bound_table(trainings: Sequence[Training]) -> Table:
     """The pace where actors are waited for, and where the learner is."""
     lines = []
     for cell in (cell for cell in CELLS if cell.purpose != LEARNING):
@@ -276,8 +283,8 @@ def bound_table(trainings: Sequence[Training], measured: Measured | None) -> Tab
             (
                 cell.purpose,
                 " ".join(cell.more),
-                f"{median(one.steps / one.learning_s for one, _ in found):,.0f}",
-                f"{median(other.steps / other.learning_s for _, other in found):,.0f}",
+                f"{median(pace(one) for one, _ in found):,.0f}",
+                f"{median(pace(other) for _, other in found):,.0f}",
                 spread(speeds),
                 ideal,
                 note if not ideal.endswith("×") else f"{100 * median(speeds) / float(ideal[:-1]):.0f} %",
@@ -296,6 +303,11 @@ def bound_table(trainings: Sequence[Training], measured: Measured | None) -> Tab
         ),
         left=2,
     )
+
+
+def pace(training: Training) -> float:
+    """Steps per second while it learned."""
+    return (training.steps - training.starts) / training.learning_s
 
 
 def ideal_of(cell: Cell, found: Sequence[tuple[Training, Training]]) -> tuple[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import subprocess
 import sys
 import time
@@ -21,7 +20,6 @@ from bench.energy import Energy, EnergyMeter
 from policy.bundle import Bundle
 
 BITS = (8, 32)
-SEEDS = (0, 1, 2)
 CURVE = "learning_curve.csv"
 ACTOR_BOUND, LEARNER_BOUND, LEARNING = "actor-bound", "learner-bound", "learning"
 
@@ -36,7 +34,6 @@ class Cell:
         more: further words of the command.
         goal: greedy return that counts as learned; the time to it is compared. None: only the pace is.
         purpose: ``learning``, or what is to be waited for: actors or learner.
-        source: where the goal comes from.
     """
 
     name: str
@@ -46,7 +43,6 @@ class Cell:
     more: tuple[str, ...] = ()
     goal: float | None = None
     purpose: str = LEARNING
-    source: str = ""
 
     def command(self, bits: int, seed: int, output: Path) -> list[str]:
         """What is typed after ``python -m train.actorq``."""
@@ -103,8 +99,9 @@ class Training:
         cell, bits, seed: which; ``bits`` of the actors and of the weights on their way to them.
         steps, updates: made.
         mean_return, return_interval: of the last judgement, fp32 weights, in as many episodes as the bundle says.
-        goal_s: seconds from the first learned step's report to the first judgement at the goal, or None.
-        learning_s: seconds from the learner's first minibatch to its last: without starting and the last judgement.
+        goal_s: seconds from the first report, of steps without a policy, to the first judgement at the goal, or None.
+        learning_s: seconds from the end of the learner's first round, which compiles, to its last.
+        starts: steps before the first round.
         wall_s: of the whole command.
         cpu_s: of all its processes.
         bytes_sent, bytes_each: parameters to actors, all and one version.
@@ -126,6 +123,7 @@ class Training:
     return_interval: tuple[float, float] | None
     goal_s: float | None
     learning_s: float
+    starts: int
     wall_s: float
     cpu_s: float
     bytes_sent: int
@@ -217,6 +215,7 @@ def training_of(
         return_interval=None if interval is None else (interval[0], interval[1]),
         goal_s=reached[0] if reached else None,
         learning_s=float(told["learning_s"]),
+        starts=int(provenance["settings"]["learning_starts"]),
         wall_s=wall_s,
         cpu_s=cpu_s,
         bytes_sent=int(parameters["bytes_served"]),
@@ -245,8 +244,3 @@ def read_training(values: Mapping[str, Any]) -> Training:
             "curve": [(int(step), float(seconds), float(value)) for step, seconds, value in values["curve"]],
         }
     )
-
-
-def as_text(trainings: list[Training]) -> str:
-    """For ``--json``."""
-    return json.dumps([each.values() for each in trainings], ensure_ascii=False)

@@ -75,7 +75,16 @@ def provenance(**more: Any) -> dict[str, Any]:
         "cpu_s": {"actors": 10.0},
     }
     judged = [{"preset": "", "episodes": 100, "mean_return": 480.0, "return_interval_95": [470.0, 490.0]}]
-    return {"steps": 40_000, "updates": 500, "judged": judged, "actorq": told, "cpu_s": 5.0, **more}
+    settings = {"learning_starts": 1000}
+    return {
+        "steps": 40_000,
+        "updates": 500,
+        "judged": judged,
+        "actorq": told,
+        "cpu_s": 5.0,
+        "settings": settings,
+        **more,
+    }
 
 
 CURVE = """step,greedy_return,wall_s

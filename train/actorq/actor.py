@@ -24,8 +24,8 @@ from train.tasks import episode_seed, make_task
 
 PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "wait", "idle")
 """Where an actor's time goes: the environment; the artifact; asking for and receiving parameters; making the artifact's
-bytes of them; opening these in the runtime; sending transitions; waiting for the first parameters, for newer ones than
-it may act with, or for a learner that is behind; idling because it was asked to. The rest is the actor's own Python."""
+bytes of them; opening these in the runtime; sending transitions, and waiting for a learner that is behind; waiting
+for the first parameters or for newer ones than it may act with; idling because it was asked to. The rest is Python."""
 RENEWAL_PAUSE_S = 0.005
 LONGEST_RENEWAL_S = 30.0
 
@@ -87,8 +87,11 @@ class Actor:
     def run(self) -> dict[str, Any]:
         """Act until the replay says that the run is over; what the actor tells of itself."""
         period, often = self._asked.actor_update_period, self._asked.insert_every
-        self._send()
-        self._renew()  # one that replaces another acts with the policy as it is from its first step
+        for _ in range(
+            2
+        ):  # the second gets the answer to the first: one that replaces another explores as the run does
+            self._send()
+        self._renew()  # and acts with the policy as it is from its first step
         while not self._reply.stop:
             self._act()
             self._since_pull += 1
@@ -186,7 +189,11 @@ class Actor:
                 return
             since = time.perf_counter()
             time.sleep(RENEWAL_PAUSE_S)
+            self._reply = self._insert({}, self.facts())  # the learner may begin again from an earlier checkpoint
             self._clock.add("wait", since)
+            if self._reply.stop:
+                return
+            oldest = min(oldest, self._reply.updates - self._asked.max_staleness)
 
     def _open(self, published: Published, since: float) -> None:
         """Make an executor of published parameters; the one in use is replaced when it can decide."""

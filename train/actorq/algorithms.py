@@ -272,7 +272,11 @@ class RandomActions:
         return Choice(action, np.array([action]), action, 1.0 / self._actions)
 
     def choose(self, decided: Any, outputs: Floats, share: float) -> Choice:
-        """See :class:`Explorer`.  b(a|s) = ε / |A| + (1 − ε) [a = argmax Q(s, ·)]."""
+        """See :class:`Explorer`.  b(a|s) = ε / |A| + (1 − ε) [a = argmax Q(s, ·)].
+
+        Where random actions are held for 1 … L steps, those that begin a longer hold are not counted, and among the
+        others ε' = (ε / L) / (1 − ε + ε / L) are random.
+        """
         settings = self._settings
         epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
         held = bool(self._explore.holding[0])
@@ -280,6 +284,8 @@ class RandomActions:
         greedy = int(decided)
         if held or (settings.exploration_hold > 1 and self._explore.holding[0]):
             return Choice(action, np.array([action]), greedy)  # decided earlier, whatever the network says now
+        single = epsilon / settings.exploration_hold
+        epsilon = single / (1.0 - epsilon + single)
         probability = epsilon / self._actions + (1.0 - epsilon) * (action == greedy)
         return Choice(action, np.array([action]), greedy, probability, epsilon)
 

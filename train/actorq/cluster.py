@@ -16,14 +16,14 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from train.actorq.processes import ActorProcess, GoneError, LearnerProcess, ParameterProcess, ReplayProcess
+from train.actorq.processes import ActorProcess, GoneError, LearnerProcess, ParameterProcess, ReplayProcess, cause_of
 from train.actorq.settings import Plan
 from train.actorq.variables import VARIABLES
 
 STORE_BYTES = 1 << 29
 """Of Ray's shared memory on this machine: a few versions of the largest parameters and some minibatches."""
 START_TRIES = 3  # Ray gives its own processes 30 s to start, which a busy machine may exceed
-RESTARTS = 3  # of a replay or parameter process
+RESTARTS = -1  # of a replay or parameter process: always; the supervisor counts them
 STOP_WAIT_S = 20.0
 REACH_WITHIN_S = 5.0
 
@@ -42,9 +42,10 @@ class Cluster:
             self._refuse_too_small()
         asked = plan.actorq
         again = {"max_restarts": RESTARTS, "num_cpus": 0}
+        waiting = 2 * asked.n_actors + 16  # calls of all actors and the learner at once, and those of the supervisor
         replay, server = ray.remote(ReplayProcess), ray.remote(ParameterProcess)
         self.shards: list[Any] = [
-            replay.options(**again, max_concurrency=1000).remote(self._json, index, start_step)
+            replay.options(**again, max_concurrency=waiting).remote(self._json, index, start_step)
             for index in range(asked.replay_shards)
         ]
         self.server: Any = server.options(**again, max_concurrency=16).remote(
@@ -188,6 +189,6 @@ def outcome(reference: Any) -> Any:
     try:
         return ray.get(reference)
     except RayTaskError as error:
-        raise error.as_instanceof_cause() from None
+        raise cause_of(error) from None
     except RayError as error:
         raise GoneError(str(error).strip().splitlines()[0]) from error

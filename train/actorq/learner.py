@@ -72,7 +72,8 @@ class LearnerLoop:
         if checkpoint is not None:
             restored(self._algorithm, checkpoint)
             self._normaliser.restore(checkpoint.group("normaliser"))
-            self._normaliser.until = min(self._normaliser.until, self._normaliser.count)
+            if self._normaliser.count:  # none: it was taken before learning began
+                self._normaliser.until = min(self._normaliser.until, self._normaliser.count)
         self._every = self._asked.publish_every or settings.updates
         self._steps, self._pushed, self._watched = 0, -1, 0.0
         nothing = np.zeros((0, self._task.observation_size), np.float32)
@@ -81,7 +82,7 @@ class LearnerLoop:
         self._metrics: dict[str, float] = {}
         self._mismatch: dict[str, float] = {}
         self._ratio_sum, self._ratio_rows = 0.0, 0
-        self._first_s: float | None = None  # when the first minibatches came
+        self._first_s: float | None = None  # when the first round, which compiles, was over
         self._lock = threading.Lock()
 
     def run(self) -> dict[str, Any]:
@@ -97,11 +98,11 @@ class LearnerLoop:
             self._steps = reply.step
             if columns is None:
                 return self.facts()
-            if self._first_s is None:
-                self._first_s = time.perf_counter()
             if not self._normaliser.settled:
                 self._settle()
             self._round(columns)
+            if self._first_s is None:
+                self._first_s = time.perf_counter()
             self._watch_when_due()
 
     def _round(self, columns: Columns) -> None:
@@ -133,8 +134,11 @@ class LearnerLoop:
 
     def _settle(self) -> None:
         """The observations' statistics, from the first ``learning_starts`` steps; they stand still from now on."""
-        self._normaliser.update(self._recent(self._normaliser.until)["observation"])
-        self._normaliser.until = min(self._normaliser.until, self._normaliser.count)
+        seen = self._recent(self._normaliser.until)
+        if seen:
+            with self._lock:
+                self._normaliser.update(seen["observation"])
+                self._normaliser.until = min(self._normaliser.until, self._normaliser.count)
 
     def _prepared(self, columns: Columns) -> Columns:
         """Minibatches as the algorithm's round takes them, both rescaled and weighed."""
@@ -210,8 +214,8 @@ class LearnerLoop:
         if since - self._watched < WATCH_EVERY_S:
             return
         self._watched = since
-        rows = self._recent(WATCHED_ROWS)
-        acted = rows["updates"] >= 0
+        rows = self._recent(WATCHED_ROWS)  # empty where a replay has just begun anew
+        acted = rows["updates"] >= 0 if rows else np.zeros(0, np.bool_)
         if acted.any():
             chosen = greedy_of(self._plan, self._algorithm.policy, self._normaliser(rows["observation"][acted]))
             self._mismatch = mismatch(chosen, rows["greedy"][acted])
@@ -219,7 +223,7 @@ class LearnerLoop:
         self._seconds["watch"] += time.perf_counter() - since
 
     def facts(self) -> dict[str, Any]:
-        """Figures so far: updates, metrics, mismatch, weights of the returns, seconds by part and since the first."""
+        """Figures so far: updates, metrics, mismatch, weights of the returns, and seconds."""
         return {
             "updates": self._algorithm.updates,
             "pushed": self._pushed,

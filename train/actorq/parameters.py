@@ -20,8 +20,8 @@ class ParameterServer:
     behind its back; only who comes before anything is ready waits.
     """
 
-    def __init__(self, quantize: int, communication: int) -> None:
-        """Args: bits that actors execute, and bits of a weight on its way to them.
+    def __init__(self, quantize: int, communication: int, first: int = 0) -> None:
+        """Args: bits that actors execute, bits of a weight on its way to them, and what versions are counted from.
 
         Raises:
             ValueError: other bits than 8, 16 and 32.
@@ -33,6 +33,7 @@ class ParameterServer:
         self._builder = ThreadPoolExecutor(1, "quantizing")
         self._building: Future[Published] | None = None
         self._pushed: Pushed | None = None
+        self._first = first
         self._versions = 0
         self._asked = 0  # the newest version whose building was begun
         self._ready: Published | None = None
@@ -59,7 +60,7 @@ class ParameterServer:
                 self._finish()
             if self._pushed is not None and self._building is None and self._asked < self._versions:
                 self._asked = self._versions
-                self._building = self._builder.submit(self._build, self._pushed, self._versions)
+                self._building = self._builder.submit(self._build, self._pushed, self._first + self._versions)
             waited_for = self._building if self._ready is None else None
         if waited_for is not None:
             wait([waited_for])
@@ -67,7 +68,7 @@ class ParameterServer:
             if waited_for is not None and self._building is waited_for:
                 self._finish()  # an error is told once, to the first of those who waited
             found = self._ready
-            if found is None or found.version == known:  # a server that was started anew counts from 1 again
+            if found is None or found.version == known:
                 return None
             self._served += found.data.nbytes
             return found

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from train.actorq.actor import Actor
 from train.actorq.learner import LearnerLoop
@@ -46,7 +46,8 @@ class ReplayProcess:
 
     async def sample(self, updates: int) -> tuple[Columns | None, tuple[int, int, bool]]:
         """See :meth:`ReplayService.sample`."""
-        columns, reply = await self._when_ready(lambda: self._service.sample(updates))
+        self._service.hear(updates)
+        columns, reply = await self._when_ready(self._service.sample)
         return columns, tuple(reply)
 
     async def _when_ready(self, ask: Callable[[], Any]) -> Any:
@@ -85,7 +86,9 @@ class ParameterProcess:
     """The parameter server; a version is put into the object store once, whoever asks for it how often."""
 
     def __init__(self, quantize: int, communication: int) -> None:
-        self._server = ParameterServer(quantize, communication)
+        # A server that was started anew numbers its versions on: actors take any they do not have.
+        self._server = ParameterServer(quantize, communication, time.time_ns() // 1_000_000)
+        self._born = time.time()
         self._stored: tuple[int, Any] = (0, None)
         self._newest: Pushed | None = None
 
@@ -112,7 +115,7 @@ class ParameterProcess:
 
     def facts(self) -> dict[str, Any]:
         """See :meth:`ParameterServer.facts`."""
-        return {**self._server.facts(), "pid": os.getpid(), "cpu_s": time.process_time()}
+        return {**self._server.facts(), "born": self._born, "pid": os.getpid(), "cpu_s": time.process_time()}
 
 
 class LearnerProcess:
@@ -182,8 +185,8 @@ class _Sampler:
         import numpy as np
 
         share = max(count // len(self._shards), 1)
-        parts = [part for shard in self._shards if len((part := called(shard.recent, share))["observation"])]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        parts = [part for shard in self._shards if (part := called(shard.recent, share))]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
 class ActorProcess:
@@ -216,7 +219,20 @@ class _Inserter:
 
 def _pulled(server: Any, known: int) -> Published | None:
     found = called(server.latest, known)
-    return None if found is None else Published.from_parts(found[0], ray.get(found[1][0]))
+    if found is None:
+        return None
+    try:
+        return Published.from_parts(found[0], ray.get(found[1][0]))
+    except RayError:  # its owner died between the answer and the copy: the next look finds another
+        return None
+
+
+def cause_of(error: RayTaskError) -> Exception:
+    """What a process itself raised, without Ray's report around it; a process that another missed is gone."""
+    cause = error.cause
+    if isinstance(cause, RayError):
+        return GoneError(f"a process of the run is gone: {str(cause).strip().splitlines()[0]}")
+    return cause if isinstance(cause, Exception) else error
 
 
 def called(method: Any, *arguments: Any, first: Any = None) -> Any:
@@ -230,14 +246,15 @@ def called(method: Any, *arguments: Any, first: Any = None) -> Any:
     Raises:
         GoneError: it did not come back.
     """
-    until = time.monotonic() + RETRY_FOR_S
+    until: float | None = None
     reference = first
     while True:
         try:
             return ray.get(method.remote(*arguments) if reference is None else reference)
         except RayTaskError as error:
-            raise error.as_instanceof_cause() from None
+            raise cause_of(error) from None
         except (ActorUnavailableError, RayActorError) as error:
+            until = until or time.monotonic() + RETRY_FOR_S
             if time.monotonic() > until:
                 raise GoneError(f"a process of the run is gone: {str(error).splitlines()[0]}") from error
             reference = None

@@ -1,7 +1,7 @@
 """What a replay process does, without the process: who may insert or sample now, and what everybody hears of the run.
 
-An insertion or a sample that may not be made yet gives None; the process (``train/actorq/cluster.py``) lets the caller
-wait. Every answer carries how far the run is, so that actors and learner need no other channel.
+An insertion or a sample that may not be made yet gives None; the process (``train/actorq/processes.py``) lets the
+caller wait. Every answer carries how far the run is, so that actors and learner need no other channel.
 """
 
 from __future__ import annotations
@@ -80,13 +80,18 @@ class ReplayService:
         self._step += rows
         return self.reply
 
-    def sample(self, updates: int) -> tuple[Columns | None, Reply] | None:
+    def hear(self, updates: int) -> None:
+        """The learner has made so many updates."""
+        self._updates = updates
+
+    def sample(self, updates: int | None = None) -> tuple[Columns | None, Reply] | None:
         """Minibatches for one round, or None: not before actors have brought more; without columns: the run is over.
 
         Args:
-            updates: that the learner has made.
+            updates: that the learner has made; None: as it said before.
         """
-        self._updates = updates
+        if updates is not None:
+            self.hear(updates)
         settings = self._settings
         owed = self._asked.samples_per_insert > 0  # without a ratio the learner would draw on for ever
         if self._stop or (self.reply.stop and not owed):
