@@ -97,7 +97,7 @@ def measure(settings: Sequence[Setting], steps: int, repetitions: int, say: Call
     from train.actorq import cluster
 
     found = []
-    with cluster.connected(plan_of(settings[0], steps), None):
+    with cluster.connected(plan_of(settings[0], steps).actorq, None):
         for repetition in range(repetitions):
             for setting in settings:
                 one = measured(setting, steps, repetition)
@@ -136,8 +136,7 @@ def measured(setting: Setting, steps: int, repetition: int) -> Breakdown:
     from train.tasks import make_task
 
     plan = plan_of(setting, steps)
-    processes = cluster.Cluster(plan, True, 0)
-    try:
+    with cluster.Cluster(plan, True, 0) as processes:
         version = versions(plan, make_task(plan.task, plan.preset, plan.task_options), np.random.default_rng(0))
         called(processes.server.put, *next(version))
         called(processes.server.latest, 0)  # built before the actor asks
@@ -145,8 +144,6 @@ def measured(setting: Setting, steps: int, repetition: int) -> Breakdown:
         while not cluster.ready([acting], HAND_OVER_EVERY_S):
             called(processes.server.put, *next(version))
         facts, server = cluster.outcome(acting), called(processes.server.facts)
-    finally:
-        processes.end()
     seconds = facts["seconds"]
     known = {part: seconds[part] for part in PARTS if part != "other"}
     other = seconds["total"] - seconds["wait"] - seconds["idle"] - sum(known.values())

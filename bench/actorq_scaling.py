@@ -23,7 +23,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 if __name__ == "__main__":  # by whatever Python this was started: go on with the project's
     try:
@@ -43,9 +43,6 @@ from bench.actorq_simulation import curve
 from bench.store import RESULTS, StoreError
 from bench.study_store import rounded
 from policy.bundle import write_atomically
-
-if TYPE_CHECKING:
-    pass
 
 FOLDER = RESULTS / "actorq"
 DOCUMENT = RESULTS.parent / "docs" / "actorq-scaling.md"

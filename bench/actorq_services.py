@@ -242,7 +242,7 @@ def measure_actor(plan: Plan, published: Published) -> dict[str, float]:
 
 def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[str, float]:
     """What replay and parameter process cost through Ray: this side's and theirs, and what neither computes."""
-    with cluster.connected(plan, None) as processes:
+    with cluster.connected(plan.actorq, None), cluster.Cluster(plan, True, 0) as processes:
         shard, server = processes.shards[0], processes.server
         for columns in rows:
             called(shard.insert, columns, {"actor": 0, "life": 0})

@@ -113,10 +113,10 @@ def actor_speed_table(measured: Measured) -> Table:
         ("model", "period", "actor", "step", "inference", "a renewal", "Amdahl", "reached"),
         tuple(lines),
         (
-            "Median of the rounds' ratios, in brackets the smallest and the largest. A renewal: a pull (also one that found "
-            "nothing new), and deserialize and load of a version. Amdahl: the speed-up of a step if only its inference "
-            "became faster, from fp32's share of inference; reached: the step's speed-up as a share of it (above 100 % "
-            "where parameters become cheaper too).",
+            "Median of the rounds' ratios, in brackets the smallest and the largest. A renewal: a pull (also one that "
+            "found nothing new), and deserialize and load of a version. Amdahl: the speed-up of a step if only its "
+            "inference became faster, from fp32's share of inference; reached: the step's speed-up as a share of it "
+            "(above 100 % where parameters become cheaper too).",
             f"Measured on {measured.machine}.",
         ),
         left=3,
@@ -205,8 +205,8 @@ def returns_table(trainings: Sequence[Training]) -> Table:
             "Means over seeds with 95 % intervals (Student's); each policy judged over fresh episodes in fp32. Time to "
             "the goal: from the first steps to the first judgement at or above it, fp32's over int8's, median of seeds "
             "that reached it with both, in brackets the smallest and the largest; all steps: the same for the whole "
-            "learning, from the end of its first round, which compiles. Two actors (D4PG: four), a learner, a replay and a "
-            "parameter server share the machine's cores. Goals were set after trials with seed 0, steps to fit the time.",
+            "learning, from the end of its first round, which compiles. Two actors (D4PG: four), a learner, a replay "
+            "and a parameter server share the machine's cores. Goals and steps were set after trials with seed 0.",
             *machines(trainings),
         ),
         left=2,

@@ -224,7 +224,7 @@ class Run:
     @property
     def outcome(self) -> str:
         """Why the run ended: "all steps made", "interrupted", …"""
-        return self.stop_reason or "all steps made"
+        return self._stop or "all steps made"
 
     def report(self, step: int, row: Mapping[str, float], iteration_steps: int, decide: Decide) -> None:
         """Log an iteration that ended at ``step`` and made ``iteration_steps``; judge the policy greedily when due."""
@@ -283,12 +283,16 @@ class Run:
     @property
     def stop_reason(self) -> str | None:
         """Why to leave the loop now, or None."""
-        return self._stop or ("interrupted" if self._interrupted else None)
+        return self._stop
+
+    def look(self, step: int) -> None:
+        """Between two reports: an interruption counts at once, and so does the end of the time."""
+        self._stop = self._stop or self._find_stop(step, None)
 
     @property
     def wants_checkpoint(self) -> bool:
         """Whether a checkpoint is due: every minute, and before stopping."""
-        return self.stop_reason is not None or time.monotonic() - self._last_saved >= CHECKPOINT_EVERY_S
+        return self._stop is not None or time.monotonic() - self._last_saved >= CHECKPOINT_EVERY_S
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Write the checkpoint; the curve so far is flushed first, so that it is never behind."""

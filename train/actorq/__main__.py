@@ -23,11 +23,20 @@ from typing import Any
 
 from train.__main__ import DIVERGED, INTERRUPTED, USAGE, answered, make_request, quiet_libraries
 from train.__main__ import parser as train_parser
+from train.actorq import METHODS
 from train.methods import default_method, refuse_mismatch
 from train.suites.names import resolve
 
 BEGAN = time.monotonic()
-METHODS = ("d4pg", "dqn")
+ELSEWHERE = {
+    "priority_exponent": "type --priority-exponent",
+    "importance_exponent": "type --importance-exponent",
+    "environments": "type --n-actors; each actor has one environment",
+    "rollout_steps": "type --insert-every, what an actor sends at once",
+    "quantization_bits": "the learner computes in floats",
+    "quant_delay": "the learner computes in floats",
+}
+"""Settings of the algorithms that are not looked at here, and what is."""
 NOT_HERE = ("precision", "quantization_method", "quant_delay", "teacher")
 """Options of ``python -m train`` that mean nothing here."""
 
@@ -106,8 +115,12 @@ def actorq_settings(arguments: argparse.Namespace) -> Any:
 
 def run_training(arguments: argparse.Namespace) -> int:
     """Train as asked and write the bundle."""
-    from train.actorq.cluster import ClusterError, refuse_unreachable
+    from device.agent.runtimes import installed_runtimes
+    from policy.spec_parts import RuntimeName
+    from train.actorq.cluster import ClusterError, connected, refuse_unreachable
+    from train.actorq.processes import GoneError
     from train.actorq.run import GaveUpError, train
+    from train.checkpoint import load_checkpoint
     from train.models import DEFAULT_POLICY
     from train.presets import SettingsError, load_settings
     from train.results import write_result
@@ -126,6 +139,9 @@ def run_training(arguments: argparse.Namespace) -> int:
             f"{task.name} shows images; actors send vectors. Train it with python -m train, or take a task of vectors "
             "such as --task cartpole."
         )
+    refuse_elsewhere(arguments.set)
+    if (runtime := RuntimeName(asked.runtime)) not in installed_runtimes():
+        raise SettingsError(f"--runtime {runtime.value} is not installed here. Type make setup, or take another.")
     if arguments.batch_size is not None:
         arguments.set.append(f"minibatch={arguments.batch_size}")
     values = dataclasses.asdict(asked)
@@ -133,10 +149,14 @@ def run_training(arguments: argparse.Namespace) -> int:
     plan = make_plan(request, arguments.preset, found.task, dataclasses.asdict(settings), asked)
     refuse_unbounded(settings, asked)
     try:
-        refuse_unreachable(arguments.address)  # before the run puts the last one of its name aside
-        with Run(request, task, BEGAN) as run:
-            run.progress.say(f"{asked.n_actors} actors in {asked.precision.value} and a learner start …")
-            trained = train(run, plan, arguments.address)
+        if request.resume:
+            load_checkpoint(request.training_folder)  # one that is not there is told before Ray starts
+        refuse_unreachable(arguments.address)
+        if not request.quiet:
+            print(f"{asked.n_actors} actors in {asked.precision.value} and a learner start …", file=sys.stderr)
+        # Ray first: a run that can begin puts the last one of its name aside.
+        with connected(asked, arguments.address), Run(request, task, BEGAN) as run:
+            trained = train(run, plan, arguments.address is None)
             bundle = write_result(run, trained, found.source)
             told = trained.notes["actorq"]
             cpu_s = sum(told["cpu_s"].values()) + run.cpu_s
@@ -150,9 +170,22 @@ def run_training(arguments: argparse.Namespace) -> int:
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
-    except GaveUpError as error:
+    except (GaveUpError, GoneError) as error:
         print(f"error: {error}", file=sys.stderr)
         return INTERRUPTED if run.outcome == "interrupted" else DIVERGED
+
+
+def refuse_elsewhere(pairs: list[str]) -> None:
+    """Refuse ``--set`` of what has an option of its own here, or no meaning.
+
+    Raises:
+        SettingsError: says what to type.
+    """
+    from train.presets import SettingsError, parse_overrides
+
+    for name in parse_overrides(pairs):
+        if name in ELSEWHERE:
+            raise SettingsError(f"--set {name} means nothing to distributed training: {ELSEWHERE[name]}.")
 
 
 def make_plan(request: Any, preset: str | None, task_options: Any, algorithm: dict[str, Any], asked: Any) -> Any:

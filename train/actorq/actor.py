@@ -15,7 +15,7 @@ import numpy as np
 from device.agent.runtimes import Executor, open_artifact
 from policy.spec import PolicySpec, RuntimeName
 from train.actorq.algorithms import Choice, make_explorer, settings_of
-from train.actorq.service import Columns, Reply
+from train.actorq.service import Columns, Reply, steps_of
 from train.actorq.settings import Plan
 from train.actorq.stepping import Step, Window
 from train.actorq.wire import Published, unpacked
@@ -161,7 +161,8 @@ class Actor:
     @property
     def _share(self) -> float:
         """Steps of this actor's shard, of which ``Reply.step`` counts."""
-        return max(self._plan.steps / self._asked.replay_shards, 1.0)
+        shard = self._index % self._asked.replay_shards
+        return max(float(steps_of(self._plan.steps, self._asked, shard)), 1.0)
 
     def _send(self) -> None:
         """Send the rows that are ready; renew at once if the learner has run too far ahead."""

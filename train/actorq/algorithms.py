@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, DiscreteHead, Squash
 from train import d4pg, ddpg, dqn, networks
+from train.actorq import METHODS
 from train.actorq.settings import Plan
 from train.actorq.stepping import UNCOUNTED
 from train.checkpoint import Checkpoint, CheckpointError
@@ -26,7 +27,6 @@ from train.presets import build
 from train.tasks import Task
 
 Floats = NDArray[np.float32]
-METHODS = ("d4pg", "dqn")
 
 
 @dataclass(frozen=True)

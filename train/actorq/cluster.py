@@ -1,4 +1,4 @@
-"""Ray: starting or reaching it, and the handles to a run's processes. With ``processes.py`` all that imports it.
+"""Ray: starting or reaching it, and the processes of a run on it. With ``processes.py`` all that imports it.
 
 Replay and parameter processes that die are started again by Ray under the same handle, empty; actors and the learner
 are replaced by ``train/actorq/run.py``, which knows where they have to go on.
@@ -11,13 +11,14 @@ import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from train.actorq.processes import ActorProcess, GoneError, LearnerProcess, ParameterProcess, ReplayProcess, cause_of
-from train.actorq.settings import Plan
+from train.actorq.settings import ActorQSettings, Plan
 from train.actorq.variables import VARIABLES
 
 STORE_BYTES = 1 << 29
@@ -33,13 +34,12 @@ class ClusterError(RuntimeError):
 
 
 class Cluster:
-    """Handles to the processes of one run; made by :func:`connected`."""
+    """The processes that hold a run's data, and those that it starts; a context manager that ends them all."""
 
     def __init__(self, plan: Plan, is_local: bool, start_step: int) -> None:
+        """Args: the plan, whether Ray is here only (:func:`connected`), and the steps that were made before."""
         self._plan, self._json, self._is_local = plan, plan.to_json(), is_local
         self._cpus = 0 if is_local else 1  # here the processes share the cores whatever they are
-        if not is_local:
-            self._refuse_too_small()
         asked = plan.actorq
         again = {"max_restarts": RESTARTS, "num_cpus": 0}
         waiting = 2 * asked.n_actors + 16  # calls of all actors and the learner at once, and those of the supervisor
@@ -52,14 +52,6 @@ class Cluster:
             asked.quantize, asked.quantize_communication
         )
         self._started: list[Any] = []
-
-    def _refuse_too_small(self) -> None:
-        there, wanted = int(ray.cluster_resources().get("CPU", 0)), self._plan.actorq.n_actors + 1
-        if there < wanted:
-            raise ClusterError(
-                f"the cluster has {there} CPUs; {wanted - 1} actors and a learner take {wanted}. "
-                f"Type --n-actors {max(there - 1, 1)}, or start more nodes: ray start --address=HOST:PORT."
-            )
 
     def learner(self, state: tuple[dict[str, Any], dict[str, Any]] | None) -> Any:
         """A new learner process, which goes on from a state if there is one."""
@@ -80,21 +72,24 @@ class Cluster:
         for shard in self.shards:
             shard.stop.remote()
 
-    def end(self) -> None:
-        """Kill what is left of the processes."""
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for handle in (*self._started, *self.shards, self.server):
             with contextlib.suppress(RayError, ValueError):
                 ray.kill(handle, no_restart=True)
 
 
 @contextlib.contextmanager
-def connected(plan: Plan, address: str | None, start_step: int = 0) -> Iterator[Cluster]:
-    """The processes that hold a run's data, on a cluster or on a Ray of this run's own; all are ended on leaving.
+def connected(asked: ActorQSettings, address: str | None) -> Iterator[None]:
+    """Ray for one run: a cluster's, or one of its own, which is ended on leaving.
 
     Args:
-        plan: of the run.
+        asked: how many processes there will be.
         address: ``auto``, ``HOST:PORT`` of ``ray start``, or None: Ray is started here.
-        start_step: steps made before.
 
     Raises:
         ClusterError: Ray does not start or answer, or the cluster is too small.
@@ -103,23 +98,28 @@ def connected(plan: Plan, address: str | None, start_step: int = 0) -> Iterator[
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     logging.getLogger("ray").setLevel(logging.ERROR)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    cluster = None
     try:
         if address is None:
             for name, value in VARIABLES.items():
                 os.environ.setdefault(name, value)  # Ray's processes inherit them
             # So many processes Ray starts at a time, and before they are asked for: no more than the run will use.
-            asked = plan.actorq
             cores = min(len(os.sched_getaffinity(0)), asked.n_actors + asked.replay_shards + 2)
             _start(**quiet, include_dashboard=False, num_cpus=cores, object_store_memory=STORE_BYTES)
         else:
             _reach(address, **quiet, runtime_env={"env_vars": VARIABLES})
-        cluster = Cluster(plan, address is None, start_step)
-        yield cluster
+            _refuse_too_small(asked)
+        yield
     finally:
-        if cluster is not None:
-            cluster.end()
         ray.shutdown()  # what an interruption left half started too
+
+
+def _refuse_too_small(asked: ActorQSettings) -> None:
+    free, wanted = int(ray.available_resources().get("CPU", 0)), asked.n_actors + 1
+    if free < wanted:
+        raise ClusterError(
+            f"the cluster has {free} free CPUs; {asked.n_actors} actors and a learner take {wanted}. "
+            f"Type --n-actors {max(free - 1, 1)}, or start more nodes: ray start --address=HOST:PORT."
+        )
 
 
 def _start(**options: Any) -> None:

@@ -33,8 +33,8 @@ from train.run import Run, Trained
 
 LOOK_EVERY_S = 0.25
 REPORT_EVERY_S = 1.0
-MOST_DEATHS = 5  # of one actor or of the learner in a row: then something is wrong that replacing does not mend
-IN_A_ROW_S = 60.0
+MOST_DEATHS = 5  # of one process in a row, none of which lived for a minute: replacing does not mend that
+SHORT_LIFE_S = 60.0
 NAN = float("nan")
 
 
@@ -46,23 +46,29 @@ class Deaths:
     """What died when, and whether that was too often."""
 
     def __init__(self) -> None:
-        self._times: dict[str, list[float]] = {}
+        self._began: dict[str, float] = {}
+        self._in_a_row: dict[str, int] = {}
         self.notes: list[dict[str, Any]] = []
 
+    def begins(self, who: str) -> None:
+        """A process starts."""
+        self._began[who] = time.monotonic()
+
     def note(self, who: str, step: int, **facts: Any) -> None:
-        """Remember a death.
+        """Remember a death; another of its kind starts now.
 
         Raises:
-            GaveUpError: it is the fifth of this process within a minute.
+            GaveUpError: it is the fifth of these in a row that did not live for a minute.
         """
         now = time.monotonic()
-        recent = [then for then in self._times.get(who, []) if now - then < IN_A_ROW_S]
-        self._times[who] = [*recent, now]
+        short = now - self._began.get(who, -math.inf) < SHORT_LIFE_S
+        self._in_a_row[who] = self._in_a_row.get(who, 0) + 1 if short else 1
+        self._began[who] = now
         self.notes.append({"who": who, "step": step, **facts})
-        if len(recent) + 1 >= MOST_DEATHS:
+        if self._in_a_row[who] >= MOST_DEATHS:
             raise GaveUpError(
-                f"{who} died {MOST_DEATHS} times within {IN_A_ROW_S:g} s; the last time: {facts.get('why', 'killed')}. "
-                "The last checkpoint is kept: add --resume to go on."
+                f"{who} died {MOST_DEATHS} times in a row, within {SHORT_LIFE_S:g} s of its start each time; the last "
+                f"time: {facts.get('why', 'killed')}. Where a checkpoint was written, --resume goes on from it."
             )
 
 
@@ -86,6 +92,8 @@ class Supervisor:
         self._tallied: dict[str, tuple[int, float]] = {}
         self._shards: list[dict[str, Any]] = []
         self._actors: dict[str, dict[str, Any]] = {}
+        self._finished: dict[str, dict[str, Any]] = {}
+        self._server_born = 0.0
         self._learner_facts: dict[str, Any] = {}
         self._server_facts: dict[str, Any] = {}
         self._spec: PolicySpec | None = None
@@ -94,10 +102,13 @@ class Supervisor:
     def train(self) -> Trained:
         """Until all steps are made or the run wants to stop; the policy of the best evaluation is returned."""
         processes, actors = self._processes, self._plan.actorq.n_actors
-        self._learner = processes.learner(self._state)
-        self._learning = self._learner.run.remote()
-        self._lives = dict.fromkeys(range(actors), 0)
-        self._acting = {processes.actor(index, 0).run.remote(): index for index in range(actors)}
+        self._start_learner()
+        first_life = 1000 * len(self._run.resumed_at)  # other episodes and noise than before a resumption
+        self._lives = dict.fromkeys(range(actors), first_life)
+        self._acting: dict[Any, int] = {}
+        for index in range(actors):
+            self._deaths.begins(f"actor {index}")
+            self._start_actor(index)
         stopping_since: float | None = None
         while self._acting or self._learning is not None:
             waiting = [*self._acting, *([] if self._learning is None else [self._learning])]
@@ -107,7 +118,9 @@ class Supervisor:
             now = time.monotonic()
             if now - self._reported_at >= REPORT_EVERY_S and self._step > self._reported and stopping_since is None:
                 self._report()
-            if self._run.wants_checkpoint and stopping_since is None:
+            self._run.look(self._step)
+            learned_first = self._state is None and self._learner_facts.get("updates", 0) > 0
+            if (learned_first or self._run.wants_checkpoint) and self._run.stop_reason is None:
                 self._save()
             if self._run.stop_reason is not None and stopping_since is None:
                 stopping_since = now
@@ -119,30 +132,41 @@ class Supervisor:
         self._save()
         return self._trained()
 
+    def _start_learner(self) -> None:
+        self._deaths.begins("the learner")
+        self._learner = self._processes.learner(self._state)
+        self._learning: Any = self._learner.run.remote()
+
+    def _start_actor(self, index: int) -> None:
+        self._acting[self._processes.actor(index, self._lives[index]).run.remote()] = index
+
     def _ended(self, reference: Any, replace: bool) -> None:
         """An actor or the learner returned or died."""
         is_learner = reference == self._learning
         index = None if is_learner else self._acting.pop(reference)
-        who = "the learner" if is_learner else f"actor {index}"
         try:
             facts = cluster.outcome(reference)
-        except GoneError as error:
+        except Exception as error:
+            # What an actor raised before anybody acted would be raised again; a learner's own errors always would.
+            if not isinstance(error, GoneError) and (is_learner or not self._actors):
+                raise
             if not replace:
                 self._learning = None if is_learner else self._learning
-                return
-            if is_learner:
+            elif index is None:
                 self._replace_learner(str(error))
             else:
-                assert index is not None
-                self._deaths.note(who, self._step, why=str(error))
-                self._lives[index] += 1
-                self._run.progress.say(f"step {self._step:,}: {who} died and was replaced ({error})")
-                self._acting[self._processes.actor(index, self._lives[index]).run.remote()] = index
+                self._replace_actor(index, str(error) or type(error).__name__)
             return
         if is_learner:
             self._learning, self._learner_facts = None, facts
         else:
-            self._actors[f"{facts['actor']}.{facts['life']}"] = facts
+            self._finished[f"{facts['actor']}.{facts['life']}"] = facts
+
+    def _replace_actor(self, index: int, why: str) -> None:
+        self._deaths.note(f"actor {index}", self._step, why=why)
+        self._lives[index] += 1
+        self._run.progress.say(f"step {self._step:,}: actor {index} died and was replaced ({why})")
+        self._start_actor(index)
 
     def _replace_learner(self, why: str) -> None:
         before = self._learner_facts.get("updates", 0)
@@ -153,8 +177,9 @@ class Supervisor:
             f"step {self._step:,}: the learner died after {before:,} updates; it goes on from those of the last "
             f"checkpoint, {after:,}. The replay keeps its {rows:,} transitions."
         )
-        self._learner = self._processes.learner(self._state)
-        self._learning = self._learner.run.remote()
+        if self._state is None:
+            self._best.forget()  # it begins anew, and its observations' statistics are others
+        self._start_learner()
 
     def _look(self) -> None:
         """Gather the figures of all processes; one that is being started anew is left out this time."""
@@ -178,7 +203,13 @@ class Supervisor:
         self._shards = [before[index] for index in range(len(asked))]
         for shard in self._shards:
             self._actors |= shard.get("actors", {})
+        self._actors |= self._finished
         self._server_facts = self._answer(others[0]) or self._server_facts if others[0] in there else self._server_facts
+        born = self._server_facts.get("born", self._server_born)
+        if self._server_born and born != self._server_born:
+            self._deaths.note("the parameter server", self._step)
+            self._run.progress.say(f"step {self._step:,}: the parameter server died and began anew.")
+        self._server_born = born
         if self._learning is not None and others[1] in there:
             self._learner_facts = self._answer(others[1]) or self._learner_facts
         self._step = max(sum(shard.get("step", 0) for shard in self._shards), self._step)
@@ -196,7 +227,8 @@ class Supervisor:
         made, self._reported = self._step - self._reported, self._step
         self._run.report(self._step, self._row(), made, self._decide)
         self._reported_at = time.monotonic()
-        if not all(math.isnan(value) for name, value in self._run.last_row.items() if name.startswith("greedy_")):
+        judged = any(value == value for name, value in self._run.last_row.items() if name.startswith("greedy_"))
+        if judged and self._weights:
             self._best.offer(self._run.last_row, self._weights, self._step)
 
     def _row(self) -> dict[str, float]:
@@ -256,7 +288,8 @@ class Supervisor:
         self._fetch()
         if self._spec is None:
             raise GaveUpError(
-                "the run ended before the learner had a policy: no bundle was written. Type more --steps."
+                f"the run ended ({self._run.outcome}) before there was a policy: no bundle was written. Give it more "
+                "--steps or --minutes than its learning_starts take, or go on with --resume."
             )
         weights, normaliser = self._best.weights(self._weights), self._spec.normaliser
         squash = self._spec.head.squash if isinstance(self._spec.head, ContinuousHead) else Squash.TANH
@@ -278,7 +311,7 @@ class Supervisor:
                 "replay": round(sum(shard.get("cpu_s", 0.0) for shard in self._shards), 2),
                 "parameters": round(server.get("cpu_s", 0.0), 2),
             },
-            "parameters": {name: value for name, value in server.items() if name not in ("pid", "cpu_s")},
+            "parameters": {name: value for name, value in server.items() if name not in ("pid", "cpu_s", "born")},
             "mismatch": learner.get("mismatch", {}),
             "mean_ratio": learner.get("mean_ratio"),
             "staleness": {
@@ -298,13 +331,13 @@ def metric_names(method: str) -> tuple[str, ...]:
     return collection.METRICS if method == "d4pg" else dqn.METRICS
 
 
-def train(run: Run, plan: Plan, address: str | None) -> Trained:
-    """Train as planned on a cluster, or on a Ray of its own where ``address`` is None.
+def train(run: Run, plan: Plan, is_local: bool) -> Trained:
+    """Train as planned; Ray is there (:func:`train.actorq.cluster.connected`), here only if ``is_local``.
 
     Raises:
-        ClusterError: Ray does not start or answer.
         DivergenceError: the learner's numbers are no longer finite.
-        GaveUpError: a process died again and again.
+        GaveUpError: a process died again and again, or the run ended before there was a policy.
+        GoneError: a process is gone that cannot be started anew.
     """
-    with cluster.connected(plan, address, run.start_step) as processes:
+    with cluster.Cluster(plan, is_local, run.start_step) as processes:
         return Supervisor(run, plan, processes).train()

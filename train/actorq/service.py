@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from train.actorq.algorithms import settings_of
 from train.actorq.replay import Ratio, Shard
-from train.actorq.settings import Plan
+from train.actorq.settings import ActorQSettings, Plan
 from train.tasks import episode_seed
 
 Columns = dict[str, NDArray[Any]]
@@ -42,8 +42,7 @@ class ReplayService:
         settings, asked = settings_of(plan), plan.actorq
         self._settings, self._asked = settings, asked
         share = asked.replay_shards
-        self._quota = share_of(plan.steps, share, index)
-        self._step = share_of(start_step, share, index)
+        self._quota, self._step = steps_of(plan.steps, asked, index), steps_of(start_step, asked, index)
         self._shard = Shard(
             max(settings.replay_capacity // share, settings.minibatch),
             asked.priority_exponent,
@@ -121,6 +120,13 @@ class ReplayService:
     def facts(self) -> dict[str, Any]:
         """Figures of the shard, and the last that each actor told (by ``actor.life``)."""
         return {**self._shard.facts(), "step": self._step, "updates": self._updates, "actors": dict(self._actors)}
+
+
+def steps_of(total: int, asked: ActorQSettings, index: int) -> int:
+    """A shard's part of so many steps: by the actors that are dealt to it; the parts' sum is exact."""
+    dealt = [share_of(asked.n_actors, asked.replay_shards, shard) for shard in range(index + 1)]
+    before = sum(dealt[:-1])
+    return total * (before + dealt[-1]) // asked.n_actors - total * before // asked.n_actors
 
 
 def share_of(total: int, parts: int, index: int) -> int:

@@ -81,7 +81,9 @@ class ActorQSettings:
         if self.runtime not in (RuntimeName.LITERT.value, RuntimeName.TFLITE_RUNTIME.value):
             raise ValueError(f"--runtime is {self.runtime}; actors execute TFLite: take litert or tflite-runtime.")
         if any(not 0.0 <= delay < math.inf for delay in self.step_delays_s):
-            raise ValueError(f"step_delays_s is {self.step_delays_s}; take seconds, one number an actor.")
+            raise ValueError(f"--step-delays-s is {self.step_delays_s}; take seconds, one number an actor.")
+        if len(self.step_delays_s) > self.n_actors:
+            raise ValueError(f"--step-delays-s names {len(self.step_delays_s)} actors of --n-actors {self.n_actors}.")
 
     @property
     def precision(self) -> Precision:

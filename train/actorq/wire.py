@@ -29,8 +29,8 @@ from policy.integer import forward_integer, quantize_network
 from policy.network import Weights, forward_float
 from policy.quantization import dequantize_symmetric, quantize_symmetric, symmetric_scales, to_fp16
 from policy.spec import ArtifactFormat, PolicySpec, Precision
+from train.actorq.settings import BITS
 
-BITS = (8, 16, 32)
 CALIBRATION, SCALES = "calibration", "/scales"
 MATRIX = 2  # dimensions from which on a tensor has output channels
 
