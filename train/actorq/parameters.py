@@ -47,7 +47,7 @@ class ParameterServer:
             self._versions += 1
 
     def latest(self, known: int) -> Published | None:
-        """The newest version that is ready, or None where ``known`` is that version.
+        """The newest version that is ready, or None where it is not newer than ``known``.
 
         Building the newest begins here, if it has not.
 
@@ -68,7 +68,7 @@ class ParameterServer:
             if waited_for is not None and self._building is waited_for:
                 self._finish()  # an error is told once, to the first of those who waited
             found = self._ready
-            if found is None or found.version == known:
+            if found is None or found.version <= known:
                 return None
             self._served += found.data.nbytes
             return found

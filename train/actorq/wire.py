@@ -26,7 +26,7 @@ from safetensors.numpy import load, save
 from convert.pipeline import build_graph, half_weights
 from policy.errors import PolicyError
 from policy.integer import forward_integer, quantize_network
-from policy.network import Weights, forward_float
+from policy.network import Weights, check_weights, forward_float
 from policy.quantization import dequantize_symmetric, quantize_symmetric, symmetric_scales, to_fp16
 from policy.spec import ArtifactFormat, PolicySpec, Precision
 from train.actorq.settings import BITS
@@ -163,11 +163,12 @@ def publish(pushed: Pushed, version: int, quantize: int, communication: int) -> 
     check_bits(quantize, "--quantize")
     check_bits(communication, "--quantize-communication")
     precision = Precision.from_bits(quantize)
+    spec, weights = PolicySpec.from_json(pushed.spec), load(pushed.weights)
+    check_weights(spec, weights)
     if quantize == communication:
-        spec, weights = PolicySpec.from_json(pushed.spec), load(pushed.weights)
         form, data = Form.ARTIFACT, build_graph(spec, weights, pushed.calibration, precision, ArtifactFormat.TFLITE)
     else:
-        form, data = Form.WEIGHTS, save(packed(load(pushed.weights), communication, pushed.calibration, precision))
+        form, data = Form.WEIGHTS, save(packed(weights, communication, pushed.calibration, precision))
     array = np.frombuffer(data, np.uint8)
     return Published(version, pushed.updates, form, precision, communication, pushed.spec, sha256(array), array)
 

@@ -185,7 +185,8 @@ def test_the_start_is_uniform_or_the_noise_alone() -> None:
         ({"priority_exponent": float("nan")}, "--priority-exponent is nan"),
         ({"importance_exponent": 1.5}, "--importance-exponent is 1.5; take 0"),
         ({"runtime": "onnxruntime"}, "--runtime is onnxruntime; actors execute TFLite"),
-        ({"step_delays_s": (0.1, -0.1)}, "step_delays_s is"),
+        ({"step_delays_s": (0.1, -0.1)}, "--step-delays-s is"),
+        ({"step_delays_s": (0.1, 0.1, 0.1)}, "--step-delays-s names 3 actors"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
@@ -202,7 +203,7 @@ def test_limits_of_the_settings_are_allowed() -> None:
 
 def test_the_plan_survives_its_way() -> None:
     plan = replace(
-        make_plan(12_345, quantize=16, step_delays_s=(0.25, 0.0), replay_shards=1, correct_mismatch=False),
+        make_plan(12_345, quantize=16, step_delays_s=(0.25, 0.0), n_actors=2, replay_shards=1, correct_mismatch=False),
         network=NetworkSpec((32, 16), layer_norm=True),
         preset="hard",
         task_options={"arenas": {"hard": 0.75, "shipped": 0.25}},

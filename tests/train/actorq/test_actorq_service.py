@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.train.actorq.small_plans import FACTS, make_plan, make_rows
-from train.actorq.service import ReplayService, Reply, share_of
+from train.actorq.service import ReplayService, Reply, share_of, steps_of
 from train.actorq.settings import Plan
 
 # Of small_plans: a round draws 2 · 4 = 8 rows, an insertion brings at most 4 + 1 rows = 10 samples; slack = 2 · 10.
@@ -139,13 +139,18 @@ def test_several_shards_make_exactly_the_steps_that_are_left() -> None:
     made = []
     for index in range(3):
         service, rows = ReplayService(plan, index, start_step=20), 0
-        assert service.reply.step == (7, 7, 6)[index]
+        assert service.reply.step == (6, 7, 7)[index]
         while not service.reply.stop:
             service.insert(make_rows(1), FACTS)
             rows += 1
         made.append(rows)
-    assert made == [34 - 7, 34 - 7, 33 - 6]
+    assert made == [33 - 6, 34 - 7, 34 - 7]
     assert sum(made) == 101 - 20
+
+
+def test_a_shard_with_more_actors_gets_more_of_the_steps() -> None:
+    asked = make_plan(101, n_actors=3, replay_shards=2).actorq
+    assert [steps_of(101, asked, index) for index in range(2)] == [67, 34]  # two actors and one
 
 
 def test_one_process_in_anothers_place_goes_on_with_its_steps_and_gathers_anew() -> None:

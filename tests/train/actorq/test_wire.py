@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -200,15 +199,8 @@ def test_other_bits_are_refused(quantize: int, communication: int) -> None:
         sent(quantize, communication)
 
 
-def not_finite() -> Iterator[Any]:
-    """(bits, bits, weight); a float32 that is sent as it is, or put into a float artifact, is not looked at yet."""
-    unseen = pytest.mark.xfail(strict=True, reason="publish does not call policy.network.check_weights")
-    for (quantize, communication), name in product(PAIRS, ("dense_0/kernel", "head/bias")):
-        as_it_is = communication == 32 or (name == "head/bias" and communication == 8 != quantize)
-        yield pytest.param(quantize, communication, name, marks=[unseen] if as_it_is else [])
-
-
-@pytest.mark.parametrize(("quantize", "communication", "name"), list(not_finite()))
+@pytest.mark.parametrize("name", ["dense_0/kernel", "head/bias"])
+@pytest.mark.parametrize(("quantize", "communication"), PAIRS)
 def test_weights_that_are_not_finite_are_refused(quantize: int, communication: int, name: str) -> None:
     spec = make_spec()
     weights = make_weights(spec)
