@@ -97,13 +97,15 @@ class LearnerLoop:
             columns, reply = self._timed("data", lambda: self._sample(self._algorithm.updates))
             self._steps = reply.step
             if columns is None:
+                self._watch()
                 return self.facts()
             if not self._normaliser.settled:
                 self._settle()
             self._round(columns)
             if self._first_s is None:
                 self._first_s = time.perf_counter()
-            self._watch_when_due()
+            if time.perf_counter() - self._watched >= WATCH_EVERY_S:
+                self._watch()
 
     def _round(self, columns: Columns) -> None:
         """One round of updates, and a new version where one is due."""
@@ -208,12 +210,9 @@ class LearnerLoop:
             environment=task.environment,
         )
 
-    def _watch_when_due(self) -> None:
+    def _watch(self) -> None:
         """Compare what actors chose lately with what this policy would choose in the same states."""
-        since = time.perf_counter()
-        if since - self._watched < WATCH_EVERY_S:
-            return
-        self._watched = since
+        since = self._watched = time.perf_counter()
         rows = self._recent(WATCHED_ROWS)  # empty where a replay has just begun anew
         acted = rows["updates"] >= 0 if rows else np.zeros(0, np.bool_)
         if acted.any():

@@ -226,11 +226,15 @@ def test_processes_that_die_are_replaced_and_the_losses_told(started: Callable[.
     run.until_step(4500)
     run.kill("ReplayProcess")
     run.until("died and began anew")
+    run.until_step(6500)
+    run.kill("ParameterProcess")
+    run.until("the parameter server died and began anew")
     assert run.ended() == 0, run.printed
     assert_only_ours(run.printed)
     deaths = run.told["deaths"]
-    assert [each["who"] for each in deaths][1:] == ["the learner", "replay 0"] and deaths[0]["who"].startswith("actor ")
-    learner, replay = deaths[1:]
+    assert deaths[0]["who"].startswith("actor ")
+    assert [each["who"] for each in deaths[1:]] == ["the learner", "replay 0", "the parameter server"]
+    learner, replay = deaths[1:3]
     assert 0 < learner["resumed_at"] <= learner["updates"]
     assert f"after {learner['updates']:,} updates" in run.printed and f"{learner['resumed_at']:,}. " in run.printed
     assert learner["replay_rows"] > 1000 and f"keeps its {learner['replay_rows']:,} transitions" in run.printed
@@ -240,6 +244,9 @@ def test_processes_that_die_are_replaced_and_the_losses_told(started: Callable[.
     assert origin["updates"] > learner["updates"]
     assert origin["steps"] >= 9000  # a replay that began anew goes on counting
     assert sorted(each["life"] for each in run.told["actors"])[-1] == 1  # the replacement acted
+    # Actors renew from a server that began anew, whatever they had from the one before.
+    assert run.told["parameters"]["bytes_served"] > 0
+    assert run.told["mismatch"]["staleness_updates"] < 2000
 
 
 def test_an_interrupted_run_is_resumed(started: Callable[..., Command]) -> None:
@@ -323,7 +330,7 @@ def test_actors_on_two_nodes(started: Callable[..., Command]) -> None:
         waited(lambda: not any(actors(raylet) for raylet in raylets), "actors on the cluster")
         small = started(*CARTPOLE, "--steps", "3000", "--n-actors", "9", "--address", there.address)
         assert small.ended() == 2
-        assert "the cluster has 4 CPUs; 9 actors and a learner take 10. Type --n-actors 3" in small.printed
+        assert "the cluster has 4 free CPUs; 9 actors and a learner take 10. Type --n-actors 3" in small.printed
     finally:
         there.shutdown()
 
