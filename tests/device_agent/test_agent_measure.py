@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -144,20 +147,28 @@ def test_memory_is_read_in_bytes() -> None:
     assert memory.parse_status("VmRSS:\tmuch kB\n") == memory.Resident(None, None, None, None, None)
 
 
+ALLOCATING = """
+import dataclasses, json
+from device.agent import memory
+found = [memory.read()]
+block = bytearray(b"x") * (64 * 2**20)  # touched, so resident
+found.append(memory.read())
+del block
+found.append(memory.read())
+if memory.reset_peak():
+    found.append(memory.read())
+print(json.dumps([dataclasses.asdict(each) for each in found]))
+"""
+
+
 def test_the_peak_follows_an_allocation_and_can_be_reset() -> None:
-    size = 64 * 2**20
-    before = memory.read()
-    block = bytearray(b"x") * size  # touched, so resident
-    held = memory.read()
-    assert before.now is not None and held.now is not None and held.peak is not None
-    assert held.now - before.now > 0.9 * size
-    del block
-    after = memory.read()
-    assert after.peak is not None and after.now is not None
-    assert after.peak >= held.now * 0.99 and after.now < held.now - 0.9 * size
-    if memory.reset_peak():
-        fresh = memory.read().peak
-        assert fresh is not None and fresh < after.peak - 0.9 * size
+    # In a process of its own: from one that has long had much else, the kernel may take back megabytes at any moment.
+    said = subprocess.run([sys.executable, "-c", ALLOCATING], capture_output=True, text=True, check=True).stdout
+    before, held, after, *fresh = json.loads(said)
+    most = 0.9 * 64 * 2**20
+    assert held["now"] - before["now"] > most
+    assert after["peak"] >= held["now"] * 0.99 and after["now"] < held["now"] - most
+    assert all(each["peak"] < after["peak"] - most for each in fresh)
 
 
 def test_the_lifetime_peak_outlives_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
