@@ -35,6 +35,7 @@ class ParameterServer:
         self._pushed: Pushed | None = None
         self._first = first
         self._versions = 0
+        self._skipped = 0
         self._asked = 0  # the newest version whose building was begun
         self._ready: Published | None = None
         self._built, self._build_s, self._pulls, self._served = 0, 0.0, 0, 0
@@ -43,6 +44,7 @@ class ParameterServer:
     def put(self, pushed: Pushed) -> None:
         """Take newer parameters; those before, if nobody asked for them, are never built."""
         with self._lock:
+            self._skipped += self._asked < self._versions
             self._pushed = pushed
             self._versions += 1
 
@@ -90,12 +92,12 @@ class ParameterServer:
         return published
 
     def facts(self) -> dict[str, Any]:
-        """Figures so far: versions handed over, built (quantizations) and skipped; seconds; pulls and bytes."""
+        """Figures so far: versions handed over, built (quantized), and replaced unasked; seconds; pulls and bytes."""
         with self._lock:
             return {
                 "versions_put": self._versions,
                 "versions_built": self._built,
-                "versions_skipped": self._versions - self._built,
+                "versions_skipped": self._skipped,
                 "build_s": self._build_s,
                 "pulls": self._pulls,
                 "bytes_served": self._served,

@@ -127,6 +127,14 @@ class Published:
             ) from error
         if values:
             raise WireError(f"the parameters' header has the unknown members {sorted(values)}.")
+        same_bits = found.precision.bits == found.communication
+        if min(found.version - 1, found.updates) < 0 or found.communication not in BITS:
+            raise WireError(f"the parameters' header has a number that cannot be: {header[:200]}.")
+        if (found.form is Form.ARTIFACT) != same_bits or found.precision.bits not in BITS:
+            raise WireError(
+                f"the parameters' header says {found.form.value}, {found.precision.value} and {found.communication} "
+                "bits, which do not go together."
+            )
         if sha256(data) != found.sha256:
             raise WireError(f"version {found.version} of the parameters arrived damaged: its SHA-256 is another one.")
         return found
