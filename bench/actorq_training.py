@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ class Training:
     curve: list[tuple[int, float, float]]
     command: str
     machine: str = ""
-    code: str = field(default="")
+    code: str = ""
 
     @property
     def key(self) -> tuple[str, int, int]:

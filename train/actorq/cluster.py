@@ -38,7 +38,7 @@ class Cluster:
 
     def __init__(self, plan: Plan, is_local: bool, start_step: int) -> None:
         """Args: the plan, whether Ray is here only (:func:`connected`), and the steps that were made before."""
-        self._plan, self._json, self._is_local = plan, plan.to_json(), is_local
+        self._plan, self._json = plan, plan.to_json()
         self._cpus = 0 if is_local else 1  # here the processes share the cores whatever they are
         asked = plan.actorq
         again = {"max_restarts": RESTARTS, "num_cpus": 0}

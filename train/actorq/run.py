@@ -27,6 +27,7 @@ from train.actorq.report import breakdown, summed
 from train.actorq.settings import Plan
 from train.best import BestPolicy
 from train.checkpoint import flattened
+from train.episodes import Decide
 from train.networks import Weights
 from train.results import greedy
 from train.run import Run, Trained
@@ -98,6 +99,8 @@ class Supervisor:
         self._server_facts: dict[str, Any] = {}
         self._spec: PolicySpec | None = None
         self._weights: Weights = {}
+        self._chosen: Decide | None = None
+        self._judging = -1  # the report for which the policy was fetched
 
     def train(self) -> Trained:
         """Until all steps are made or the run wants to stop; the policy of the best evaluation is returned."""
@@ -252,16 +255,14 @@ class Supervisor:
 
     def _decide(self, observation: Any) -> Any:
         """The learner's policy in full precision, as it handed it over last when this judgement began."""
-        if self._spec is None or self._judging != self._reported:
+        if self._judging != self._reported:
             self._judging = self._reported
             self._fetch()
-        if self._spec is None:  # nothing learned yet
+        if self._chosen is None:  # nothing learned yet
             head = self._run.task.head
             rows = len(observation)
             return np.zeros((rows, head.size), np.float32) if isinstance(head, ContinuousHead) else np.zeros(rows, int)
         return self._chosen(observation)
-
-    _judging = -1
 
     def _fetch(self) -> None:
         """The newest weights that the learner handed over."""
