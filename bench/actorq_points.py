@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from bench.actorq_services import Setup
 
 POINT_ACTORS, POINT_RATIOS, POINT_SECONDS = (1, 2, 4), (16.0,), 10.0
-POINT_BITS = 8
+POINT_BITS = (32, 8)
 POINT_ROUNDS = 150.0
 STARTING_S, LONGEST_S = 60.0, 240.0
 SKIPPED_ROUNDS = 2  # the first is compiled
@@ -38,20 +39,19 @@ def real_runs(
     ratios: Sequence[float],
     seconds: float,
 ) -> list[dict[str, Any]]:
-    """Runs at each number of actors and ratio, long enough by what is simulated for them."""
+    """Runs at each ratio, number of actors and precision, long enough by what is simulated for them."""
     points = []
-    for ratio in ratios:
-        for actors in POINT_ACTORS:
-            own = dataclasses.replace(setup.layout(n_step), n_actors=actors, samples_per_insert=ratio, cores=cores)
-            expected = shared(services[POINT_BITS], own)
-            steps = steps_of(own, expected, setup.learning_starts, seconds)
-            point = real_run(setup.command(actors, POINT_BITS, ratio, steps), own.updates, LONGEST_S)
-            points.append({"n_actors": actors, "bits": POINT_BITS, "samples_per_insert": ratio, **point})
-            command_line.say(
-                f"{actors} actors, {ratio:g} samples per insertion: {point['steps_per_s']:.0f} steps/s, "
-                f"{point['updates_per_s']:.1f} updates/s; simulated {expected.steps_per_s:.0f} and "
-                f"{expected.updates_per_s:.1f}"
-            )
+    for ratio, actors, bits in itertools.product(ratios, POINT_ACTORS, POINT_BITS):
+        own = dataclasses.replace(setup.layout(n_step), n_actors=actors, samples_per_insert=ratio, cores=cores)
+        expected = shared(services[bits], own)
+        steps = steps_of(own, expected, setup.learning_starts, seconds)
+        point = real_run(setup.command(actors, bits, ratio, steps), own.updates, LONGEST_S)
+        points.append({"n_actors": actors, "bits": bits, "samples_per_insert": ratio, **point})
+        command_line.say(
+            f"{actors} actors in {bits} bits, {ratio:g} samples per insertion: {point['steps_per_s']:.0f} steps/s, "
+            f"{point['updates_per_s']:.1f} updates/s; simulated {expected.steps_per_s:.0f} and "
+            f"{expected.updates_per_s:.1f}"
+        )
     return points
 
 
