@@ -66,12 +66,12 @@ NO_JUDGING = ("--evaluate-every", "1000000", "--evaluate-episodes", "1", "--fina
 FEWER_RECORDED = "import sys, train.results as r; r.RECORDED_EPISODES = 4; from train.actorq.__main__ import main; "
 """The bundles of these trainings are read and thrown away: 4 recorded episodes do, in place of 64."""
 CELLS = (
-    _d4pg("cartpole_balance", 30_000, 5_000, 800.0),
-    _d4pg("walker_stand", 25_000, 5_000, 400.0),
-    _d4pg("cheetah_run", 25_000, 5_000, 50.0),
-    _dqn("cartpole", 20_000, 32, 400.0),
+    _d4pg("cartpole_balance", 60_000, 5_000, 900.0),
+    _d4pg("walker_stand", 80_000, 5_000, 500.0),
+    _d4pg("cheetah_run", 80_000, 5_000, 200.0),
+    _dqn("cartpole", 50_000, 32, 400.0),
     _dqn("mountaincar", 60_000, 16, -130.0),
-    _dqn("acrobot", 30_000, 32, -110.0),
+    _dqn("acrobot", 60_000, 32, -110.0),
     Cell(
         "big-actors",
         "dm_control,cartpole_balance",
