@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "actorq.md"
 README = DOCUMENT.parent.parent / "README.md"
-IN_README = {"actorq-actor"}
+IN_README = {"actorq-actor", "actorq-returns"}
 PARTS = ("breakdown", "trainings", "bound")
 MODELS = (("dm_control,cartpole_balance", "512,512"), ("dm_control,cartpole_balance", "2048,2048,2048"))
 STEPS, ROUNDS = 3_000, 3
@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace, measured: Measured | None, trainings: Sequence[Training]) -> None:
-    from bench import actorq_figure, actorq_table, rendering
+    from bench import actorq_curves, actorq_figure, actorq_table, rendering
     from bench.plots import FIGURES
 
     tables = actorq_table.tables(measured, trainings)
@@ -92,6 +92,8 @@ def _show(arguments: argparse.Namespace, measured: Measured | None, trainings: S
             command_line.say(f"{path}: {'updated' if changed else 'is up to date'}")
         if measured is not None:
             command_line.say("\n".join(map(str, actorq_figure.save_figure(measured, FIGURES))))
+        if actorq_table.learned_cells(trainings):
+            command_line.say("\n".join(map(str, actorq_curves.save_figure(trainings, FIGURES))))
     if arguments.json:
         rows = [] if measured is None else [row.values() for row in measured.rows]
         print(json.dumps({"ok": True, "breakdown": rows, "trainings": [each.values() for each in trainings]}))
@@ -136,13 +138,13 @@ def _train(arguments: argparse.Namespace, cells: Sequence[object], scratch: Path
             assert isinstance(cell, Cell)
             for bits in BITS if seed % 2 == 0 else BITS[::-1]:  # what else the machine does falls on both alike
                 kept = actorq_store.read_trainings()
-                if arguments.only_missing and any(each.key == (cell.name, bits, seed) for each in kept):
+                if arguments.only_missing and any(each.command == cell.typed(bits, seed) for each in kept):
                     continue
                 done = train(cell, bits, seed, scratch)
                 goal = "" if cell.goal is None else f", at {cell.goal:g} after {_seconds(done.goal_s)}"
                 command_line.say(
                     f"{cell.name}, {bits} bits, seed {seed}: return {done.mean_return:.1f}{goal}; "
-                    f"{done.learning_s:.0f} s of learning, {done.wall_s:.0f} s in all, {done.cpu_s:.0f} CPU-s"
+                    f"{done.steps_per_s:.0f} steps/s, {done.wall_s:.0f} s in all, {done.cpu_s:.0f} CPU-s"
                 )
                 if arguments.keep:
                     others = [each for each in kept if each.key != done.key]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench import command_line
 from bench.actorq_layout import Layout, Rates, Services
 from bench.actorq_simulation import horizon_s, simulate
+from bench.actorq_training import rates_of
 from bench.store import RESULTS
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ POINT_ACTORS, POINT_RATIOS, POINT_SECONDS = (1, 2, 4), (16.0,), 10.0
 POINT_BITS = (32, 8)
 POINT_ROUNDS = 150.0
 STARTING_S, LONGEST_S = 60.0, 240.0
-SKIPPED_ROUNDS = 2  # the first is compiled
 MOST_STEPS = 150_000.0
 AGAIN = "python -m bench.actorq_scaling --keep --point-seconds 20"
 
@@ -92,21 +92,4 @@ def real_run(command: Sequence[str], updates: int, longest_s: float) -> dict[str
         with (bundle / "learning_curve.csv").open(encoding="utf-8") as file:
             rows = [{name: float(row[name]) for name in ("step", "updates", "wall_s")} for row in csv.DictReader(file)]
         provenance = json.loads((bundle / "policy.json").read_text(encoding="utf-8"))["provenance"]
-    return {**rates_of(rows, updates), "breakdown": provenance["actorq"]["breakdown"]}
-
-
-def rates_of(rows: Sequence[dict[str, float]], updates: int) -> dict[str, Any]:
-    """Steps and updates per second between the first row after the compiled rounds and the last but one.
-
-    The last row is written after the policy was judged, which belongs to no actor.
-
-    Raises:
-        BenchError: there are not two such rows.
-    """
-    counted = [row for row in rows[:-1] if row["updates"] >= SKIPPED_ROUNDS * updates]
-    if len(counted) < 2:
-        raise command_line.BenchError("a real run was over too soon to be measured.", AGAIN)
-    first, last = counted[0], counted[-1]
-    seconds = last["wall_s"] - first["wall_s"]
-    rates = {f"{name}_per_s": (last[key] - first[key]) / seconds for name, key in (("steps", "step"), ("updates",) * 2)}
-    return {**rates, "seconds": seconds}
+    return {**rates_of(rows, updates, AGAIN), "breakdown": provenance["actorq"]["breakdown"]}

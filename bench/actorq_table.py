@@ -15,6 +15,8 @@ from bench.rendering import Table
 from bench.sweep import bracketed
 
 NAMES = {32: "fp32", 16: "fp16", 8: "int8"}
+WAITING = ("insert", "wait", "idle")
+"""Parts of a run's actor in which it computes nothing: an insertion is answered when the replay allows it."""
 
 
 def tables(measured: Measured | None, trainings: Sequence[Training]) -> list[Table]:
@@ -22,17 +24,19 @@ def tables(measured: Measured | None, trainings: Sequence[Training]) -> list[Tab
     found = []
     if measured is not None:
         found += [breakdown_table(measured), actor_speed_table(measured)]
-    if any(cell_of(each).purpose == LEARNING for each in trainings):
+    if learned_cells(trainings):
         found.append(returns_table(trainings))
         found.append(cost_table(trainings))
-    if any(cell_of(each).purpose != LEARNING for each in trainings):
+    names = {each.cell for each in trainings}
+    if any(cell.purpose != LEARNING and cell.name in names for cell in CELLS):
         found.append(bound_table(trainings))
     return found
 
 
-def cell_of(training: Training) -> Cell:
-    """The cell of a training."""
-    return next(cell for cell in CELLS if cell.name == training.cell)
+def learned_cells(trainings: Sequence[Training]) -> list[Cell]:
+    """The tasks that something was trained on to be learned."""
+    names = {each.cell for each in trainings}
+    return [cell for cell in CELLS if cell.purpose == LEARNING and cell.name in names]
 
 
 def median_of(rows: Sequence[Breakdown], setting: Setting) -> dict[str, float]:
@@ -167,7 +171,7 @@ def exact(value: float) -> Estimate:
 def returns_table(trainings: Sequence[Training]) -> Table:
     """Whether actors in int8 learn what actors in fp32 learn, and in what time."""
     lines = []
-    for cell in (cell for cell in CELLS if cell.purpose == LEARNING):
+    for cell in learned_cells(trainings):
         found = pairs(trainings, cell.name)
         if not found:
             continue
@@ -178,7 +182,7 @@ def returns_table(trainings: Sequence[Training]) -> Table:
         compared = [other / one for one, other in both if one > 0]
         speed = spread(compared) if compared else "–"
         reached = "/".join(str(sum(side is not None for side in sides)) for sides in zip(*times, strict=True))
-        pace = spread([other.learning_s / one.learning_s for one, other in found])
+        pace = spread([one.steps_per_s / other.steps_per_s for one, other in found])
         lines.append(
             (
                 cell.name,
@@ -194,7 +198,7 @@ def returns_table(trainings: Sequence[Training]) -> Table:
         )
     headers = (
         "task", "method", "steps", "int8 actors", "fp32 actors", "difference", "goal (int8/fp32)", "time to it",
-        "all steps",
+        "steps/s",
     )  # fmt: skip
     return Table(
         "actorq-returns",
@@ -204,8 +208,8 @@ def returns_table(trainings: Sequence[Training]) -> Table:
         (
             "Means over seeds with 95 % intervals (Student's); each policy judged over fresh episodes in fp32. Time to "
             "the goal: from the first steps to the first judgement at or above it, fp32's over int8's, median of seeds "
-            "that reached it with both, in brackets the smallest and the largest; all steps: the same for the whole "
-            "learning, from the end of its first round, which compiles. Two actors (D4PG: four), a learner, a replay "
+            "that reached it with both, in brackets the smallest and the largest; steps/s: int8's over fp32's, after "
+            "the learner's rounds that compile. Two actors (D4PG: four), a learner, a replay "
             "and a parameter server share the machine's cores. Goals and steps were set after trials with seed 0.",
             *machines(trainings),
         ),
@@ -216,7 +220,7 @@ def returns_table(trainings: Sequence[Training]) -> Table:
 def cost_table(trainings: Sequence[Training]) -> Table:
     """Bytes, CPU time, energy and how far the actors were from the learner."""
     lines: list[tuple[str, ...]] = []
-    for cell in (cell for cell in CELLS if cell.purpose == LEARNING):
+    for cell in learned_cells(trainings):
         for bits in (8, 32):
             found = [each for each in trainings if each.cell == cell.name and each.bits == bits]
             if not found:
@@ -277,51 +281,62 @@ def bound_table(trainings: Sequence[Training]) -> Table:
         found = pairs(trainings, cell.name)
         if not found:
             continue
-        speeds = [other.learning_s / one.learning_s for one, other in found]
-        ideal, note = ideal_of(cell, found)
+        speeds = [one.steps_per_s / other.steps_per_s for one, other in found]
+        ideal = ideal_of(cell, found)
         lines.append(
             (
                 cell.purpose,
                 " ".join(cell.more),
-                f"{median(pace(one) for one, _ in found):,.0f}",
-                f"{median(pace(other) for _, other in found):,.0f}",
+                f"{median(one.steps_per_s for one, _ in found):,.0f}",
+                f"{median(other.steps_per_s for _, other in found):,.0f}",
+                waiting([one for one, _ in found]),
+                waiting([other for _, other in found]),
                 spread(speeds),
-                ideal,
-                note if not ideal.endswith("×") else f"{100 * median(speeds) / float(ideal[:-1]):.0f} %",
+                f"{ideal:.2f}×",
+                f"{100 * median(speeds) / ideal:.0f} %",
             )
         )
+    headers = (
+        "waited for", "words of the command", "int8 steps/s", "fp32 steps/s", "int8: who waits", "fp32: who waits",
+        "speed-up", "Amdahl", "reached",
+    )  # fmt: skip
     return Table(
         "actorq-bound",
         "End to end with 2048,2048,2048, int8 actors against fp32 actors",
-        ("waited for", "words of the command", "int8 steps/s", "fp32 steps/s", "speed-up", "Amdahl", "reached"),
+        headers,
         tuple(lines),
         (
             "Two actors and the learner on the machine's cores; the networks of actors and critic as the task's "
-            "settings have them but for the policy's. Amdahl: from the share of inference in the fp32 run's own "
-            "actors, waiting left out. The learner computes in fp32 in both.",
+            "settings have them but for the policy's. Who waits: share of their time that the actors wait for the "
+            "replay's leave or a newer version, and the learner for data. Amdahl: where actors are waited for, from "
+            "the share of inference in the fp32 run's own actors, waiting left out; where the learner is, 1, for it "
+            "computes in fp32 in both.",
             *machines(trainings),
         ),
         left=2,
     )
 
 
-def pace(training: Training) -> float:
-    """Steps per second while it learned."""
-    return (training.steps - training.starts) / training.learning_s
+def waiting(trainings: Sequence[Training]) -> str:
+    """``actors 3 %, learner 78 %``: medians."""
+    actors = median(
+        100 * sum(each.breakdown[part] for part in WAITING) / sum(each.breakdown.values()) for each in trainings
+    )
+    learner = median(100 * each.learner_seconds["data"] / sum(each.learner_seconds.values()) for each in trainings)
+    return f"actors {actors:.0f} %, learner {learner:.0f} %"
 
 
-def ideal_of(cell: Cell, found: Sequence[tuple[Training, Training]]) -> tuple[str, str]:
-    """Amdahl's bound from the runs' own breakdowns, where actors are what is waited for."""
+def ideal_of(cell: Cell, found: Sequence[tuple[Training, Training]]) -> float:
+    """Amdahl's bound from the runs' own breakdowns, where actors are what is waited for; 1 where it is the learner."""
     if cell.purpose != ACTOR_BOUND:
-        return "–", "the learner sets the pace"
+        return 1.0
     bounds = []
     for one, other in found:
-        idle = ("wait", "idle", "insert")
-        busy = sum(value for part, value in other.breakdown.items() if part not in idle)
+        busy = sum(value for part, value in other.breakdown.items() if part not in WAITING)
         share = other.breakdown["inference"] / busy
         faster = other.breakdown["inference"] / max(one.breakdown["inference"], 1e-9)
         bounds.append(1.0 / (1.0 - share + share / faster))
-    return f"{median(bounds):.2f}×", ""
+    return median(bounds)
 
 
 def machines(trainings: Sequence[Training]) -> list[str]:

@@ -10,7 +10,7 @@ import io
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from policy.bundle import Bundle
 
 BITS = (8, 32)
 CURVE = "learning_curve.csv"
+SKIPPED_ROUNDS = 2  # the first is compiled
 ACTOR_BOUND, LEARNER_BOUND, LEARNING = "actor-bound", "learner-bound", "learning"
 
 
@@ -50,6 +51,10 @@ class Cell:
         words += ["--quantize", str(bits), "--seed", str(seed), *self.more, "--output-path", str(output)]
         return words
 
+    def typed(self, bits: int, seed: int) -> str:
+        """The command as a reader would type it."""
+        return f"python -m train.actorq {' '.join(self.command(bits, seed, Path('OUTPUT')))}"
+
 
 def _d4pg(name: str, steps: int, every: int, goal: float) -> Cell:
     words = ("--n-actors", "4", "--samples-per-insert", "64", "--evaluate-every", str(every))
@@ -76,7 +81,7 @@ CELLS = (
         "big-actors",
         "dm_control,cartpole_balance",
         "d4pg",
-        8_000,
+        30_000,
         (*BIG, *NO_JUDGING, "--samples-per-insert", "0.05"),
         purpose=ACTOR_BOUND,
     ),
@@ -100,8 +105,7 @@ class Training:
         steps, updates: made.
         mean_return, return_interval: of the last judgement, fp32 weights, in as many episodes as the bundle says.
         goal_s: seconds from the first report, of steps without a policy, to the first judgement at the goal, or None.
-        learning_s: seconds from the end of the learner's first round, which compiles, to its last.
-        starts: steps before the first round.
+        steps_per_s, updates_per_s: of all actors and of the learner, after the rounds that compile.
         wall_s: of the whole command.
         cpu_s: of all its processes.
         bytes_sent, bytes_each: parameters to actors, all and one version.
@@ -122,8 +126,8 @@ class Training:
     mean_return: float
     return_interval: tuple[float, float] | None
     goal_s: float | None
-    learning_s: float
-    starts: int
+    steps_per_s: float
+    updates_per_s: float
     wall_s: float
     cpu_s: float
     bytes_sent: int
@@ -202,6 +206,11 @@ def training_of(
         for row in rows
         if row.get("greedy_return")
     ]
+    rates = rates_of(
+        [{name: float(row[name]) for name in ("step", "updates", "wall_s")} for row in rows],
+        int(provenance["settings"]["updates"]),
+        "give the cell more steps",
+    )
     reached = [seconds for _, seconds, value in points if cell.goal is not None and value >= cell.goal]
     parameters = told["parameters"]
     interval = judged.get("return_interval_95")
@@ -214,8 +223,8 @@ def training_of(
         mean_return=float(judged["mean_return"]),
         return_interval=None if interval is None else (interval[0], interval[1]),
         goal_s=reached[0] if reached else None,
-        learning_s=float(told["learning_s"]),
-        starts=int(provenance["settings"]["learning_starts"]),
+        steps_per_s=rates["steps_per_s"],
+        updates_per_s=rates["updates_per_s"],
         wall_s=wall_s,
         cpu_s=cpu_s,
         bytes_sent=int(parameters["bytes_served"]),
@@ -227,10 +236,35 @@ def training_of(
         staleness=dict(told["staleness"]),
         energy=asdict(energy),
         curve=points,
-        command=f"python -m train.actorq {' '.join(cell.command(bits, seed, Path('OUTPUT')))}",
+        command=cell.typed(bits, seed),
         machine=machine,
         code=code,
     )
+
+
+def rates_of(rows: Sequence[Mapping[str, float]], updates: int, again: str) -> dict[str, float]:
+    """Steps and updates per second of a learning curve, between the compiled rounds and the last row but one.
+
+    The last row is written after the policy was judged, which belongs to no actor.
+
+    Args:
+        rows: ``step``, ``updates`` and ``wall_s`` of each.
+        updates: of one of the learner's rounds.
+        again: what to type if it was too short.
+
+    Returns:
+        ``steps_per_s``, ``updates_per_s`` and the ``seconds`` that they were counted over.
+
+    Raises:
+        BenchError: there are not two such rows.
+    """
+    counted = [row for row in rows[:-1] if row["updates"] >= SKIPPED_ROUNDS * updates]
+    if len(counted) < 2:
+        raise BenchError("a run was over too soon to be measured.", again)
+    first, last = counted[0], counted[-1]
+    seconds = last["wall_s"] - first["wall_s"]
+    rates = {f"{name}_per_s": (last[key] - first[key]) / seconds for name, key in (("steps", "step"), ("updates",) * 2)}
+    return {**rates, "seconds": seconds}
 
 
 def read_training(values: Mapping[str, Any]) -> Training:

@@ -17,6 +17,7 @@ from bench.actorq_layout import Layout, Rates, Services
 from bench.actorq_processors import SharedCores
 from bench.actorq_scaling_figure import save_figure
 from bench.actorq_simulation import curve, simulate
+from bench.actorq_training import rates_of
 from bench.command_line import BenchError
 from bench.rendering import to_markdown
 from bench.store import StoreError
@@ -146,11 +147,9 @@ def test_rates_of_a_learning_curve_by_hand() -> None:
         {"step": 1600, "updates": 72, "wall_s": 14.0},
         {"step": 1700, "updates": 80, "wall_s": 99.0},  # after it was judged
     ]
-    assert actorq_points.rates_of(rows, 16) == pytest.approx(
-        {"steps_per_s": 600 / 4, "updates_per_s": 40 / 4, "seconds": 4.0}
-    )
+    assert rates_of(rows, 16, "") == pytest.approx({"steps_per_s": 600 / 4, "updates_per_s": 40 / 4, "seconds": 4.0})
     with pytest.raises(BenchError, match="too soon"):
-        actorq_points.rates_of(rows[:4], 16)
+        rates_of(rows[:4], 16, "again")
 
 
 def test_what_saturates_first() -> None:

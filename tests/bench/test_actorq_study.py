@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bench import actorq_store, actorq_table
+from bench import actorq_curves, actorq_store, actorq_table, actorq_training
 from bench.actorq import main
 from bench.actorq_figure import figure_of
 from bench.actorq_measuring import PARTS, Breakdown, Setting
 from bench.actorq_store import Measured
-from bench.actorq_training import CELLS, Training, training_of
+from bench.actorq_training import CELLS, Cell, Training, training_of
 from bench.energy import CORE_WATTS, GRAMS_PER_KWH, EnergyMeter, of_joules
 from bench.study_store import rounded
 
@@ -67,15 +67,14 @@ def test_a_figure_has_a_bar_for_each_precision_and_part() -> None:
 def provenance(**more: Any) -> dict[str, Any]:
     told = {
         "breakdown": {"microseconds_per_step": dict.fromkeys((*PARTS, "wait", "idle"), 1.0)},
-        "learning_s": 12.5,
-        "learner_seconds": {"learn": 3.0},
+        "learner_seconds": {"data": 1.0, "learn": 3.0},
         "parameters": {"bytes_served": 4000, "bytes_each": 400, "versions_built": 9, "versions_put": 10},
         "mismatch": {"disagreement": 0.25, "staleness_updates": 32.0},
         "staleness": {"refused": 0, "largest_updates": 64, "late_renewals": 0},
         "cpu_s": {"actors": 10.0},
     }
     judged = [{"preset": "", "episodes": 100, "mean_return": 480.0, "return_interval_95": [470.0, 490.0]}]
-    settings = {"learning_starts": 1000}
+    settings = {"updates": 16}
     return {
         "steps": 40_000,
         "updates": 500,
@@ -87,11 +86,13 @@ def provenance(**more: Any) -> dict[str, Any]:
     }
 
 
-CURVE = """step,greedy_return,wall_s
-48,,8.0
-5000,120,10.0
-10000,430,13.5
-15000,410,16.0
+CURVE = """step,updates,greedy_return,wall_s
+48,0,,8.0
+4000,16,,9.0
+5000,32,120,10.0
+10000,112,430,13.5
+14000,176,,15.0
+15000,192,410,16.0
 """
 
 
@@ -104,17 +105,18 @@ def training(bits: int = 8, seed: int = 0, value: float = 480.0, **more: Any) ->
 def test_a_training_is_read_from_its_bundle() -> None:
     found = training()
     assert found.goal_s == 5.5  # the first judgement at 400 or above, since the first report
-    assert (found.learning_s, found.versions, found.bytes_sent) == (12.5, (9, 10), 4000)
+    assert (found.versions, found.bytes_sent) == ((9, 10), 4000)
+    assert (found.steps_per_s, found.updates_per_s) == (9000 / 5.0, 144 / 5.0)  # from 5,000 steps to 14,000
     assert found.curve == [(5000, 2.0, 120.0), (10000, 5.5, 430.0), (15000, 8.0, 410.0)]
     assert "--quantize 8" in found.command
 
 
 def test_trainings_are_compared_seed_by_seed() -> None:
     rows = [
-        training(8, 0, 480.0, learning_s=10.0),
-        training(32, 0, 470.0, learning_s=20.0),
-        training(8, 1, 490.0, learning_s=10.0),
-        training(32, 1, 500.0, learning_s=10.0, goal_s=None),
+        training(8, 0, 480.0, steps_per_s=100.0),
+        training(32, 0, 470.0, steps_per_s=50.0),
+        training(8, 1, 490.0, steps_per_s=100.0),
+        training(32, 1, 500.0, steps_per_s=100.0, goal_s=None),
         training(8, 2, 490.0),  # nobody to compare it with
     ]
     (line,) = actorq_table.returns_table(rows).rows
@@ -124,6 +126,33 @@ def test_trainings_are_compared_seed_by_seed() -> None:
     assert line[6] == "400 (2/1 of 2)"
     assert line[7] == "1.00× [1.00, 1.00]"  # of the one seed that both brought there
     assert line[8] == "1.50× [1.00, 2.00]"
+
+
+def test_curves_are_drawn_seed_by_seed_with_the_goal() -> None:
+    figure = actorq_curves.figure_of([training(8, 0), training(8, 1), training(32, 0)])
+    (axes,) = figure.axes
+    goal, *lines = axes.lines
+    assert set(goal.get_ydata()) == {400.0}
+    assert len(lines) == 3
+    assert lines[0].get_xdata().tolist() == [2.0, 5.5, 8.0]
+    assert lines[0].get_ydata().tolist() == [120.0, 430.0, 410.0]
+    assert axes.get_legend_handles_labels()[1] == ["int8 actors", "fp32 actors"]
+
+
+def test_what_was_trained_with_other_words_is_not_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actorq_store, "TRAININGS", tmp_path / "trainings.json")
+    actorq_store.write_trainings([training(8), replace(training(32), command="python -m train.actorq --steps 7")])
+    asked: list[tuple[str, int, int]] = []
+
+    def recorded(cell: Cell, bits: int, seed: int, scratch: Path) -> Training:
+        asked.append((cell.name, bits, seed))
+        return training(bits, seed)
+
+    monkeypatch.setattr(actorq_training, "train", recorded)
+    assert main(["--only", "trainings", "--cells", "cartpole", "--seeds", "0", "--only-missing"]) == 0
+    assert asked == [("cartpole", 32, 0)]
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
