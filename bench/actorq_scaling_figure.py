@@ -63,12 +63,17 @@ def couplings(document: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]
 
 def draw_rates(axes: Axes, document: Mapping[str, Any]) -> None:
     """Steps per second."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
     for colour, (name, curves) in zip(COUPLED, couplings(document).items(), strict=False):
         for curve in curves:
             x, y = ([values[key] for values in curve["rates"]] for key in ("n_actors", "steps_per_s"))
             label = name if DASHES[curve["bits"]] == "-" else None
             axes.plot(x, y, DASHES[curve["bits"]], color=colour, linewidth=1.5, label=label)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("steps per second, all actors (logarithmic)", fontsize=8)
     axes.legend(frameon=False, fontsize=7)
     axes.set_title(f"{document['setup']['model']}: steps per second", fontsize=9)
