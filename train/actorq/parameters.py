@@ -88,7 +88,8 @@ class ParameterServer:
         self._built += 1
         if time.monotonic() - self._error_at >= ERROR_EVERY_S:
             few = Pushed(pushed.updates, pushed.spec, pushed.weights, pushed.calibration[:ERROR_ROWS])
-            self._error, self._error_at = quantization_error(few, published.precision), time.monotonic()
+            error = quantization_error(few, published.precision, published.communication)
+            self._error, self._error_at = error, time.monotonic()
         return published
 
     def facts(self) -> dict[str, Any]:

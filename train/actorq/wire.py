@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -212,26 +213,33 @@ def unpacked(published: Published) -> bytes:
         raise WireError(f"version {published.version} of the parameters is no safetensors file ({error}).") from error
     spec = PolicySpec.from_json(published.spec)
     calibration = tensors.pop(CALIBRATION, np.zeros((0, spec.observation_size), np.float32))
-    weights = {
+    return build_graph(spec, widened(tensors), calibration, published.precision, ArtifactFormat.TFLITE)
+
+
+def widened(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
+    """Weights of the wire as float32: what an actor makes its artifact of."""
+    levels = {
         name: dequantize_symmetric(value, tensors[name + SCALES]) if name + SCALES in tensors else value
         for name, value in tensors.items()
-        if not name.endswith(SCALES)
+        if not name.endswith(SCALES) and name != CALIBRATION
     }
-    widened = {name: value.astype(np.float32) for name, value in weights.items()}
-    return build_graph(spec, widened, calibration, published.precision, ArtifactFormat.TFLITE)
+    return {name: value.astype(np.float32) for name, value in levels.items()}
 
 
-def quantization_error(pushed: Pushed, precision: Precision) -> float:
-    """Mean |output of the quantized policy − output in fp32| over the calibration rows.
+def quantization_error(pushed: Pushed, precision: Precision, communication: int) -> float:
+    """Mean |output of the policy that actors execute − output in fp32| over the calibration rows.
 
-    It is the part of the difference between actors and learner that quantization makes, computed with the reference
-    passes of ``policy/``; the rest is delay.
+    It is the part of the difference between actors and learner that quantization makes, on the way and in the actor,
+    computed with the reference passes of ``policy/``; the rest is delay.
     """
-    if precision is Precision.FP32 or not len(pushed.calibration):
+    if precision.bits == communication == Precision.FP32.bits or not len(pushed.calibration):
         return 0.0
     spec, weights = PolicySpec.from_json(pushed.spec), load(pushed.weights)
     exact = forward_float(spec, weights, pushed.calibration)
+    if precision.bits != communication:
+        weights = widened(packed(weights, communication, pushed.calibration, precision))
     if precision.is_integer:
         network = quantize_network(spec, weights, pushed.calibration, precision.bits)
         return float(np.mean(np.abs(forward_integer(spec, network, pushed.calibration) - exact)))
-    return float(np.mean(np.abs(forward_float(spec, half_weights(weights), pushed.calibration) - exact)))
+    executed = half_weights(weights) if precision is Precision.FP16 else weights
+    return float(np.mean(np.abs(forward_float(spec, executed, pushed.calibration) - exact)))

@@ -228,13 +228,18 @@ def test_the_quantization_error_by_hand() -> None:
         "head/bias": np.zeros(3, np.float32),
     }
     pushed = replace(push(spec, weights), calibration=np.array([[0.0], [4.0], [8.0]], np.float32))
-    assert quantization_error(pushed, Precision.FP16) == pytest.approx(4.0 * 2.0**-12)
-    assert quantization_error(pushed, Precision.FP32) == 0.0
+    assert quantization_error(pushed, Precision.FP16, 16) == pytest.approx(4.0 * 2.0**-12)
+    assert quantization_error(pushed, Precision.FP32, 32) == 0.0
+    # What is lost on the way counts as what the actor loses; one weight a channel is a level of its own scale.
+    assert quantization_error(pushed, Precision.FP32, 16) == pytest.approx(4.0 * 2.0**-12)
+    assert quantization_error(pushed, Precision.FP32, 8) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_fewer_bits_make_a_larger_error() -> None:
     pushed = push(make_spec(), make_weights(make_spec()))
     assert len(pushed.calibration) == ROWS
-    errors = [quantization_error(pushed, Precision.from_bits(bits)) for bits in (32, 16, 8)]
+    errors = [quantization_error(pushed, Precision.from_bits(bits), bits) for bits in (32, 16, 8)]
     assert errors == sorted(errors)
     assert 0.0 == errors[0] < errors[1] < errors[2]
+    on_the_way = [quantization_error(pushed, Precision.FP32, bits) for bits in (32, 16, 8)]
+    assert 0.0 == on_the_way[0] < on_the_way[1] < on_the_way[2]
