@@ -7,7 +7,7 @@ from statistics import median
 
 from bench.actorq_measuring import BITS, PARTS, Breakdown, Setting
 from bench.actorq_store import Measured
-from bench.actorq_training import ACTOR_BOUND, CELLS, LEARNING, Cell, Training
+from bench.actorq_training import ACTOR_BOUND, BOUND, CELLS, LEARNING, Cell, Training
 from bench.energy import CORE_WATTS, GRAMS_PER_KWH
 from bench.interval import Estimate
 from bench.qat_statistics import over_trainings
@@ -286,7 +286,7 @@ def bound_table(trainings: Sequence[Training]) -> Table:
         lines.append(
             (
                 cell.purpose,
-                " ".join(cell.more),
+                " ".join(cell.more[len(BOUND) :]),
                 f"{median(one.steps_per_s for one, _ in found):,.0f}",
                 f"{median(other.steps_per_s for _, other in found):,.0f}",
                 waiting([one for one, _ in found]),
@@ -307,12 +307,12 @@ def bound_table(trainings: Sequence[Training]) -> Table:
         headers,
         tuple(lines),
         (
-            "Two actors and the learner on the machine's cores; the networks of actors and critic as the task's "
-            "settings have them but for the policy's. Who waits: share of their time that the actors wait for the "
-            "replay's leave or a newer version, and the learner for data. Amdahl: where actors are waited for, from "
-            "the share of inference in the fp32 run's own actors, waiting left out; where the learner is, 1, for it "
-            "computes in fp32 in both. CPU-s saved: fp32's CPU seconds over int8's, of the whole command with its "
-            "start and the last judgement, which both share; energy and CO₂ are in proportion to them here.",
+            f"D4PG, cartpole balance, {' '.join(BOUND)}; two actors, the learner, replay and parameter server on the "
+            "machine's cores. Steps/s are counted after the learner's rounds that compile. Who waits: share of their "
+            "whole time, those rounds too, that the actors wait for the replay's leave or a newer version, and the "
+            "learner for data. Amdahl: where actors are waited for, from the share of inference in the fp32 run's own "
+            "actors, waiting left out; where the learner is, 1, for it computes in fp32 in both. CPU-s saved: fp32's "
+            "CPU seconds over int8's, of the whole command with its start and the last judgement, which both share.",
             *machines(trainings),
         ),
         left=2,

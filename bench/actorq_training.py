@@ -68,6 +68,7 @@ def _dqn(name: str, steps: int, ratio: int, goal: float) -> Cell:
 
 BIG = ("--model", "2048,2048,2048", "--set", "learning_starts=1000", "--set", "updates=1", "--batch-size", "64")
 NO_JUDGING = ("--evaluate-every", "1000000", "--evaluate-episodes", "1", "--final-episodes", "1")
+BOUND = (*BIG, *NO_JUDGING)
 FEWER_RECORDED = "import sys, train.results as r; r.RECORDED_EPISODES = 4; from train.actorq.__main__ import main; "
 """The bundles of these trainings are read and thrown away: 4 recorded episodes do, in place of 64."""
 CELLS = (
@@ -82,7 +83,7 @@ CELLS = (
         "dm_control,cartpole_balance",
         "d4pg",
         30_000,
-        (*BIG, *NO_JUDGING, "--samples-per-insert", "0.05"),
+        (*BOUND, "--samples-per-insert", "0.05"),
         purpose=ACTOR_BOUND,
     ),
     Cell(
@@ -90,7 +91,7 @@ CELLS = (
         "dm_control,cartpole_balance",
         "d4pg",
         2_000,
-        (*BIG, *NO_JUDGING, "--samples-per-insert", "8"),
+        (*BOUND, "--samples-per-insert", "8"),
         purpose=LEARNER_BOUND,
     ),
 )

@@ -10,6 +10,8 @@ import contextlib
 import logging
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -27,6 +29,7 @@ START_TRIES = 3  # Ray gives its own processes 30 s to start, which a busy machi
 RESTARTS = -1  # of a replay or parameter process: always; the supervisor counts them
 STOP_WAIT_S = 20.0
 REACH_WITHIN_S = 5.0
+ANSWER_WITHIN_S = 40.0  # of which a second or two is Ray's own import
 
 
 class ClusterError(RuntimeError):
@@ -137,7 +140,7 @@ def _start(**options: Any) -> None:
 
 
 def refuse_unreachable(address: str | None) -> None:
-    """Refuse an address at which nothing listens: Ray itself would try for more than ten minutes.
+    """Refuse an address at which nothing listens, or not Ray: Ray itself would try for more than ten minutes.
 
     Raises:
         ClusterError: says how a cluster is started.
@@ -152,6 +155,11 @@ def refuse_unreachable(address: str | None) -> None:
             pass
     except OSError as error:
         raise _no_cluster(address, error.strerror or str(error)) from error
+    asking = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
+    try:  # what else may be wrong, ray.init says better
+        subprocess.run(asking, capture_output=True, timeout=ANSWER_WITHIN_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise _no_cluster(address, f"something listens, but not as Ray within {ANSWER_WITHIN_S:g} s") from error
 
 
 def _no_cluster(address: str, why: str) -> ClusterError:

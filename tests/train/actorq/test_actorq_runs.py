@@ -9,6 +9,7 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -355,4 +356,17 @@ def test_wrong_usage_is_one_line(name: str, tmp_path: Path, capfd: pytest.Captur
     printed = capfd.readouterr()
     lines = [line for line in (printed.out + printed.err).splitlines() if line.strip()]
     assert len(lines) == 1 and lines[0].startswith("error: ") and expected in lines[0], lines
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_of_something_else_is_refused_in_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from train.actorq import cluster
+
+    monkeypatch.setattr(cluster, "ANSWER_WITHIN_S", 5.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert command.main([*CARTPOLE, "--address", address, "--output-path", str(tmp_path / "bundle")]) == 2
+    assert f"no Ray cluster answers at --address {address} (something listens" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
