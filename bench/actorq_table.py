@@ -263,7 +263,8 @@ def cost_table(trainings: Sequence[Training]) -> Table:
             "Sent: parameters to all actors. Versions built: quantized, of those the learner handed over; nobody asked "
             "for the others. Mismatch, at the end: share of states in which an actor chose another action than the "
             "learner would (DQN), or mean distance of their actions in −1 … 1 (D4PG); it holds quantization and delay. "
-            "Staleness: updates that the acting policy is behind, mean at the end and the largest that was accepted.",
+            "Staleness, in updates: how far the policies that acted the newest rows are behind the learner that learns "
+            "from them, mean at the end; largest: how far an acting policy was behind when the replay took its rows.",
             *machines(trainings),
         ),
         left=2,

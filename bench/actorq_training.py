@@ -87,6 +87,14 @@ CELLS = (
         purpose=ACTOR_BOUND,
     ),
     Cell(
+        "big-actors-more",
+        "dm_control,cartpole_balance",
+        "d4pg",
+        40_000,
+        (*BOUND, "--samples-per-insert", "0.02"),
+        purpose=ACTOR_BOUND,
+    ),
+    Cell(
         "big-learner",
         "dm_control,cartpole_balance",
         "d4pg",
