@@ -191,7 +191,7 @@ def returns_table(trainings: Sequence[Training]) -> Table:
                 bracketed(over_trainings(returns[0])),
                 bracketed(over_trainings(returns[1])),
                 bracketed(gain, sign="+"),
-                f"{cell.goal:g} ({reached} of {len(found)})",
+                f"{cell.goal:g} ({reached} of {len(found)})".replace("-", "−"),
                 speed,
                 pace,
             )
@@ -234,6 +234,8 @@ def cost_table(trainings: Sequence[Training]) -> Table:
                     f"{mean(lambda each: each.bytes_each) / 1e3:,.1f}",
                     f"{mean(lambda each: each.bytes_sent) / 1e6:,.1f}",
                     f"{mean(lambda each: each.versions[0]):,.0f} of {mean(lambda each: each.versions[1]):,.0f}",
+                    f"{100 * mean(waited):.0f} %",
+                    f"{100 * mean(inferred):.0f} %",
                     f"{mean(lambda each: each.cpu_s):,.0f}",
                     f"{mean(lambda each: each.energy['joules']) / 1e3:,.2f}",
                     f"{mean(lambda each: each.energy['grams_co2']):,.3f}",
@@ -250,8 +252,8 @@ def cost_table(trainings: Sequence[Training]) -> Table:
         else f"no counter can be read here: CPU seconds at an assumed {CORE_WATTS:g} W a busy core"
     )
     headers = (
-        "task", "actors", "kB a version", "MB sent", "versions built", "CPU-s", "kJ", "g CO₂", "mismatch", "staleness",
-        "largest",
+        "task", "actors", "kB a version", "MB sent", "versions built", "actors wait", "infer", "CPU-s", "kJ", "g CO₂",
+        "mismatch", "staleness", "largest",
     )  # fmt: skip
     return Table(
         "actorq-cost",
@@ -261,8 +263,9 @@ def cost_table(trainings: Sequence[Training]) -> Table:
         (
             f"Energy: {words}; CO₂ at {GRAMS_PER_KWH:g} g a kWh (mean of the world in 2018, IEA 2019).",
             "Sent: parameters to all actors. Versions built: quantized, of those the learner handed over; nobody asked "
-            "for the others. Mismatch, at the end: share of states in which an actor chose another action than the "
-            "learner would (DQN), or mean distance of their actions in −1 … 1 (D4PG); it holds quantization and delay. "
+            "for the others. Actors wait, infer: shares of their time. Mismatch, at the end: share of states in which "
+            "an actor chose another action than the learner would (DQN), or mean distance of their actions in −1 … 1 "
+            "(D4PG); it holds quantization and delay. "
             "Staleness, in updates: how far the policies that acted the newest rows are behind the learner that learns "
             "from them, mean at the end; largest: how far an acting policy was behind when the replay took its rows.",
             *machines(trainings),
@@ -318,6 +321,16 @@ def bound_table(trainings: Sequence[Training]) -> Table:
         ),
         left=2,
     )
+
+
+def waited(training: Training) -> float:
+    """Share of the actors' time that they wait, for the replay's leave or a newer version."""
+    return sum(training.breakdown[part] for part in WAITING) / sum(training.breakdown.values())
+
+
+def inferred(training: Training) -> float:
+    """Share of the actors' time that they infer."""
+    return training.breakdown["inference"] / sum(training.breakdown.values())
 
 
 def waiting(trainings: Sequence[Training]) -> str:
