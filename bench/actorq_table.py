@@ -290,7 +290,7 @@ def bound_table(trainings: Sequence[Training]) -> Table:
         lines.append(
             (
                 cell.purpose,
-                " ".join(cell.more[len(BOUND) :]),
+                " ".join(["--steps", str(cell.steps), *cell.more[len(BOUND) :]]),
                 f"{median(one.steps_per_s for one, _ in found):,.0f}",
                 f"{median(other.steps_per_s for _, other in found):,.0f}",
                 waiting([one for one, _ in found]),
