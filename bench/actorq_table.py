@@ -335,10 +335,8 @@ def inferred(training: Training) -> float:
 
 def waiting(trainings: Sequence[Training]) -> str:
     """``actors 3 %, learner 78 %``: medians."""
-    actors = median(
-        100 * sum(each.breakdown[part] for part in WAITING) / sum(each.breakdown.values()) for each in trainings
-    )
-    learner = median(100 * each.learner_seconds["data"] / sum(each.learner_seconds.values()) for each in trainings)
+    actors = 100 * median(waited(each) for each in trainings)
+    learner = 100 * median(each.learner_seconds["data"] / sum(each.learner_seconds.values()) for each in trainings)
     return f"actors {actors:.0f} %, learner {learner:.0f} %"
 
 
