@@ -65,5 +65,4 @@ def _panel(axes: Axes, cell: Cell, trainings: Sequence[Training]) -> None:
     axes.set_ylabel("greedy return", fontsize=8)
     axes.tick_params(labelsize=8)
     axes.set_xlim(left=0)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -90,6 +90,6 @@ def real_run(command: Sequence[str], updates: int, longest_s: float) -> dict[str
             end = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise command_line.BenchError(f"python -m train.actorq failed with status {done.returncode}:\n{end}", AGAIN)
         with (bundle / "learning_curve.csv").open(encoding="utf-8") as file:
-            rows = [{name: float(row[name]) for name in ("step", "updates", "wall_s")} for row in csv.DictReader(file)]
+            rows = list(csv.DictReader(file))
         provenance = json.loads((bundle / "policy.json").read_text(encoding="utf-8"))["provenance"]
     return {**rates_of(rows, updates, AGAIN), "breakdown": provenance["actorq"]["breakdown"]}

@@ -98,7 +98,7 @@ def actor_speed_table(measured: Measured) -> Table:
         inference = ratios(measured.rows, setting, lambda row: row.microseconds["inference"])
         renewing = ratios(measured.rows, setting, renewal)
         share, faster = share_of_inference(measured.rows, setting)
-        ideal = 1.0 / (1.0 - share + share / faster)
+        ideal = amdahl(share, faster)
         lines.append(
             (
                 setting.model,
@@ -349,8 +349,13 @@ def ideal_of(cell: Cell, found: Sequence[tuple[Training, Training]]) -> float:
         busy = sum(value for part, value in other.breakdown.items() if part not in WAITING)
         share = other.breakdown["inference"] / busy
         faster = other.breakdown["inference"] / max(one.breakdown["inference"], 1e-9)
-        bounds.append(1.0 / (1.0 - share + share / faster))
+        bounds.append(amdahl(share, faster))
     return median(bounds)
+
+
+def amdahl(share: float, faster: float) -> float:
+    """How many times as fast the whole becomes if a share of it becomes so many times as fast."""
+    return 1.0 / (1.0 - share + share / faster)
 
 
 def machines(trainings: Sequence[Training]) -> list[str]:

@@ -215,11 +215,7 @@ def training_of(
         for row in rows
         if row.get("greedy_return")
     ]
-    rates = rates_of(
-        [{name: float(row[name]) for name in ("step", "updates", "wall_s")} for row in rows],
-        int(provenance["settings"]["updates"]),
-        "give the cell more steps",
-    )
+    rates = rates_of(rows, int(provenance["settings"]["updates"]), "give the cell more steps")
     reached = [seconds for _, seconds, value in points if cell.goal is not None and value >= cell.goal]
     parameters = told["parameters"]
     interval = judged.get("return_interval_95")
@@ -251,13 +247,13 @@ def training_of(
     )
 
 
-def rates_of(rows: Sequence[Mapping[str, float]], updates: int, again: str) -> dict[str, float]:
+def rates_of(rows: Sequence[Mapping[str, Any]], updates: int, again: str) -> dict[str, float]:
     """Steps and updates per second of a learning curve, between the compiled rounds and the last row but one.
 
     The last row is written after the policy was judged, which belongs to no actor.
 
     Args:
-        rows: ``step``, ``updates`` and ``wall_s`` of each.
+        rows: of the curve's file: ``step``, ``updates`` and ``wall_s`` of each, as numbers or their digits.
         updates: of one of the learner's rounds.
         again: what to type if it was too short.
 
@@ -267,13 +263,16 @@ def rates_of(rows: Sequence[Mapping[str, float]], updates: int, again: str) -> d
     Raises:
         BenchError: there are not two such rows.
     """
-    counted = [row for row in rows[:-1] if row["updates"] >= SKIPPED_ROUNDS * updates]
+    numbers = [{name: float(row[name]) for name in ("step", "updates", "wall_s")} for row in rows[:-1]]
+    counted = [row for row in numbers if row["updates"] >= SKIPPED_ROUNDS * updates]
     if len(counted) < 2:
         raise BenchError("a run was over too soon to be measured.", again)
     first, last = counted[0], counted[-1]
-    seconds = last["wall_s"] - first["wall_s"]
-    rates = {f"{name}_per_s": (last[key] - first[key]) / seconds for name, key in (("steps", "step"), ("updates",) * 2)}
-    return {**rates, "seconds": seconds}
+    passed = {name: last[name] - first[name] for name in first}
+    seconds = passed["wall_s"]
+    return {
+        "steps_per_s": passed["step"] / seconds, "updates_per_s": passed["updates"] / seconds, "seconds": seconds
+    }  # fmt: skip
 
 
 def read_training(values: Mapping[str, Any]) -> Training:
