@@ -82,7 +82,6 @@ class LearnerLoop:
         self._metrics: dict[str, float] = {}
         self._mismatch: dict[str, float] = {}
         self._ratio_sum, self._ratio_rows = 0.0, 0
-        self._first_s: float | None = None  # when the first round, which compiles, was over
         self._lock = threading.Lock()
 
     def run(self) -> dict[str, Any]:
@@ -102,8 +101,6 @@ class LearnerLoop:
             if not self._normaliser.settled:
                 self._settle()
             self._round(columns)
-            if self._first_s is None:
-                self._first_s = time.perf_counter()
             if time.perf_counter() - self._watched >= WATCH_EVERY_S:
                 self._watch()
 
@@ -230,7 +227,6 @@ class LearnerLoop:
             "mismatch": self._mismatch,
             "mean_ratio": self._ratio_sum / self._ratio_rows if self._ratio_rows else None,
             "seconds": dict(self._seconds),
-            "learning_s": 0.0 if self._first_s is None else time.perf_counter() - self._first_s,
             "cpu_s": time.process_time(),
         }
 

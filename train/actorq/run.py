@@ -304,7 +304,6 @@ class Supervisor:
             "settings": asdict(self._plan.actorq),
             "breakdown": breakdown(facts),
             "actors": [{name: each[name] for name in ("actor", "life", "steps", "episodes")} for each in facts],
-            "learning_s": round(learner.get("learning_s", 0.0), 3),
             "learner_seconds": {name: round(value, 3) for name, value in learner.get("seconds", {}).items()},
             "cpu_s": {
                 "actors": round(sum(each["cpu_s"] for each in facts), 2),
