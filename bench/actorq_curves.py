@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bench.actorq_table import NAMES, learned_cells, machines
 from bench.actorq_training import BITS, Cell, Training
-from bench.plots import BLUE, GREY, VERMILLION
+from bench.plots import BLUE, GREY, VERMILLION, headed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,9 +42,8 @@ def figure_of(trainings: Sequence[Training]) -> Figure:
         axes.set_axis_off()
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
-    figure.suptitle("The learner's greedy return, by the actors' precision\n\n", fontsize=11, fontweight="bold")
     said = f"a line for each seed; grey: the goal. {' '.join(machines(trainings))}"
-    figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), said, ha="center", va="top", fontsize=8, color=GREY)
+    headed(figure, "The learner's greedy return, by the actors' precision", said, 2)
     return figure
 
 

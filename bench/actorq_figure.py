@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bench.actorq_measuring import PARTS, Breakdown
 from bench.actorq_store import Measured
 from bench.actorq_table import NAMES, median_of, settings_in
-from bench.sweep_plot import GREY
+from bench.plots import GREY, headed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,14 +59,13 @@ def figure_of(measured: Measured) -> Figure:
     panels[0].set_ylabel("µs a step of the environment")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(PARTS), frameon=False, fontsize=8)
-    figure.suptitle("Where an actor's time goes\n\n", fontsize=11, fontweight="bold")
     row = measured.rows[0]
     rounds = 1 + max(each.repetition for each in measured.rows)
     said = (
         f"{row.setting.task}, {row.steps:,} steps, medians of {rounds} rounds; one actor, four versions a second\n"
         f"{measured.machine}"
     )
-    figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), said, ha="center", va="top", fontsize=8, color=GREY)
+    headed(figure, "Where an actor's time goes", said, 2)
     return figure
 
 

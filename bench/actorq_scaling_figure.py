@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.actorq_layout import RESOURCES, Rates
 from bench.actorq_scaling_table import NAMES, PRECISIONS, coupling, free_learner
-from bench.plots import BLUE, GREEN, GREY, PURPLE, VERMILLION
+from bench.plots import BLUE, GREEN, PURPLE, VERMILLION, headed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,13 +43,12 @@ def figure_of(documents: Sequence[Mapping[str, Any]]) -> Figure:
             draw_utilisation(axes, f"{document['setup']['model']}: {name}", curves)
     handles, labels = panels[0][1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
-    figure.suptitle("ActorQ from 1 to 1,024 actors, simulated\n\n", fontsize=11, fontweight="bold")
     assumed = documents[0]["assumed"]
     said = (
         f"service times measured here; every process on a machine of its own, "
         f"network of {8 * assumed['link_bytes_per_s'] / 1e6:,.0f} Mbit/s; solid: int8, dashed: fp32 broadcast"
     )
-    figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), said, ha="center", va="top", fontsize=8, color=GREY)
+    headed(figure, "ActorQ from 1 to 1,024 actors, simulated", said, 2)
     return figure
 
 

@@ -46,6 +46,19 @@ PAPER_STYLE: dict[str, Any] = {
 }
 
 
+def headed(figure: Figure, title: str, said: str, lines: int) -> None:
+    """A title, and under it in grey what the picture shows.
+
+    Args:
+        figure: with a constrained layout.
+        title: one line.
+        said: what stands below it.
+        lines: of the title's height that are left free for that.
+    """
+    figure.suptitle(title + "\n" * lines, fontsize=11, fontweight="bold")
+    figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), said, ha="center", va="top", fontsize=8, color=GREY)
+
+
 def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     """Success against precision, a panel for each policy.
 

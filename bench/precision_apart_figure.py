@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.plots import headed
 from bench.precision_apart_store import LIMITS, PARTS, Apart
-from bench.sweep_plot import DODGE, GREY, STYLES, marks
+from bench.sweep_plot import DODGE, STYLES, marks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,13 +84,11 @@ def error_axis(axis: Any, axes: Axes) -> None:
 
 def title(figure: Figure, text: str) -> None:
     """What the picture shows, and how to read it."""
-    figure.suptitle(text + "\n" * 2, fontsize=11, fontweight="bold")
     said = (
         "relative error of the return, % of |fp32| (linear up to 5, then logarithmic); bars: 95 % intervals\n"
         "n: episodes a point, the same at every point of a policy; dotted: 5 %"
     )
-    top = 1.0 - 0.33 / figure.get_figheight()
-    figure.text(0.5, top, said, ha="center", va="top", fontsize=8, color=GREY)
+    headed(figure, text, said, 2)
 
 
 def save_figure(answers: Sequence[Apart], folder: Path) -> list[Path]:

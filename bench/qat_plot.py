@@ -24,6 +24,7 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
     project_python.ensure()
 
 from bench import command_line
+from bench.plots import headed
 from bench.sweep_plot import FIGURES, GREY, STYLES, band, marks
 
 if TYPE_CHECKING:
@@ -103,16 +104,12 @@ def figure_of(rows: Sequence[Row]) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     cells = list(dict.fromkeys(row.cell for row in rows))
-    figure.suptitle(
-        f"Learning with few bits, or quantizing afterwards{f': {cells[0]}' if len(cells) == 1 else ''}\n\n\n",
-        fontsize=11,
-        fontweight="bold",
-    )
+    title = f"Learning with few bits, or quantizing afterwards{f': {cells[0]}' if len(cells) == 1 else ''}"
     said = (
         "large marks and bars: means over trainings, 95 % intervals (cut at the panel's edge)\n"
         "dots: single trainings; line and band: float"
     )
-    figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), said, ha="center", va="top", fontsize=8, color=GREY)
+    headed(figure, title, said, 3)
     return figure
 
 

@@ -26,6 +26,7 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
     project_python.ensure()
 
 from bench import command_line
+from bench.plots import headed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -173,8 +174,7 @@ def _figure(title: str, series: Sequence[Series], subtitle: str = "") -> Figure:
     )
     said = "\n".join(line for line in (subtitle, counts(series)) if line)
     lines = said.count("\n") + 1
-    figure.suptitle(title + "\n" * lines, fontsize=11, fontweight="bold")
-    figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), said, ha="center", va="top", fontsize=8, color=GREY)
+    headed(figure, title, said, lines)
     return figure
 
 

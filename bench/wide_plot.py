@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.interval import Estimate
+from bench.plots import headed
 from bench.sweep_plot import GREY, STYLES, band, marks
 from bench.wide_statistics import Row, rows_of
 from bench.wide_table import LABELS, counts
@@ -52,13 +53,12 @@ def figure_of(rows: Sequence[Row]) -> Figure:
         axes.set_axis_off()
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2 * columns, frameon=False, fontsize=8)
-    figure.suptitle("Do narrower weights take fewer bits?\n\n\n", fontsize=11, fontweight="bold")
     said = (
         f"QuaRL's quantizer after training, weights only; means over {counts(rows)}\n"
         "bars: 95 % intervals over trainings (cut at the panel's edge); dots: single trainings; "
         "line and band: plain, in floats"
     )
-    figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), said, ha="center", va="top", fontsize=8, color=GREY)
+    headed(figure, "Do narrower weights take fewer bits?", said, 3)
     return figure
 
 
