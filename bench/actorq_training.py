@@ -56,9 +56,9 @@ class Cell:
         return f"python -m train.actorq {' '.join(self.command(bits, seed, Path('OUTPUT')))}"
 
 
-def _d4pg(name: str, steps: int, every: int, goal: float) -> Cell:
+def _d4pg(name: str, steps: int, every: int, goal: float, final_episodes: int = 10) -> Cell:
     words = ("--n-actors", "4", "--samples-per-insert", "64", "--evaluate-every", str(every))
-    return Cell(name, f"dm_control,{name}", "d4pg", steps, (*words, "--final-episodes", "10"), goal)
+    return Cell(name, f"dm_control,{name}", "d4pg", steps, (*words, "--final-episodes", str(final_episodes)), goal)
 
 
 def _dqn(name: str, steps: int, ratio: int, goal: float) -> Cell:
@@ -73,7 +73,7 @@ FEWER_RECORDED = "import sys, train.results as r; r.RECORDED_EPISODES = 4; from 
 """The bundles of these trainings are read and thrown away: 4 recorded episodes do, in place of 64."""
 CELLS = (
     _d4pg("cartpole_balance", 60_000, 5_000, 900.0),
-    _d4pg("walker_stand", 80_000, 5_000, 500.0),
+    _d4pg("walker_stand", 200_000, 10_000, 900.0, final_episodes=30),
     _d4pg("cheetah_run", 80_000, 5_000, 200.0),
     _dqn("cartpole", 50_000, 32, 400.0),
     _dqn("mountaincar", 60_000, 16, -130.0),
