@@ -83,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace, measured: Measured | None, trainings: Sequence[Training]) -> None:
     from bench import actorq_curves, actorq_figure, actorq_table, rendering
-    from bench.plots import FIGURES
+    from bench.drawing import FIGURES
 
     tables = actorq_table.tables(measured, trainings)
     if arguments.update_docs:

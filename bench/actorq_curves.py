@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bench.actorq_table import NAMES, learned_cells, machines
 from bench.actorq_training import BITS, Cell, Training
-from bench.plots import BLUE, GREY, VERMILLION, headed
+from bench.drawing import BLUE, GREY, VERMILLION, headed, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,8 +22,6 @@ COLUMNS = 3
 
 def save_figure(trainings: Sequence[Training], folder: Path) -> list[Path]:
     """Draw and write PNG and SVG; returns both."""
-    from bench.weights_figure import save
-
     return save(figure_of(trainings), folder / NAME)
 
 

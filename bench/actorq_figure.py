@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bench.actorq_measuring import PARTS, Breakdown
 from bench.actorq_store import Measured
 from bench.actorq_table import NAMES, median_of, settings_in
-from bench.plots import GREY, headed
+from bench.drawing import BLUE, GREEN, GREY, PURPLE, SKY_BLUE, VERMILLION, YELLOW, headed, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 NAME = "actorq-breakdown"
 STYLES = {
-    "step": ("#56B4E9", ""),
-    "inference": ("#D55E00", "//"),
-    "pull": ("#009E73", ".."),
-    "deserialize": ("#F0E442", "xx"),
-    "load": ("#0072B2", "\\\\"),
-    "insert": ("#CC79A7", "++"),
+    "step": (SKY_BLUE, ""),
+    "inference": (VERMILLION, "//"),
+    "pull": (GREEN, ".."),
+    "deserialize": (YELLOW, "xx"),
+    "load": (BLUE, "\\\\"),
+    "insert": (PURPLE, "++"),
     "other": ("#BBBBBB", ""),
 }
-"""Okabe and Ito's colours, and a hatch for print without colour."""
+"""Colours, and a hatch for print without colour."""
 LABELS = {
     "step": "environment step",
     "inference": "inference",
@@ -40,8 +40,6 @@ PANEL_INCHES = (4.4, 3.4)
 
 def save_figure(measured: Measured, folder: Path) -> list[Path]:
     """Draw and write PNG and SVG; returns both."""
-    from bench.weights_figure import save
-
     return save(figure_of(measured), folder / NAME)
 
 

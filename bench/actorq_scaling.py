@@ -110,7 +110,7 @@ def read_ratios(text: str) -> tuple[float, ...]:
 def _run(arguments: argparse.Namespace) -> int:
     from bench import actorq_scaling_table, rendering
     from bench.actorq_scaling_figure import save_figure
-    from bench.plots import FIGURES
+    from bench.drawing import FIGURES
 
     documents = stored() if arguments.stored else [measured(arguments)]
     ratios = arguments.add_points if arguments.stored else () if arguments.no_points else POINT_RATIOS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.actorq_layout import RESOURCES, Rates
 from bench.actorq_scaling_table import NAMES, PRECISIONS, coupling, free_learner
-from bench.plots import BLUE, GREEN, PURPLE, VERMILLION, headed
+from bench.drawing import BLUE, GREEN, PURPLE, VERMILLION, headed, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,8 +24,6 @@ PANEL_INCHES = (4.2, 3.0)
 
 def save_figure(documents: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     """Draw and write PNG and SVG; returns both."""
-    from bench.weights_figure import save
-
     return save(figure_of(documents), folder / STEM)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.plots import BLUE, FIGURES, GREY, VERMILLION
+from bench.drawing import BLUE, FIGURES, GREY, VERMILLION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

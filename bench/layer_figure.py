@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.drawing import save
 from bench.layer_store import Layers
 from bench.layer_tables import CHOSEN
 from bench.precision_apart_figure import bit_axis, error_axis, multiples, title
@@ -94,8 +95,6 @@ def _budget_panel(axes: Axes, answers: Sequence[Layers], bits: int) -> None:
 
 def save_figures(answers: Sequence[Layers], folder: Path) -> list[Path]:
     """Draw both as PNG and SVG into a folder; returns the files."""
-    from bench.weights_figure import save
-
     made = {SENSITIVITY: sensitivity_figure(answers)}
     if any(each.budgets for each in answers):
         made[WIDTHS] = widths_figure(answers)

@@ -3,7 +3,7 @@
 success: success against precision with 95 % intervals, the blind baseline and the paper's figures beside it.
 latency: one decision's latency with its spread on a logarithmic axis.
 
-Colours are Okabe and Ito's, which colour-blind eyes tell apart; shapes differ too, for print without colour.
+Shapes differ as well as colours, for print without colour.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
 
 from bench import command_line
 from bench.case_study import PATH, NothingStoredError
+from bench.drawing import BLUE, GREEN, GREY, PURPLE, VERMILLION, save
 from bench.paper import PAPER, PAPER_DEVICE
 from bench.report import BLIND, Report
 from bench.selection import Selection
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FIGURES = RESULTS.parent / "docs" / "figures"
-BLUE, GREEN, VERMILLION, PURPLE, GREY = "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#6b6b6b"
 COLOURS = {"fp32": BLUE, "fp16": GREEN, "int8": VERMILLION}
 MARKERS = {"fp32": "o", "fp16": "s", "int8": "^"}
 PAPER_STYLE: dict[str, Any] = {
@@ -44,19 +43,6 @@ PAPER_STYLE: dict[str, Any] = {
     "markeredgecolor": "black",
     "linestyle": "none",
 }
-
-
-def headed(figure: Figure, title: str, said: str, lines: int) -> None:
-    """A title, and under it in grey what the picture shows.
-
-    Args:
-        figure: with a constrained layout.
-        title: one line.
-        said: what stands below it.
-        lines: of the title's height that are left free for that.
-    """
-    figure.suptitle(title + "\n" * lines, fontsize=11, fontweight="bold")
-    figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), said, ha="center", va="top", fontsize=8, color=GREY)
 
 
 def success_figure(selection: Selection, preset: str = "hard") -> Figure:
@@ -240,17 +226,7 @@ def figures(selection: Selection, preset: str = "hard") -> dict[str, Figure]:
 
 def save_figures(selection: Selection, folder: Path, preset: str = "hard") -> list[Path]:
     """Draw both and write them as PNG and SVG; returns the files."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "bench"  # the same picture gives the same file
-    folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    for name, figure in figures(selection, preset).items():
-        for suffix, options in ((".png", {"dpi": 160}), (".svg", {"metadata": {"Date": None}})):
-            files.append(folder / f"{name}{suffix}")
-            figure.savefig(files[-1], facecolor="white", **options)
-    return files
+    return [file for name, figure in figures(selection, preset).items() for file in save(figure, folder / name)]
 
 
 def _measured_on(reports: Sequence[Report]) -> str:

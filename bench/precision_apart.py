@@ -138,9 +138,9 @@ def differing(answer: Apart, arguments: argparse.Namespace) -> dict[str, bool]:
 
 def folders(arguments: argparse.Namespace) -> list[Path]:
     """Where pictures go."""
-    from bench.sweep_plot import FIGURES
+    from bench.sweep_plot import STUDY_FIGURES
 
-    return [FIGURES] * arguments.update_docs + [arguments.output_path] * (arguments.output_path is not None)
+    return [STUDY_FIGURES] * arguments.update_docs + [arguments.output_path] * (arguments.output_path is not None)
 
 
 def tables(answers: Sequence[Apart]) -> list[Table]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.plots import headed
+from bench.drawing import headed, save
 from bench.precision_apart_store import LIMITS, PARTS, Apart
 from bench.sweep_plot import DODGE, STYLES, marks
 
@@ -93,6 +93,4 @@ def title(figure: Figure, text: str) -> None:
 
 def save_figure(answers: Sequence[Apart], folder: Path) -> list[Path]:
     """Draw it as PNG and SVG into a folder; returns the files."""
-    from bench.weights_figure import save
-
     return save(apart_figure(answers), folder / STEM)

@@ -24,8 +24,8 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
     project_python.ensure()
 
 from bench import command_line
-from bench.plots import headed
-from bench.sweep_plot import FIGURES, GREY, STYLES, band, marks
+from bench.drawing import GREY, headed, save
+from bench.sweep_plot import STUDY_FIGURES, STYLES, band, marks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command_line.parser(__doc__, "qat_plot")
     parser.add_argument("--only", metavar="CELL", default=None, help="this cell's picture alone")
     parser.add_argument("--stored", type=Path, metavar="FILE", default=None, help="default: results/study/qat.json")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", default=FIGURES, help="default: docs/figures/study")
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", default=STUDY_FIGURES, help="default: docs/figures/study"
+    )
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
     return command_line.guarded(_run, parser.parse_args(argv))
 
@@ -73,8 +75,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def save_figures(rows: Sequence[Row], folder: Path, only: str | None = None) -> list[Path]:
     """Draw each cell (or one of them), and all in one picture; returns the files."""
-    from bench.weights_figure import save
-
     files = []
     if only is None:
         files += save(figure_of(rows), folder / "qat")

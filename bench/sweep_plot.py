@@ -26,7 +26,7 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
     project_python.ensure()
 
 from bench import command_line
-from bench.plots import headed
+from bench.drawing import BLUE, FIGURES, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILLION, headed, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from bench.interval import Estimate
     from bench.study_store import Outcome, Sweep
 
-FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures" / "study"
-STYLES = (("#0072B2", "o"), ("#D55E00", "^"), ("#009E73", "s"), ("#CC79A7", "v"), ("#E69F00", "P"), ("#56B4E9", "X"))
-GREY, FP16 = "#6b6b6b", "fp16"
+STUDY_FIGURES = FIGURES / "study"
+STYLES = ((BLUE, "o"), (VERMILLION, "^"), (GREEN, "s"), (PURPLE, "v"), (ORANGE, "P"), (SKY_BLUE, "X"))
+FP16 = "fp16"
 LABELS: Mapping[tuple[str, str], str] = {
     ("quarl", ""): "quarl: the paper's quantizer, weights and activations",
     ("quarl", "weights"): "quarl, weights only",
@@ -63,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command_line.parser(__doc__, "sweep_plot")
     parser.add_argument("--only", metavar="BUNDLE", default=None, help="this bundle's picture alone")
     parser.add_argument("--study", type=Path, metavar="FOLDER", default=None, help="of sweeps (default: results/study)")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", default=FIGURES, help="default: docs/figures/study")
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", default=STUDY_FIGURES, help="default: docs/figures/study"
+    )
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
     return command_line.guarded(_run, parser.parse_args(argv))
 
@@ -92,8 +94,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def save_figures(sweeps: Sequence[Sweep], folder: Path) -> list[Path]:
     """Draw every bundle, and every task and scheme of several bundles; returns the files."""
-    from bench.weights_figure import save
-
     files = []
     for bundle in dict.fromkeys(sweep.bundle for sweep in sweeps):
         files += save(bundle_figure([each for each in sweeps if each.bundle == bundle]), folder / f"sweetspot-{bundle}")

@@ -106,7 +106,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
 
 
 def _update_readme(arguments: argparse.Namespace, found: dict[str, tuple[Table, list[Report]]]) -> None:
-    from bench import plots, rendering, store
+    from bench import drawing, plots, rendering, store
     from bench.selection import Selection
 
     root = store.RESULTS.parent
@@ -119,7 +119,7 @@ def _update_readme(arguments: argparse.Namespace, found: dict[str, tuple[Table, 
         if reports:
             store.write_lines(reports, store.RESULTS / f"{name}.jsonl")
     if "case-study" in found:
-        plots.save_figures(Selection.of_target(found["case-study"][1]), plots.FIGURES, arguments.preset)
+        plots.save_figures(Selection.of_target(found["case-study"][1]), drawing.FIGURES, arguments.preset)
 
 
 def _as_json(table: Table) -> dict[str, object]:

@@ -74,7 +74,7 @@ def draw(bundles: Sequence[Bundle], bits: int, scheme: str, folder: Path | None,
     Raises:
         QuantizationError: the scheme has no such bit width.
     """
-    from bench import weight_view, weights_figure
+    from bench import drawing, weight_view, weights_figure
     from policy.quantization import Scheme
 
     views = [weights_figure.View.of(bundle, bits, Scheme(scheme)) for bundle in bundles]
@@ -85,7 +85,7 @@ def draw(bundles: Sequence[Bundle], bits: int, scheme: str, folder: Path | None,
         figure = weights_figure.beside_figure(tasks_words(bundles), views, subtitle)
     else:
         figure = weights_figure.parameters_figure(views[0].title, views[0].parameters, subtitle)
-    files = weights_figure.save(figure, stem)
+    files = drawing.save(figure, stem)
     text = weight_view.as_text((f"{view.title}: {bits} bits, {scheme}", list(view.parameters)) for view in views)
     files.append(folder / TEXT)
     files[-1].write_text(text, encoding="utf-8")

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.plots import GREY
+from bench.drawing import GREY, ORANGE, SKY_BLUE
 from bench.weight_view import Parameter, all_weights, parameters
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 LONGEST_INITIALS = 4  # DDPG, D4PG; distill is a word
 BINS = 100
 BELOW_ONE = 0.7  # where the logarithmic axis of counts begins, so that a single weight is a bar
-SKY_BLUE, ORANGE = "#56B4E9", "#E69F00"
 DRAWABLE_LEVELS = 72  # across a panel of about 500 pixels; more lines than this are a grey wall
 PANEL_INCHES, MARGIN_INCHES = (3.6, 1.75), 0.9
 NARROW_INCHES = 2.8  # a column of several bundles
@@ -181,20 +179,3 @@ def _frame(figure: Figure, title: str, subtitle: str) -> None:
     figure.suptitle(f"{title}\n\n", fontsize=11, fontweight="bold", linespacing=0.95)
     figure.text(0.5, 1 - 0.28 / figure.get_figheight(), subtitle, ha="center", va="top", fontsize=7.5, color=GREY)
     figure.supxlabel("value", fontsize=8)
-
-
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write STEM.png and STEM.svg, the same bytes for the same picture; returns both paths."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    files = []
-    with matplotlib.rc_context({"svg.hashsalt": "bench"}):
-        for suffix, options in (
-            (".png", {"dpi": 160, "metadata": {"Software": ""}}),
-            (".svg", {"metadata": {"Date": None}}),
-        ):
-            files.append(stem.with_name(stem.name + suffix))
-            figure.savefig(files[-1], facecolor="white", **options)
-    return files

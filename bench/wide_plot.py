@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.drawing import headed, save
 from bench.interval import Estimate
-from bench.plots import headed
 from bench.sweep_plot import GREY, STYLES, band, marks
 from bench.wide_statistics import Row, rows_of
 from bench.wide_table import LABELS, counts
@@ -31,8 +31,6 @@ ROOM = 1 / 12  # of the span, above and below
 
 def save_figure(answers: Sequence[Answer], folder: Path) -> list[Path]:
     """Draw and write PNG and SVG; returns both."""
-    from bench.weights_figure import save
-
     return save(figure_of(rows_of(answers)), folder / NAME)
 
 

@@ -135,11 +135,11 @@ def _is_asked(answer: Answer, arguments: argparse.Namespace) -> bool:
 
 def _update_docs(answers: Sequence[Answer], tables: Sequence[Table]) -> None:
     from bench import rendering, wide_plot
-    from bench.sweep_plot import FIGURES
+    from bench.sweep_plot import STUDY_FIGURES
 
     changed = rendering.update_readme_file(DOCUMENT, {table.name: table for table in tables})
     command_line.say(f"{DOCUMENT}: {'updated' if changed else 'is up to date'}")
-    command_line.say("\n".join(str(file) for file in wide_plot.save_figure(answers, FIGURES)))
+    command_line.say("\n".join(str(file) for file in wide_plot.save_figure(answers, STUDY_FIGURES)))
 
 
 def study(arguments: argparse.Namespace, kept: Sequence[Answer]) -> tuple[list[Answer], list[str]]:

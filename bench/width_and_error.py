@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench import rendering
-    from bench.plots import FIGURES
+    from bench.drawing import FIGURES
     from bench.width_figure import save_figure
 
     points = read(KEPT) if arguments.stored else measure()

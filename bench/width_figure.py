@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.plots import BLUE, GREEN, GREY, PURPLE, VERMILLION
-from bench.weights_figure import ORANGE, save
+from bench.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION, save
 from bench.width_points import MEASURES, SOURCES, Point, correlations, sources
 
 if TYPE_CHECKING:
