@@ -17,7 +17,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +37,14 @@ TEACHER = "II"
 QUANTIZATION_METHODS = ("none", "quantization-aware")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options; the same names mean the same in every command of the project."""
-    methods = [f"  {name:8} {each.about}; {' or '.join(each.actions)} actions" for name, each in METHODS.items()]
+def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
+    """The options; the same names mean the same in every command of the project.
+
+    Args:
+        names: of the methods that the help shows; whoever has fewer than all refuses the others with what to type.
+    """
+    each = {name: METHODS[name] for name in names}
+    methods = [f"  {name:8} {method.about}; {' or '.join(method.actions)} actions" for name, method in each.items()]
     options = argparse.ArgumentParser(
         prog="python -m train",
         description="Train a policy and write its bundle.",
@@ -55,7 +60,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--model", metavar="LAYERS", help="network instead of --policy: 400,300 or nature (images)")
     options.add_argument("--layer-norm", action="store_true", help="normalise every hidden fully connected layer")
     options.add_argument(
-        "--method", type=str.lower, choices=list(METHODS), help="algorithm (default: the first with tuned settings)"
+        "--method",
+        type=str.lower,
+        choices=list(METHODS),
+        metavar=f"{{{','.join(names)}}}",
+        help="algorithm (default: the first with tuned settings)",
     )
     options.add_argument("--preset", help="navigation: arena to train on (default: the settings file's mixture)")
     options.add_argument("--steps", type=int, help="environment steps in all (default: the settings file's)")

@@ -43,7 +43,7 @@ NOT_HERE = ("precision", "quantization_method", "quant_delay", "teacher")
 
 def parser() -> argparse.ArgumentParser:
     """The options of ``python -m train`` and those of the distribution, by the original's words where it has them."""
-    options = train_parser()
+    options = train_parser(METHODS)
     options.prog, options.description = "python -m train.actorq", "Train a policy with quantized actors."
     options.epilog = __doc__
     group = options.add_argument_group("actors, replay and parameters")
