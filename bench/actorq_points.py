@@ -18,6 +18,7 @@ from bench import command_line
 from bench.actorq_layout import Layout, Rates, Services
 from bench.actorq_simulation import horizon_s, simulate
 from bench.actorq_training import rates_of
+from bench.children import run_to_end
 from bench.store import RESULTS
 
 if TYPE_CHECKING:
@@ -80,10 +81,8 @@ def real_run(command: Sequence[str], updates: int, longest_s: float) -> dict[str
         typed = [sys.executable, "-m", "train.actorq", *command, "--output-path", str(bundle)]
         typed += ["--minutes", f"{(longest_s - STARTING_S) / 60:g}"]
         try:
-            done = subprocess.run(
-                typed, capture_output=True, text=True, cwd=RESULTS.parent, env={**os.environ, **VARIABLES},
-                timeout=longest_s, check=False,
-            )  # fmt: skip
+            environment = {**os.environ, **VARIABLES}
+            done = run_to_end(typed, folder=RESULTS.parent, environment=environment, timeout_s=longest_s)
         except subprocess.TimeoutExpired:
             raise command_line.BenchError(f"a run took more than {longest_s:g} s: {' '.join(command)}", AGAIN) from None
         if done.returncode:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.children import run_to_end
 from bench.command_line import BenchError
 from bench.energy import Energy, EnergyMeter
 from policy.bundle import Bundle
@@ -174,12 +174,8 @@ def train(cell: Cell, bits: int, seed: int, scratch: Path) -> Training:
     words = cell.command(bits, seed, output)
     meter = EnergyMeter()
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", FEWER_RECORDED + "sys.exit(main(sys.argv[1:]))", *words, "--quiet"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    program = FEWER_RECORDED + "sys.exit(main(sys.argv[1:]))"
+    done = run_to_end([sys.executable, "-c", program, *words, "--quiet"])
     wall_s = time.monotonic() - began
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip() or "it said nothing")[-600:]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,7 +144,7 @@ def not_negative(text: str) -> int:
 def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
     """Run a command; a known error becomes a message and exit status 1, with --json also ``{"ok": false, …}``.
 
-    A :class:`UsageError`'s exit status is 2.
+    A :class:`UsageError`'s exit status is 2. SIGTERM interrupts as Ctrl-C does.
     """
     from airlearning_envs.errors import SettingsError
     from bench.case_study import NothingStoredError
@@ -153,7 +155,8 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
 
     known = (BenchError, PolicyError, HostError, SettingsError, NothingStoredError, ReadmeError, StoreError)
     try:
-        return body(arguments)
+        with terminated_as_interrupted():
+            return body(arguments)
     except KeyboardInterrupt:
         print("Interrupted; what had been stored before is kept.", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -164,6 +167,19 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
     except (*known, InvalidDocumentError) as error:
         status = _failed(arguments, str(error), str(getattr(error, "next_step", "")))
         return EXIT_USAGE if isinstance(error, UsageError) else status
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Within, SIGTERM raises KeyboardInterrupt, so that what was started is ended and what was measured is kept."""
+    if threading.current_thread() is not threading.main_thread():  # only there may a handler be set
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _failed(arguments: argparse.Namespace, message: str, next_step: str) -> int:

@@ -18,7 +18,6 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,7 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
     project_python.ensure()
 
 from bench import command_line
+from bench.children import run_to_end
 from bench.training_table import OURS, SB3, Outcome, kept_file, table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -204,7 +204,7 @@ def started(command: Sequence[str], job: str = "") -> str:
         BenchError: it failed; with the end of what it said.
     """
     environment = {**os.environ, **ONE_THREAD}
-    done = subprocess.run(command, input=job, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    done = run_to_end(command, job, folder=ROOT, environment=environment)
     if done.returncode:
         end = "\n".join(done.stderr.strip().splitlines()[-5:])
         raise command_line.BenchError(f"{' '.join(command)} failed with status {done.returncode}:\n{end}")

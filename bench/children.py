@@ -1,0 +1,45 @@
+"""Programs that a command of this folder starts and waits for."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+GRACE_S = 30.0
+
+
+def run_to_end(
+    command: Sequence[str],
+    said: str = "",
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program and keep what it prints; whatever ends the waiting ends the program too, in good order if it can.
+
+    Args:
+        command: the program and its words.
+        said: to its standard input.
+        folder: where it runs (default: here).
+        environment: all of its variables (default: this process's).
+        timeout_s: seconds it may take.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer. It was asked to end, and killed if it did not within 30 s.
+    """
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        env=environment,
+    ) as process:  # fmt: skip
+        try:
+            out, errors = process.communicate(said, timeout_s)
+        except BaseException:
+            process.terminate()
+            try:
+                process.communicate(timeout=GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)

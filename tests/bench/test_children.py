@@ -1,0 +1,60 @@
+"""Programs that a bench starts: what they print comes back, and whatever ends the waiting ends them in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.children import run_to_end
+
+IN_GOOD_ORDER = """
+import pathlib, signal, sys, time
+def end(*_):
+    pathlib.Path(sys.argv[1]).write_text("ended")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path(sys.argv[1]).write_text("begun")
+time.sleep(600)
+"""
+BENCH = """
+import argparse, sys
+from bench import command_line
+from bench.children import run_to_end
+def body(arguments):
+    run_to_end([sys.executable, "-c", sys.argv[1], sys.argv[2]])
+    return 0
+sys.exit(command_line.guarded(body, argparse.Namespace()))
+"""
+
+
+def test_what_it_prints_and_its_status() -> None:
+    program = "import sys; print(sys.stdin.read().upper()); print('no', file=sys.stderr); sys.exit(3)"
+    done = run_to_end([sys.executable, "-c", program], "said", environment={**os.environ, "PYTHONUTF8": "1"})
+    assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (3, "SAID", "no")
+
+
+def test_too_long(tmp_path: Path) -> None:
+    sign = tmp_path / "sign"
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_to_end([sys.executable, "-c", IN_GOOD_ORDER, str(sign)], timeout_s=10)
+    assert sign.read_text() == "ended"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_bench_that_is_ended_ends_what_it_started(number: signal.Signals, tmp_path: Path) -> None:
+    sign = tmp_path / "sign"
+    with subprocess.Popen([sys.executable, "-c", BENCH, IN_GOOD_ORDER, str(sign)], stderr=subprocess.PIPE) as bench:
+        until = time.monotonic() + 60
+        while not (sign.exists() and sign.read_text()) and time.monotonic() < until:
+            time.sleep(0.05)
+        bench.send_signal(number)
+        said = bench.communicate(timeout=60)[1].decode()
+    assert sign.read_text() == "ended"
+    assert bench.returncode == 130
+    assert said == "Interrupted; what had been stored before is kept.\n"
