@@ -210,7 +210,8 @@ def returns_table(trainings: Sequence[Training]) -> Table:
             "the goal: from the first steps to the first judgement at or above it, fp32's over int8's, median of seeds "
             "that reached it with both, in brackets the smallest and the largest; steps/s: int8's over fp32's, after "
             "the learner's rounds that compile. Two actors (D4PG: four), a learner, a replay "
-            "and a parameter server share the machine's cores. Goals and steps were set after trials with seed 0.",
+            "and a parameter server share the machine's cores. Goals and steps were set after trials with seed 0 "
+            "(walker_stand: 7).",
             *machines(trainings),
         ),
         left=2,

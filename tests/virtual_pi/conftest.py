@@ -10,13 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from convert.pipeline import convert_all
 from device.host.connection import Connection, connect
+from device.host.deploy import deploy
 from device.host.places import cache_folder
 from device.host.target import Target
 from device.virtual_pi import programs, running
 from device.virtual_pi.image import ensure_image
 from device.virtual_pi.machine import MachineSettings
 from device.virtual_pi.running import Running, Started
+from policy.bundle import Bundle, copy_bundle
+from policy.locate import ZOO
+from policy.spec import ArtifactFormat
+from tests.virtual_pi.releases import NEW, OLD
 
 NAME = "under-test"
 
@@ -83,6 +89,23 @@ def pi(own_folders: Path) -> Iterator[VirtualPi]:
     for machine in running.all_running():
         running.stop(machine.name)
     assert running.all_running() == []
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The repository's policy I with its artifacts."""
+    path = tmp_path_factory.mktemp("bundles") / "I"
+    copy_bundle(Bundle.load(ZOO / "I"), path, "zoo")
+    convert_all([Bundle.load(path)], list(NEW), list(ArtifactFormat))
+    return Bundle.load(path)
+
+
+@pytest.fixture
+def old(pi: VirtualPi, bundle: Bundle) -> str:
+    """The machine is up and serves the old release; returns its name."""
+    pi.up()
+    with pi.connect() as connection:
+        return deploy(connection, bundle, OLD).release
 
 
 @pytest.fixture

@@ -1,115 +1,36 @@
-"""The virtual Pi itself: it boots, is deployed to like any host, flies, is measured, and dies at bad moments.
+"""The virtual Pi itself: it boots, is deployed to like any host, flies, is measured, and ends.
 
 The tests share one machine and its card; each begins by making sure that policy I in int8 serves.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from convert.pipeline import convert_all
 from device.host.agent_session import AgentSession
-from device.host.connection import Connection, connect
-from device.host.deploy import DeployResult, deploy
-from device.host.errors import AgentError, ConnectionLostError, DeviceFullError, HostError, UnknownHostKeyError
-from device.host.golden import Step
-from device.host.helper_session import HelperSession
+from device.host.connection import connect
+from device.host.deploy import deploy
+from device.host.errors import HostError, UnknownHostKeyError
 from device.host.hostkeys import KnownHosts
 from device.host.probe import probe
-from device.host.releases import list_releases
 from device.host.target import Target
 from device.virtual_pi import running
 from device.virtual_pi.machine import MachineSettings
 from device.virtual_pi.recipe import MachineKind
-from policy.bundle import Bundle, copy_bundle
-from policy.locate import PROJECT_ROOT, ZOO
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from policy.bundle import Bundle
+from policy.locate import PROJECT_ROOT
+from policy.spec import RuntimeName
+from tests.virtual_pi.releases import NEW, serving
 
 pytestmark = pytest.mark.integration
-
-OLD = (Precision.INT8,)
-NEW = (Precision.INT8, Precision.FP32)
-YEAR_S = 365 * 86400
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The repository's policy I with its artifacts."""
-    path = tmp_path_factory.mktemp("bundles") / "I"
-    copy_bundle(Bundle.load(ZOO / "I"), path, "zoo")
-    convert_all([Bundle.load(path)], list(NEW), list(ArtifactFormat))
-    return Bundle.load(path)
-
-
-@pytest.fixture
-def old(pi: Any, bundle: Bundle) -> str:
-    """The machine is up and serves the old release; returns its name."""
-    pi.up()
-    with pi.connect() as connection:
-        return deploy(connection, bundle, OLD).release
-
-
-def serving(connection: Connection, precision: Precision = Precision.INT8) -> dict[str, Any]:
-    """What the current release's agent says after it verified every golden vector."""
-    with AgentSession(connection, "I") as agent:
-        return agent.request("load", precision=precision.value)
-
-
-def state(connection: Connection) -> tuple[str | None, list[str], str]:
-    """(current release, all releases, what lies in incoming/ and unfinished links)."""
-    found = list_releases(connection).policies["I"]
-    rest = connection.run("cd quarl/policies/I; ls incoming 2>/dev/null; ls -d current.* 2>/dev/null; true").stdout
-    return found.current, [release.name for release in found.releases], rest.strip()
-
-
-def recover(pi: Any, bundle: Bundle, precisions: tuple[Precision, ...] = NEW) -> DeployResult:
-    """What a user does after a fault: the same command again. Nothing half-done is left, and it serves."""
-    with pi.connect() as connection:
-        result = deploy(connection, bundle, precisions)
-        current, _, rest = state(connection)
-        assert current == result.release
-        assert rest == ""
-        assert connection.run("ls quarl/envs | grep part || true").stdout == ""
-        for precision in precisions:
-            assert serving(connection, precision)["ok"]
-    return result
-
-
-def test_power_cut_while_the_runtime_is_unpacked_on_a_new_card(pi: Any, bundle: Bundle) -> None:
-    """The first deployment of all is the longest; the guest is killed in the middle of it."""
-    pi.stop()
-    begun = pi.start(fresh=True)
-    assert begun.new_card
-    seen: list[str] = []
-
-    def cut(step: Step) -> None:
-        seen.append(step.name)
-        if step.name.startswith("unpack ai-edge-litert") and step.done:
-            pi.cut_power()
-
-    with pi.connect() as connection, pytest.raises(ConnectionLostError) as caught:
-        deploy(connection, bundle, OLD, progress=cut)
-    assert "was lost" in caught.value.message
-    assert "No release was serving before" in caught.value.message
-    assert any(name.startswith("send numpy") for name in seen)
-
-    again = pi.start()
-    assert not again.new_card  # the same card, as it was when power went
-    with pi.connect() as connection:
-        assert list_releases(connection).policies.get("I") is None or state(connection)[0] is None
-    result = recover(pi, bundle, OLD)
-    assert any("litert" in wheel for wheel in result.wheels_sent)
 
 
 def test_it_is_a_pi_3b_as_far_as_programs_can_tell(pi: Any, old: str) -> None:
@@ -202,208 +123,6 @@ def test_measurements_say_that_they_were_emulated(pi: Any, old: str, tmp_path: P
     assert all(report["device"]["emulated"] for report in reports)
     memory = bench("memory.py", *common, "--precision", "int8", results=results)["reports"][0]["memory"]
     assert 10e6 < memory["before_load"] <= memory["after_load"] < 200e6
-
-
-def test_power_cut_while_files_are_sent(pi: Any, old: str, bundle: Bundle) -> None:
-    def cut(step: Step) -> None:
-        if step.name == "send I" and step.done:
-            pi.cut_power()
-
-    with pi.connect() as connection:
-        other_than(old, connection, bundle)
-        with pytest.raises(ConnectionLostError) as caught:
-            deploy(connection, bundle, NEW, progress=cut)
-    assert f"Release {old} still serves" in caught.value.message
-    pi.start()
-    with pi.connect() as connection:
-        assert state(connection)[0] == old
-        assert serving(connection)["ok"]
-    recover(pi, bundle)
-
-
-_CALL = HelperSession.call
-
-
-def at_switch_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave switches alone again."""
-    monkeypatch.setattr(HelperSession, "call", _CALL)
-
-
-def at_switch(monkeypatch: pytest.MonkeyPatch, before: Callable[[], object], after: Callable[[], object]) -> None:
-    """Do something right before the device is told to switch, and right after it said that it has."""
-
-    def wrapped(self: HelperSession, op: str, **fields: Any) -> dict[str, Any]:
-        if op == "switch":
-            before()
-        reply = _CALL(self, op, **fields)
-        if op == "switch":
-            after()
-        return reply
-
-    monkeypatch.setattr(HelperSession, "call", wrapped)
-
-
-def nothing() -> None:
-    """Do nothing."""
-
-
-def other_than(old: str, connection: Connection, bundle: Bundle) -> None:
-    """Remove every release but the old one, so that the next deployment has to upload."""
-    others = [release for release in state(connection)[1] if release != old]
-    for release in others:
-        connection.run(f"rm -r quarl/policies/I/releases/{release}")
-
-
-def test_power_cut_between_upload_and_switch(
-    pi: Any, old: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_switch(monkeypatch, pi.cut_power, nothing)
-    with pi.connect() as connection, pytest.raises(ConnectionLostError) as caught:
-        other_than(old, connection, bundle)
-        deploy(connection, bundle, NEW)
-    assert f"Release {old} still serves" in caught.value.message
-    pi.start()
-    with pi.connect() as connection:
-        current, releases, _ = state(connection)
-        assert current == old
-        assert len(releases) == 2  # uploaded and complete, never switched on
-        assert serving(connection)["ok"]
-    at_switch_off(monkeypatch)
-    assert recover(pi, bundle).sent_bytes == 0  # what was complete is checked again and used
-
-
-@pytest.mark.parametrize("milliseconds", [0, 15])
-def test_power_cut_during_the_switch(
-    pi: Any, old: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, milliseconds: int
-) -> None:
-    """Whenever it happens: afterwards one whole release serves, the old or the new."""
-    timers: list[threading.Timer] = []
-
-    def soon() -> None:
-        timers.append(threading.Timer(milliseconds / 1000, pi.cut_power))
-        timers[-1].start()
-
-    at_switch(monkeypatch, soon, lambda: timers[-1].join())
-    # A switch that was quicker than the cut is reported as made, and what comes after it may be left for the next time.
-    with pi.connect() as connection, contextlib.suppress(HostError):
-        deploy(connection, bundle, NEW)
-    timers[-1].join()
-    assert running.find(pi.name) is None
-    at_switch_off(monkeypatch)
-    pi.start()
-    with pi.connect() as connection:
-        current, releases, _ = state(connection)
-        assert current in releases
-        assert serving(connection)["ok"]
-    recover(pi, bundle)
-
-
-def test_a_switch_that_was_reported_survives_a_power_cut(
-    pi: Any, old: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_switch(monkeypatch, nothing, pi.cut_power)
-    # What comes after the switch (pruning) may fail or be left for the next time; the switch was made.
-    with pi.connect() as connection, contextlib.suppress(HostError):
-        deploy(connection, bundle, NEW)
-    assert running.find(pi.name) is None
-    at_switch_off(monkeypatch)
-    pi.start()
-    with pi.connect() as connection:
-        assert state(connection)[0] != old
-        assert serving(connection, Precision.FP32)["ok"]
-
-
-def fill(connection: Connection, leave_bytes: int) -> None:
-    """Let somebody's film fill the card but for so many bytes; 0: to the last block."""
-    spare = max(leave_bytes, 2_000_000)  # the film's own index takes blocks too
-    command = f"free=$(df --output=avail -B1 . | tail -n 1); fallocate -l $((free - {spare})) film.mkv"
-    connection.run(command if leave_bytes else f"{command}; cat /dev/zero >>film.mkv 2>/dev/null || true", timeout=120)
-
-
-@pytest.fixture
-def clear_card(pi: Any) -> Iterator[None]:
-    yield
-    with pi.connect() as connection:
-        connection.run("rm -f film.mkv")
-
-
-def test_a_full_card_is_found_before_anything_is_sent(pi: Any, old: str, bundle: Bundle, clear_card: None) -> None:
-    with pi.connect() as connection:
-        other_than(old, connection, bundle)
-        fill(connection, 3_000_000)
-        with pytest.raises(DeviceFullError) as caught:
-            deploy(connection, bundle, NEW)
-        assert "full" in caught.value.message
-        assert f"Release {old} still serves" in caught.value.message
-        assert "df -h" in caught.value.next_step
-        assert state(connection) == (old, [old], "")
-        assert serving(connection)["ok"]
-        connection.run("rm film.mkv")
-    recover(pi, bundle)
-
-
-def test_a_card_that_becomes_full_while_sending(pi: Any, old: str, bundle: Bundle, clear_card: None) -> None:
-    with pi.connect() as connection, pi.connect() as beside:
-        other_than(old, connection, bundle)
-
-        def film(step: Step) -> None:
-            if step.name == "send I" and step.done and not beside.run("ls").stdout.count("film"):
-                fill(beside, 0)
-
-        with pytest.raises(DeviceFullError) as caught:
-            deploy(connection, bundle, (*NEW,), (RuntimeName.LITERT, RuntimeName.ONNXRUNTIME), progress=film)
-        assert f"Release {old} still serves" in caught.value.message
-        assert state(connection) == (old, [old], "")
-        assert serving(connection)["ok"]
-        connection.run("rm film.mkv")
-    recover(pi, bundle)
-
-
-def test_an_agent_killed_for_memory_is_reported_and_leaves_the_release(pi: Any, old: str, bundle: Bundle) -> None:
-    """The kernel ends the agent while it loads: its control group may take half a megabyte more, loading needs two.
-
-    Within a group the kernel has no choice of victim; filling the whole machine, it ended SSH's sessions now and then.
-    """
-    with pi.connect() as connection, pi.connect("root") as root:
-        with AgentSession(connection, "I") as agent:
-            agent.request("hello")
-            root.run(
-                "set -e; mount -t cgroup2 cgroup /sys/fs/cgroup; cd /sys/fs/cgroup; "
-                "echo +memory >cgroup.subtree_control; mkdir agent; "
-                "echo 512K >agent/memory.max; echo 0 >agent/memory.swap.max; "
-                f"echo {agent.pid} >agent/cgroup.procs"
-            )
-            with pytest.raises(AgentError) as caught:
-                agent.request("load", precision="int8", timeout=180)
-        assert "was killed by a signal" in caught.value.message
-        assert "memory ran out" in caught.value.next_step
-        assert f"out of memory: Killed process {agent.pid} (python3)" in root.run("dmesg").stdout
-        root.run("rmdir /sys/fs/cgroup/agent; umount /sys/fs/cgroup")
-        assert state(connection)[0] == old
-        assert serving(connection)["ok"]
-
-
-def test_a_clock_that_is_a_year_off(pi: Any, old: str, bundle: Bundle, years: int = -1) -> None:
-    """As on a Pi whose battery-less clock has not met the network yet."""
-    pi.stop()
-    now = int(subprocess.run(["date", "+%s"], capture_output=True, text=True, check=True).stdout)
-    begun = pi.start(MachineSettings(clock_unix=now + years * YEAR_S))
-    try:
-        with pi.connect() as connection:
-            theirs = int(connection.run("date +%s").stdout)
-            assert abs(theirs - now - years * YEAR_S) < 3600
-            other_than(old, connection, bundle)
-            result = deploy(connection, bundle, NEW)
-            assert result.previous == old
-            assert serving(connection, Precision.FP32)["ok"]
-            # Releases are numbered, and dated by the host: the order holds whatever the device believes.
-            found = list_releases(connection).policies["I"]
-            assert [release.name for release in found.releases] == [old, result.release]
-            year = subprocess.run(["date", "+%Y"], capture_output=True, text=True, check=True).stdout.strip()
-            assert found.releases[-1].created.startswith(year)
-    finally:
-        pi.stop()
-    assert begun.machine.settings.clock_unix is not None
 
 
 def test_two_machines_at_once_and_one_of_them_killed(pi: Any, old: str) -> None:

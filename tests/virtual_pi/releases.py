@@ -1,0 +1,48 @@
+"""What serves on the virtual Pi, and how a user mends it after a fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from device.host.agent_session import AgentSession
+from device.host.connection import Connection
+from device.host.deploy import DeployResult, deploy
+from device.host.releases import list_releases
+from policy.bundle import Bundle
+from policy.spec import Precision
+
+OLD = (Precision.INT8,)
+NEW = (Precision.INT8, Precision.FP32)
+
+
+def serving(connection: Connection, precision: Precision = Precision.INT8) -> dict[str, Any]:
+    """What the current release's agent says after it verified every golden vector."""
+    with AgentSession(connection, "I") as agent:
+        return agent.request("load", precision=precision.value)
+
+
+def state(connection: Connection) -> tuple[str | None, list[str], str]:
+    """(current release, all releases, what lies in incoming/ and unfinished links)."""
+    found = list_releases(connection).policies["I"]
+    rest = connection.run("cd quarl/policies/I; ls incoming 2>/dev/null; ls -d current.* 2>/dev/null; true").stdout
+    return found.current, [release.name for release in found.releases], rest.strip()
+
+
+def recover(pi: Any, bundle: Bundle, precisions: tuple[Precision, ...] = NEW) -> DeployResult:
+    """What a user does after a fault: the same command again. Nothing half-done is left, and it serves."""
+    with pi.connect() as connection:
+        result = deploy(connection, bundle, precisions)
+        current, _, rest = state(connection)
+        assert current == result.release
+        assert rest == ""
+        assert connection.run("ls quarl/envs | grep part || true").stdout == ""
+        for precision in precisions:
+            assert serving(connection, precision)["ok"]
+    return result
+
+
+def other_than(old: str, connection: Connection, bundle: Bundle) -> None:
+    """Remove every release but the old one, so that the next deployment has to upload."""
+    others = [release for release in state(connection)[1] if release != old]
+    for release in others:
+        connection.run(f"rm -r quarl/policies/I/releases/{release}")
