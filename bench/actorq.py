@@ -67,6 +67,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench import actorq_store
+    from bench.actorq_training import as_typed_now
     from train.__main__ import quiet_libraries
 
     quiet_libraries()
@@ -74,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
         _measure(arguments)
         if not arguments.keep:
             return command_line.EXIT_OK
-    measured, trainings = actorq_store.read_breakdown(), actorq_store.read_trainings()
+    measured, trainings = actorq_store.read_breakdown(), as_typed_now(actorq_store.read_trainings())
     if measured is None and not trainings:
         raise command_line.BenchError("nothing is kept yet.", actorq_store.AGAIN)
     _show(arguments, measured, trainings)

@@ -16,7 +16,8 @@ from bench.sweep import bracketed
 
 NAMES = {32: "fp32", 16: "fp16", 8: "int8"}
 WAITING = ("insert", "wait", "idle")
-"""Parts of a run's actor in which it computes nothing: an insertion is answered when the replay allows it."""
+"""Parts of a run's actor in which it computes little: an insertion is answered when the replay allows it."""
+COUNTED_CPU = "CPU-s: supervisor, learner, replay, parameter server and actors; Ray's own daemons are left out."
 
 
 def tables(measured: Measured | None, trainings: Sequence[Training]) -> list[Table]:
@@ -29,7 +30,7 @@ def tables(measured: Measured | None, trainings: Sequence[Training]) -> list[Tab
         found.append(cost_table(trainings))
     names = {each.cell for each in trainings}
     if any(cell.purpose != LEARNING and cell.name in names for cell in CELLS):
-        found.append(bound_table(trainings))
+        found.append(bound_table(trainings, measured))
     return found
 
 
@@ -264,7 +265,8 @@ def cost_table(trainings: Sequence[Training]) -> Table:
         (
             f"Energy: {words}; CO₂ at {GRAMS_PER_KWH:g} g a kWh (mean of the world in 2018, IEA 2019).",
             "Sent: parameters to all actors. Versions built: quantized, of those the learner handed over; nobody asked "
-            "for the others. Actors wait, infer: shares of their time. Mismatch, at the end: share of states in which "
+            "for the others. Actors wait, infer: shares of their time; an insertion's own work, some 40 to 100 µs a "
+            f"step, counts as waiting. {COUNTED_CPU} Mismatch, at the end: share of states in which "
             "an actor chose another action than the learner would (DQN), or mean distance of their actions in −1 … 1 "
             "(D4PG); it holds quantization and delay. "
             "Staleness, in updates: how far the policies that acted the newest rows are behind the learner that learns "
@@ -279,15 +281,20 @@ def _mean_of(found: Sequence[Training]) -> Callable[[Callable[..., float]], floa
     return lambda number: sum(number(each) for each in found) / len(found)
 
 
-def bound_table(trainings: Sequence[Training]) -> Table:
-    """The pace where actors are waited for, and where the learner is."""
+def bound_table(trainings: Sequence[Training], measured: Measured | None) -> Table:
+    """The pace where actors are waited for, and where the learner is.
+
+    Args:
+        trainings: kept ones.
+        measured: an actor alone, whose insertions nobody keeps waiting.
+    """
     lines = []
     for cell in (cell for cell in CELLS if cell.purpose != LEARNING):
         found = pairs(trainings, cell.name)
         if not found:
             continue
         speeds = [one.steps_per_s / other.steps_per_s for one, other in found]
-        ideal = ideal_of(cell, found)
+        ideal = ideal_of(cell, found, insertion_of(measured, cell))
         lines.append(
             (
                 cell.purpose,
@@ -314,10 +321,12 @@ def bound_table(trainings: Sequence[Training]) -> Table:
         (
             f"D4PG, cartpole balance, {' '.join(BOUND)}; two actors, the learner, replay and parameter server on the "
             "machine's cores. Steps/s are counted after the learner's rounds that compile. Who waits: share of their "
-            "whole time, those rounds too, that the actors wait for the replay's leave or a newer version, and the "
-            "learner for data. Amdahl: where actors are waited for, from the share of inference in the fp32 run's own "
-            "actors, waiting left out; where the learner is, 1, for it computes in fp32 in both. CPU-s saved: fp32's "
-            "CPU seconds over int8's, of the whole command with its start and the last judgement, which both share.",
+            "whole time, those rounds too, that the actors wait for the replay's leave (an insertion's own work "
+            "included) or a newer version, and the learner for data. Amdahl: where actors are waited for, from the "
+            "share of inference in the fp32 run's own actors, waiting left out (of their insertions, what is beyond "
+            "those of an actor alone); where the learner is, 1, for it computes in fp32 in both. CPU-s saved: fp32's "
+            "CPU seconds over int8's, of the whole command with its start and the last judgement, which both share. "
+            f"{COUNTED_CPU}",
             *machines(trainings),
         ),
         left=2,
@@ -341,13 +350,28 @@ def waiting(trainings: Sequence[Training]) -> str:
     return f"actors {actors:.0f} %, learner {learner:.0f} %"
 
 
-def ideal_of(cell: Cell, found: Sequence[tuple[Training, Training]]) -> float:
-    """Amdahl's bound from the runs' own breakdowns, where actors are what is waited for; 1 where it is the learner."""
+def insertion_of(measured: Measured | None, cell: Cell) -> float:
+    """Microseconds a step that an fp32 actor alone takes to insert, with the cell's network; 0: not measured."""
+    words = list(cell.more)
+    model = words[words.index("--model") + 1] if "--model" in words else ""
+    rows = () if measured is None else measured.rows
+    found = [s for s in settings_in(rows) if (s.task, s.model, s.bits) == (cell.task, model, BITS[0])]
+    return median_of(rows, min(found, key=lambda setting: setting.period))["insert"] if found else 0.0
+
+
+def ideal_of(cell: Cell, found: Sequence[tuple[Training, Training]], insertion: float = 0.0) -> float:
+    """Amdahl's bound from the runs' own breakdowns, where actors are what is waited for; 1 where it is the learner.
+
+    Args:
+        cell, found: its pairs.
+        insertion: microseconds a step of an insertion that nobody keeps waiting, which are work.
+    """
     if cell.purpose != ACTOR_BOUND:
         return 1.0
     bounds = []
     for one, other in found:
         busy = sum(value for part, value in other.breakdown.items() if part not in WAITING)
+        busy += min(insertion, other.breakdown["insert"])
         share = other.breakdown["inference"] / busy
         faster = other.breakdown["inference"] / max(one.breakdown["inference"], 1e-9)
         bounds.append(amdahl(share, faster))

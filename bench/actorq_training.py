@@ -10,7 +10,7 @@ import io
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +212,6 @@ def training_of(
         if row.get("greedy_return")
     ]
     rates = rates_of(rows, int(provenance["settings"]["updates"]), "give the cell more steps")
-    reached = [seconds for _, seconds, value in points if cell.goal is not None and value >= cell.goal]
     parameters = told["parameters"]
     interval = judged.get("return_interval_95")
     return Training(
@@ -223,7 +222,7 @@ def training_of(
         updates=int(provenance["updates"]),
         mean_return=float(judged["mean_return"]),
         return_interval=None if interval is None else (interval[0], interval[1]),
-        goal_s=reached[0] if reached else None,
+        goal_s=time_to(cell.goal, points),
         steps_per_s=rates["steps_per_s"],
         updates_per_s=rates["updates_per_s"],
         wall_s=wall_s,
@@ -241,6 +240,22 @@ def training_of(
         machine=machine,
         code=code,
     )
+
+
+def time_to(goal: float | None, curve: Sequence[tuple[int, float, float]]) -> float | None:
+    """Seconds to the first judgement at the goal or above, if there is one."""
+    return next((seconds for _, seconds, value in curve if goal is not None and value >= goal), None)
+
+
+def as_typed_now(trainings: Sequence[Training]) -> list[Training]:
+    """Those whose command is their cell's of today, with the time to its goal: what was kept may be of other steps."""
+    cells = {cell.name: cell for cell in CELLS}
+    found = [each for each in trainings if each.cell in cells]
+    return [
+        replace(each, goal_s=time_to(cells[each.cell].goal, each.curve))
+        for each in found
+        if each.command == cells[each.cell].typed(each.bits, each.seed)
+    ]
 
 
 def rates_of(rows: Sequence[Mapping[str, Any]], updates: int, again: str) -> dict[str, float]:

@@ -13,7 +13,7 @@ from bench.actorq import main
 from bench.actorq_figure import figure_of
 from bench.actorq_measuring import PARTS, Breakdown, Setting
 from bench.actorq_store import Measured
-from bench.actorq_training import CELLS, Cell, Training, training_of
+from bench.actorq_training import ACTOR_BOUND, CELLS, Cell, Training, as_typed_now, training_of
 from bench.energy import CORE_WATTS, GRAMS_PER_KWH, EnergyMeter, of_joules
 from bench.study_store import rounded
 
@@ -109,6 +109,29 @@ def test_a_training_is_read_from_its_bundle() -> None:
     assert (found.steps_per_s, found.updates_per_s) == (9000 / 5.0, 144 / 5.0)  # from 5,000 steps to 14,000
     assert found.curve == [(5000, 2.0, 120.0), (10000, 5.5, 430.0), (15000, 8.0, 410.0)]
     assert "--quantize 8" in found.command
+
+
+def test_what_was_kept_of_other_words_is_in_no_table_and_the_goal_is_todays() -> None:
+    old = replace(training(32), command="python -m train.actorq --steps 7")
+    unknown = replace(training(8, 3), cell="of yesterday")
+    (kept,) = as_typed_now([replace(training(8), goal_s=99.0), old, unknown])
+    assert (kept.key, kept.goal_s) == (("cartpole", 8, 0), 5.5)
+
+
+def test_amdahl_counts_an_insertions_own_work() -> None:
+    cell = next(cell for cell in CELLS if cell.purpose == ACTOR_BOUND)
+    parts = {"step": 200.0, "inference": 600.0, "insert": 500.0, "wait": 900.0}
+    one = replace(training(8), breakdown={**parts, "inference": 200.0})
+    other = replace(training(32), breakdown=parts)
+    assert actorq_table.ideal_of(cell, [(one, other)]) == pytest.approx(800 / 400)
+    assert actorq_table.ideal_of(cell, [(one, other)], 100.0) == pytest.approx(900 / 500)
+    assert actorq_table.ideal_of(cell, [(one, other)], 9e9) == pytest.approx(1300 / 900)
+    cell = replace(cell, task=TASK, more=("--model", "8,8"))
+    rows = [row(bits, 300.0) for bits in (32, 8)]
+    alone = Measured(tuple(replace(each, microseconds={**each.microseconds, "insert": 90.0}) for each in rows), "", "")
+    assert actorq_table.insertion_of(alone, cell) == 90.0
+    assert actorq_table.insertion_of(alone, replace(cell, more=())) == 0.0
+    assert actorq_table.insertion_of(None, cell) == 0.0
 
 
 def test_trainings_are_compared_seed_by_seed() -> None:
