@@ -118,8 +118,9 @@ def run_training(arguments: argparse.Namespace) -> int:
     from device.agent.runtimes import installed_runtimes
     from policy.spec_parts import RuntimeName
     from train.actorq.cluster import ClusterError, connected, refuse_unreachable
+    from train.actorq.history import GaveUpError
     from train.actorq.processes import GoneError
-    from train.actorq.run import GaveUpError, train
+    from train.actorq.run import train
     from train.checkpoint import load_checkpoint
     from train.models import DEFAULT_POLICY
     from train.presets import SettingsError, load_settings
@@ -148,6 +149,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     request, settings = make_request(arguments, method, found, task, {}, {"actorq": values})
     plan = make_plan(request, arguments.preset, found.task, dataclasses.asdict(settings), asked)
     refuse_unbounded(settings, asked)
+    refuse_never_learning(settings, request.steps)
     try:
         if request.resume:
             load_checkpoint(request.training_folder)  # one that is not there is told before Ray starts
@@ -221,6 +223,21 @@ def refuse_unbounded(settings: Any, asked: Any) -> None:
         raise SettingsError(
             f"--max-staleness {asked.max_staleness} cannot be kept: versions are {every} updates apart and a round has "
             f"{settings.updates}. Type --max-staleness {smallest} or more, or smaller rounds: --set updates=4."
+        )
+
+
+def refuse_never_learning(settings: Any, steps: int) -> None:
+    """Refuse steps that are over before learning begins.
+
+    Raises:
+        SettingsError: says what to type.
+    """
+    from train.presets import SettingsError
+
+    if steps <= settings.learning_starts:
+        raise SettingsError(
+            f"--steps {steps} are over before learning begins, after {settings.learning_starts} steps of random "
+            f"actions. Type --steps {10 * settings.learning_starts}, or --set learning_starts={steps // 10}."
         )
 
 

@@ -19,7 +19,15 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from train.actorq.processes import ActorProcess, GoneError, LearnerProcess, ParameterProcess, ReplayProcess, cause_of
+from train.actorq.processes import (
+    ActorProcess,
+    GoneError,
+    LearnerProcess,
+    ParameterProcess,
+    ReplayProcess,
+    cause_of,
+    reason,
+)
 from train.actorq.settings import ActorQSettings, Plan
 from train.actorq.variables import VARIABLES
 
@@ -65,6 +73,12 @@ class Cluster:
         """A new actor process; on a cluster they are spread over its machines."""
         made = ray.remote(ActorProcess).options(num_cpus=self._cpus, scheduling_strategy="SPREAD")
         return self._kept(made.remote(self._json, index, life, self.shards[index % len(self.shards)], self.server))
+
+    def end(self, handle: Any) -> None:
+        """Of an actor or a learner that is replaced: its process may live on after what it raised, and keep its CPU."""
+        self._started.remove(handle)
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(handle, no_restart=True)
 
     def _kept(self, handle: Any) -> Any:
         self._started.append(handle)
@@ -199,4 +213,4 @@ def outcome(reference: Any) -> Any:
     except RayTaskError as error:
         raise cause_of(error) from None
     except RayError as error:
-        raise GoneError(str(error).strip().splitlines()[0]) from error
+        raise GoneError(reason(error)) from error

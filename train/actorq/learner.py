@@ -106,7 +106,8 @@ class LearnerLoop:
 
     def _round(self, columns: Columns) -> None:
         """One round of updates, and a new version where one is due."""
-        self._calibration = columns["observation"].reshape(-1, columns["observation"].shape[-1])[:CALIBRATION_ROWS]
+        newest = columns["observation"].reshape(-1, columns["observation"].shape[-1])
+        self._calibration = np.concatenate([newest[:CALIBRATION_ROWS], self._calibration])[:CALIBRATION_ROWS]
         if self._pushed < 0:
             self._hand_over()
         rows = columns.pop("rows")

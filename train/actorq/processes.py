@@ -44,6 +44,10 @@ class ReplayProcess:
         """See :meth:`ReplayService.insert`."""
         return tuple(await self._when_ready(lambda: self._service.insert(columns, facts)))
 
+    async def hear(self, updates: int) -> None:
+        """See :meth:`ReplayService.hear`."""
+        self._service.hear(updates)
+
     async def sample(self, updates: int) -> tuple[Columns | None, tuple[int, int, bool]]:
         """See :meth:`ReplayService.sample`."""
         self._service.hear(updates)
@@ -113,6 +117,10 @@ class ParameterProcess:
         pushed = self._newest
         return None if pushed is None else (pushed.updates, pushed.spec, pushed.weights)
 
+    def forget(self) -> None:
+        """The next learner begins anew: :meth:`newest` is not its policy. Actors act on with what they have."""
+        self._newest = None
+
     def facts(self) -> dict[str, Any]:
         """See :meth:`ParameterServer.facts`."""
         return {**self._server.facts(), "born": self._born, "pid": os.getpid(), "cpu_s": time.process_time()}
@@ -158,10 +166,13 @@ class _Sampler:
 
     def __call__(self, updates: int) -> tuple[Columns | None, Reply]:
         """See :data:`train.actorq.learner.Sample`."""
+        for index, shard in enumerate(self._shards):
+            if index != self._turn:  # every actor is told by its own shard how far the learner is
+                shard.hear.remote(updates)
         while True:
             columns, reply = called(self._shards[self._turn].sample, updates, first=self._asked)
             self._asked, self._last = None, self._turn
-            self._replies[self._turn] = Reply(*reply)
+            self._replies[self._turn] = onward(self._replies.get(self._turn), Reply(*reply))
             if columns is None:
                 self._over.add(self._turn)
             everywhere = Reply(sum(each.step for each in self._replies.values()), updates, False)
@@ -207,14 +218,21 @@ class _Inserter:
         self._shard, self._reply = shard, Reply(0, 0, False)
         self._asked: Any = None
         self._rows: tuple[Columns, dict[str, Any]] = ({}, {})
+        self._number = 0
 
     def __call__(self, columns: Columns, facts: dict[str, Any]) -> Reply:
         """See :data:`train.actorq.actor.Insert`."""
         if self._asked is not None:
-            self._reply = Reply(*called(self._shard.insert, *self._rows, first=self._asked))
-        self._rows = columns, {**facts, "pid": os.getpid()}
+            self._reply = onward(self._reply, Reply(*called(self._shard.insert, *self._rows, first=self._asked)))
+        self._number += 1
+        self._rows = columns, {**facts, "pid": os.getpid(), "number": self._number}
         self._asked = self._shard.insert.remote(*self._rows)
         return self._reply
+
+
+def onward(before: Reply | None, reply: Reply) -> Reply:
+    """A reply whose steps are no fewer than before: a shard that began anew does not know them yet."""
+    return reply if before is None else reply._replace(step=max(reply.step, before.step))
 
 
 def _pulled(server: Any, known: int) -> Published | None:
@@ -227,11 +245,17 @@ def _pulled(server: Any, known: int) -> Published | None:
         return None
 
 
+def reason(error: RayError) -> str:
+    """The line of Ray's report that says why; of a process that could not be built, what its building raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1] if "creation task" in lines[0] else lines[0]
+
+
 def cause_of(error: RayTaskError) -> Exception:
     """What a process itself raised, without Ray's report around it; a process that another missed is gone."""
     cause = error.cause
     if isinstance(cause, RayError):
-        return GoneError(f"a process of the run is gone: {str(cause).strip().splitlines()[0]}")
+        return GoneError(f"a process of the run is gone: {reason(cause)}")
     return cause if isinstance(cause, Exception) else error
 
 
@@ -256,6 +280,6 @@ def called(method: Any, *arguments: Any, first: Any = None) -> Any:
         except (ActorUnavailableError, RayActorError) as error:
             until = until or time.monotonic() + RETRY_FOR_S
             if time.monotonic() > until:
-                raise GoneError(f"a process of the run is gone: {str(error).splitlines()[0]}") from error
+                raise GoneError(f"a process of the run is gone: {reason(error)}") from error
             reference = None
             time.sleep(RETRY_PAUSE_S)

@@ -11,7 +11,6 @@ It starts learner and actors, replaces those that die, judges the policy greedil
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import asdict
 from typing import Any
@@ -22,6 +21,7 @@ from safetensors.numpy import load
 
 from policy.spec import ContinuousHead, PolicySpec, Squash
 from train.actorq import cluster
+from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, sums_of
 from train.actorq.processes import GoneError, called
 from train.actorq.report import breakdown, summed
 from train.actorq.settings import Plan
@@ -33,44 +33,10 @@ from train.results import greedy
 from train.run import Run, Trained
 
 LOOK_EVERY_S = 0.25
+SUMMED = ("cpu_s", "seconds")
+"""What a learner tells that is added up when it is gone."""
 REPORT_EVERY_S = 1.0
-MOST_DEATHS = 5  # of one process in a row, none of which lived for a minute: replacing does not mend that
-SHORT_LIFE_S = 60.0
 NAN = float("nan")
-
-
-class GaveUpError(RuntimeError):
-    """A process died again and again."""
-
-
-class Deaths:
-    """What died when, and whether that was too often."""
-
-    def __init__(self) -> None:
-        self._began: dict[str, float] = {}
-        self._in_a_row: dict[str, int] = {}
-        self.notes: list[dict[str, Any]] = []
-
-    def begins(self, who: str) -> None:
-        """A process starts."""
-        self._began[who] = time.monotonic()
-
-    def note(self, who: str, step: int, **facts: Any) -> None:
-        """Remember a death; another of its kind starts now.
-
-        Raises:
-            GaveUpError: it is the fifth of these in a row that did not live for a minute.
-        """
-        now = time.monotonic()
-        short = now - self._began.get(who, -math.inf) < SHORT_LIFE_S
-        self._in_a_row[who] = self._in_a_row.get(who, 0) + 1 if short else 1
-        self._began[who] = now
-        self.notes.append({"who": who, "step": step, **facts})
-        if self._in_a_row[who] >= MOST_DEATHS:
-            raise GaveUpError(
-                f"{who} died {MOST_DEATHS} times in a row, within {SHORT_LIFE_S:g} s of its start each time; the last "
-                f"time: {facts.get('why', 'killed')}. Where a checkpoint was written, --resume goes on from it."
-            )
 
 
 class Supervisor:
@@ -80,21 +46,26 @@ class Supervisor:
         """Args: the run (entered), its plan, and the processes that hold its data."""
         self._run, self._plan, self._processes = run, plan, processes
         self._best = BestPolicy(run.task.presets[0])
-        self._deaths = Deaths()
+        self._past: Sums = {}  # of processes that are no more
+        self._earlier: dict[str, dict[str, Any]] = {}  # actors before the resumption
+        deaths: list[dict[str, Any]] = []
         self._state: tuple[dict[str, NDArray[Any]], dict[str, Any]] | None = None
         if run.checkpoint is not None:
             self._best.restore(run.checkpoint.group("best"))
-            self._state = run.checkpoint.arrays, run.checkpoint.facts
+            facts = run.checkpoint.facts
+            self._state = run.checkpoint.arrays, facts
+            self._past, self._earlier = facts.get("past", {}), facts.get("actors", {})
+            deaths = facts.get("deaths", [])
             run.progress.say(
-                f"Resumed at step {run.start_step:,}. The replay's {run.checkpoint.facts['replay_rows']:,} transitions "
+                f"Resumed at step {run.start_step:,}. The replay's {facts['replay_rows']:,} transitions "
                 "are not in a checkpoint and lost: actors fill it again first."
             )
+        self._deaths = Deaths(deaths)
         self._step, self._reported, self._reported_at = run.start_step, run.start_step, 0.0
         self._tallied: dict[str, tuple[int, float]] = {}
         self._shards: list[dict[str, Any]] = []
         self._actors: dict[str, dict[str, Any]] = {}
         self._finished: dict[str, dict[str, Any]] = {}
-        self._server_born = 0.0
         self._learner_facts: dict[str, Any] = {}
         self._server_facts: dict[str, Any] = {}
         self._spec: PolicySpec | None = None
@@ -108,7 +79,7 @@ class Supervisor:
         self._start_learner()
         first_life = 1000 * len(self._run.resumed_at)  # other episodes and noise than before a resumption
         self._lives = dict.fromkeys(range(actors), first_life)
-        self._acting: dict[Any, int] = {}
+        self._acting: dict[Any, tuple[int, Any]] = {}  # the answer of its run: which actor, its process
         for index in range(actors):
             self._deaths.begins(f"actor {index}")
             self._start_actor(index)
@@ -141,12 +112,13 @@ class Supervisor:
         self._learning: Any = self._learner.run.remote()
 
     def _start_actor(self, index: int) -> None:
-        self._acting[self._processes.actor(index, self._lives[index]).run.remote()] = index
+        process = self._processes.actor(index, self._lives[index])
+        self._acting[process.run.remote()] = index, process
 
     def _ended(self, reference: Any, replace: bool) -> None:
         """An actor or the learner returned or died."""
         is_learner = reference == self._learning
-        index = None if is_learner else self._acting.pop(reference)
+        index, process = (None, self._learner) if is_learner else self._acting.pop(reference)
         try:
             facts = cluster.outcome(reference)
         except Exception as error:
@@ -155,7 +127,9 @@ class Supervisor:
                 raise
             if not replace:
                 self._learning = None if is_learner else self._learning
-            elif index is None:
+                return
+            self._processes.end(process)
+            if index is None:
                 self._replace_learner(str(error))
             else:
                 self._replace_actor(index, str(error) or type(error).__name__)
@@ -180,9 +154,17 @@ class Supervisor:
             f"step {self._step:,}: the learner died after {before:,} updates; it goes on from those of the last "
             f"checkpoint, {after:,}. The replay keeps its {rows:,} transitions."
         )
-        if self._state is None:
-            self._best.forget()  # it begins anew, and its observations' statistics are others
+        self._past = added(self._past, sums_of(self._learner_facts, {}, []))
+        self._learner_facts = {name: self._learner_facts[name] for name in self._learner_facts if name not in SUMMED}
+        if after == 0:
+            self._begin_anew()
         self._start_learner()
+
+    def _begin_anew(self) -> None:
+        """The next learner knows nothing of the last one's policies: its observations' statistics are others."""
+        self._best.forget()
+        self._spec, self._weights, self._chosen = None, {}, None
+        cluster.ready([self._processes.server.forget.remote()], cluster.STOP_WAIT_S)
 
     def _look(self) -> None:
         """Gather the figures of all processes; one that is being started anew is left out this time."""
@@ -196,6 +178,7 @@ class Supervisor:
                 facts = before.get(index, {})
             elif index in before and facts["born"] != before[index].get("born", facts["born"]):
                 self._deaths.note(f"replay {index}", self._step, replay_rows=before[index]["size"])
+                self._past = added(self._past, sums_of({}, {}, [before[index]]))
                 self._run.progress.say(
                     f"step {self._step:,}: replay {index} died and began anew; its {before[index]['size']:,} "
                     "transitions are lost."
@@ -207,12 +190,12 @@ class Supervisor:
         for shard in self._shards:
             self._actors |= shard.get("actors", {})
         self._actors |= self._finished
-        self._server_facts = self._answer(others[0]) or self._server_facts if others[0] in there else self._server_facts
-        born = self._server_facts.get("born", self._server_born)
-        if self._server_born and born != self._server_born:
+        server = (self._answer(others[0]) if others[0] in there else None) or self._server_facts
+        if self._server_facts and server["born"] != self._server_facts["born"]:
             self._deaths.note("the parameter server", self._step)
+            self._past = added(self._past, sums_of({}, self._server_facts, []))
             self._run.progress.say(f"step {self._step:,}: the parameter server died and began anew.")
-        self._server_born = born
+        self._server_facts = server
         if self._learning is not None and others[1] in there:
             self._learner_facts = self._answer(others[1]) or self._learner_facts
         self._step = max(sum(shard.get("step", 0) for shard in self._shards), self._step)
@@ -283,7 +266,13 @@ class Supervisor:
         self._state = dict(arrays), facts
         rows = sum(shard.get("size", 0) for shard in self._shards)
         kept = flattened({"best": self._best.state()})
-        self._run.save(self._step, {**arrays, **kept}, {**facts, "replay_rows": rows})
+        told = {"past": self._sums, "actors": {**self._earlier, **self._actors}, "deaths": self._deaths.notes}
+        self._run.save(self._step, {**arrays, **kept}, {**facts, **told, "replay_rows": rows})
+
+    @property
+    def _sums(self) -> Sums:
+        """Of all processes, those that are no more included."""
+        return added(self._past, sums_of(self._learner_facts, self._server_facts, self._shards))
 
     def _trained(self) -> Trained:
         self._fetch()
@@ -298,25 +287,26 @@ class Supervisor:
 
     def notes(self) -> dict[str, Any]:
         """For the provenance: how it went, beside the algorithm's settings."""
-        learner, server = self._learner_facts, self._server_facts
-        facts = list(self._actors.values())
+        learner, server, sums = self._learner_facts, self._server_facts, self._sums
+        facts = [*self._earlier.values(), *self._actors.values()]
         told = {
             "settings": asdict(self._plan.actorq),
             "breakdown": breakdown(facts),
             "actors": [{name: each[name] for name in ("actor", "life", "steps", "episodes")} for each in facts],
-            "learner_seconds": {name: round(value, 3) for name, value in learner.get("seconds", {}).items()},
+            "learner_seconds": {name: round(value, 3) for name, value in sums["learner_seconds"].items()},
             "cpu_s": {
                 "actors": round(sum(each["cpu_s"] for each in facts), 2),
-                "learner": round(learner.get("cpu_s", 0.0), 2),
-                "replay": round(sum(shard.get("cpu_s", 0.0) for shard in self._shards), 2),
-                "parameters": round(server.get("cpu_s", 0.0), 2),
+                **{name: round(value, 2) for name, value in sums["cpu_s"].items()},
             },
-            "parameters": {name: value for name, value in server.items() if name not in ("pid", "cpu_s", "born")},
+            "parameters": {
+                **{name: value for name, value in server.items() if name not in ("pid", "cpu_s", "born")},
+                **sums["parameters"],
+            },
             "mismatch": learner.get("mismatch", {}),
             "mean_ratio": learner.get("mean_ratio"),
             "staleness": {
-                "refused": sum(shard.get("refused_stale", 0) for shard in self._shards),
-                "largest_updates": max((shard.get("largest_staleness", 0) for shard in self._shards), default=0),
+                "refused": sums["replay"]["refused"],
+                "largest_updates": sums["replay"][LARGEST],
                 "late_renewals": summed(facts, "late_renewals"),
             },
             "deaths": self._deaths.notes,

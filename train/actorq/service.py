@@ -42,7 +42,8 @@ class ReplayService:
         settings, asked = settings_of(plan), plan.actorq
         self._settings, self._asked = settings, asked
         share = asked.replay_shards
-        self._quota, self._step = steps_of(plan.steps, asked, index), steps_of(start_step, asked, index)
+        self._quota, self._start = steps_of(plan.steps, asked, index), steps_of(start_step, asked, index)
+        self._step = self._start
         self._shard = Shard(
             max(settings.replay_capacity // share, settings.minibatch),
             asked.priority_exponent,
@@ -55,6 +56,7 @@ class ReplayService:
         self._ratio = Ratio(asked.samples_per_insert, max(settings.learning_starts // share, 1), 2 * moves)
         self._updates, self._stop = 0, False
         self._actors: dict[str, dict[str, Any]] = {}
+        self._taken: dict[str, int] = {}
 
     @property
     def reply(self) -> Reply:
@@ -66,17 +68,21 @@ class ReplayService:
 
         Args:
             columns: as ``train/actorq/stepping.py`` makes them.
-            facts: what the actor tells of itself; the last are kept.
+            facts: what the actor tells of itself; the last are kept. With a ``number``, rows of one that was taken
+                before are not taken again: they were sent twice, because the first answer was lost.
         """
-        self._actors[f"{facts['actor']}.{facts['life']}"] = facts
+        name, number = f"{facts['actor']}.{facts['life']}", facts.get("number")
+        self._actors[name] = facts
         rows = len(columns["return"]) if columns else 0
-        if self.reply.stop or rows == 0:
+        if self.reply.stop or rows == 0 or (number is not None and number <= self._taken.get(name, 0)):
             return self.reply
         if not self._ratio.may_insert(rows):
             return None
         refused = self._shard.insert(columns, self._updates, self._asked.max_staleness)
         self._ratio.inserted += rows - refused
         self._step += rows
+        if number is not None:
+            self._taken[name] = number
         return self.reply
 
     def hear(self, updates: int) -> None:
@@ -110,8 +116,8 @@ class ReplayService:
         return self._shard.recent(count)
 
     def go_on(self, step: int) -> None:
-        """This process replaces one that had received so many steps."""
-        self._step = step
+        """This process replaces one that had received so many steps; its own since then are added to them."""
+        self._step, self._start = step + self._step - self._start, step
 
     def stop(self) -> None:
         """The run is over, whatever is left to do."""

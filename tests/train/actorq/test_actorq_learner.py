@@ -85,6 +85,13 @@ def test_what_is_handed_over_is_the_policy_with_the_statistics_of_the_first_obse
         assert len(pushed.calibration) <= CALIBRATION_ROWS
 
 
+def test_int8_ranges_come_from_the_newest_observations_of_several_small_rounds() -> None:
+    world = World(make_plan(), rounds=3)
+    world.loop().run()
+    rounds = [given["observation"].reshape(8, 4) for given in world.given]
+    np.testing.assert_array_equal(world.pushed[-1].calibration, np.concatenate(rounds[2::-1]))
+
+
 def learned_from(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Columns, dict[str, Any]]:
     """What the algorithm is given in the only round, and the loop's facts; nothing is learned."""
     loop, seen = world.loop(), []

@@ -273,6 +273,15 @@ def test_an_interrupted_run_is_resumed(started: Callable[..., Command]) -> None:
     assert_only_ours(run.printed)
     after = Bundle.load(run.output).spec.provenance
     assert after["steps"] >= 6000 and after["updates"] > before["updates"]
+    # What the earlier parts did is told with the rest.
+    told, parts = run.told, before["actorq"]
+    assert len({each["life"] for each in told["actors"]}) == 3
+    acted = sum(each["steps"] for each in told["actors"])
+    assert abs(acted - after["steps"]) < 400  # in each part, what the two actors had not sent
+    for name, seconds in parts["cpu_s"].items():
+        assert told["cpu_s"][name] > seconds
+    for name in ("versions_put", "bytes_served"):
+        assert told["parameters"][name] > parts["parameters"][name]
 
 
 def test_a_slow_actor_holds_nobody_back_and_is_never_too_far_behind(started: Callable[..., Command]) -> None:
@@ -345,6 +354,10 @@ WRONG = {
     "training in 8 bits": (["--precision", "8"], "--precision means nothing to distributed training"),
     "too fresh": (["--max-staleness", "3", "--set", "updates=8"], "Type --max-staleness 16 or more"),
     "too many shards": (["--replay-shards", "3"], "--replay-shards 3 is more than --n-actors 2"),
+    "never learns": (
+        ["--steps", "200"],
+        "--steps 200 are over before learning begins, after 200 steps of random actions",
+    ),
     "not distributed": (["--method", "a2c"], "Type --method d4pg or --method dqn"),
 }
 

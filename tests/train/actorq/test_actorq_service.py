@@ -162,6 +162,30 @@ def test_one_process_in_anothers_place_goes_on_with_its_steps_and_gathers_anew()
     assert service.insert(make_rows(3), FACTS) == Reply(22, 5, True)
 
 
+def test_what_came_before_it_knew_its_steps_is_added_to_them() -> None:
+    service = ReplayService(make_plan(40), 0, start_step=5)
+    assert service.insert(make_rows(4), FACTS) == Reply(9, 0, False)
+    service.go_on(20)  # which the one before had received, the 5 included
+    assert service.reply == Reply(24, 0, False)
+
+
+def test_rows_that_were_sent_twice_are_taken_once() -> None:
+    service = ReplayService(make_plan(), 0)
+    first = {**FACTS, "number": 1}
+    for step, facts in ((4, first), (4, first), (8, {**FACTS, "number": 2}), (8, first)):
+        assert service.insert(make_rows(4), facts) == Reply(step, 0, False)
+    assert service.facts()["size"] == 8
+    another_life = {"actor": 0, "life": 1, "number": 1}
+    assert service.insert(make_rows(4), another_life) == Reply(12, 0, False)
+    # One that had to wait was not taken: when it asks again it is.
+    for number in (3, 4):
+        assert service.insert(make_rows(4), {**FACTS, "number": number}) is not None
+    waiting = {**FACTS, "number": 5}
+    assert service.insert(make_rows(4), waiting) is None
+    assert service.sample(2) is not None
+    assert service.insert(make_rows(4), waiting) == Reply(24, 2, False)
+
+
 def test_refused_rows_are_steps_but_nothing_to_learn_from() -> None:
     service = ReplayService(make_plan(max_staleness=5), 0)
     assert service.sample(100) is None  # which tells the service how far the learner is

@@ -1,0 +1,114 @@
+"""How processes reach each other, with shards that answer here: what Ray itself does, test_actorq_runs.py looks at."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from tests.train.actorq.small_plans import FACTS, make_plan, make_rows
+from train.actorq.history import LARGEST, Deaths, GaveUpError, added, sums_of
+from train.actorq.service import ReplayService, Reply
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq")
+
+
+class Method:
+    """A method of an actor, called at once; what it answered is the reference to it."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def remote(self, *arguments: Any) -> Any:
+        return self._answer(*arguments)
+
+
+class Shard:
+    """A shard in this process."""
+
+    def __init__(self, index: int) -> None:
+        self.service = ReplayService(make_plan(n_actors=2, replay_shards=2, samples_per_insert=0.0), index)
+        for first in range(0, 12, 4):
+            self.service.insert(make_rows(4, first=first), FACTS)
+        self.sample, self.hear = Method(self.service.sample), Method(self.service.hear)
+        self.insert = Method(self._inserted)
+        self.numbers: list[int] = []
+
+    def _inserted(self, columns: Any, facts: dict[str, Any]) -> Reply | None:
+        self.numbers.append(facts["number"])
+        return self.service.insert(columns, facts)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is its own reference."""
+    from train.actorq import processes
+
+    monkeypatch.setattr(processes.ray, "get", lambda reference: reference)
+
+
+@needs_ray
+@pytest.mark.usefixtures("here")
+def test_every_shard_hears_of_every_round() -> None:
+    from train.actorq.processes import _Sampler
+
+    shards = [Shard(0), Shard(1)]
+    sampler = _Sampler(shards)
+    for updates in (0, 2, 4, 6):
+        columns, reply = sampler(updates)
+        assert columns is not None and not reply.stop
+        # The shard that was asked ahead, a round ago, is a round behind; no shard is further.
+        heard = [shard.service.reply.updates for shard in shards]
+        assert max(heard) == updates and min(heard) >= updates - 2
+
+
+@needs_ray
+@pytest.mark.usefixtures("here")
+def test_steps_that_an_actor_knows_of_do_not_become_fewer() -> None:
+    from train.actorq.processes import _Inserter
+
+    shard = Shard(0)
+    insert = _Inserter(shard)
+    insert({}, FACTS)
+    assert insert(make_rows(4), FACTS).step == 12
+    shard.service = ReplayService(make_plan(n_actors=2, replay_shards=2, samples_per_insert=0.0), 0)  # it began anew
+    assert [insert(make_rows(4), FACTS).step for _ in range(3)] == [16, 16, 16]
+    assert shard.numbers == [1, 2, 3, 4, 5]
+
+
+@needs_ray
+def test_a_process_that_cannot_be_built_says_what_its_building_raised() -> None:
+    from ray.exceptions import ActorDiedError, RayTaskError
+
+    from train.actorq.processes import reason
+
+    trace = (
+        "Traceback (most recent call last):\n  File \"x.py\", line 1\nModuleNotFoundError: No module named 'dm_control'"
+    )
+    raised = RayTaskError("ActorProcess.__init__", trace, ModuleNotFoundError("No module named 'dm_control'"))
+    raised._actor_id = "ff" * 16
+    assert reason(ActorDiedError(raised)) == "ModuleNotFoundError: No module named 'dm_control'"
+    assert reason(ActorDiedError()).startswith("The actor died unexpectedly")
+
+
+def test_sums_of_lives_by_hand() -> None:
+    one = sums_of({"cpu_s": 2.0, "seconds": {"learn": 1.5}}, {"cpu_s": 0.5, "versions_put": 3}, [{"cpu_s": 1.0}])
+    shards = [{"cpu_s": 0.25, "refused_stale": 4, "largest_staleness": 90}, {"largest_staleness": 70}]
+    other = sums_of({"seconds": {"learn": 0.5, "push": 1.0}}, {"versions_put": 4, "bytes_served": 10}, shards)
+    both = added(one, other)
+    assert both["cpu_s"] == {"learner": 2.0, "replay": 1.25, "parameters": 0.5}
+    assert both["learner_seconds"] == {"learn": 2.0, "push": 1.0}
+    assert (both["parameters"]["versions_put"], both["parameters"]["bytes_served"]) == (7, 10)
+    assert both["replay"] == {"refused": 4, LARGEST: 90}
+    assert added({}, one) == one
+
+
+def test_deaths_in_a_row_end_a_run_and_those_before_a_resumption_are_told() -> None:
+    earlier = {"who": "actor 0", "step": 7, "why": "killed"}
+    deaths = Deaths([earlier])
+    for step in range(4):
+        deaths.note("actor 0", step, why="no memory")
+    with pytest.raises(GaveUpError, match=r"actor 0 died 5 times in a row.*the last time: no memory"):
+        deaths.note("actor 0", 4, why="no memory")
+    assert deaths.notes[0] == earlier and len(deaths.notes) == 6
