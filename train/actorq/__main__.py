@@ -19,13 +19,18 @@ import importlib.util
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from train.__main__ import DIVERGED, INTERRUPTED, USAGE, answered, make_request, quiet_libraries
 from train.__main__ import parser as train_parser
 from train.actorq import METHODS
 from train.methods import default_method, refuse_mismatch
 from train.suites.names import resolve
+
+if TYPE_CHECKING:
+    from train.actorq.settings import Plan
+    from train.run import RunRequest
+    from train.tasks import Task
 
 BEGAN = time.monotonic()
 ELSEWHERE = {
@@ -117,15 +122,10 @@ def run_training(arguments: argparse.Namespace) -> int:
     """Train as asked and write the bundle."""
     from device.agent.runtimes import installed_runtimes
     from policy.spec_parts import RuntimeName
-    from train.actorq.cluster import ClusterError, connected, refuse_unreachable
-    from train.actorq.history import GaveUpError
-    from train.actorq.processes import GoneError
-    from train.actorq.run import train
+    from train.actorq.address import ClusterError, refuse_unreachable
     from train.checkpoint import load_checkpoint
     from train.models import DEFAULT_POLICY
     from train.presets import SettingsError, load_settings
-    from train.results import write_result
-    from train.run import Run
     from train.tasks import TaskError, make_task
 
     asked = actorq_settings(arguments)
@@ -156,22 +156,44 @@ def run_training(arguments: argparse.Namespace) -> int:
         refuse_unreachable(arguments.address)
         if not request.quiet:
             print(f"{asked.n_actors} actors in {asked.precision.value} and a learner start …", file=sys.stderr)
+        return distribute(request, task, plan, found.source, arguments.address)
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
+
+
+def distribute(request: RunRequest, task: Task, plan: Plan, source: str, address: str | None) -> int:
+    """Start or join Ray, train and write the bundle; the exit code.
+
+    Args:
+        request, task, plan: what is trained, and how.
+        source: of the settings, for the provenance.
+        address: of a cluster that answers, or None.
+
+    Raises:
+        ClusterError: Ray does not start, or the cluster is too small.
+    """
+    from train.actorq.cluster import connected  # Ray is loaded here, not before the address was looked at
+    from train.actorq.history import GaveUpError
+    from train.actorq.processes import GoneError
+    from train.actorq.run import train
+    from train.results import write_result
+    from train.run import Run
+
+    try:
         # Ray first: a run that can begin puts the last one of its name aside.
-        with connected(asked, arguments.address), Run(request, task, BEGAN) as run:
-            trained = train(run, plan, arguments.address is None)
-            bundle = write_result(run, trained, found.source)
+        with connected(plan.actorq, address), Run(request, task, BEGAN) as run:
+            trained = train(run, plan, address is None)
+            bundle = write_result(run, trained, source)
             told = trained.notes["actorq"]
             cpu_s = sum(told["cpu_s"].values()) + run.cpu_s
             run.progress.say(
                 f"{bundle.path}: {trained.steps:,} steps, {trained.notes['updates']:,} updates, {run.outcome}; "
-                f"{run.wall_s:.0f} s, {cpu_s:.0f} CPU-s of all processes, "
+                f"{run.wall_s:.0f} s, {cpu_s:.0f} CPU-s of all processes but Ray's own, "
                 f"{told['parameters'].get('bytes_served', 0) / 1e6:.1f} MB of parameters sent. "
                 f"Next: python -m train.evaluate --input-path {bundle.path}"
             )
             return INTERRUPTED if run.outcome == "interrupted" else 0
-    except ClusterError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE
     except (GaveUpError, GoneError) as error:
         print(f"error: {error}", file=sys.stderr)
         return INTERRUPTED if run.outcome == "interrupted" else DIVERGED

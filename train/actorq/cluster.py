@@ -9,9 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -19,6 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from train.actorq.address import ClusterError, no_cluster
 from train.actorq.processes import (
     ActorProcess,
     GoneError,
@@ -36,12 +34,6 @@ STORE_BYTES = 1 << 29
 START_TRIES = 3  # Ray gives its own processes 30 s to start, which a busy machine may exceed
 RESTARTS = -1  # of a replay or parameter process: always; the supervisor counts them
 STOP_WAIT_S = 20.0
-REACH_WITHIN_S = 5.0
-ANSWER_WITHIN_S = 40.0  # of which a second or two is Ray's own import
-
-
-class ClusterError(RuntimeError):
-    """Ray could not be started or reached, or the cluster is too small."""
 
 
 class Cluster:
@@ -153,43 +145,13 @@ def _start(**options: Any) -> None:
                 ) from error
 
 
-def refuse_unreachable(address: str | None) -> None:
-    """Refuse an address at which nothing listens, or not Ray: Ray itself would try for more than ten minutes.
-
-    Raises:
-        ClusterError: says how a cluster is started.
-    """
-    if address is None or address == "auto":  # what "auto" finds, Ray looks up on this machine at once
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ClusterError(f"--address {address} is not HOST:PORT or auto. Type it as ray start --head prints it.")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), REACH_WITHIN_S):
-            pass
-    except OSError as error:
-        raise _no_cluster(address, error.strerror or str(error)) from error
-    asking = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
-    try:  # what else may be wrong, ray.init says better
-        subprocess.run(asking, capture_output=True, timeout=ANSWER_WITHIN_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise _no_cluster(address, f"something listens, but not as Ray within {ANSWER_WITHIN_S:g} s") from error
-
-
-def _no_cluster(address: str, why: str) -> ClusterError:
-    return ClusterError(
-        f"no Ray cluster answers at --address {address} ({why}). Start one: ray start --head --port=6379, and on "
-        "further machines: ray start --address=HOST:6379. Without --address everything runs here."
-    )
-
-
 def _reach(address: str, **options: Any) -> None:
     try:
         ray.init(address=address, **options)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise _no_cluster(address, first) from error
+        raise no_cluster(address, first) from error
 
 
 # --- what the supervisor asks ---------------------------------------------------------------------------------------

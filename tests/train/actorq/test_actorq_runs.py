@@ -377,9 +377,9 @@ def test_wrong_usage_is_one_line(name: str, tmp_path: Path, capfd: pytest.Captur
 def test_a_port_of_something_else_is_refused_in_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from train.actorq import cluster
+    from train.actorq import address as addresses
 
-    monkeypatch.setattr(cluster, "ANSWER_WITHIN_S", 5.0)
+    monkeypatch.setattr(addresses, "ANSWER_WITHIN_S", 5.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert command.main([*CARTPOLE, "--address", address, "--output-path", str(tmp_path / "bundle")]) == 2
