@@ -1,6 +1,6 @@
 """Quantized actors: where their time goes, what they learn, and what they cost, against actors in full precision.
 
-    python -m bench.actorq --keep                       all of it; a training takes one to two minutes
+    python -m bench.actorq --keep                       all of it; a training takes one to four minutes
     python -m bench.actorq --only breakdown --keep      one actor alone: fp32, fp16 and int8 at periods 30 and 300
     python -m bench.actorq --only trainings --cells cartpole_balance --seeds 0 --keep
     python -m bench.actorq --only bound --keep          where actors are waited for, and where the learner is
