@@ -347,6 +347,48 @@ def test_actors_on_two_nodes(started: Callable[..., Command]) -> None:
         there.shutdown()
 
 
+@pytest.fixture
+def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Address of a cluster that ``ray start`` made, in a home with a token."""
+    home = tmp_path / "home"
+    (home / ".ray").mkdir(parents=True)
+    (home / ".ray" / "auth_token").write_text("7" * 64)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ["start", "--head", "--block", f"--port={port}", "--include-dashboard=false", "--num-cpus=4"]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    cluster = subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", *words], **quiet)  # type: ignore[call-overload]
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        there = descendants(cluster.pid)
+        cluster.terminate()
+        cluster.wait(LIMIT_S)
+        for each in there & processes().keys():
+            os.kill(each, signal.SIGKILL)
+
+
+def test_a_cluster_that_wants_a_token(
+    head: str, started: Callable[..., Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listening() -> bool:
+        with socket.socket() as tried:
+            return tried.connect_ex(("127.0.0.1", int(head.rpartition(":")[2]))) == 0
+
+    waited(listening, "ray start")
+    options = [*CARTPOLE, "--steps", "600", "--address", head]
+    run = started(*options)
+    assert run.ended() == 0, run.printed
+    assert "2 actors in int8 and a learner start" in run.printed
+    monkeypatch.setenv("HOME", str(tmp_path))  # without a token
+    refused = started(*options)
+    assert refused.ended() == 2
+    assert refused.printed.startswith(f"error: the cluster at --address {head} wants a token")
+    assert len(refused.printed.splitlines()) == 1
+
+
 WRONG = {
     "nobody at the address": (["--address", "127.0.0.1:1"], "no Ray cluster answers at --address 127.0.0.1:1"),
     "not an address": (["--address", "127.0.0.1"], "--address 127.0.0.1 is not HOST:PORT or auto"),
