@@ -175,7 +175,9 @@ class _Sampler:
             self._replies[self._turn] = onward(self._replies.get(self._turn), Reply(*reply))
             if columns is None:
                 self._over.add(self._turn)
-            everywhere = Reply(sum(each.step for each in self._replies.values()), updates, False)
+            # Of shards that have not answered yet, a new learner takes the mean of the others.
+            steps = sum(each.step for each in self._replies.values()) * len(self._shards) // len(self._replies)
+            everywhere = Reply(steps, updates, False)
             if len(self._over) == len(self._shards):
                 return None, everywhere._replace(stop=True)
             self._turn = next(

@@ -58,6 +58,7 @@ def test_every_shard_hears_of_every_round() -> None:
     for updates in (0, 2, 4, 6):
         columns, reply = sampler(updates)
         assert columns is not None and not reply.stop
+        assert reply.step == 24  # 12 of each, of which the first answer knows one
         # The shard that was asked ahead, a round ago, is a round behind; no shard is further.
         heard = [shard.service.reply.updates for shard in shards]
         assert max(heard) == updates and min(heard) >= updates - 2
