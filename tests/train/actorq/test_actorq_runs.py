@@ -5,6 +5,7 @@ Every command runs in a session of its own, by which what it leaves behind is fo
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -367,7 +368,8 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         cluster.terminate()
         cluster.wait(LIMIT_S)
         for each in there & processes().keys():
-            os.kill(each, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
 
 
 def test_a_cluster_that_wants_a_token(
