@@ -23,7 +23,8 @@ pathlib.Path(sys.argv[1]).write_text("begun")
 time.sleep(600)
 """
 BENCH = """
-import argparse, sys
+import argparse, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
 from bench import command_line
 from bench.children import run_to_end
 def body(arguments):

@@ -317,7 +317,7 @@ def test_a_small_study_as_it_is_typed(
     page = tmp_path / "page.md"
     page.write_text("<!-- table:wide-weights -->\n<!-- /table:wide-weights -->\n", encoding="utf-8")
     monkeypatch.setattr(wide_weights, "DOCUMENT", page)
-    monkeypatch.setattr("bench.sweep_plot.FIGURES", tmp_path / "figures")
+    monkeypatch.setattr("bench.sweep_plot.STUDY_FIGURES", tmp_path / "figures")
     assert wide_weights.main(["--stored", "--update-docs", "--cells", small.name]) == command_line.EXIT_OK
     assert "weight clipping 2" in page.read_text(encoding="utf-8")
     assert (tmp_path / "figures" / "wide-weights.png").exists()
