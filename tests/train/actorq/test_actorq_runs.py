@@ -276,7 +276,8 @@ def test_an_interrupted_run_is_resumed(started: Callable[..., Command]) -> None:
     assert after["steps"] >= 6000 and after["updates"] > before["updates"]
     # What the earlier parts did is told with the rest.
     told, parts = run.told, before["actorq"]
-    assert len({each["life"] for each in told["actors"]}) == 3
+    # (The second part was ended at once: it counts as far as its last checkpoint goes, if it wrote one.)
+    assert {0, 2000} <= {each["life"] for each in told["actors"]} <= {0, 1000, 2000}
     acted = sum(each["steps"] for each in told["actors"])
     assert abs(acted - after["steps"]) < 400  # in each part, what the two actors had not sent
     for name, seconds in parts["cpu_s"].items():
