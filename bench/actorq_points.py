@@ -18,7 +18,7 @@ from bench import command_line
 from bench.actorq_layout import Layout, Rates, Services
 from bench.actorq_simulation import horizon_s, simulate
 from bench.actorq_training import rates_of
-from bench.children import run_to_end
+from bench.children import last_words, run_to_end
 from bench.store import RESULTS
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def real_run(command: Sequence[str], updates: int, longest_s: float) -> dict[str
         except subprocess.TimeoutExpired:
             raise command_line.BenchError(f"a run took more than {longest_s:g} s: {' '.join(command)}", AGAIN) from None
         if done.returncode:
-            end = "\n".join(done.stderr.strip().splitlines()[-5:])
-            raise command_line.BenchError(f"python -m train.actorq failed with status {done.returncode}:\n{end}", AGAIN)
+            said = f"python -m train.actorq failed with status {done.returncode}:\n{last_words(done)}"
+            raise command_line.BenchError(said, AGAIN)
         with (bundle / "learning_curve.csv").open(encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         provenance = json.loads((bundle / "policy.json").read_text(encoding="utf-8"))["provenance"]

@@ -43,3 +43,8 @@ def run_to_end(
                 process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """The end of what a program that failed said on its standard error."""
+    return "\n".join(done.stderr.strip().splitlines()[-5:])

@@ -33,7 +33,7 @@ if __name__ == "__main__":  # by whatever Python this was started: go on with th
     project_python.ensure()
 
 from bench import command_line
-from bench.children import run_to_end
+from bench.children import last_words, run_to_end
 from bench.training_table import OURS, SB3, Outcome, kept_file, table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -206,8 +206,8 @@ def started(command: Sequence[str], job: str = "") -> str:
     environment = {**os.environ, **ONE_THREAD}
     done = run_to_end(command, job, folder=ROOT, environment=environment)
     if done.returncode:
-        end = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise command_line.BenchError(f"{' '.join(command)} failed with status {done.returncode}:\n{end}")
+        said = f"{' '.join(command)} failed with status {done.returncode}:\n{last_words(done)}"
+        raise command_line.BenchError(said)
     return done.stdout
 
 

@@ -33,8 +33,6 @@ from train.results import greedy
 from train.run import Run, Trained
 
 LOOK_EVERY_S = 0.25
-SUMMED = ("cpu_s", "seconds")
-"""What a learner tells that is added up when it is gone."""
 REPORT_EVERY_S = 1.0
 NAN = float("nan")
 
@@ -155,7 +153,7 @@ class Supervisor:
             f"checkpoint, {after:,}. The replay keeps its {rows:,} transitions."
         )
         self._past = added(self._past, sums_of(self._learner_facts, {}, []))
-        self._learner_facts = {name: self._learner_facts[name] for name in self._learner_facts if name not in SUMMED}
+        self._learner_facts = {**self._learner_facts, "cpu_s": 0.0, "seconds": {}}  # which were added to the past
         if after == 0:
             self._begin_anew()
         self._start_learner()
