@@ -13,6 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
+    from policy import project_python
+
+    project_python.ensure()
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image

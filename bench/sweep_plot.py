@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if __name__ == "__main__":  # by whatever Python this was started: go on with the project's
-    try:
-        from bench import project_python
-    except ImportError:
-        import project_python  # type: ignore[import-not-found,no-redef]
+if __package__ is None:  # started as a script, by whatever Python: go on with the project's
+    import project_python
+
     project_python.ensure()
 
 from bench import command_line

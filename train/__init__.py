@@ -3,3 +3,8 @@
 TensorFlow is imported by the algorithm files (``ppo.py``, ``dqn.py``, ``distill.py``) only, and those only when
 training really begins, so that asking for help costs nothing.
 """
+
+from policy import project_python
+
+if project_python.is_command():  # by whatever Python it was typed: go on with the project's
+    project_python.ensure()

@@ -17,6 +17,11 @@ On the device (several policies live side by side, and share the unpacked wheels
     ~/quarl/policies/III/current          symbolic link to one of them, switched by rename(2)
 """
 
+from policy import project_python
+
+if project_python.is_command():  # by whatever Python it was typed: go on with the project's
+    project_python.ensure()
+
 from device.host.agent_session import AgentSession
 from device.host.connection import CommandResult, Connection, UploadResult, connect
 from device.host.deploy import DeployResult, deploy

@@ -14,3 +14,8 @@ machine.py     QEMU's command line for both machines
 running.py     start, stop, status: one folder per machine, a copy-on-write card, no process left behind
 naming.py      ssh_config stanza and host key
 """
+
+from policy import project_python
+
+if project_python.is_command():  # by whatever Python it was typed: go on with the project's
+    project_python.ensure()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -54,42 +53,6 @@ def test_help_from_another_folder_imports_nothing_heavy(name: str, tmp_path: Pat
 
 def test_a_command_is_a_module_too(tmp_path: Path) -> None:
     assert run(sys.executable, "-m", "bench.table", "--help", cwd=tmp_path).returncode == 0
-
-
-def foreign_python() -> Path:
-    """A Python that does not have the project installed."""
-    python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    probe = "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('bench', 'rich'))))"
-    if not python.exists() or subprocess.run([python, "-c", probe], cwd="/", check=False).returncode:
-        pytest.skip("the Python that this environment was made from has the project's packages too")
-    return python
-
-
-def test_by_a_foreign_python_the_projects_own_goes_on(tmp_path: Path) -> None:
-    if not (ROOT / ".venv" / "bin" / "python").exists():
-        pytest.skip("this checkout has no .venv")
-    done = run(
-        foreign_python(), ROOT / "bench" / "table.py", "case-study", "--results", tmp_path / "none.sqlite", cwd=tmp_path
-    )
-    assert done.returncode == command_line.EXIT_FAILED
-    assert "none.sqlite does not exist" in done.stderr
-
-
-def test_without_an_environment_the_one_command_is_printed(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "bench", tmp_path / "bench")
-    for command in (["bench/latency.py", "--policy", "I"], ["-m", "bench.latency", "--policy", "I"]):
-        done = run(foreign_python(), *command, cwd=tmp_path)
-        assert done.returncode == 3
-        assert f"make -C {tmp_path} setup" in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-def test_a_broken_environment_does_not_start_itself_for_ever(tmp_path: Path) -> None:
-    python = foreign_python()
-    shutil.copytree(ROOT / "bench", tmp_path / "bench")
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "python").symlink_to(python)
-    assert run(python, "bench/table.py", cwd=tmp_path).returncode == 3
 
 
 def test_no_file_shadows_a_module() -> None:

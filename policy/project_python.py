@@ -1,0 +1,41 @@
+"""Commands run by any Python: this hands them over to the project's own. For the host; a device calls none of it.
+
+``python3 -m train`` or ``python3 bench/latency.py`` may be typed with a Python that has none of the project's
+packages. Then the command is started again, with the same arguments, by ``.venv/bin/python`` of the checkout; where
+there is none, the one command that makes it is printed. The packages whose modules are commands ask for that before
+they import anything; nothing but the standard library is imported here, in a syntax that older Pythons read, too.
+"""
+
+import importlib.util
+import os
+import shlex
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NEEDED = ("policy", "numpy", "gymnasium", "paramiko", "rich", "safetensors", "tensorflow")
+EXIT_NO_ENVIRONMENT = 3
+_GUARD = "QUARL_PROJECT_PYTHON"
+
+
+def is_command() -> bool:
+    """Whether Python is on its way to a module named after ``-m``: until it is found, that is what argv begins with."""
+    return sys.argv[:1] == ["-m"]
+
+
+def ensure(root: Path = ROOT) -> None:
+    """Return if this Python has the project installed; else become the project's Python, or say how to make it."""
+    absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if not absent:
+        return
+    python = str(root / ".venv" / "bin" / "python")
+    typed = getattr(sys, "orig_argv", None)  # since Python 3.10
+    if typed and os.access(python, os.X_OK) and os.environ.get(_GUARD) != python:
+        os.environ[_GUARD] = python  # an environment that is broken must not start itself for ever
+        os.execv(python, [python, *typed[1:]])
+    print(
+        f"{sys.executable} lacks {', '.join(absent)}: this is not the project's environment.\n"
+        f"  next: make -C {shlex.quote(str(root))} setup",
+        file=sys.stderr,
+    )
+    sys.exit(EXIT_NO_ENVIRONMENT)
