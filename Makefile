@@ -9,19 +9,24 @@ BITS ?= 8
 MACHINE ?= virt
 TARGET ?= local
 RUNTIME ?= litert
-PYTHON311 ?= python3.11
+PYTHON311 ?=
 DEMO_STEPS ?= 2000000
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
+# The stamp holds the folder's name: an environment that was moved, or whose Python is gone, is made anew.
 INSTALLED := $(VENV)/.installed
+ifneq ($(CURDIR),$(shell test -x $(PYTHON) && cat $(INSTALLED) 2>/dev/null))
+.PHONY: $(INSTALLED)
+endif
 PEERS := .venv-peers
-UV_VERSION := 0.13.8
+# One process a core, at most eight: each holds TensorFlow. A file's tests stay together, since they share devices.
+PYTEST = $(PYTHON) -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
-.PHONY: help setup suites actorq peers training-speed study study-quick report demo train convert deploy bench table pi pi-stop test test-fast lint format clean
+.PHONY: help setup suites actorq peers training-speed study study-quick report demo train convert deploy bench table pi pi-stop test test-all lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -35,60 +40,41 @@ help:
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
 	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] over SSH"
 	@echo "  python bench/latency.py --policy III [--target pi@raspberrypi]"
-	@echo "  python bench/memory.py  --policy III       python bench/success.py --policy III"
+	@echo "  python bench/memory.py --policy III         python bench/success.py --policy III"
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
-	@echo "  make table                             the tables of the README from the stored results"
+	@echo "  make table                             the case study's tables from the stored results"
 	@echo "  make training-speed                    against Stable-Baselines3, which make peers installs"
 	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites first)"
 	@echo "  make report                            all of it as one page to read         -> results/report.html"
 	@echo
 	@echo "  make pi [MACHINE=raspi3b]              an emulated Raspberry Pi 3b: TARGET=pi@virtual;  make pi-stop"
 	@echo
-	@echo "  make test | make lint | make clean"
+	@echo "  make test | make test-all | make lint | make clean"
 	@echo
 	@echo "TARGET=local (default) is an SSH server on this machine that the command starts itself."
 
-# $(call install_more,NAME): requirements-NAME.txt on top of the pinned packages.
-define install_more
-@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install -r requirements.txt -r requirements-$(1).txt || { \
-  echo "uv could not install it (a proxy or a certificate of your own?); pip tries, more slowly …"; \
-  $(PYTHON) -m pip install --disable-pip-version-check -r requirements.txt -r requirements-$(1).txt; }
+# $(call install,FILE…): further pinned packages on top of requirements.txt.
+define install
+@bash -c '. setup/common.sh; install_requirements requirements.txt $(1) || refuse_packages'
 endef
 
 setup: $(INSTALLED)
 
 $(INSTALLED): requirements.txt pyproject.toml
-	@command -v $(PYTHON311) >/dev/null || { \
-	  echo "Python 3.11 is needed and '$(PYTHON311)' was not found. Type: sudo apt-get install python3.11 python3.11-venv"; \
-	  echo "or name yours: make setup PYTHON311=/path/to/python3.11"; exit 1; }
-	@$(PYTHON311) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
-	  echo "$(PYTHON311) is $$($(PYTHON311) --version); Python 3.11 is needed. Type: make setup PYTHON311=python3.11"; exit 1; }
-	@$(PYTHON311) -c 'import ensurepip, venv' 2>/dev/null || { \
-	  echo "Python's venv module is missing. Type: sudo apt-get install python3.11-venv"; exit 1; }
-	@echo "Setting up $(VENV) (about a minute) …"
-	@$(PYTHON311) -m venv $(VENV)
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install -r requirements.txt || { \
-	  echo "uv could not install it (a proxy or a certificate of your own?); pip tries, more slowly …"; \
-	  $(PYTHON) -m pip install --disable-pip-version-check -r requirements.txt; }
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@$(PYTHON) -m device.host prefetch --target local
-	@touch $@
+	@PYTHON311="$(PYTHON311)" bash setup/environment.sh
 
 suites: $(INSTALLED)
-	$(call install_more,suites)
+	$(call install,requirements-suites.txt)
 	@$(PYTHON) -m train.list
 
 actorq: $(INSTALLED)
-	$(call install_more,actorq)
+	$(call install,requirements-actorq.txt)
 
 peers: $(PEERS)/.installed
 
-$(PEERS)/.installed: requirements-peers.txt
-	@command -v $(PYTHON311) >/dev/null || { \
-	  echo "Python 3.11 is needed and '$(PYTHON311)' was not found. Type: make peers PYTHON311=/path/to/python3.11"; exit 1; }
+$(PEERS)/.installed: requirements-peers.txt | $(INSTALLED)
 	@echo "Setting up $(PEERS): Stable-Baselines3 and PyTorch, about 1 GB …"
-	@$(PYTHON311) -m venv $(PEERS)
+	@$(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	@touch $@
 
@@ -129,7 +115,7 @@ bench: $(INSTALLED)
 	  $(PYTHON) bench/success.py --policy $$policy --target $(TARGET); done
 
 table: $(INSTALLED)
-	@$(PYTHON) bench/table.py --update-readme
+	@$(PYTHON) bench/table.py
 
 pi: $(INSTALLED)
 	@$(PYTHON) -m device.virtual_pi start --machine $(MACHINE)
@@ -138,13 +124,12 @@ pi-stop: $(INSTALLED)
 	@$(PYTHON) -m device.virtual_pi stop
 
 test: $(INSTALLED)
-	@test -x /usr/sbin/sshd || { \
-	  echo "The tests deploy to a real OpenSSH server. Type: sudo apt-get install --no-install-recommends openssh-server"; \
-	  echo "or run those that need none: make test-fast"; exit 1; }
-	@$(PYTHON) -m pytest
+	@bash setup/tests.sh
+	@$(PYTEST) -m "not slow"
 
-test-fast: $(INSTALLED)
-	@$(PYTHON) -m pytest -m "not integration"
+test-all: $(INSTALLED)
+	@bash setup/tests.sh
+	@$(PYTEST)
 
 lint: $(INSTALLED)
 	@$(VENV)/bin/ruff check .

@@ -1,6 +1,7 @@
 """For all tests: no runtime talks to its maker; and CI, whose machine has everything, leaves nothing out for a lack."""
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,28 @@ LACKS = ("apt-get", "make pi", "make suites", "make actorq", "--prepare", "needs
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if not os.environ.get("CI") or reporter is None:
-        return
-    reasons = [str(report.longrepr) for report in reporter.stats.get("skipped", [])]
-    lacking = [reason for reason in reasons if any(word in reason for word in LACKS)]
-    if lacking:
-        reporter.write_line("CI left tests out, so it fails:\n" + "\n".join(lacking), red=True)
+    if os.environ.get("CI") and lacking(session.config) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """What was not tested on this machine, a line a reason."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
+    )
+    if reasons:
+        terminalreporter.section("not tested on this machine")
+        for reason, tests in reasons.most_common():
+            terminalreporter.write_line(f"{tests:4} {'test ' if tests == 1 else 'tests'}  {reason}")
+    if os.environ.get("CI") and (lacks := lacking(config)):
+        terminalreporter.write_line("CI left tests out, so it fails:\n" + "\n".join(lacks), red=True)
+
+
+def lacking(config: pytest.Config) -> list[str]:
+    """The reasons of the tests that were left out because this machine lacks something."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = [] if reporter is None else [str(report.longrepr) for report in reporter.stats.get("skipped", [])]
+    return [reason for reason in skipped if any(word in reason for word in LACKS)]
 
 
 @pytest.fixture(scope="session")

@@ -118,7 +118,7 @@ def ensure_image(tell: Tell, *, rebuild: bool = False, base: Path | None = None)
     """
     images = (base or base_folder()) / "images"
     folder = images / recipe.recipe_hash()
-    with locked(images / ".lock"):
+    with given_to_user(images), locked(images / ".lock"):
         found = load_image(folder)
         if found is not None and not rebuild:
             return found
@@ -133,7 +133,6 @@ def ensure_image(tell: Tell, *, rebuild: bool = False, base: Path | None = None)
             if folder.exists():
                 folder.rename(Path(temporary) / "old")  # running machines keep the files they have open
             made.rename(folder)
-        give_to_user(images.parent)
     image = load_image(folder)
     assert image is not None
     return image
@@ -149,17 +148,25 @@ def require_root() -> None:
         raise BuildError(
             "Building the image needs root: the files on the card belong to root, sshd and pi, and only root can "
             "unpack Debian's packages with their owners. Running the image needs no root.",
-            f"sudo XDG_CACHE_HOME={cache_folder().parent} {sys.executable} -m device.virtual_pi build, "
+            f"sudo XDG_CACHE_HOME={cache_folder().parent} {sys.executable} -B -m device.virtual_pi build, "
             "then make pi as yourself",
         )
 
 
-def give_to_user(folder: Path) -> None:
-    """After ``sudo … build``: what was made belongs to who asked for it."""
+@contextlib.contextmanager
+def given_to_user(folder: Path) -> Iterator[None]:
+    """Within ``sudo … build``, whatever comes of it: what is made belongs to who asked for it, and so do the folders
+    above that had to be made."""
     user, group = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
-    if os.geteuid() == 0 and user.isdigit() and group.isdigit():
-        for path in (folder.parent, folder, *folder.rglob("*")):
-            os.chown(path, int(user), int(group), follow_symlinks=False)
+    top = folder
+    while not top.parent.exists():
+        top = top.parent
+    try:
+        yield
+    finally:
+        if os.geteuid() == 0 and user.isdigit() and group.isdigit():
+            for path in (top, *top.rglob("*")):
+                os.chown(path, int(user), int(group), follow_symlinks=False)
 
 
 def _build(made: Path, root: Path, tell: Tell) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import struct
 import subprocess
 from pathlib import Path
@@ -17,7 +18,7 @@ from device.host.target import Target, resolve
 from device.virtual_pi import card, image, initrd, machine, naming, programs, recipe, running, sources
 from device.virtual_pi.cli import main
 from device.virtual_pi.errors import BuildError, MachineNameError, MissingProgramsError, StartError
-from device.virtual_pi.image import Image
+from device.virtual_pi.image import Image, given_to_user
 from device.virtual_pi.machine import Files, MachineSettings
 from device.virtual_pi.recipe import MachineKind
 
@@ -318,3 +319,20 @@ def test_a_date_is_read_as_utc() -> None:
 
     assert read_clock("1970-01-02") == 86400
     assert read_clock("1970-01-01T02:00+01:00") == 3600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may give files away")
+def test_what_root_builds_for_a_user_is_the_users_also_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_UID", "4321")
+    monkeypatch.setenv("SUDO_GID", "4321")
+    images = tmp_path / ".cache" / "quarl" / "virtual-pi" / "images"
+    with pytest.raises(BuildError), given_to_user(images):
+        images.mkdir(parents=True)
+        (images / ".lock").touch()
+        raise BuildError("the network is gone", "try again")
+    made = [tmp_path / ".cache", *(tmp_path / ".cache").rglob("*")]
+    assert len(made) == 5
+    assert {path.stat().st_uid for path in made} == {4321}
+    assert tmp_path.stat().st_uid == 0, "what was there before keeps its owner"

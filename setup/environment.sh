@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# make setup: .venv with the pinned packages, by Python 3.11 from wherever there is one. What is there already stays.
+#
+# Python 3.11 is $PYTHON311, or python3.11 of the system, or one that uv fetches (Debian 13, Ubuntu 24.04 have none).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. setup/common.sh
+trap 'printf "\nInterrupted. Type the same command again: it goes on from here.\n" >&2; exit 130' INT TERM
+
+NEEDED_MB=3500
+UV="uv==$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements.txt)"
+
+has_venv() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
+is_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
+
+# A uv to fetch Python 3.11 with: the system's, or one in a throw-away environment of whatever python3 there is.
+find_uv() {
+  command -v uv && return
+  local bootstrap=.venv/bootstrap
+  [ -x "$bootstrap/bin/uv" ] && { echo "$bootstrap/bin/uv"; return; }
+  command -v python3 >/dev/null && has_venv python3 || install_packages python3 python3-venv || return 1
+  logged python3 -m venv "$bootstrap" && logged "$bootstrap/bin/python" -m pip install "$UV" || return 1
+  echo "$bootstrap/bin/uv"
+}
+
+fetch_python() {
+  local uv known="" reason="${LAST_WORDS:-}"
+  apt-cache show python3.11-venv >/dev/null 2>&1 && known="sudo apt-get install python3.11 python3.11-venv"
+  echo "This machine has no Python 3.11; uv fetches one …" >&2
+  if uv=$(find_uv) && logged "$uv" python install 3.11 && logged "$uv" venv --allow-existing --seed --python 3.11 .venv; then
+    return
+  fi
+  refuse "Python 3.11 is needed; this machine has none, and uv could not fetch one (${LAST_WORDS:-${reason:-it could not be installed}})." \
+    "Type: ${known:-sudo apt-get install python3 python3-venv, where uv comes from, on a machine with a network}" \
+    "or name a Python 3.11 of yours: make setup PYTHON311=/path/to/python3.11"
+}
+
+make_environment() {
+  [ -x .venv/bin/python ] && is_311 .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1 && return
+  if [ -n "${PYTHON311:-}" ]; then
+    command -v "$PYTHON311" >/dev/null || refuse "PYTHON311=$PYTHON311 was not found. Leave it out, or name a Python 3.11."
+    is_311 "$PYTHON311" || refuse "$PYTHON311 is $("$PYTHON311" --version 2>&1); Python 3.11 is needed. Leave PYTHON311 out to have one fetched."
+  fi
+  local python=${PYTHON311:-python3.11}
+  if command -v "$python" >/dev/null && is_311 "$python"; then
+    has_venv "$python" || install_packages python3.11-venv || has_venv "$python" ||
+      refuse "$python lacks its venv module. Type: sudo apt-get install python3.11-venv"
+    logged "$python" -m venv .venv || refuse "$python -m venv .venv failed: $LAST_WORDS"
+  else
+    fetch_python
+  fi
+}
+
+want_mb "$NEEDED_MB" . ".venv with its downloads"
+mkdir -p .venv 2>/dev/null || refuse "$PWD cannot be written. Clone the project into a folder of your own."
+echo "Setting up .venv (about a minute) …"
+make_environment
+[ -x .venv/bin/uv ] || logged .venv/bin/python -m pip install "$UV" || refuse_packages
+install_requirements requirements.txt || refuse_packages
+logged .venv/bin/python -m pip install --no-deps --no-build-isolation -e . || refuse_packages
+.venv/bin/python -m device.host prefetch --target local
+rm -rf .venv/bootstrap
+pwd >.venv/.installed

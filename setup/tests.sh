@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# make test, make test-all: everything that tests need beyond make setup. What may not be installed here is named in
+# one line, and its tests are left out; the summary at their end names them.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. setup/common.sh
+trap 'printf "\nInterrupted. Type the same command again: it goes on from here.\n" >&2; exit 130' INT TERM
+
+without() { printf 'Not there: %s (%s). What needs it is not tested.\n' "$1" "$LAST_WORDS" >&2; }
+
+is_installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+missing=()
+for package in $(sed 's/#.*//' setup/debian.txt | awk '{ print $1 }'); do
+  is_installed "$package" || missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ] && ! install_packages "${missing[@]}"; then
+  without "${missing[*]}"
+fi
+
+# The suites, Ray, and what runs the tests: stamped, since even finding that all is there takes seconds.
+stamp=.venv/.test-packages
+extras=(requirements-suites.txt requirements-actorq.txt)
+if [ -z "$(find "$stamp" -newer requirements.txt -newer "${extras[0]}" -newer "${extras[1]}" 2>/dev/null)" ]; then
+  echo "Installing the benchmark suites and Ray …"
+  if install_requirements requirements.txt "${extras[@]}"; then touch "$stamp"; else without "the suites and Ray"; fi
+fi
+
+# Tests make no network calls: what they need from outside is fetched before.
+fetch() { # WHAT COMMAND…
+  local what=$1; shift
+  logged "$@" || without "$what"
+}
+echo "Fetching what tests deploy and boot …"
+fetch "wheels for the Pi" .venv/bin/python -m device.host prefetch --platform aarch64
+if command -v qemu-system-aarch64 >/dev/null && command -v mmdebstrap >/dev/null && become_root; then
+  cache=${XDG_CACHE_HOME:-$HOME/.cache}
+  fetch "the virtual Pi's image" "${ROOT[@]}" env XDG_CACHE_HOME="$cache" "$PWD/.venv/bin/python" -B -m device.virtual_pi build
+fi
+if command -v qemu-aarch64 >/dev/null && command -v mmdebstrap >/dev/null; then
+  fetch "an arm64 Python to count in" .venv/bin/python bench/instructions.py --prepare
+fi
