@@ -26,7 +26,7 @@ PYTEST = $(PYTHON) -m pytest -n auto --maxprocesses 8 --dist loadfile
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
-.PHONY: help setup suites actorq peers training-speed study study-quick report demo train convert deploy bench table pi pi-stop test test-all lint format clean
+.PHONY: help setup suites actorq peers training-speed study study-quick report demo train convert deploy bench table docs pi pi-stop test test-all lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -42,7 +42,7 @@ help:
 	@echo "  python bench/latency.py --policy III [--target pi@raspberrypi]"
 	@echo "  python bench/memory.py --policy III         python bench/success.py --policy III"
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
-	@echo "  make table                             the case study's tables from the stored results"
+	@echo "  make table                             the committed tables; this machine's own: python bench/table.py --own"
 	@echo "  make training-speed                    against Stable-Baselines3, which make peers installs"
 	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites first)"
 	@echo "  make report                            all of it as one page to read         -> results/report.html"
@@ -79,8 +79,7 @@ $(PEERS)/.installed: requirements-peers.txt | $(INSTALLED)
 	@touch $@
 
 training-speed: $(INSTALLED) peers
-	@$(PYTHON) bench/training_speed.py --keep
-	@$(PYTHON) bench/table.py training-speed --update-readme
+	@$(PYTHON) bench/training_speed.py
 
 study: $(INSTALLED)
 	@$(PYTHON) -m bench.study
@@ -116,6 +115,11 @@ bench: $(INSTALLED)
 
 table: $(INSTALLED)
 	@$(PYTHON) bench/table.py
+
+# For maintainers: README.md, docs/ and their pictures from the committed results.
+docs: $(INSTALLED)
+	@$(PYTHON) bench/table.py --update-docs >/dev/null
+	@for pages in study actorq actorq_scaling; do $(PYTHON) -m bench.$$pages --stored --update-docs >/dev/null; done
 
 pi: $(INSTALLED)
 	@$(PYTHON) -m device.virtual_pi start --machine $(MACHINE)

@@ -4,7 +4,7 @@
     python -m bench.actorq --only breakdown --keep      one actor alone: fp32, fp16 and int8 at periods 30 and 300
     python -m bench.actorq --only trainings --cells cartpole_balance --seeds 0 --keep
     python -m bench.actorq --only bound --keep          where actors are waited for, and where the learner is
-    python -m bench.actorq --stored --update-docs       fills docs/actorq.md, its picture and the README
+    python -m bench.actorq --stored --update-docs       fills docs/actorq.md and its pictures
 
 --keep stores the answers in results/actorq; --only-missing does what is not kept there yet.
 """
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from bench.actorq_store import Measured
     from bench.actorq_training import Training
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "actorq.md"
-README = DOCUMENT.parent.parent / "README.md"
-IN_README = {"actorq-actor", "actorq-returns"}
 PARTS = ("breakdown", "trainings", "bound")
 MODELS = (("dm_control,cartpole_balance", "512,512"), ("dm_control,cartpole_balance", "2048,2048,2048"))
 STEPS, ROUNDS = 3_000, 3
@@ -88,9 +85,7 @@ def _show(arguments: argparse.Namespace, measured: Measured | None, trainings: S
 
     tables = actorq_table.tables(measured, trainings)
     if arguments.update_docs:
-        for path, names in ((DOCUMENT, {table.name for table in tables}), (README, IN_README)):
-            changed = rendering.update_readme_file(path, {each.name: each for each in tables if each.name in names})
-            command_line.say(f"{path}: {'updated' if changed else 'is up to date'}")
+        command_line.update_docs(tables)
         if measured is not None:
             command_line.say("\n".join(map(str, actorq_figure.save_figure(measured, FIGURES))))
         if actorq_table.learned_cells(trainings):

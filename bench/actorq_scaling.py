@@ -43,7 +43,6 @@ from bench.study_store import rounded
 from policy.bundle import write_atomically
 
 FOLDER = RESULTS / "actorq"
-DOCUMENT = RESULTS.parent / "docs" / "actorq-scaling.md"
 KIND, FORMAT_VERSION = "actorq-scaling", 1
 AGAIN = "python -m bench.actorq_scaling --keep"
 WIDTHS = (32, 8)
@@ -129,8 +128,7 @@ def _run(arguments: argparse.Namespace) -> int:
     whole = stored() if arguments.update_docs else documents
     tables = actorq_scaling_table.tables(whole)
     if arguments.update_docs:
-        changed = rendering.update_readme_file(DOCUMENT, {table.name: table for table in tables})
-        command_line.say(f"{DOCUMENT.name}: {'filled' if changed else 'unchanged'}")
+        command_line.update_docs(tables)
         for path in save_figure(whole, FIGURES):
             command_line.say(f"{path.name} drawn")
     if arguments.json:

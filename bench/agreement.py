@@ -5,7 +5,7 @@
 
 Asked on observations that each policy sees while it flies the hard preset, on this machine. Wherever the runtimes do
 not all agree, the gap between the chosen actions' outputs is listed: a near-tie is a step or two of the output's scale.
---keep stores the answer in results/agreement.json, from where bench/table.py fills the README's section.
+--keep stores the answer in results/agreement.json, from where bench/table.py makes its table.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import rendering
+    from bench import rendering, store
     from bench.machine import describe_machine
     from convert.executor import runtime_processes
     from policy.bundle import write_atomically
@@ -111,8 +111,16 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         rendering.print_table(table(document), command_line.console())
     if arguments.keep:
+        if kept_file().exists():
+            kept = json.loads(kept_file().read_text(encoding="utf-8"))
+            store.refuse_less(kept_file(), amounts(kept), amounts(document), "observations")
         write_atomically(kept_file(), (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
     return command_line.EXIT_OK
+
+
+def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
+    """Observations that each policy and precision was asked on."""
+    return {(each["policy"], each["precision"]): each["observations"] for each in document["answers"]}
 
 
 def kept_file() -> Path:

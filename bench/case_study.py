@@ -33,7 +33,7 @@ from bench.words import (
     times,
 )
 
-CASE_STUDY, LATENCY_FLOWN, ZOO = "case-study", "latency-flown", "zoo"
+CASE_STUDY, SUMMARY, LATENCY_FLOWN, ZOO = "case-study", "summary", "latency-flown", "zoo"
 PATH = "runtime"
 
 
@@ -94,6 +94,31 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
     unique = list({report.id: report for report in used}.values())
     table = Table(CASE_STUDY, "Case study", headers, tuple(rows), _case_notes(unique, preset), left=2)
     return without_constant_columns(table, ("runtime", "measured")), unique
+
+
+def summary(selection: Selection, preset: str = "hard") -> Table:
+    """What the README shows of the case study: a row for each policy and precision, and the paper's figures.
+
+    Raises:
+        NothingStoredError: nothing is stored.
+    """
+    whole, used = case_study(selection, preset)
+    ours = ("policy", "precision", "p50", "MB resident", "KB artifact", f"% success, {preset}")
+    places = [whole.headers.index(header) for header in (*ours, f"paper's, {PAPER_DEVICE}")]
+    rows = []
+    for row in whole.rows:
+        if row and row[0] != BLIND:
+            *cells, theirs = (row[place] for place in places)
+            rows.append((*cells, *(theirs.split(", ") if theirs != NOT_KNOWN else (NOT_KNOWN, NOT_KNOWN))))
+    blind = next((report for report in used if report.policy == BLIND), None)
+    notes = (
+        *machine_notes([report for report in used if report.policy != BLIND and report.artifact is not None]),
+        "p50: median time of one decision. MB resident: the whole process on the device. Success: with 95 % intervals"
+        + (f"; flying straight to the goal, as if nothing were in between: {_rate(blind)}." if blind else "."),
+        f"The paper's: QuaRL's p50 and success on a {PAPER_DEVICE}, of other networks on another task.",
+    )
+    headers = (*ours, "paper's p50", "paper's success")
+    return Table(SUMMARY, "Policies on a device", headers, tuple(rows), notes, left=2)
 
 
 def without_constant_columns(table: Table, headers: Sequence[str]) -> Table:
@@ -216,7 +241,8 @@ def _case_notes(reports: Sequence[Report], preset: str) -> tuple[str, ...]:
         *machine_notes(device),
         f"p50, p99: one decision at batch 1 (set input, invoke, read the action), {_some(threads)} thread(s), "
         f"{_some(runs)} runs each, precisions taking turns. Speed-up over fp32: p50 of the fp32 artifact in the same "
-        "runtime over this p50; over Keras fp32: p50 of model(x) on the host over this p50; both within one run.",
+        "runtime over this p50; over Keras fp32: p50 of model(x) on the host over this p50; both the median of one "
+        "run's turns.",
         "MB resident: the agent's whole process (Python, numpy, runtime) at its peak while serving; "
         "MB added by loading: artifact, interpreter and packed weights.",
         f"Success: greedy, {_some(episodes)} fresh episodes of preset {preset}, 95 % Wilson intervals; points to fp32: "

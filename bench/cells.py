@@ -2,7 +2,7 @@
 
     python -m bench.cells                        judges what is new or has changed, prints the table
     python -m bench.cells --only pong-ppo        judges one again
-    python -m bench.cells --update-docs          also fills docs/benchmark.md and the README, and draws the curves
+    python -m bench.cells --update-docs          also fills docs/benchmark.md, and draws the curves
     python -m bench.cells --place /tmp/x/pong-ppo    takes a freshly trained bundle into zoo/benchmark if it is no worse
 
 A bundle is converted to fp32, fp16 and int8, TFLite and ONNX, through the parity gate, in a temporary copy; the TFLite
@@ -38,7 +38,6 @@ PRECISIONS = ("fp32", "fp16", "int8")
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARK = ROOT / "zoo" / "benchmark"
 ANSWERS = ROOT / "results" / "cells.json"
-README, DOCUMENT = ROOT / "README.md", ROOT / "docs" / "benchmark.md"
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--place", type=Path, metavar="FOLDER", help="take this bundle into zoo/benchmark")
     parser.add_argument("--force", action="store_true", help="with --place: also if it is worse than the one there")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
-    parser.add_argument("--update-docs", action="store_true", help="fill docs/benchmark.md and README.md, draw curves")
+    parser.add_argument("--update-docs", action="store_true", help="fill docs/benchmark.md, draw the curves")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
     arguments = parser.parse_args(argv)
     if arguments.update_docs and arguments.answers != ANSWERS:
@@ -138,9 +137,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.update_docs:
         from bench.cells_curves import save_curves
 
-        for path in (DOCUMENT, README):
-            changed = rendering.update_readme_file(path, {table.name: table for table in tables})
-            command_line.say(f"{path}: {'updated' if changed else 'is up to date'}")
+        command_line.update_docs(tables)
         command_line.say(str(save_curves(BENCHMARK, answers)))
     if arguments.json:
         print(json.dumps({"ok": True, "cells": [asdict(answer) for answer in answers.values()]}, ensure_ascii=False))

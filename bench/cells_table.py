@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from bench.cells import Answer
     from train.suites.cells import Cell
 
-SHORT, FULL, OPEN = "benchmark", "cells", "cells-open"
-"""Names of the tables' markers: the README's, and the two of docs/benchmark.md."""
+FULL, OPEN = "cells", "cells-open"
+"""Names of the tables' markers in docs/benchmark.md."""
 
 
 def tables(answers: Mapping[str, Answer], bundles: Sequence[str]) -> list[Table]:
-    """The full table, the README's short one, and that of the cells without a policy.
+    """The full table, and that of the cells without a policy.
 
     Args:
         answers: by bundle name.
@@ -33,7 +33,6 @@ def tables(answers: Mapping[str, Answer], bundles: Sequence[str]) -> list[Table]
     unjudged = [name for name in bundles if name not in known]
     return [
         full_table(rows, unjudged),
-        short_table(rows, unjudged),
         open_table([cell for name, cell in cells.items() if name not in bundles]),
     ]
 
@@ -99,24 +98,6 @@ def full_table(rows: Sequence[tuple[Cell, Answer]], unjudged: Sequence[str]) -> 
         *cell_notes(rows),
     ]
     return Table(FULL, "Trained cells", headers, tuple(body), tuple(notes), left=3)
-
-
-def short_table(rows: Sequence[tuple[Cell, Answer]], unjudged: Sequence[str]) -> Table:
-    """What the README shows."""
-    headers = (
-        "task", "method", "paper's fp32", "paper's int8", "asked for", "fp32", "reached", "int8", "int8 − fp32",
-        "environment steps", "CPU-hours",
-    )  # fmt: skip
-    body = [
-        (
-            word(cell), cell.method, *papers(cell, ("fp32", "int8")), number(cell.target), score(answer, "fp32"),
-            reached(cell, answer), score(answer, "int8"), change(answer, "int8"), f"{answer.steps:,}",
-            hours(answer.cpu_s),
-        )
-        for cell, answer in rows
-    ]  # fmt: skip
-    notes = measured_notes([answer for _, answer in rows], unjudged)
-    return Table(SHORT, "The benchmark policies", headers, tuple(body), tuple(notes), left=2)
 
 
 def open_table(cells: Sequence[Cell]) -> Table:

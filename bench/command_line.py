@@ -18,6 +18,7 @@ from policy.spec_parts import Precision, RuntimeName, parse_enum  # policy.spec 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bench.rendering import Table
     from bench.report import Report
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -101,6 +102,21 @@ def add_output_arguments(arguments: argparse.ArgumentParser) -> None:
     )
 
 
+def add_source_arguments(arguments: argparse.ArgumentParser) -> None:
+    """--own, --results, --json of a command that reads measurements."""
+    source = arguments.add_mutually_exclusive_group()
+    source.add_argument("--own", action="store_true", help="of what this machine measured, not of what is committed")
+    source.add_argument("--results", type=Path, default=None, metavar="FILE", help="of this store or JSON-lines file")
+    arguments.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+
+
+def source(arguments: argparse.Namespace, table: str) -> Path:
+    """Where a table's measurements are read from: --results, --own, or as :func:`bench.store.results_for` says."""
+    from bench import store
+
+    return arguments.results or store.results_for(table, store.RESULTS, arguments.own)
+
+
 def words(text: str) -> list[str]:
     """``I,II`` as a list."""
     found = [word for word in text.replace(",", " ").split() if word]
@@ -148,12 +164,12 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
     """
     from airlearning_envs.errors import SettingsError
     from bench.case_study import NothingStoredError
-    from bench.rendering import ReadmeError
+    from bench.rendering import PageError
     from bench.store import StoreError
     from bench.validation import InvalidDocumentError
     from device.host.errors import HostError
 
-    known = (BenchError, PolicyError, HostError, SettingsError, NothingStoredError, ReadmeError, StoreError)
+    known = (BenchError, PolicyError, HostError, SettingsError, NothingStoredError, PageError, StoreError)
     try:
         with terminated_as_interrupted():
             return body(arguments)
@@ -192,6 +208,14 @@ def _failed(arguments: argparse.Namespace, message: str, next_step: str) -> int:
 def say(text: str) -> None:
     """A line about what is being done, on stderr: standard output is for answers."""
     print(text, file=sys.stderr, flush=True)
+
+
+def update_docs(tables: Sequence[Table]) -> None:
+    """Fill these tables into README and docs, wherever they stand there, and say which page changed."""
+    from bench import rendering
+
+    changed = rendering.update_pages(tables)
+    say("\n".join(f"{path}: updated" for path in changed) or "README and docs are up to date.")
 
 
 def print_json(reports: Sequence[Report], **more: Any) -> None:

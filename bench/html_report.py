@@ -87,7 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="default: results/report.html")
     parser.add_argument("--open", action="store_true", help="show it in the browser")
     parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
-    parser.add_argument("--own", action="store_true", help="case study: all that this machine measured, not README's")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="of stored results (default: results/)")
     parser.add_argument("--zoo", type=Path, metavar="FOLDER", help="of the bundles (default: zoo/)")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
@@ -100,7 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     began = time.monotonic()
     zoo, results = arguments.zoo or sources.ZOO, arguments.results or sources.RESULTS
-    document = collect(sources.Sources(results, zoo, arguments.preset, arguments.own))
+    document = collect(sources.Sources(results, zoo, arguments.preset))
     text = render(document).encode()
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(arguments.output, text)
@@ -158,14 +157,19 @@ def machines(sources: Sources) -> tuple[tuple[str, str], ...]:
         if what not in said:
             said.append(what)
 
-    for name, what in (("case-study", "case study"), ("latency-flown", "latency, flown"), ("virtual-pi", "the Pi")):
-        try:
-            reports = sources.reports(name)
-        except StoreError:
-            continue  # its section says so
-        for report in reports:
-            emulated = " (emulated)" if report.device.get("emulated") else ""
-            add(words.machine(report.device) + emulated, what)
+    for read, what in (
+        (lambda: sources.reports("case-study"), "case study"),
+        (
+            lambda: [report for device in sources.own().values() for report in device.reports],
+            "measured on this machine",
+        ),
+        (lambda: sources.reports("latency-flown"), "latency, flown"),
+        (lambda: sources.reports("virtual-pi"), "the Pi"),
+    ):
+        with suppress(StoreError):  # its section says so
+            for report in read():
+                emulated = " (emulated)" if report.device.get("emulated") else ""
+                add(words.machine(report.device) + emulated, what)
     for answer in sources.answers.values():
         add(answer.machine, "benchmark policies")
     for sweep in sources.sweeps:

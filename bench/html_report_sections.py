@@ -63,7 +63,24 @@ def first_line(message: str) -> str:
 
 def case_study_blocks(sources: Sources) -> Iterator[Block]:
     """Latency, memory, size and success of policies I, II, III."""
-    table, used = case_study.case_study(sources.selection("case-study"), sources.preset)
+    return device_blocks(sources.selection(case_study.CASE_STUDY), sources.preset)
+
+
+def own_blocks(sources: Sources) -> Iterator[Block]:
+    """The same of what this machine measured, a part for each device, and what late commands cost there."""
+    for target, selection in sources.own().items():
+        blocks: list[Block] = []
+        with suppress(NothingStoredError):
+            blocks += device_blocks(selection, sources.preset)
+        with suppress(NothingStoredError):
+            blocks.append(case_study.latency_flown(selection, sources.preset)[0])
+        if blocks:
+            yield Part(f"Device {target}", tuple(blocks))
+
+
+def device_blocks(selection: Selection, preset: str) -> Iterator[Block]:
+    """The case study of one device, as a table and as pictures."""
+    table, used = case_study.case_study(selection, preset)
     yield table
     selection = Selection.of_target(used)
     said = {
@@ -71,7 +88,7 @@ def case_study_blocks(sources: Sources) -> Iterator[Block]:
         "latency": "Latency of one decision, a row for each policy and precision: median, p5 to p95 and p99",
     }
     with suppress(NothingStoredError):
-        for name, figure in plots.figures(selection, sources.preset).items():
+        for name, figure in plots.figures(selection, preset).items():
             yield Picture.of(figure, f"{said[name]}.", f"{said[name]}; the numbers are in the table above.")
 
 
@@ -100,7 +117,7 @@ def cell_blocks(sources: Sources) -> Iterator[Block]:
         raise NothingStoredError("No benchmark policy was judged yet.")
     names = bundle_names(sources.benchmark)
     yield from study_table.tables(study_table.judged(sources.answers, sources.sweeps, sources.hashes))
-    full, _, still_open = cells_table.tables(sources.answers, names)
+    full, still_open = cells_table.tables(sources.answers, names)
     yield Folded("Networks, sizes, steps and published figures of each cell", (full,))
     if still_open.rows:
         yield Folded("Cells of the paper that have no committed policy, and the command of each", (still_open,))
@@ -194,6 +211,7 @@ def further_blocks(sources: Sources) -> Iterator[Block]:
 
 CASE_STUDY = (
     Entry("case-study", "Case study", "make bench", case_study_blocks),
+    Entry("own", "Measured on this machine", "make bench", own_blocks),
     Entry("latency-flown", "Latency, flown", "python bench/latency_flown.py", latency_flown_blocks),
     Entry(
         "virtual-pi", "The Pi, emulated and modelled", "python bench/instructions.py --policy I,II,III",

@@ -31,14 +31,11 @@ class Sources:
         results: folder of the stored results, with ``study`` in it.
         zoo: folder of the bundles, with ``benchmark`` in it.
         preset: of the navigation task, that the case study is shown for.
-        own: of the case study's measurements take all that this machine has stored (results.sqlite) rather than those
-            that the README's tables stand on (NAME.jsonl).
     """
 
     results: Path = RESULTS
     zoo: Path = ZOO
     preset: str = "hard"
-    own: bool = False
 
     @property
     def study(self) -> Path:
@@ -113,15 +110,27 @@ class Sources:
         return self.hashes.get(bundle, sha256) == sha256
 
     def reports(self, table: str) -> list[Report]:
-        """The measurements that a table of the README stands on, or else all that this machine has stored.
+        """The measurements that a table stands on.
 
         Raises:
             StoreError: there are none.
         """
-        from bench.store import DEFAULT_STORE, read_results
+        from bench.store import read_results, results_for
 
-        readmes, store = self.results / f"{table}.jsonl", self.results / DEFAULT_STORE.name
-        return read_results(readmes if readmes.exists() and not (self.own and store.exists()) else store)
+        return read_results(results_for(table, self.results))
+
+    def own(self) -> dict[str, Selection]:
+        """What this machine measured itself, by device.
+
+        Raises:
+            StoreError: there is nothing.
+        """
+        from bench.selection import Selection
+        from bench.store import DEFAULT_STORE, read_store
+
+        reports = read_store(self.results / DEFAULT_STORE.name)
+        targets = dict.fromkeys(report.target for report in reports if report.artifact and report.counts is None)
+        return {target: Selection.of_target(reports, target) for target in targets}
 
     def selection(self, table: str) -> Selection:
         """Those of one device."""

@@ -73,7 +73,7 @@ def read_budgets(text: str) -> tuple[int, ...]:
 def _run(arguments: argparse.Namespace) -> int:
     from bench import layer_figure, layer_store, layer_tables, rendering
     from bench.layer_episodes import BUNDLES, as_asked, current, in_order, open_all
-    from bench.precision_apart import DOCUMENT, folders
+    from bench.precision_apart import folders
     from train.__main__ import quiet_libraries
 
     names = arguments.bundles or list(BUNDLES)
@@ -102,8 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise command_line.BenchError("no answer is stored.", layer_store.AGAIN)
     made = layer_tables.tables(answers)
     if arguments.update_docs:
-        changed = rendering.update_readme_file(DOCUMENT, {table.name: table for table in made})
-        command_line.say(f"{DOCUMENT}: {'updated' if changed else 'is up to date'}")
+        command_line.update_docs(made)
     for folder in folders(arguments):
         command_line.say("\n".join(str(file) for file in layer_figure.save_figures(answers, folder)))
     if arguments.json:

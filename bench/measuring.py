@@ -22,7 +22,7 @@ from bench.questions import (
 )
 from bench.rendering import Table
 from bench.report import BLIND, Kind, Report, Transport
-from bench.selection import FP32, Selection, paired, speed_up
+from bench.selection import FP32, Selection, paired, speed_up, turn_ratios
 from bench.words import NOT_KNOWN, circumstances, joined, kilobytes, megabytes, percent, points, times
 from policy.spec import Precision, RuntimeName
 
@@ -145,7 +145,8 @@ def latency_table(reports: Sequence[Report]) -> Table:
     notes = [
         *machine_notes(reports),
         f"{first.runs:,} runs each after {first.warmup} warm-up, batch 1, in {len(first.block_p50_ns)} turns "
-        f"(A B A B); path {first.path}. Speed-ups are ratios of p50; in brackets the least and greatest of the turns.",
+        f"(A B A B); path {first.path}. Speed-ups: median of the turns' ratios of p50, in brackets the "
+        "least and the greatest.",
         *withheld_notes(reports, ("p50", "p90", "p99")),
     ]
     if not any(r.runtime == "keras" for r in reports):
@@ -156,12 +157,9 @@ def latency_table(reports: Sequence[Report]) -> Table:
 
 def ratio_cell(slow: Report | None, fast: Report) -> str:
     """A speed-up with its spread over the turns: ``2.52× [2.48, 2.57]``."""
-    value = speed_up(slow, fast)
-    if value is None or slow is None or slow.latency is None or fast.latency is None:
-        return NOT_KNOWN
-    turns = [a / b for a, b in zip(slow.latency.block_p50_ns, fast.latency.block_p50_ns, strict=False) if a and b]
+    turns = turn_ratios(slow, fast)
     spread = f" [{times(min(turns)).rstrip('×')}, {times(max(turns)).rstrip('×')}]" if len(turns) > 1 else ""
-    return times(value) + spread
+    return times(speed_up(slow, fast)) + spread
 
 
 def memory_table(reports: Sequence[Report]) -> Table:

@@ -6,8 +6,8 @@
 
 Measured for each policy: one update (a minibatch of 32), acting, and a short training on Pong, emulator and all; and
 for several seeds how well Catch is learned, a task small enough for whole learning curves. On one thread of one core
-unless --threads says more. --keep stores the answer in results/mixed-precision.json and docs/mixed-precision.md;
-bench/table.py fills the README's section from there.
+unless --threads says more. --keep stores the answer in results/mixed-precision.json, from where
+bench/table.py makes its tables.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ ACTING_CALLS = 60
 FEWEST_ROUNDS = 8  # of losses, to speak of a correlation
 NAMES = ("A", "B", "C")
 FLOAT32 = "float32"
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "mixed-precision.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +69,6 @@ def _run(arguments: argparse.Namespace) -> int:
         if path.exists():
             document = merged(json.loads(path.read_text(encoding="utf-8")), document)
         write_atomically(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
-        rendering.update_readme_file(DOCUMENT, {table.name: table for table in tables(document)})
     if arguments.json:
         print(json.dumps({"ok": True, **document}, ensure_ascii=False))
     else:
@@ -183,8 +181,8 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**old, **new, "policies": {name: policies[name] for name in NAMES if name in policies}}
 
 
-def kept_table() -> Table:
-    """The first table of the stored answer: the one for the README.
+def kept_tables() -> list[Table]:
+    """The tables of the stored answer.
 
     Raises:
         StoreError: nothing is stored.
@@ -196,7 +194,7 @@ def kept_table() -> Table:
         raise store.StoreError(
             f"{path} does not exist: nothing was measured yet.\n  next: python bench/mixed_precision.py --keep"
         )
-    return tables(json.loads(path.read_text(encoding="utf-8")))[0]
+    return tables(json.loads(path.read_text(encoding="utf-8")))
 
 
 def tables(document: Mapping[str, Any]) -> list[Table]:

@@ -20,12 +20,12 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from bench import command_line
-from bench.case_study import PATH, NothingStoredError
+from bench.case_study import CASE_STUDY, PATH, NothingStoredError
 from bench.drawing import BLUE, GREEN, GREY, PURPLE, VERMILLION, save
 from bench.paper import PAPER, PAPER_DEVICE
 from bench.report import BLIND, Report
 from bench.selection import Selection
-from bench.store import DEFAULT_STORE, RESULTS, read_results
+from bench.store import RESULTS, read_results
 from bench.words import circumstances, joined, machine, nanoseconds
 from device.agent.measure import required_runs
 
@@ -255,12 +255,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", default=None, help="device (default: the one measured last)")
     parser.add_argument("--preset", default="hard", choices=["easy", "medium", "shipped", "hard"])
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/)")
-    command_line.add_output_arguments(parser)
+    command_line.add_source_arguments(parser)
     return command_line.guarded(_draw, parser.parse_args(argv))
 
 
 def _draw(arguments: argparse.Namespace) -> int:
-    reports = read_results(arguments.results or DEFAULT_STORE)
+    reports = read_results(command_line.source(arguments, CASE_STUDY))
     files = save_figures(Selection.of_target(reports, arguments.target), arguments.output, arguments.preset)
     if arguments.json:
         command_line.print_json([], files=[str(file) for file in files])

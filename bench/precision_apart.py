@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from bench.precision_apart_store import Apart
     from bench.rendering import Table
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "layers.md"
 SEEDS = (0, 2, 4)  # layer_episodes.SEEDS: --help loads no numpy
 BITS = (7, 6, 5, 4, 3, 2)
 FEWEST, MOST = 2, 8
@@ -110,8 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise command_line.BenchError("no answer is stored.", precision_apart_store.AGAIN)
     made = tables(answers)
     if arguments.update_docs:
-        changed = rendering.update_readme_file(DOCUMENT, {table.name: table for table in made})
-        command_line.say(f"{DOCUMENT}: {'updated' if changed else 'is up to date'}")
+        command_line.update_docs(made)
     for folder in folders(arguments):
         command_line.say("\n".join(str(file) for file in precision_apart_figure.save_figure(answers, folder)))
     if arguments.json:

@@ -1,9 +1,10 @@
-"""A table once, rendered for the terminal and for Markdown, and put between the README's markers."""
+"""A table once, rendered for the terminal and for Markdown, and put between the markers of the pages."""
 
 from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
 
 COLUMN_GAP = 3
+ROOT = Path(__file__).resolve().parent.parent
 
 
-class ReadmeError(ValueError):
-    """The README's markers are missing or do not pair."""
+class PageError(ValueError):
+    """Markers of a page are missing or do not pair."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Table:
     """Rows of text under headers.
 
     Attributes:
-        name: for the README's markers, e.g. ``"case-study"``.
+        name: for the pages' markers, e.g. ``"case-study"``.
         title: one line.
         headers: one for each column.
         rows: each as long as the headers; an empty row is a rule.
@@ -105,39 +107,46 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def update_readme(text: str, tables: dict[str, Table]) -> str:
-    """The README's text with each ``<!-- table:NAME -->…<!-- /table:NAME -->`` filled anew.
-
-    Sections whose table is not among ``tables`` stay as they are.
+def filled(text: str, tables: Iterable[Table]) -> str:
+    """A page's text with each ``<!-- table:NAME -->…<!-- /table:NAME -->`` of these tables filled anew.
 
     Raises:
-        ReadmeError: a marker without its partner, or none at all.
+        PageError: a marker without its partner.
     """
     markers = re.findall(r"<!-- (/?)table:(\S+) -->", text)
     opened = [name for slash, name in markers[::2] if not slash]
-    if not markers:
-        raise ReadmeError("the README has no <!-- table:NAME --> marker, so there is nowhere to write a table.")
     if markers != [(slash, name) for name in opened for slash in ("", "/")] or len(set(opened)) != len(opened):
         listed = ", ".join(f"{slash}table:{name}" for slash, name in markers)
-        raise ReadmeError(f"the README's table markers do not pair: {listed}.")
-    for name in opened:
-        if name in tables:
-            section = f"<!-- table:{name} -->\n{to_markdown(tables[name])}<!-- /table:{name} -->"
-            pattern = rf"<!-- table:{re.escape(name)} -->.*?<!-- /table:{re.escape(name)} -->"
-            text = re.sub(pattern, lambda _, section=section: section, text, flags=re.DOTALL)  # type: ignore[misc]
+        raise PageError(f"the page's table markers do not pair: {listed}.")
+    for table in tables:
+        section = f"<!-- table:{table.name} -->\n{to_markdown(table)}<!-- /table:{table.name} -->"
+        pattern = rf"<!-- table:{re.escape(table.name)} -->.*?<!-- /table:{re.escape(table.name)} -->"
+        text = re.sub(pattern, lambda _, section=section: section, text, flags=re.DOTALL)  # type: ignore[misc]
     return text
 
 
-def update_readme_file(path: Path, tables: dict[str, Table]) -> bool:
-    """Write the README whole or not at all; returns whether it changed."""
-    before = path.read_text(encoding="utf-8")
-    after = update_readme(before, tables)
-    if after == before:
-        return False
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(after, encoding="utf-8")
-    part.replace(path)
-    return True
+def pages(root: Path = ROOT) -> list[Path]:
+    """README.md and every page of docs/."""
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def update_pages(tables: Sequence[Table], root: Path = ROOT) -> list[Path]:
+    """Fill these tables in wherever their markers stand, each page whole or not at all; returns those that changed.
+
+    Raises:
+        PageError: a marker without its partner, or a table that no page has a place for; nothing is written.
+    """
+    from policy.bundle import write_atomically  # loads numpy
+
+    before = {path: path.read_text(encoding="utf-8") for path in pages(root)}
+    for table in tables:
+        if not any(f"<!-- table:{table.name} -->" in text for text in before.values()):
+            raise PageError(f"no page has a <!-- table:{table.name} --> marker, so there is nowhere to write it.")
+    after = {path: filled(text, tables) for path, text in before.items()}
+    changed = [path for path, text in after.items() if text != before[path]]
+    for path in changed:
+        write_atomically(path, after[path].encode())
+    return changed
 
 
 def _markdown_row(cells: list[str] | tuple[str, ...]) -> str:

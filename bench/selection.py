@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -141,12 +142,24 @@ def flew_measured_latency(report: Report) -> bool:
     return len(report.success.settings) == 1 and isinstance(latency, Mapping) and latency.get("kind") == "empirical"
 
 
-def speed_up(slow: Report | None, fast: Report | None) -> float | None:
-    """p50 of the slow one over p50 of the fast one; both medians have to be supported by their runs."""
+def turn_ratios(slow: Report | None, fast: Report | None) -> list[float]:
+    """p50 of the slow one over p50 of the fast one in each turn that both had; of all runs where none is kept.
+
+    Empty where a median is not supported by its runs. What else the machine does falls on both of a turn alike.
+    """
     if slow is None or fast is None or slow.latency is None or fast.latency is None:
-        return None
+        return []
     a, b = slow.latency.percentiles_ns.get("p50"), fast.latency.percentiles_ns.get("p50")
-    return a / b if a and b else None
+    if not a or not b:
+        return []
+    turns = zip(slow.latency.block_p50_ns, fast.latency.block_p50_ns, strict=False)
+    return [a / b for a, b in turns if a and b] or [a / b]
+
+
+def speed_up(slow: Report | None, fast: Report | None) -> float | None:
+    """How many times as fast: the median of the turns' ratios, which lies between the least and the greatest."""
+    ratios = turn_ratios(slow, fast)
+    return statistics.median(ratios) if ratios else None
 
 
 def paired(a: Report | None, b: Report | None) -> PairedDifference | None:

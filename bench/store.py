@@ -1,7 +1,8 @@
 """Where measurements are kept: SQLite, append-only, for as many writers as like; JSON lines to carry them elsewhere.
 
 results/results.sqlite is what a machine measured and stays on it. A JSON-lines file of a few of its documents is what a
-README's tables stand on: small, readable, under version control. Both are read by :func:`read_results`.
+table of the README or of docs/ stands on: small, readable, under version control. Both are read by
+:func:`read_results`; which of them is meant, by every table and by the report, says :func:`results_for`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -139,10 +140,55 @@ def read_results(path: Path) -> list[Report]:
     return read_store(path) if is_store else sorted(read_lines(path), key=lambda report: report.time)
 
 
-def results_for(table: str, folder: Path = RESULTS) -> Path:
-    """Where a table's measurements are: what this machine measured, or else what was committed with the repository."""
-    own, committed = folder / DEFAULT_STORE.name, folder / f"{table}.jsonl"
-    return committed if committed.exists() and not own.exists() else own
+def replace_lines(files: Mapping[Path, Sequence[Report]]) -> None:
+    """Write measurements as JSON lines in place of older ones, unless something would be lost by it.
+
+    Raises:
+        StoreError: one of the older ones has none of its kind among the new, or rests on more episodes or runs than
+            that; says which. Nothing is written.
+    """
+    for path, reports in files.items():
+        refuse_less(path, _amounts(read_lines(path) if path.exists() else ()), _amounts(reports), "episodes or runs")
+    for path, reports in files.items():
+        write_lines(reports, path)
+
+
+def refuse_less(path: Path, old: Mapping[tuple[str, ...], int], new: Mapping[tuple[str, ...], int], unit: str) -> None:
+    """Refuse to write a stored answer anew where something that it has would be lost, or would rest on less.
+
+    Args:
+        path: of the answer.
+        old, new: how much of each thing there is, in units.
+        unit: its name.
+
+    Raises:
+        StoreError: says what would be lost.
+    """
+    for what, amount in old.items():
+        if (found := new.get(what, 0)) < amount:
+            less = f"{found:,} instead of {amount:,} {unit}" if found else "none of that"
+            raise StoreError(
+                f"{path} has {' '.join(filter(None, what))}, and what would replace it has {less}; nothing was "
+                f"written.\n  next: measure that, too; or move {path.name} away if it is to go"
+            )
+
+
+def _amounts(reports: Iterable[Report]) -> dict[tuple[str, ...], int]:
+    """Episodes or runs of each thing that was measured, the most where it was measured more than once."""
+    found: dict[tuple[str, ...], int] = {}
+    for report in reports:
+        success, latency = report.success, report.latency
+        more = [success.preset, str(sorted(success.settings.items())) if success.settings else ""] if success else []
+        what = (report.kind.value, report.policy, report.precision or "", report.runtime, *more)
+        amount = success.episodes if success else latency.runs if latency else 1
+        found[what] = max(found.get(what, 0), amount)
+    return found
+
+
+def results_for(table: str, folder: Path = RESULTS, own: bool = False) -> Path:
+    """Where a table's measurements are: what was committed, unless there is none or this machine's own are meant."""
+    committed = folder / f"{table}.jsonl"
+    return committed if committed.exists() and not own else folder / DEFAULT_STORE.name
 
 
 @contextmanager

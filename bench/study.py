@@ -4,10 +4,11 @@
     make study-quick                      the same tables from few episodes, in minutes, kept apart in artifacts/
     python -m bench.study --resume        goes on where an interrupted one stopped
     python -m bench.study --stored        the tables of what is kept
+    python -m bench.study --stored --update-docs    and the pictures and tables of docs/ from them
 
 It judges the fp32, fp16 and int8 artifacts of every benchmark policy, flies the navigation policies at each precision,
-sweeps the bit widths, draws the pictures, and fills the tables of docs/. It trains nothing: learning with quantizers is
-python -m bench.qat --keep. Each step is a command of its own, printed when it starts; --plan prints them all.
+and sweeps the bit widths. It trains nothing: learning with quantizers is python -m bench.qat --keep. Each step is a
+command of its own, printed when it starts; --plan prints them all.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from bench.rendering import Table
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = (ROOT / "docs" / "study.md", ROOT / "README.md")  # the README has one of the tables
 QUICK = Path("artifacts") / "study-quick"
 DONE = ROOT / "artifacts" / "study-done.json"  # the steps that an interrupted study has made
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kind.add_argument("--stored", action="store_true", help="run nothing; the tables of what is kept")
     parser.add_argument("--jobs", type=command_line.positive, default=os.cpu_count(), help="commands at a time (cores)")
     parser.add_argument("--plan", action="store_true", help="print the commands and run none")
-    parser.add_argument("--update-docs", action="store_true", help="fill docs/study.md and README.md, as a study does")
+    parser.add_argument("--update-docs", action="store_true", help="draw the pictures of docs/, and fill its tables")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
     arguments = parser.parse_args(argv)
@@ -62,19 +62,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from bench import rendering
 
-    plan = quick_plan(ROOT, QUICK) if arguments.quick else full_plan(ROOT)
+    plan = quick_plan(ROOT, QUICK) if arguments.quick else full_plan(ROOT, arguments.update_docs)
     if arguments.plan:
         print("\n".join(step.command for step in plan.steps))
         return command_line.EXIT_OK
-    failures: list[str] = []
-    if not arguments.stored:
-        remember = None if arguments.quick else Remembered(DONE, arguments.resume, committed_weights())
-        failures = run(plan, arguments.jobs, remember)
+    if arguments.stored:
+        plan = Plan((), plan.drawn)
+    remember = None if arguments.quick or arguments.stored else Remembered(DONE, arguments.resume, committed_weights())
+    failures = run(plan, arguments.jobs, remember) if plan.steps else []
     made = quick_tables(ROOT / QUICK) if arguments.quick else kept_tables()
-    if not arguments.quick and (arguments.update_docs or not arguments.stored):
-        for path in DOCUMENTS:
-            changed = rendering.update_readme_file(path, {table.name: table for table in made})
-            command_line.say(f"{path}: {'updated' if changed else 'is up to date'}")
+    if arguments.update_docs:
+        command_line.update_docs(made)
     if arguments.json:
         named = [{"name": each.name, "headers": each.headers, "rows": each.rows, "notes": each.notes} for each in made]
         print(json.dumps({"ok": not failures, "failures": failures, "tables": named}, ensure_ascii=False))

@@ -67,8 +67,8 @@ class Plan:
         return (*self.measured, *self.drawn)
 
 
-def full_plan(root: Path) -> Plan:
-    """The whole study."""
+def full_plan(root: Path, update_docs: bool = False) -> Plan:
+    """The whole study; the pictures and pages of docs/ are made where that is asked for."""
     suites = benchmark_bundles(root)
     measured = [Step(("bench/success.py", "--policy", ",".join(NAVIGATION), "--precision", "fp32,fp16,int8"))]
     # The longest first: the last ones fill the gaps.
@@ -79,7 +79,7 @@ def full_plan(root: Path) -> Plan:
         ]
     for name in NAVIGATION:
         measured += [module("bench.sweep", f"zoo/{name}", *scheme, "--keep") for scheme in SCHEMES]
-    return Plan(tuple(measured), tuple(module(*words) for words in PICTURES))
+    return Plan(tuple(measured), tuple(module(*words) for words in PICTURES) if update_docs else ())
 
 
 def _sweeps(suite: str) -> Iterator[list[str]]:

@@ -9,7 +9,7 @@ deterministic policy plays fresh episodes, and the run ends when their mean retu
 processor time of the process from its start, libraries and compilation included, the judging left out; the time from
 the end of the imports on stands beside it. Ours takes its settings from train/settings, Stable-Baselines3 those of
 RL Baselines3 Zoo (bench/peers). --keep stores the answer in results/training-speed.json, from where bench/table.py
-fills the README's section.
+makes its table.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def seeds(text: str) -> tuple[int, ...]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import rendering
+    from bench import rendering, store
     from bench.env_speed import one_core
     from policy.bundle import write_atomically
 
@@ -108,8 +108,20 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         rendering.print_table(table(document), command_line.console())
     if arguments.keep:
+        if kept_file().exists():
+            kept = json.loads(kept_file().read_text(encoding="utf-8"))
+            store.refuse_less(kept_file(), amounts(kept), amounts(document), "seeds")
         write_atomically(kept_file(), (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
     return command_line.EXIT_OK
+
+
+def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
+    """Seeds that each side of each cell was trained with."""
+    return {
+        (found["method"], found["task"], side): len(runs)
+        for found in document["cells"]
+        for side, runs in found["runs"].items()
+    }
 
 
 def require_peers(python: Path = PEERS_PYTHON) -> None:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = ROOT / "artifacts" / "wide"
-DOCUMENT = ROOT / "docs" / "wide-weights.md"
 SEEDS, EPISODES = (0, 1, 2), 100
 BITS = (8, 6, 4, 3, 2)
 PURPOSE = "study of wide weights"  # of the flown episodes, which are those of no training and no judging
@@ -132,11 +131,10 @@ def _is_asked(answer: Answer, arguments: argparse.Namespace) -> bool:
 
 
 def _update_docs(answers: Sequence[Answer], tables: Sequence[Table]) -> None:
-    from bench import rendering, wide_plot
+    from bench import wide_plot
     from bench.sweep_plot import STUDY_FIGURES
 
-    changed = rendering.update_readme_file(DOCUMENT, {table.name: table for table in tables})
-    command_line.say(f"{DOCUMENT}: {'updated' if changed else 'is up to date'}")
+    command_line.update_docs(tables)
     command_line.say("\n".join(str(file) for file in wide_plot.save_figure(answers, STUDY_FIGURES)))
 
 

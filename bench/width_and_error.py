@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from bench.rank_correlation import Correlation
     from bench.rendering import Table
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "weights.md"
 HEADERS = {DEVICE: "error, int8 artifact, %", QUARL_8: "error, QuaRL's 8 bits, %", QUARL_4: "error, QuaRL's 4 bits, %"}
 
 
@@ -74,8 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
         command_line.say(str(KEPT))
     made = table(points)
     if arguments.update_docs:
-        changed = rendering.update_readme_file(DOCUMENT, {made.name: made})
-        command_line.say(f"{DOCUMENT}: {'updated' if changed else 'is up to date'}")
+        command_line.update_docs([made])
     for folder in [FIGURES] * arguments.update_docs + [arguments.output_path] * (arguments.output_path is not None):
         command_line.say("\n".join(str(file) for file in save_figure(points, folder)))
     if arguments.json:

@@ -18,7 +18,7 @@ from bench.cells_curves import Curve, averaged, curves_figure, limits, read_curv
 from bench.cells_place import place
 from bench.cells_table import amount, change, hours, measured_notes, number, published, reached, score, tables
 from bench.command_line import BenchError
-from bench.rendering import to_markdown, update_readme
+from bench.rendering import filled, pages, to_markdown
 from policy.bundle import Bundle
 from policy.errors import SpecError
 from policy.spec import RuntimeName
@@ -69,23 +69,23 @@ CARTPOLE = {
 }
 
 
-def test_the_readmes_table_from_kept_answers() -> None:
+def test_the_table_from_kept_answers() -> None:
     answers = {
         "halfcheetah-ddpg": answer("halfcheetah-ddpg", "HalfCheetahBulletEnv-v0", "ddpg"),
         "cartpole-dqn": answer("cartpole-dqn", "CartPole-v1", "dqn", **CARTPOLE),
         "walker2d-ddpg": answer("walker2d-ddpg", "Walker2DBulletEnv-v0", "ddpg"),  # whose bundle is gone
     }
-    full, short, free = tables(answers, ["halfcheetah-ddpg", "cartpole-dqn", "pong-ppo"])
-    golden = """\
-**The benchmark policies**
-
-| task | method | paper's fp32 | paper's int8 | asked for | fp32 | reached | int8 | int8 − fp32 | environment steps | CPU-hours |
-| :--- | :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-| cartpole | dqn | 500 | 500 | 500 | 500.0 [500.0, 500.0] | yes | 497.5 [492.6, 502.4] | −2.5 [−7.4, +2.4] | 120,000 | 0.15 |
-| halfcheetah | ddpg | 2,553 | 2,473 | 2,553 | 2,612 [2,600, 2,624] | yes | 2,580 [2,560, 2,600] | −32 [−80, +16] | 120,000 | 0.15 |
-"""  # noqa: E501
-    text = to_markdown(short)
-    assert text.startswith(golden)
+    full, free = tables(answers, ["halfcheetah-ddpg", "cartpole-dqn", "pong-ppo"])
+    assert [row[1:3] for row in full.rows] == [("cartpole", "dqn"), ("halfcheetah", "ddpg")]
+    shown = dict(zip(full.headers, full.rows[0], strict=True))
+    assert (shown["paper's fp32"], shown["reached"]) == ("500", "yes")
+    assert (shown["int8"], shown["int8 − fp32"]) == ("497.5 [492.6, 502.4]", "−2.5 [−7.4, +2.4]")
+    shown = dict(zip(full.headers, full.rows[1], strict=True))
+    assert (shown["paper's int8"], shown["fp32"], shown["int8 − fp32"]) == (
+        "2,473", "2,612 [2,600, 2,624]", "−32 [−80, +16]",
+    )  # fmt: skip
+    assert (shown["environment steps"], shown["CPU-hours"]) == ("120,000", "0.15")
+    text = to_markdown(full)
     assert "100 greedy episodes (seed 7)" in text
     assert "litert 2.3.0 on a machine; 2026-11-20; code 1234567" in text
     assert "Not judged yet: pong-ppo" in text
@@ -267,10 +267,10 @@ def test_curves_are_read_from_bundles_in_the_tables_order(tmp_path: Path, balanc
 def test_the_committed_tables_are_those_of_the_committed_answers() -> None:
     answers = read_answers()
     assert set(answers) == set(cells.bundle_names()), "type: python -m bench.cells --update-docs"
-    made = {table.name: table for table in tables(answers, cells.bundle_names())}
-    for path in (cells.DOCUMENT, cells.README):
+    made = tables(answers, cells.bundle_names())
+    for path in pages():
         text = path.read_text(encoding="utf-8")
-        assert update_readme(text, made) == text, "type: python -m bench.cells --stored --update-docs"
+        assert filled(text, made) == text, "type: python -m bench.cells --stored --update-docs"
 
 
 def test_that_atari_games_repeat_is_said_where_there_are_some() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import command_line, latency, latency_flown, plots, store, success, table
+from bench import command_line, latency, latency_flown, plots, rendering, store, success, table
 from bench.report import Report
 
 Make = Callable[..., Report]
@@ -119,24 +120,72 @@ def test_a_setting_that_the_task_does_not_know_is_refused_before_anything_is_don
     assert "'wind' is not known" in capsys.readouterr().err
 
 
-def test_table_as_words_markdown_json_and_readme(
-    tmp_path: Path, latency_report: Make, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, latency_report: Make, success_report: Make) -> Path:
+    """A checkout with a committed case study of 3,000 episodes, and 300 of this machine's own."""
+    results = tmp_path / "results"
+    committed = [latency_report("I", "fp32", 1500), latency_report("I", "int8", 1000)]
+    store.write_lines([*committed, success_report("I", episodes=3000)], results / "case-study.jsonl")
+    own = [latency_report("I", "fp32", 9000), latency_report("I", "int8", 2000)]
+    store.add([*own, success_report("I", episodes=300)], results / "results.sqlite")
+    (tmp_path / "docs").mkdir()
+    for page, name in (("README.md", "summary"), ("docs/case-study.md", "case-study")):
+        (tmp_path / page).write_text(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n")
+    monkeypatch.setattr(store, "RESULTS", results)
+    monkeypatch.setattr(store, "DEFAULT_STORE", results / "results.sqlite")
+    monkeypatch.setattr("bench.drawing.FIGURES", tmp_path / "docs" / "figures")
+    monkeypatch.setattr(rendering.update_pages, "__defaults__", (tmp_path,))
+    return tmp_path
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "sqlite" not in path.name}
+
+
+def test_committed_results_are_shown_unless_the_machines_own_are_asked_for(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results, readme = tmp_path / "results.sqlite", tmp_path / "README.md"
-    store.add([latency_report("I", "fp32", 1500), latency_report("I", "int8", 1000)], results)
-    readme.write_text("<!-- table:case-study -->\n<!-- /table:case-study -->\n")
-    common = ["case-study", "--results", str(results)]
-    assert table.main(common) == 0
+    before = files(checkout)
+    assert table.main(["case-study", "--markdown"]) == 0
+    printed = capsys.readouterr()
+    assert "| I | int8 | 1.00 µs |" in printed.out and "3,000 fresh episodes" in printed.out
+    assert printed.err.count("This machine's own are in") == 1 and "--own" in printed.err
+    for own in (["--own"], ["--results", str(checkout / "results" / "results.sqlite")]):
+        assert table.main(["case-study", "--markdown", *own]) == 0
+        printed = capsys.readouterr()
+        assert "| I | int8 | 2.00 µs |" in printed.out and "300 fresh episodes" in printed.out
+        assert "own are in" not in printed.err
+    assert files(checkout) == before, "printing is all it does"
+
+
+def test_the_pages_are_filled_and_no_stored_result_gives_way_to_less(
+    checkout: Path, capsys: pytest.CaptureFixture[str], success_report: Make
+) -> None:
+    both = ["summary", "case-study", "--update-docs"]
+    before = files(checkout)
+    assert table.main([*both, "--own"]) == command_line.EXIT_FAILED
+    assert "300 instead of 3,000 episodes or runs; nothing was written" in capsys.readouterr().err
+    assert files(checkout) == before
+    for state in ("README.md: updated", "up to date"):
+        assert table.main(both) == 0
+        assert state in capsys.readouterr().err
+    assert "| I | int8 | 1.00 µs |" in (checkout / "README.md").read_text()
+    assert (checkout / "docs" / "figures" / "latency.png").exists()
+    committed = checkout / "results" / "case-study.jsonl"
+    assert committed.read_bytes() == before[committed]
+    store.add([success_report("I", episodes=5000)], store.DEFAULT_STORE)
+    assert table.main([*both, "--own"]) == 0, "as much as there is may take its place"
+    assert "| I | int8 | 2.00 µs |" in (checkout / "README.md").read_text()
+    assert "5,000 fresh episodes" in (checkout / "docs" / "case-study.md").read_text()
+    assert [r.success.episodes for r in store.read_lines(committed) if r.success] == [5000]
+
+
+def test_a_table_as_words_and_as_json(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert table.main(["case-study"]) == 0
     assert "1.50×" in capsys.readouterr().out
-    assert table.main([*common, "--markdown"]) == 0
-    assert "| I | int8 | 1.00 µs |" in capsys.readouterr().out
-    assert table.main([*common, "--json"]) == 0
+    assert table.main(["case-study", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
     assert [row["precision"] for row in rows] == ["fp32", "int8"]
-    for state in ("updated", "is up to date"):
-        assert table.main([*common, "--update-readme", "--readme", str(readme)]) == 0
-        assert state in capsys.readouterr().err
-    assert "| I | int8 | 1.00 µs |" in readme.read_text()
 
 
 def test_plots_command(tmp_path: Path, latency_report: Make, success_report: Make) -> None:
@@ -146,24 +195,15 @@ def test_plots_command(tmp_path: Path, latency_report: Make, success_report: Mak
     assert (tmp_path / "figures" / "latency.png").stat().st_size > 10_000
 
 
-def test_the_readmes_tables_are_those_of_the_committed_measurements() -> None:
-    from bench import case_study, rendering, virtual_pi_table
-    from bench.selection import Selection
-
-    makers = {
-        "case-study": case_study.case_study,
-        "latency-flown": case_study.latency_flown,
-        "zoo": lambda selection: case_study.zoo_table(ROOT / "zoo", selection),
-    }
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    committed = {name: store.RESULTS / f"{name}.jsonl" for name in makers}
-    tables = {
-        name: makers[name](Selection.of_target(store.read_lines(path)))[0]
-        for name, path in committed.items()
-        if path.exists()
-    }
-    if (counts := store.RESULTS / "virtual-pi.jsonl").exists():  # stands on two targets
-        tables["virtual-pi"] = virtual_pi_table.virtual_pi(store.read_lines(counts))[0]
-    if not tables:
-        pytest.skip("no measurements are committed")
-    assert rendering.update_readme(readme, tables) == readme, "type: python bench/table.py --update-readme"
+def test_the_pages_tables_are_those_of_the_committed_measurements() -> None:
+    arguments = argparse.Namespace(name=None, own=False, results=None, target=None, preset="hard")
+    found, skipped = table.tables(arguments)
+    assert not skipped
+    made = [each for tables, _ in found.values() for each in tables]
+    texts = [path.read_text(encoding="utf-8") for path in rendering.pages()]
+    assert [each.name for each in made if sum(f"<!-- table:{each.name} -->" in text for text in texts) != 1] == []
+    assert [rendering.filled(text, made) for text in texts] == texts, "type: python bench/table.py --update-docs"
+    for name, (_, reports) in found.items():
+        if reports:
+            kept = {report.id for report in store.read_lines(store.RESULTS / f"{name}.jsonl")}
+            assert {report.id for report in reports} == kept, "each of the committed measurements is shown"

@@ -122,18 +122,22 @@ def test_what_is_of_other_weights_than_the_bundles_is_left_out(
     assert [sweep.bundle for sweep in Sources(empty.results, empty.zoo).sweeps] == ["cartpole-dqn", "mine"]
 
 
-def test_measurements_are_the_readmes_unless_the_machines_own_are_asked_for(
-    empty: Sources, latency_report: Make
+def test_what_this_machine_measured_stands_beside_the_committed_results(
+    empty: Sources, latency_report: Make, success_report: Make
 ) -> None:
     from bench import store
 
-    write_lines([latency_report("I")], empty.results / "case-study.jsonl")
-    assert [report.policy for report in empty.reports("case-study")] == ["I"]
-    assert [report.policy for report in replace(empty, own=True).reports("case-study")] == ["I"]  # there are no others
-    store.add([latency_report("II")], empty.results / "results.sqlite")
-    assert [report.policy for report in empty.reports("case-study")] == ["I"]
-    assert [report.policy for report in replace(empty, own=True).reports("case-study")] == ["II"]
-    assert [report.policy for report in empty.reports("virtual-pi")] == ["II"]
+    write_lines([latency_report("I"), success_report("I")], empty.results / "case-study.jsonl")
+    own = next(entry for entry in CASE_STUDY if entry.anchor == "own")
+    assert "nothing was measured yet" in section(own, empty, Anchors()).missing
+    store.add([latency_report("II"), latency_report("III", target="pi@other")], empty.results / "results.sqlite")
+    assert [report.policy for report in empty.reports("case-study")] == ["I", "I"]
+    assert [report.policy for report in empty.reports("virtual-pi")] == ["II", "III"], "none of it is committed"
+    parts = section(own, empty, Anchors()).blocks
+    assert all(isinstance(part, Part) for part in parts)
+    shown = {part.title: [row[0] for row in part.blocks[0].rows if row] for part in parts}
+    assert shown == {"Device pi@raspberrypi": ["II"], "Device pi@other": ["III"]}
+    assert any("measured on this machine" in what for _, what in html_report.machines(empty))
 
 
 def test_each_machine_that_a_number_comes_from_is_named(empty: Sources) -> None:

@@ -17,7 +17,7 @@ from bench.layer_episodes import current, in_order
 from bench.layer_estimate import Damage
 from bench.layer_figure import sensitivity_figure, widths_figure
 from bench.layer_store import Budget, Flown, Layers, Sensitivity
-from bench.rendering import update_readme
+from bench.rendering import ROOT, filled
 from bench.store import StoreError
 from policy.bundle import Bundle
 
@@ -235,6 +235,6 @@ def test_the_page_shows_what_is_kept() -> None:
     assert current(parts, "precision_apart") == parts
     assert current(layers, "layer_widths") == layers
     made = [*precision_apart.tables(in_order(parts)), *layer_tables.tables(in_order(layers))]
-    page = precision_apart.DOCUMENT.read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
     assert page.count("<!-- table:") == len(made)
-    assert update_readme(page, {table.name: table for table in made}) == page
+    assert filled(page, made) == page

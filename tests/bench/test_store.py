@@ -112,9 +112,27 @@ def test_a_broken_line_is_named(tmp_path: Path, latency_report: Make) -> None:
         store.read_results(lines)
 
 
-def test_what_this_machine_measured_goes_before_what_came_with_the_repository(tmp_path: Path) -> None:
+def test_committed_results_go_before_this_machines_own(tmp_path: Path) -> None:
     (tmp_path / "case-study.jsonl").touch()
     assert store.results_for("case-study", tmp_path).name == "case-study.jsonl"
     assert store.results_for("latency-flown", tmp_path).name == "results.sqlite"
     (tmp_path / "results.sqlite").touch()
-    assert store.results_for("case-study", tmp_path).name == "results.sqlite"
+    assert store.results_for("case-study", tmp_path).name == "case-study.jsonl", "committed results win"
+    assert store.results_for("case-study", tmp_path, own=True).name == "results.sqlite"
+
+
+def test_lines_are_not_replaced_by_less(tmp_path: Path, latency_report: Make, success_report: Make) -> None:
+    lines, other = tmp_path / "case-study.jsonl", tmp_path / "zoo.jsonl"
+    store.write_lines([latency_report("I"), success_report("I", episodes=3000)], lines)
+    before = lines.read_bytes()
+    few = [latency_report("I"), success_report("I", episodes=300)]
+    none, shipped = [latency_report("I")], [latency_report("I"), success_report("I", episodes=3000, preset="shipped")]
+    for reports, words in ((few, "300 instead of 3,000 episodes"), (none, "none of that"), (shipped, "none of that")):
+        with pytest.raises(StoreError, match=f"success I int8 litert hard, .* {words}"):
+            store.replace_lines({other: few, lines: reports})
+        assert lines.read_bytes() == before
+        assert not other.exists(), "all or nothing"
+    more = [latency_report("I"), latency_report("II"), success_report("I", episodes=5000)]
+    store.replace_lines({other: few, lines: more})
+    assert store.read_lines(lines) == more
+    store.replace_lines({lines: more})

@@ -6,25 +6,27 @@ import io
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from bench import store
 from bench.case_study import NothingStoredError, case_study, latency_flown, zoo_table
 from bench.measuring import latency_table, memory_table, ratio_cell, success_table
 from bench.rendering import (
-    ReadmeError,
+    PageError,
     Table,
     column_groups,
+    filled,
     print_table,
     to_markdown,
-    update_readme,
-    update_readme_file,
+    update_pages,
 )
 from bench.report import Artifact, Report, Transport, Where
-from bench.selection import Selection, paired
+from bench.selection import Selection, paired, speed_up, turn_ratios
 from bench.words import kilobytes, nanoseconds, points, times
 
 Make = Callable[..., Report]
@@ -230,6 +232,23 @@ def test_the_turns_of_a_ratio_are_shown(latency_report: Make) -> None:
     assert ratio_cell(None, latency_report()) == "–"
 
 
+def test_a_speed_up_lies_within_its_own_brackets(latency_report: Make) -> None:
+    def timed(p50: int, *turns: int) -> Report:
+        report = latency_report(p50=p50)
+        assert report.latency is not None
+        return replace(report, latency=replace(report.latency, block_p50_ns=turns))
+
+    # of all runs 701 against 1,000; of the turns 896, 1,000 and 1,060 against 1,000
+    slow, fast = timed(701, 1060, 896, 1000), timed(1000, 1000, 1000, 1000)
+    assert ratio_cell(slow, fast) == "1.00× [0.896, 1.06]"
+    assert ratio_cell(timed(701), fast) == "0.701×", "no turns are kept: of all runs"
+    committed = Selection(tuple(store.read_lines(store.RESULTS / "case-study.jsonl")))
+    for report in committed.reports:
+        for slow in (committed.fp32_partner(report), committed.baseline(report.run, report.policy, "keras")):
+            if (ratios := turn_ratios(slow, report)) and (value := speed_up(slow, report)) is not None:
+                assert min(ratios) <= value <= max(ratios), (report.policy, report.precision)
+
+
 def test_latency_flown_is_paired_with_no_latency(success_report: Make) -> None:
     flown = [
         success_report("I", "int8", 0.9 - late, episodes=500, settings={"latency": late} if late else {})
@@ -293,28 +312,33 @@ def test_the_device_measured_last_is_shown_and_no_other(latency_report: Make) ->
 
 TABLE = Table("demo", "Demo", ("name", "value in µs"), (("a|b", "1 [0, 2]"), (), ("c", "–")), ("A note.",))
 OTHER = "<!-- table:other -->\nkept\n<!-- /table:other -->\n"
-README = f"# Title\n<!-- table:demo -->\nold\n<!-- /table:demo -->\ntext\n{OTHER}"
+PAGE = f"# Title\n<!-- table:demo -->\nold\n<!-- /table:demo -->\ntext\n{OTHER}"
 
 
-def test_the_readme_is_filled_once_and_for_all(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(README)
-    assert update_readme_file(readme, {"demo": TABLE})
+def test_a_table_is_filled_in_wherever_it_has_a_place_once_and_for_all(tmp_path: Path) -> None:
+    readme, page, other = tmp_path / "README.md", tmp_path / "docs" / "more" / "page.md", tmp_path / "docs" / "other.md"
+    page.parent.mkdir(parents=True)
+    for path, words in ((readme, PAGE), (page, PAGE), (other, OTHER)):
+        path.write_text(words)
+    assert update_pages([TABLE], tmp_path) == [readme, page]
     text = readme.read_text()
+    assert (page.read_text(), other.read_text()) == (text, OTHER)
     assert "old" not in text
     assert "| a\\|b | 1 [0, 2] |" in text
     assert text.startswith("# Title\n<!-- table:demo -->\n**Demo**\n")
     assert text.endswith(f"text\n{OTHER}")
-    assert not update_readme_file(readme, {"demo": TABLE})
-    assert readme.read_text() == text
+    assert update_pages([TABLE], tmp_path) == []
+    with pytest.raises(PageError, match="no page has a <!-- table:nowhere --> marker"):
+        update_pages([TABLE, replace(TABLE, name="nowhere")], tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*.md")) == ["README.md", "other.md", "page.md"]
 
 
 @pytest.mark.parametrize(
-    "text", ["no markers", "<!-- table:demo -->", "<!-- table:a --><!-- table:b --><!-- /table:a --><!-- /table:b -->"]
+    "text", ["<!-- table:demo -->", "<!-- table:a --><!-- table:b --><!-- /table:a --><!-- /table:b -->"]
 )
-def test_a_readme_without_pairs_of_markers_is_left_alone(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ReadmeError):
-        update_readme(text, {"demo": TABLE})
+def test_a_page_without_pairs_of_markers_is_left_alone(text: str) -> None:
+    with pytest.raises(PageError):
+        filled(text, [TABLE])
 
 
 def test_a_row_of_another_length_is_refused() -> None:

@@ -242,12 +242,12 @@ def test_the_picture_says_what_it_shows(texts: Texts, tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_tables_of_what_is_kept() -> None:
-    text = wide_weights.DOCUMENT.read_text(encoding="utf-8")
+    text = (rendering.ROOT / "docs" / "wide-weights.md").read_text(encoding="utf-8")
     kept = wide_store.read()
     assert {each.cell for each in kept} == {cell.name for cell in CELLS}
-    made = {table.name: table for table in wide_table.tables(kept)}
-    assert all(f"<!-- table:{name} -->" in text for name in made)
-    assert rendering.update_readme(text, made) == text, "python -m bench.wide_weights --stored --update-docs"
+    made = wide_table.tables(kept)
+    assert all(f"<!-- table:{table.name} -->" in text for table in made)
+    assert rendering.filled(text, made) == text, "python -m bench.wide_weights --stored --update-docs"
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -314,9 +314,14 @@ def test_a_small_study_as_it_is_typed(
         assert one["quantized"] == other["quantized"], "the same episodes"
     assert wide_weights.main([*typed, "--scratch", str(tmp_path / "new")]) == command_line.EXIT_FAILED
     assert "it trained again" in capsys.readouterr().err
-    page = tmp_path / "page.md"
-    page.write_text("<!-- table:wide-weights -->\n<!-- /table:wide-weights -->\n", encoding="utf-8")
-    monkeypatch.setattr(wide_weights, "DOCUMENT", page)
+    page = tmp_path / "README.md"
+    names = (
+        "wide-weights-summary",
+        "wide-weights",
+        *(f"wide-weights-{kind}" for kind in ("quarl", "symmetric", "orders")),
+    )
+    page.write_text("".join(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n" for name in names), encoding="utf-8")
+    monkeypatch.setattr(rendering.update_pages, "__defaults__", (tmp_path,))
     monkeypatch.setattr("bench.sweep_plot.STUDY_FIGURES", tmp_path / "figures")
     assert wide_weights.main(["--stored", "--update-docs", "--cells", small.name]) == command_line.EXIT_OK
     assert "weight clipping 2" in page.read_text(encoding="utf-8")
