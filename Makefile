@@ -11,6 +11,7 @@ TARGET ?= local
 RUNTIME ?= litert
 PYTHON311 ?=
 DEMO_STEPS ?= 2000000
+TESTS ?= tests
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -129,11 +130,12 @@ pi-stop: $(INSTALLED)
 
 test: $(INSTALLED)
 	@bash setup/tests.sh
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not slow" $(TESTS)
 
-test-all: $(INSTALLED)
-	@bash setup/tests.sh
-	@$(PYTEST)
+# Everything: what make test runs, then the slow ones, then the README's two commands on a bare machine.
+test-all: test
+	@$(PYTEST) -m slow $(TESTS)
+	@bash setup/bare_machine.sh --quick
 
 lint: $(INSTALLED)
 	@$(VENV)/bin/ruff check .

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # make setup: .venv with the pinned packages, by Python 3.11 from wherever there is one. What is there already stays.
 #
-# Python 3.11 is $PYTHON311, or python3.11 of the system, or one that uv fetches (Debian 13, Ubuntu 24.04 have none).
+# Python 3.11 is $PYTHON311, or python3.11 of the system (installed where it may be), or one that uv fetches (Debian 13
+# and Ubuntu 24.04 have none).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . setup/common.sh
@@ -24,14 +25,13 @@ find_uv() {
 }
 
 fetch_python() {
-  local uv known="" reason="${LAST_WORDS:-}"
-  apt-cache show python3.11-venv >/dev/null 2>&1 && known="sudo apt-get install python3.11 python3.11-venv"
+  local uv
   echo "This machine has no Python 3.11; uv fetches one …" >&2
   if uv=$(find_uv) && logged "$uv" python install 3.11 && logged "$uv" venv --allow-existing --seed --python 3.11 .venv; then
     return
   fi
-  refuse "Python 3.11 is needed; this machine has none, and uv could not fetch one (${LAST_WORDS:-${reason:-it could not be installed}})." \
-    "Type: ${known:-sudo apt-get install python3 python3-venv, where uv comes from, on a machine with a network}" \
+  refuse "Python 3.11 is needed; this machine has none, and uv could not fetch one: ${LAST_WORDS:-it needs a network and python3-venv}." \
+    "Type: sudo apt-get install python3.11 python3.11-venv   (Debian 12; elsewhere python3-venv, with which uv fetches it)" \
     "or name a Python 3.11 of yours: make setup PYTHON311=/path/to/python3.11"
 }
 
@@ -46,6 +46,8 @@ make_environment() {
     has_venv "$python" || install_packages python3.11-venv || has_venv "$python" ||
       refuse "$python lacks its venv module. Type: sudo apt-get install python3.11-venv"
     logged "$python" -m venv .venv || refuse "$python -m venv .venv failed: $LAST_WORDS"
+  elif apt-cache show python3.11-venv >/dev/null 2>&1 && install_packages python3.11 python3.11-venv; then
+    logged python3.11 -m venv .venv || refuse "python3.11 -m venv .venv failed: $LAST_WORDS"
   else
     fetch_python
   fi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,7 @@ from collections.abc import Iterator
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
     """Nothing reaches the screen, not even what is printed from C."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     kept = [os.dup(stream) for stream in (1, 2)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -20,9 +20,15 @@ def silenced() -> Iterator[None]:
             os.dup2(nowhere, stream)
         yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         for stream, copy in zip((1, 2), kept, strict=True):
             os.dup2(copy, stream)
             os.close(copy)
         os.close(nowhere)
+
+
+def _flush() -> None:
+    """Python's buffers and C's: where the output is no terminal, C keeps what was printed until the process ends."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# The front door, tried as a newcomer does: a bare Debian with git, make, python3.11 and python3.11-venv and nothing else,
+# a clone of the last commit, the README's two commands; as an ordinary user without sudo, then as root.
+#
+#   bash setup/bare_machine.sh               the whole tests, as a newcomer would: half an hour
+#   bash setup/bare_machine.sh --quick       a short training and a few rooms' tests, what make test-all runs
+#   SUITE=trixie bash setup/bare_machine.sh  a Debian without Python 3.11: uv has to fetch one
+#
+# Needs root, mmdebstrap and a network. Everything lies in a temporary folder and is gone afterwards.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. setup/common.sh
+SUITE=${SUITE:-bookworm}
+[ "$(id -u)" -eq 0 ] || { echo "Not tried on a bare machine: that needs root."; exit 0; }
+command -v mmdebstrap >/dev/null || { echo "Not tried on a bare machine: that needs mmdebstrap (sudo apt-get install mmdebstrap)."; exit 0; }
+
+packages=git,make,ca-certificates,python3.11,python3.11-venv
+[ "$SUITE" = bookworm ] || packages=git,make,ca-certificates,python3-venv
+demo=() tests=()
+if [ "${1:-}" = --quick ]; then
+  demo=(DEMO_STEPS=100000)
+  tests=(TESTS="tests/policy tests/device_host tests/virtual_pi tests/test_house_rules.py")
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf --one-file-system "$folder"' EXIT
+trap 'exit 130' INT TERM
+root=$folder/root
+mapfile -t sources < <(.venv/bin/python -c 'import sys; from device.virtual_pi.sources import own_sources
+print("\n".join(own_sources(sys.argv[1])))' "$SUITE" | grep . || true)
+echo "A bare Debian $SUITE …"
+logged mmdebstrap --mode=root --variant=apt --aptopt='APT::Install-Recommends "false"' --include="$packages" \
+  "$SUITE" "$root" "${sources[@]}" || refuse "mmdebstrap failed: $LAST_WORDS"
+# It reaches the network the way this machine does.
+for file in /etc/resolv.conf /etc/hosts /etc/pip.conf "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}"; do
+  [ ! -f "$file" ] || install -D -m 644 "$file" "$root$file"
+done
+useradd --root "$root" --create-home --shell /bin/bash newcomer
+git clone --quiet --bare . "$root/srv/project.git"
+chmod -R a+rX "$root/srv"
+
+# as USER COMMAND: in the bare machine, with processes and mounts of its own, which end with it.
+as() {
+  local network; network=$(env | grep -iE '^(PIP_|UV_|SSL_CERT_FILE=|(https?|no|all)_proxy=)' || true)
+  unshare --mount --pid --fork --kill-child bash -c '
+    set -e
+    mount --make-rprivate /
+    for each in dev sys; do mount --rbind "/$each" "$1/$each"; done
+    mount -t proc proc "$1/proc"
+    home=/home/$2
+    [ "$2" != root ] || home=/root
+    mapfile -t network <<<"$4"
+    exec chroot --userspec="$2" "$1" env -i HOME="$home" USER="$2" LANG=C.UTF-8 "${network[@]:-_=}" \
+      PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd && $3"' as "$root" "$1" "$2" "$network"
+}
+
+for user in newcomer root; do
+  echo "== $user on a bare Debian $SUITE: git clone, make demo, make test"
+  as "$user" "git config --global safe.directory '*' && git clone --quiet /srv/project.git 'my project'"
+  time as "$user" "cd 'my project' && make demo ${demo[*]@Q}"
+  time as "$user" "cd 'my project' && make test ${tests[*]@Q}"
+done
