@@ -5,8 +5,9 @@
     python -m train --task breakout --method dqn --help      defaults of this task and method, with their source
     python -m train.list                                     the paper's tasks and methods, and their state
 
-Exit codes: 0 trained; 1 training diverged; 2 wrong usage; 3 all steps made before the quantizers became active; 130
-interrupted (checkpoint and bundle are written).
+The same command again goes on with a run that was interrupted, and trains anew once it has ended. Exit codes: 0
+trained; 1 training diverged; 2 wrong usage; 3 all steps made before the quantizers became active; 130 interrupted (a
+bundle of what was learned lies beside the checkpoint; artifacts/NAME stays as it was).
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from policy import interruption
 from train.methods import METHODS, default_method, refuse_mismatch, run_method, settings_class
 from train.policies import POLICIES
 from train.quiet import silenced
 from train.suites.names import Suite, resolve
 
 if TYPE_CHECKING:
-    from train.run import RunRequest
+    from policy.bundle import Bundle
+    from train.run import Run, RunRequest
     from train.tasks import Task
 
 BEGAN = time.monotonic()
@@ -35,6 +38,10 @@ PROJECT_ROOT = Path(__file__).resolve().parent.parent
 DIVERGED, USAGE, NOT_QUANTIZED, INTERRUPTED = 1, 2, 3, 130
 TEACHER = "II"
 QUANTIZATION_METHODS = ("none", "quantization-aware")
+EXAMPLES = """\
+  python -m train --task navigation --policy I      the case study's drone; its policies are I (default), II and III
+  python -m train --task cartpole --method dqn      a word of python -m train.list, or an id of Gymnasium
+  python -m train --task my_module:MyTask-v0        your own task, registered with Gymnasium in my_module.py"""
 
 
 def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
@@ -53,8 +60,8 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--task",
-        default="navigation",
-        help="navigation (default), a word such as breakout or halfcheetah, dm_control,walker_stand, or a Gymnasium id",
+        help="navigation, a word such as breakout or halfcheetah, dm_control,walker_stand, or a Gymnasium id; "
+        "module:Env-v0 imports your module first",
     )
     options.add_argument("--policy", choices=list(POLICIES), help="network of the case study (default I on navigation)")
     options.add_argument("--model", metavar="LAYERS", help="network instead of --policy: 400,300 or nature (images)")
@@ -93,9 +100,12 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
     options.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the checkpoint of the same run; another --steps is noted in the bundle",
+        help="go on from the checkpoint of the same run, even if it has ended; another --steps is noted in the bundle",
     )
-    options.add_argument("--minutes", type=float, help="stop after so many minutes, whatever the steps")
+    options.add_argument("--fresh", action="store_true", help="begin anew, even if the last run was interrupted")
+    options.add_argument(
+        "--minutes", type=float, help="stop after so many minutes, whatever the steps (with --resume: so many more)"
+    )
     options.add_argument(
         "--stop-at-success", type=float, metavar="SHARE", help="stop when the greedy success reaches it"
     )
@@ -118,8 +128,16 @@ def main(argv: list[str] | None = None) -> int:
     if {"-h", "--help"} & set(words) and any(word.startswith("--task") for word in words):
         return show_task_help([word for word in words if word not in ("-h", "--help")])
     arguments = parser().parse_args(words)
+    if arguments.task is None:
+        return refuse_no_task(EXAMPLES)
     quiet_libraries()
     return answered(lambda: run_training(arguments), arguments.output_path)
+
+
+def refuse_no_task(examples: str) -> int:
+    """Say what can be typed, since nothing is trained by default; returns the exit code."""
+    print(f"error: which task? Add --task; for example:\n\n{examples}", file=sys.stderr)
+    return USAGE
 
 
 def answered(train: Callable[[], int], output_path: Path | None) -> int:
@@ -147,8 +165,8 @@ def answered(train: Callable[[], int], output_path: Path | None) -> int:
         where = error.filename or output_path or "the output"
         print(f"error: {where} cannot be written: {error.strerror}. Type --output-path FOLDER.", file=sys.stderr)
         return USAGE
-    except KeyboardInterrupt:
-        print("interrupted at once; the last checkpoint is kept: add --resume to go on.", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(str(error) or "interrupted before training began; nothing was written.", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -192,6 +210,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     if task.is_image:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast
     request, settings = make_request(arguments, method, found, task, quantization)
+    interruption.loaded()
     with Run(request, task, BEGAN) as run:
         if (warning := slower_here(Compute(getattr(settings, "compute", "float32")))) is not None:
             run.progress.say(warning)
@@ -199,14 +218,22 @@ def run_training(arguments: argparse.Namespace) -> int:
         bundle = write_result(run, trained, found.source)
         run.progress.say(
             f"{bundle.path}: {trained.steps:,} steps, {run.outcome}; {run.wall_s:.0f} s, {run.cpu_s:.0f} CPU-s. "
-            f"Next: python -m train.evaluate --input-path {bundle.path}"
+            + next_step(run, bundle),
+            always=run.was_interrupted,
         )
-        if run.outcome == "interrupted":
+        if run.was_interrupted:
             return INTERRUPTED
         if quantization and trained.quantization is None:
             print(never_quantized(settings, request.steps, trained.steps), file=sys.stderr)
             return NOT_QUANTIZED if trained.steps >= request.steps else 0  # one that was stopped may be resumed
         return 0
+
+
+def next_step(run: Run, bundle: Bundle) -> str:
+    """What to type after a run that wrote this bundle."""
+    if run.was_interrupted:
+        return f"{run.untouched[0].upper()}{run.untouched[1:]}. To go on, type the same command again."
+    return f"Next: python -m train.evaluate --input-path {bundle.path}"
 
 
 def never_quantized(settings: Any, asked: int, made: int) -> str:
@@ -267,6 +294,7 @@ def make_request(
         seed=arguments.seed,
         output_path=arguments.output_path or default_output(arguments, name, method),
         resume=arguments.resume,
+        fresh=arguments.fresh,
         minutes=arguments.minutes,
         stop_at_success=arguments.stop_at_success,
         stop_at_return=arguments.stop_at_return,
@@ -292,6 +320,8 @@ def refuse_unusable(arguments: argparse.Namespace, task: Task, method: str) -> N
 
     if arguments.seed < 0:
         raise SettingsError(f"--seed {arguments.seed} is negative; take 0 or more.")
+    if arguments.resume and arguments.fresh:
+        raise SettingsError("--resume goes on and --fresh begins anew. Leave one of them out.")
     if arguments.minutes is not None and not arguments.minutes >= 0:
         raise SettingsError(f"--minutes {arguments.minutes:g} is negative; take 0 (one iteration) or more.")
     if arguments.teacher is not None and method != "distill":

@@ -21,6 +21,7 @@ from safetensors.numpy import save
 
 FORMAT_VERSION = 1  # what a part of the program saves may change without it: :meth:`Checkpoint.put_back` then says so
 FILE_NAME = "checkpoint.safetensors"
+ANEW = "Begin anew with --fresh, or go on with the version of the program that wrote it."
 
 
 class CheckpointError(ValueError):
@@ -80,10 +81,7 @@ class Checkpoint:
 
 
 def _older(part: str) -> str:
-    return (
-        f"the checkpoint is of an older format: its {part} is not what this program saves. "
-        "Start anew without --resume, or resume with the version of the program that wrote it."
-    )
+    return f"the checkpoint is of an older format: its {part} is not what this program saves. {ANEW}"
 
 
 def gathered(
@@ -145,11 +143,11 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             facts = json.loads((file.metadata() or {}).get("facts", "{}"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}). Delete it and train without --resume.") from error
+        raise CheckpointError(f"{path} cannot be read ({error}). Begin anew with --fresh.") from error
     version = facts.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise CheckpointError(
             f"{path} is of another format: it has format_version {version!r} and this program reads {FORMAT_VERSION}. "
-            "Start anew without --resume, or resume with the version of the program that wrote it."
+            + ANEW
         )
     return Checkpoint(arrays, facts)

@@ -225,7 +225,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         if run.checkpoint.facts["teacher"] != teacher.sha256:
             raise CheckpointError(
                 f"the checkpoint is of a run with another teacher than {teacher_name}. Resume with the one it was "
-                "started with (--teacher), or leave out --resume."
+                "started with (--teacher), or begin anew with --fresh."
             )
         groups, learner.updates, generator = run.checkpoint.put_back(learner.groups(), keepers)
         learner.put(groups)

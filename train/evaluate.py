@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from policy import interruption
 from train.__main__ import quiet_libraries
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     from policy.errors import PolicyError
     from train.tasks import TaskError
 
+    interruption.loaded()
     try:
         check_usage(arguments)
         report = judge_bundle(arguments)
@@ -81,6 +83,9 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}.", file=sys.stderr)
         return USAGE
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written.", file=sys.stderr)
+        return interruption.EXIT_INTERRUPTED
     if arguments.json:
         print(text)
     else:

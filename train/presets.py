@@ -82,22 +82,20 @@ def load_settings(task: str, method: str, policy: str, folder: Path = FOLDER) ->
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
-    """``["learning_rate=1e-3", "value_hidden=[64,64]"]`` as a dict; values are JSON.
+    """``["learning_rate=1e-3", "value_hidden=[64,64]", "engine=numpy"]`` as a dict; values are JSON or a word.
 
     Raises:
-        SettingsError: a pair is not NAME=VALUE or its value is not JSON.
+        SettingsError: a pair is not NAME=VALUE.
     """
     overrides: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {pair} has no = in it; type --set NAME=VALUE, e.g. --set epochs=4.")
         try:
-            if not equals:
-                raise ValueError("no = in it")
             overrides[name] = json.loads(text)
-        except ValueError as error:
-            raise SettingsError(
-                f"--set {pair} cannot be read ({error}); type --set NAME=VALUE, e.g. --set epochs=4."
-            ) from None
+        except ValueError:  # where a number is wanted, build refuses a word
+            overrides[name] = text
     return overrides
 
 

@@ -24,18 +24,17 @@ class TrainingProgress:
 
     def _make_bar(self):  # type: ignore[no-untyped-def]  # rich is imported only where it is shown
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
+            TextColumn("{task.fields[left]}"),
             console=Console(stderr=True),
         )
-        self._task = bar.add_task(self._title, total=self._steps, completed=self._start, figures="compiling")
+        self._task = bar.add_task(self._title, total=self._steps, completed=self._start, figures="compiling", left="")
         return bar
 
     def __enter__(self) -> TrainingProgress:
@@ -49,8 +48,14 @@ class TrainingProgress:
         if self._bar:
             self._bar.stop()
 
-    def update(self, step: int, row: dict[str, float]) -> None:
-        """Show that ``step`` of all steps are made, with the figures of this iteration."""
+    def update(self, step: int, row: dict[str, float], most_s: float | None = None) -> None:
+        """Show that ``step`` of all steps are made, with the figures of this iteration.
+
+        Args:
+            step: made so far.
+            row: figures of this iteration.
+            most_s: seconds until the run is stopped, whatever the steps; None where it is not.
+        """
         if self._quiet:
             return
         now = time.monotonic()
@@ -64,18 +69,30 @@ class TrainingProgress:
             figures += f"  return {self._smooth['return']:.2f}"
         if "success" in self._smooth:
             figures += f"  success {100 * self._smooth['success']:.1f} %"
+        left = time_left((self._steps - step) / max(speed, 1e-9), most_s)
         if self._bar:
-            self._bar.update(self._task, completed=step, figures=figures)
+            self._bar.update(self._task, completed=step, figures=figures, left=left)
         elif now - self._last_line >= LINE_EVERY_S:
             self._last_line = now
-            left = (self._steps - step) / max(speed, 1e-9)
-            self.say(f"{self._title}: step {step:,} of {self._steps:,}  {figures}  {left:.0f} s left")
+            self.say(f"{self._title}: step {step:,} of {self._steps:,}  {figures}  {left}")
 
-    def say(self, text: str) -> None:
-        """Print a line without tearing the bar."""
-        if self._quiet:
+    def say(self, text: str, always: bool = False) -> None:
+        """Print a line without tearing the bar; a quiet one only what must be said ``always``."""
+        if self._quiet and not always:
             return
         if self._bar:
             self._bar.console.print(text, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+def time_left(steps_s: float, most_s: float | None) -> str:
+    """``12:34 left``: until all steps are made, or until the minutes are over if that is sooner.
+
+    Args:
+        steps_s: seconds that the other steps take at the speed so far.
+        most_s: seconds until the run is stopped, or None.
+    """
+    seconds = max(round(steps_s if most_s is None else min(steps_s, most_s)), 0)
+    hours, minutes = divmod(seconds // 60, 60)
+    return f"{f'{hours}:{minutes:02}' if hours else minutes}:{seconds % 60:02} left"

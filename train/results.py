@@ -218,7 +218,10 @@ def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
 
 
 def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
-    """Judge the greedy policy, record its rollouts and write the bundle with its learning curve, atomically."""
+    """Judge the greedy policy, record its rollouts and write the bundle with its learning curve, atomically.
+
+    It goes to ``run.bundle_path``: not in another's place where the run was interrupted.
+    """
     request, task = run.request, run.task
     curve = run.curve.read_text(encoding="utf-8")
     spec = policy_spec(run, trained)
@@ -230,4 +233,6 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     golden = record_observations(task, decide, request.seed, "golden", rows[1])
     title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
     extra = {CURVE_FILE: thinned(curve).encode(), PICTURE_FILE: draw_curve(curve, title)}
-    return write_bundle(request.output_path, spec, trained.weights, calibration, golden, extra)
+    bundle = write_bundle(run.bundle_path, spec, trained.weights, calibration, golden, extra)
+    run.bundle_written()
+    return bundle

@@ -1,8 +1,13 @@
 """One training run: its folder, clock, logs, checkpoints and the reasons to stop. What all algorithms share.
 
 An algorithm calls ``run.report`` after every iteration, ``run.save`` when ``run.wants_checkpoint`` says so, and leaves
-its loop when ``run.stop_reason`` gives one. Ctrl-C only raises a flag, so the iteration ends whole and a checkpoint
-and a bundle are written.
+its loop when ``run.stop_reason`` gives one.
+
+Ctrl-C while a loop is under way only raises a flag: the iteration ends whole, and a checkpoint and a bundle of what was
+learned are written, the bundle into the run's own folder. Before the first iteration has ended, in the last judgement,
+or a second time, it ends the run at once. A run that did not end never replaces the bundle of its name, and the same
+command typed again goes on with it. On the disk it is one that has the folder :data:`UNFINISHED`, so a run that was
+killed is one, too.
 """
 
 from __future__ import annotations
@@ -12,7 +17,9 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -22,24 +29,16 @@ from numpy.typing import NDArray
 
 from policy.quantization_aware import TrainedQuantization
 from policy.spec import NetworkSpec, Normaliser, Squash, network_values
-from train.checkpoint import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from train.checkpoint import Checkpoint, save_checkpoint
 from train.episodes import Decide
 from train.logs import CurveLog
 from train.networks import Weights
 from train.progress import TrainingProgress
-from train.suites.names import resolve
+from train.resumption import TRAINING_FOLDER, UNFINISHED, put_aside, taken_up
 from train.tasks import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
-TRAINING_FOLDER = ".training"
-ADDED_SETTINGS = {
-    "compute": "float32",
-    "quantization_bits": 32,
-    "quant_delay": 0.5,
-    "weight_decay": 0.0,
-    "weight_clip": 0.0,
-}
-"""Settings that older checkpoints do not have, with what they meant."""
+INTERRUPTED = "interrupted"
 
 
 class DivergenceError(ArithmeticError):
@@ -56,8 +55,9 @@ class RunRequest:
         steps: environment steps to make in all.
         seed: everything random follows from it.
         output_path: the bundle's folder.
-        resume: go on from the checkpoint.
-        minutes: stop after so much wall time of this process, or None.
+        resume: go on from the checkpoint, whether or not its run has ended.
+        fresh: begin anew, even if there is an unfinished run of the same options.
+        minutes: stop after so much wall time, or None: of the whole run, but with ``resume`` of this process.
         stop_at_success: stop when the greedy success reaches it, or None.
         stop_at_return: stop when the mean greedy return reaches it, or None.
         stop_preset: the preset on which the two are judged; "" for the first.
@@ -76,6 +76,7 @@ class RunRequest:
     seed: int
     output_path: Path
     resume: bool = False
+    fresh: bool = False
     minutes: float | None = None
     stop_at_success: float | None = None
     stop_at_return: float | None = None
@@ -134,58 +135,38 @@ class Run:
         """Args: the request, its task, and ``time.monotonic()`` of the start of the process if that was earlier."""
         self.request, self.task = request, task
         self._began = time.monotonic() if began is None else began
-        self._cpu_before = 0.0  # seconds of the processes that this run resumes
-        self._wall_before = 0.0
+        found = taken_up(request)
+        self.checkpoint, self.replanned = found.checkpoint, found.replanned
+        facts = {} if found.checkpoint is None else found.checkpoint.facts
+        self.start_step = int(facts.get("step", 0))
+        self._saved_step = self.start_step if facts else None
+        self.resumed_at: list[int] = [*facts.get("resumed_at", []), self.start_step] if facts else []
+        """Steps at which the run was resumed; times and steps of the provenance count it from its beginning."""
+        self._cpu_before, self._wall_before = facts.get("cpu_s", 0.0), facts.get("wall_s", 0.0)
         self.start_cpu_s = time.process_time()
         """CPU time that this process had taken when its run began: what loading the libraries costs, s."""
-        self.judging_cpu_s = 0.0
+        self.judging_cpu_s = facts.get("judging_cpu_s", 0.0)
         """CPU time of the greedy evaluations so far, s; part of :attr:`cpu_s`, over all resumptions."""
         self._interrupted = False
+        self._waits = False  # whether Ctrl-C lets the iteration end: only while a loop has something to lose
+        self._ended_at_once = False
         self._last_saved = time.monotonic()
         self._stop: str | None = None
         self.last_row: dict[str, float] = {}
-        self.replanned: dict[str, Any] = {}
-        """Where a resumed run was given another number of steps: for the provenance."""
-        self.resumed_at: list[int] = []
-        """Steps at which the run was resumed; times and steps of the provenance count it from its beginning."""
-        self.checkpoint = self._load() if request.resume else None
-        if self.checkpoint is None:
-            self._put_aside(request.training_folder)
-        self.start_step = 0 if self.checkpoint is None else int(self.checkpoint.facts["step"])
-        self._log = CurveLog(request.training_folder, None if self.checkpoint is None else self.start_step)
+        request.training_folder.parent.mkdir(parents=True, exist_ok=True)  # now is the time to hear that it cannot be
         title = f"{request.policy} {request.method}"
         self.progress = TrainingProgress(title, request.steps, self.start_step, request.quiet)
+        if found.sentence:
+            self.progress.say(found.sentence, always=True)
 
-    def _load(self) -> Checkpoint:
-        checkpoint = load_checkpoint(self.request.training_folder)
-        saved, asked = dict(checkpoint.facts["identity"]), self.request.identity()
-        self.replanned = checkpoint.facts.get("replanned", {})
-        self.resumed_at = [*checkpoint.facts.get("resumed_at", []), int(checkpoint.facts["step"])]
-        saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
-        # What was saved before there was a choice.
-        added = {name: value for name, value in ADDED_SETTINGS.items() if name in asked["settings"]}
-        saved["settings"] = {**added, **saved["settings"]}
-        for name, value in asked.items():
-            if name == "steps" and saved.get(name) != value:  # the schedules follow the new number from here on
-                now = int(checkpoint.facts["step"])
-                self.replanned = {"at_step": now, "from_steps": saved.get(name), "to_steps": value}
-            elif saved.get(name) != value:
-                what, before, now_asked = different(name, saved.get(name), value)
-                raise CheckpointError(
-                    f"the checkpoint in {self.request.training_folder} is of a run with {what} = {before!r}, "
-                    f"asked for is {now_asked!r}. Resume with the options it was started with, or leave out --resume."
-                )
-        self._cpu_before, self._wall_before = checkpoint.facts["cpu_s"], checkpoint.facts["wall_s"]
-        self.judging_cpu_s = checkpoint.facts.get("judging_cpu_s", 0.0)
-        return checkpoint
-
-    @staticmethod
-    def _put_aside(folder: Path) -> None:
-        """Keep the last run of the same name: whoever forgets --resume has not lost it."""
-        if folder.exists():
-            previous = folder.with_name(folder.name + ".previous")
-            shutil.rmtree(previous, ignore_errors=True)
-            folder.rename(previous)
+    @cached_property
+    def _log(self) -> CurveLog:
+        """Opened with its first row: until then nothing is written, and the last run of the name stays in its place."""
+        folder = self.request.training_folder
+        if self.checkpoint is None:
+            put_aside(folder)
+        (folder / UNFINISHED).mkdir(parents=True, exist_ok=True)
+        return CurveLog(folder, None if self.checkpoint is None else self.start_step)
 
     def __enter__(self) -> Run:
         self._handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -198,13 +179,51 @@ class Run:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self.progress.__exit__(kind, error, trace)
-        self._log.close()
+        if "_log" in self.__dict__:
+            self._log.close()
+        with suppress(OSError):  # where nothing was written there shall be no empty folder either
+            self.request.training_folder.parent.rmdir()
+        # What a library made of an interruption, in whose middle it was, is one all the same.
+        if isinstance(error, KeyboardInterrupt) or (error is not None and self._ended_at_once):
+            raise KeyboardInterrupt(self._what_is_left()) from None
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._interrupted:
-            raise KeyboardInterrupt
+        """Nothing is printed here: what is being printed may be what was interrupted."""
+        if self._interrupted or not self._waits:
+            self._ended_at_once = True
         self._interrupted = True
-        self.progress.say("Stopping after this iteration and writing the bundle; once more to stop at once.")
+        if self._ended_at_once:
+            raise KeyboardInterrupt
+
+    def _what_is_left(self) -> str:
+        if self._saved_step is None:
+            return f"interrupted before there was a checkpoint; {self.untouched}."
+        return (
+            f"interrupted at once; the checkpoint of step {self._saved_step:,} is kept and {self.untouched}. "
+            "The same command again goes on from there."
+        )
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the loop was left because of Ctrl-C or SIGTERM."""
+        return self._stop == INTERRUPTED
+
+    @property
+    def untouched(self) -> str:
+        """What an interrupted run says of the bundle whose place it did not take."""
+        path = self.request.output_path
+        return f"{path} is as it was" if path.exists() else f"there is no {path}"
+
+    @property
+    def bundle_path(self) -> Path:
+        """Where the bundle goes: that of a run that was interrupted takes no other's place."""
+        request = self.request
+        return request.training_folder / UNFINISHED if self.was_interrupted else request.output_path
+
+    def bundle_written(self) -> None:
+        """Unless it was interrupted, the run is over."""
+        if not self.was_interrupted:
+            shutil.rmtree(self.request.training_folder / UNFINISHED, ignore_errors=True)
 
     @property
     def wall_s(self) -> float:
@@ -228,11 +247,13 @@ class Run:
 
     def report(self, step: int, row: Mapping[str, float], iteration_steps: int, decide: Decide) -> None:
         """Log an iteration that ended at ``step`` and made ``iteration_steps``; judge the policy greedily when due."""
+        self._waits = True
         greedy, reached = self._judge_when_due(step, iteration_steps, decide)
         times = {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
         self.last_row = {**row, **greedy}
         self._log.add(step, {**row, **greedy, **times})
-        self.progress.update(step, self.last_row)
+        minutes = self.request.minutes
+        self.progress.update(step, self.last_row, None if minutes is None else 60.0 * minutes - self._counted_s)
         self._stop = self._find_stop(step, reached)
 
     def _judge_when_due(self, step: int, iteration_steps: int, decide: Decide) -> tuple[dict[str, float], str | None]:
@@ -272,13 +293,24 @@ class Run:
 
     def _find_stop(self, step: int, reached: str | None) -> str | None:
         if self._interrupted:
-            return "interrupted"
+            if self._stop is None:
+                self.progress.say(
+                    "Stopping: a checkpoint and a bundle of what was learned so far are written; "
+                    "Ctrl-C once more to stop at once.",
+                    always=True,
+                )
+            return INTERRUPTED
         if reached:
             return reached
-        if self.request.minutes is not None and time.monotonic() - self._began >= 60.0 * self.request.minutes:
-            since = f" since it was resumed at step {self.resumed_at[-1]:,}" if self.resumed_at else ""
+        if self.request.minutes is not None and self._counted_s >= 60.0 * self.request.minutes:
+            since = f" since it was resumed at step {self.resumed_at[-1]:,}" if self.request.resume else ""
             return f"{self.request.minutes:g} minutes{since} were over"
         return None
+
+    @property
+    def _counted_s(self) -> float:
+        """What ``--minutes`` counts, s: with ``--resume`` this process, else all of the run."""
+        return time.monotonic() - self._began if self.request.resume else self.wall_s
 
     @property
     def stop_reason(self) -> str | None:
@@ -301,7 +333,8 @@ class Run:
         parts = {"replanned": self.replanned, "resumed_at": self.resumed_at}
         common = {"identity": self.request.identity(), "step": step, **parts, **times}
         save_checkpoint(self.request.training_folder, Checkpoint(dict(arrays), {**common, **facts}))
-        self._last_saved = time.monotonic()
+        self._last_saved, self._saved_step = time.monotonic(), step
+        self._waits = self._stop is None and step < self.request.steps
 
     def check_finite(self, step: int, metrics: NDArray[np.float32], names: tuple[str, ...]) -> None:
         """Stop training when a metric (updates, names) is not finite.
@@ -319,15 +352,6 @@ class Run:
             f"{names[which]} became {metrics[update, which]} at step {step:,}, in update {update + 1} of the "
             f"{len(metrics)} made now. {good}. Lower the learning rate (--set learning_rate=…) and train again."
         )
-
-
-def different(name: str, before: Any, now: Any) -> tuple[str, Any, Any]:
-    """The name and the two values of what differs: of two mappings the first member that does."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in sorted(before.keys() | now.keys()):
-            if before.get(key) != now.get(key):
-                return f"{name}.{key}", before.get(key), now.get(key)
-    return name, before, now
 
 
 def describe(result: Evaluation) -> str:

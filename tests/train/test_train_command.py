@@ -15,8 +15,10 @@ from train.dqn import DQNSettings
 from train.methods import METHODS as METHODS_OF_HELP
 from train.methods import settings_class
 from train.presets import load_settings
-from train.run import TRAINING_FOLDER
+from train.resumption import TRAINING_FOLDER
 from train.task_help import settings_of
+
+NAVIGATION = ["--task", "navigation"]
 
 
 def test_a_success_or_a_time_limit_can_end_training(tmp_path: Path) -> None:
@@ -64,6 +66,8 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ([], ["which task?", "python -m train --task navigation --policy I", "--task my_module:MyTask-v0"]),
+        (["--steps", "5"], ["which task?", "--task cartpole"]),
         (["--task", "NoSuch-v0"], ["NoSuch-v0", "navigation", "CartPole-v1"]),
         (["--task", "cartpol"], ["cartpol", "Did you mean cartpole?"]),
         (["--task", "MountainCarContinous-v0"], ["Did you mean MountainCarContinuous-v0"]),
@@ -72,21 +76,21 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
         (["--task", "cartpole", "--method", "ddpg"], ["ddpg takes continuous", "--method ppo, dqn, a2c, distill"]),
         (["--task", "gym,CartPole-v1", "--method", "d4pg"], ["d4pg takes continuous", "CartPole-v1"]),
         (
-            ["--precision", "8"],
+            [*NAVIGATION, "--precision", "8"],
             ["--precision 8", "--quantization-method quantization-aware", "make convert POLICY=NAME BITS=8"],
         ),
         (["--task", "cartpole", "--model", "nature"], ["nature does not fit CartPole-v1"]),
         (["--task", "navigation", "--preset", "extreme"], ["extreme", "hard", "shipped"]),
         (["--task", "CartPole-v1", "--preset", "hard"], ["--preset hard", "Leave it out"]),
-        (["--set", "learning_rat=1"], ["learning_rat", "learning_rate"]),
-        (["--set", "epochs=1.5"], ["epochs", "1.5", "int"]),
-        (["--set", "epochs"], ["--set NAME=VALUE"]),
-        (["--steps", "0"], ["--steps 0", "at least 1"]),
+        ([*NAVIGATION, "--set", "learning_rat=1"], ["learning_rat", "learning_rate"]),
+        ([*NAVIGATION, "--set", "epochs=1.5"], ["epochs", "1.5", "int"]),
+        ([*NAVIGATION, "--set", "epochs"], ["--set NAME=VALUE"]),
+        ([*NAVIGATION, "--steps", "0"], ["--steps 0", "at least 1"]),
         (["--task", "cartpole", "--seed", "-1"], ["--seed -1", "0 or more"]),
         (["--task", "cartpole", "--stop-preset", "hard"], ["--stop-preset hard", "CartPole-v1", "leave it out"]),
-        (["--stop-preset", "extreme"], ["--stop-preset extreme", "hard, shipped"]),
-        (["--set", "minibatch=1000"], ["1000", "does not divide", "2048"]),
-        (["--method", "distill", "--teacher", "./nowhere"], ["nowhere"]),
+        ([*NAVIGATION, "--stop-preset", "extreme"], ["--stop-preset extreme", "hard, shipped"]),
+        ([*NAVIGATION, "--set", "minibatch=1000"], ["1000", "does not divide", "2048"]),
+        ([*NAVIGATION, "--method", "distill", "--teacher", "./nowhere"], ["nowhere"]),
         (["--task", "cartpole", "--method", "dqn", "--set", "n_step=2000"], ["learning_starts 1000", "at least 16000"]),
         (["--task", "cartpole", "--method", "dqn", "--set", "n_step=0"], ["n_step is 0; take at least 1"]),
         (["--task", "pendulum", "--method", "d4pg", "--set", "minibatch=0"], ["minibatch is 0; take at least 1"]),

@@ -14,7 +14,8 @@ import pytest
 from policy.bundle import Bundle
 from tests.train.small_runs import AWARE, DISTILL, DQN, METHODS, PPO, SMALL, assert_same_weights, curve, train
 from train.checkpoint import load_checkpoint
-from train.run import TRAINING_FOLDER, Run
+from train.resumption import TRAINING_FOLDER, UNFINISHED
+from train.run import Run
 
 
 @pytest.mark.parametrize("method", ["ppo", "dqn"])
@@ -116,7 +117,8 @@ def test_ctrl_c_leaves_a_usable_bundle_and_a_checkpoint(tmp_path: Path) -> None:
             break
     rest = process.stderr.read()
     assert process.wait(timeout=60) == 130, rest
-    bundle = Bundle.load(output)
+    assert not output.exists()
+    bundle = Bundle.load(tmp_path / TRAINING_FOLDER / "I" / UNFINISHED)
     assert bundle.spec.provenance["ended"] == "interrupted"
     assert len(bundle.golden().observations) >= 256
     assert (tmp_path / TRAINING_FOLDER / "I" / "checkpoint.safetensors").exists()

@@ -8,7 +8,7 @@ On many machines: ``ray start --head --port=6379`` on one, ``ray start --address
 project, installed the same way), then the same command with ``--address HOST:6379``.
 
 Exit codes: 0 trained; 1 training diverged, or a process died again and again; 2 wrong usage, or no cluster; 130
-interrupted (checkpoint and bundle are written).
+interrupted (a bundle of what was learned lies beside the checkpoint; artifacts/NAME stays as it was).
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from train.__main__ import DIVERGED, INTERRUPTED, USAGE, answered, make_request, quiet_libraries
+from policy import interruption
+from train.__main__ import (
+    DIVERGED,
+    INTERRUPTED,
+    USAGE,
+    answered,
+    make_request,
+    next_step,
+    quiet_libraries,
+    refuse_no_task,
+)
 from train.__main__ import parser as train_parser
 from train.actorq import METHODS
 from train.methods import default_method, refuse_mismatch
@@ -33,6 +43,9 @@ if TYPE_CHECKING:
     from train.tasks import Task
 
 BEGAN = time.monotonic()
+EXAMPLES = """\
+  python -m train.actorq --task cartpole --method dqn --n-actors 4
+  python -m train.actorq --task dm_control,cartpole_balance --method d4pg --model 512,512"""
 ELSEWHERE = {
     "priority_exponent": "type --priority-exponent",
     "importance_exponent": "type --importance-exponent",
@@ -82,6 +95,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     arguments = parser().parse_args(argv)
+    if arguments.task is None:
+        return refuse_no_task(EXAMPLES)
     quiet_libraries()
     if importlib.util.find_spec("ray") is None:
         print("error: Ray, which starts and joins the processes, is not installed. Type: make actorq", file=sys.stderr)
@@ -123,9 +138,9 @@ def run_training(arguments: argparse.Namespace) -> int:
     from device.agent.runtimes import installed_runtimes
     from policy.spec_parts import RuntimeName
     from train.actorq.address import ClusterError, refuse_unreachable
-    from train.checkpoint import load_checkpoint
     from train.models import DEFAULT_POLICY
     from train.presets import SettingsError, load_settings
+    from train.resumption import taken_up
     from train.tasks import TaskError, make_task
 
     asked = actorq_settings(arguments)
@@ -148,11 +163,11 @@ def run_training(arguments: argparse.Namespace) -> int:
     values = dataclasses.asdict(asked)
     request, settings = make_request(arguments, method, found, task, {}, {"actorq": values})
     plan = make_plan(request, arguments.preset, found.task, dataclasses.asdict(settings), asked)
+    interruption.loaded()
     refuse_unbounded(settings, asked)
     refuse_never_learning(settings, request.steps)
     try:
-        if request.resume:
-            load_checkpoint(request.training_folder)  # one that is not there is told before Ray starts
+        taken_up(request)  # a checkpoint that is not there or of another run is told before Ray starts
         refuse_unreachable(arguments.address)
         if not request.quiet:
             print(f"{asked.n_actors} actors in {asked.precision.value} and a learner start …", file=sys.stderr)
@@ -191,12 +206,13 @@ def distribute(request: RunRequest, task: Task, plan: Plan, source: str, address
                 f"{bundle.path}: {trained.steps:,} steps, {trained.notes['updates']:,} updates, {run.outcome}; "
                 f"{run.wall_s:.0f} s, {cpu_s:.0f} CPU-s of all processes but Ray's own, "
                 f"{told['parameters'].get('bytes_served', 0) / 1e6:.1f} MB of parameters sent. "
-                f"Next: python -m train.evaluate --input-path {bundle.path}"
+                + next_step(run, bundle),
+                always=run.was_interrupted,
             )
-            return INTERRUPTED if run.outcome == "interrupted" else 0
+            return INTERRUPTED if run.was_interrupted else 0
     except (GaveUpError, GoneError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return INTERRUPTED if run.outcome == "interrupted" else DIVERGED
+        return INTERRUPTED if run.was_interrupted else DIVERGED
 
 
 def refuse_elsewhere(pairs: list[str]) -> None:

@@ -22,6 +22,7 @@ from tests.train.actorq.live_runs import LIMIT_S, Command, descendants, processe
 from train import evaluate
 from train.actorq import __main__ as command
 from train.logs import read_rows
+from train.resumption import TRAINING_FOLDER, UNFINISHED
 
 pytestmark = [
     pytest.mark.integration,
@@ -48,7 +49,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 def assert_only_ours(printed: str) -> None:
     """Whatever Ray has to say stays in its own log files."""
-    beginnings = ("2 actors in ", "step ", "final: ", "64,64 dqn: ", "/", "Resumed at ", "Stopping after ")
+    beginnings = ("2 actors in ", "step ", "final: ", "64,64 dqn: ", "/", "Resumed at ", "Stopping: ", "Going on ")
     strange = [line for line in printed.splitlines() if not line.startswith((*beginnings, "interrupted at once;"))]
     assert strange == []
 
@@ -131,14 +132,16 @@ def test_an_interrupted_run_is_resumed(started: Callable[..., Command]) -> None:
     run.interrupt()
     assert run.ended() == 130, run.printed
     assert_only_ours(run.printed)
-    before = Bundle.load(run.output).spec.provenance
+    assert not run.output.exists()
+    before = Bundle.load(run.output.parent / TRAINING_FOLDER / run.output.name / UNFINISHED).spec.provenance
     assert 1500 <= before["steps"] < 6000
 
-    run = started(*options, "--resume")
+    run = started(*options)
     run.until("greedy")
+    assert f"Going on with the run that was interrupted at step {before['steps']:,}" in run.printed
     assert f"Resumed at step {before['steps']:,}. The replay's" in run.printed and "lost" in run.printed
     run.interrupt()
-    run.until("Stopping after")
+    run.until("Stopping: ")
     run.interrupt()
     assert run.ended() == 130, run.printed
 
