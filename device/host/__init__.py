@@ -1,12 +1,12 @@
 """The host's side of a device: SSH, deployment, releases, and talking to the agent. paramiko lives only here.
 
-    from device.host import AgentSession, Target, connect, deploy
+    from device.host import AgentSession, connect, deploy
 
-    with connect(Target.parse("pi@raspberrypi")) as connection:
+    with connect("pi@raspberrypi") as connection:
         deploy(connection, bundle, [Precision.INT8])
         with AgentSession(connection, "III") as agent:
             agent.request("load", precision="int8")
-            print(agent.request("latency", runs=1000)["percentiles"])
+            print(agent.act(observation), agent.request("latency", runs=1000)["percentiles"])
 
 On the device (several policies live side by side, and share the unpacked wheels):
 

@@ -2,7 +2,7 @@
 
 with AgentSession(connection, "III") as agent:
     agent.request("load", precision="int8")
-    print(agent.request("latency", runs=1000)["percentiles"])
+    print(agent.act(observation), agent.request("latency", runs=1000)["percentiles"])
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import shlex
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from device.host.connection import Connection
 from device.host.errors import AgentError, HostError, ReleaseError
@@ -173,6 +176,14 @@ class AgentSession:
         if op == "hello" and isinstance(reply.get("device"), dict):
             reply["device"]["transport"] = self._connection.transport_name
         return reply
+
+    def act(self, observation: ArrayLike) -> Any:
+        """What the loaded policy does on one raw observation: the action's number, or a list of floats.
+
+        Raises:
+            AgentError: nothing is loaded, or the observation is not one of the policy's.
+        """
+        return self.request("act", observation=np.ravel(observation).tolist(), outputs=False)["action"]
 
     def _read_reply(self, timeout: float, progress: Progress | None) -> dict[str, Any]:
         assert self._process is not None

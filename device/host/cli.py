@@ -36,7 +36,7 @@ def parse_bits(text: str) -> tuple[Precision, ...]:
 
 @contextlib.contextmanager
 def _connected(options: argparse.Namespace) -> Iterator[Connection]:
-    with connect(Target.parse(options.target), identity=options.identity) as connection:
+    with connect(options.target, identity=options.identity) as connection:
         yield connection
 
 

@@ -221,7 +221,7 @@ class Connection:
 
 @contextlib.contextmanager
 def connect(
-    target: Target,
+    target: Target | str,
     *,
     identity: Path | None = None,
     known_hosts: KnownHosts | None = None,
@@ -231,7 +231,7 @@ def connect(
     """A connection to the device, closed at the end; for ``local`` the embedded device runs meanwhile.
 
     Args:
-        target: which device.
+        target: which device; ``local``, ``user@host`` or ``user@host:port`` as text.
         identity: a private key file to offer first.
         known_hosts: whose host keys count; default the user's and the project's.
         config_file: instead of ``~/.ssh/config``.
@@ -240,6 +240,7 @@ def connect(
     Raises:
         ConnectionFailedError, UnknownHostKeyError, ChangedHostKeyError, LoginError, TargetError.
     """
+    target = Target.parse(target) if isinstance(target, str) else target
     with contextlib.ExitStack() as stack:
         use_agent = not target.is_local and "SSH_AUTH_SOCK" in os.environ
         if target.is_local:

@@ -77,5 +77,10 @@ def test_overrides_are_json_and_checked() -> None:
     settings = build(PPOSettings, overrides)
     assert settings.value_hidden == (8, 4)
     assert settings.learning_rate == 1.0
+    assert parse_overrides(["engine=numpy", 'engine="numpy"']) == {"engine": "numpy"}  # a word needs no second quotes
+    with pytest.raises(SettingsError, match="epochs is 'four'; it takes a int"):
+        build(PPOSettings, parse_overrides(["epochs=four"]))
+    with pytest.raises(SettingsError, match="NAME=VALUE"):
+        parse_overrides(["epochs"])
     with pytest.raises(SettingsError, match="epochs is True; it takes a int"):
         build(PPOSettings, {"epochs": True})

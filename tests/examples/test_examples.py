@@ -1,0 +1,88 @@
+"""The examples, run as their reader runs them: what they print is true of what lies on the device."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from policy.bundle import Bundle
+from policy.spec import ArtifactFormat, Precision
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the examples, a policy of the zoo, and room for what they make."""
+    folder = tmp_path_factory.mktemp("place")
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "zoo" / "I", folder / "I")
+    return folder
+
+
+def run(place: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words], cwd=place, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "QUARL_LOCAL_DEVICE": str(place / "device")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def found(pattern: str, text: str) -> tuple[float, ...]:
+    match = re.search(pattern, text)
+    assert match, f"{pattern!r} is not in:\n{text}"
+    return tuple(float(number.replace(",", "")) for number in match.groups())
+
+
+def test_ones_own_task_is_learned_and_its_artifact_reaches_the_goal_on_the_device(place: Path) -> None:
+    said = run(place, "examples/own_task.py")
+    artifact = Bundle.load(place / "artifacts" / "reach").artifact(Precision.INT8, ArtifactFormat.TFLITE)
+    assert found(r"int8\.tflite, ([\d,]+) bytes, in litert on local", said) == (artifact.record.size,)
+    reached, mean_return = found(r"reached the goal in (\d+) of 20 episodes, mean return (-[\d.]+)", said)
+    # Steps are 5 cm and the mean way is 1.3 m, so the best return is about -14; never arriving costs 100 to 200.
+    assert reached >= 15
+    assert mean_return > -40
+    p50, p90 = found(r"takes ([\d.]+) µs \(p50\), ([\d.]+) µs \(p90\)", said)
+    assert 0 < p50 <= p90
+
+
+def test_a_device_answers_and_a_robot_is_driven_by_what_was_deployed(place: Path) -> None:
+    said = run(place, "examples/ask_device.py", "local", str(place / "I"))
+    assert "release 0001-" in said and "sent and checked there" in said
+    size = Bundle.load(place / "I").artifact(Precision.INT8, ArtifactFormat.TFLITE).record.size
+    assert found(r"serving int8\.tflite, ([\d,]+) bytes, in litert", said) == (size,)
+    same, asked = found(r"as the float policy does on (\d+) of (\d+) recorded", said)
+    assert asked == 100 and same >= 90
+    peak, before = found(r"resident: ([\d.]+) MB while deciding, ([\d.]+) MB before", said)
+    assert 5 < before < peak < 500
+    assert "was there already" in run(place, "examples/ask_device.py", "local", str(place / "I"))
+
+    starter = place / "device" / "home" / "quarl" / "policies" / "I" / "current" / "run-agent"
+    said = run(place, "examples/robot_loop.py", "2.5", str(starter))
+    decisions, period, late = found(r"(\d+) decisions, one every (\d+) ms, (\d+) late", said)
+    assert (decisions, period) == (10, 250)
+    assert late >= 0
+    for what in ("woke late by", "sense, decide, actuate"):
+        p50, p90, most = found(rf"{what}, ms: p50 ([\d.]+), p90 ([\d.]+), most ([\d.]+)", said)
+        assert 0 <= p50 <= p90 <= most
+    assert "flights ended by: " in said
+
+
+def test_a_robot_without_a_policy_is_told_what_to_type(place: Path) -> None:
+    done = subprocess.run([sys.executable, "examples/robot_loop.py"], cwd=place, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("no policy is deployed there. Type: make deploy POLICY=I")
+
+
+def test_examples_are_short() -> None:
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in ROOT.glob("examples/*.py")}
+    assert set(lengths) == {"own_task.py", "ask_device.py", "robot_loop.py"}
+    assert max(lengths.values()) <= 80, lengths
