@@ -3,19 +3,22 @@ study's policies, and zoo/benchmark/NAME, those of the benchmark cells (cartpole
 
 from __future__ import annotations
 
+import sys
+from datetime import datetime
 from pathlib import Path
 
-from policy.bundle import Bundle, copy_bundle, locked
+from policy.bundle import WEIGHTS_FILE, Bundle, copy_bundle, locked
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 ZOO, ARTIFACTS = PROJECT_ROOT / "zoo", PROJECT_ROOT / "artifacts"
 BENCHMARK = "benchmark"
+_said: set[str] = set()
 
 
 def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = ZOO) -> Bundle:
-    """The bundle that a command works on, verified.
+    """The bundle that a command works on, verified; which one it is, is printed once, on standard error.
 
     A name (``III``, ``cartpole-dqn``) means artifacts/NAME, copied there from zoo/NAME or zoo/benchmark/NAME when it is
     not there yet or when the copy is of an older zoo. A path means that folder.
@@ -23,10 +26,44 @@ def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = Z
     Raises:
         BundleError: neither exists; says which names do.
     """
-    if "/" in name_or_path or name_or_path in (".", ".."):
-        return Bundle.load(Path(name_or_path))
-    with locked(artifacts):  # two commands at once must not both copy
-        return _named(name_or_path, artifacts, zoo)
+    is_path = "/" in name_or_path or name_or_path in (".", "..")
+    if is_path:
+        bundle = Bundle.load(Path(name_or_path))
+    else:
+        with locked(artifacts):  # two commands at once must not both copy
+            bundle = _named(name_or_path, artifacts, zoo)
+    said = meant(bundle, None if is_path else shipped_folder(name_or_path, zoo))
+    if said not in _said:  # a command may need its bundle more than once
+        _said.add(said)
+        print(said, file=sys.stderr)
+    return bundle
+
+
+def meant(bundle: Bundle, shipped: Path | None = None) -> str:
+    """One line: which bundle it is, where it came from, and what it is not.
+
+    Args:
+        bundle: as loaded.
+        shipped: the repository's bundle of that name, where a name was typed and there is one.
+    """
+    if bundle.manifest.origin == "zoo" and shipped is not None:
+        came = f"a copy of {shown(shipped)}"
+    elif ZOO in bundle.path.resolve().parents:
+        came = "as it comes with the repository"
+    else:
+        written = datetime.fromtimestamp((bundle.path / WEIGHTS_FILE).stat().st_mtime)
+        came = f"trained here {written:%Y-%m-%d}"
+        if bundle.spec.provenance.get("ended") == "interrupted":
+            came += f", by a run that was interrupted at step {bundle.spec.provenance.get('steps')}"
+        if shipped is not None:
+            came += f" ({shown(shipped)} is not used; it is once {shown(bundle.path)} is removed)"
+    return f"Policy {bundle.spec.name}: {shown(bundle.path)}, {came}."
+
+
+def shown(path: Path) -> Path:
+    """The path as it may be typed in the current folder."""
+    full, here = path.resolve(), Path.cwd()
+    return full.relative_to(here) if full.is_relative_to(here) else full
 
 
 def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
@@ -47,7 +84,7 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
     }
     raise BundleError(
         f"there is no policy {name!r}; known are {', '.join(sorted(known)) or 'none'}.",
-        f"Train one of that name: python -m train --policy I --output-path artifacts/{name}",
+        f"Train one of that name: python -m train --task navigation --policy I --output-path artifacts/{name}",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -512,3 +513,26 @@ def test_a_name_finds_the_users_bundle_then_the_zoos(tmp_path: Path) -> None:
     np.testing.assert_array_equal(working_bundle("T", artifacts, zoo).weights()["head/bias"], own["head/bias"])
     with pytest.raises(BundleError, match=r"no policy 'U'; known are T\..*--output-path artifacts/U"):
         working_bundle("U", artifacts, zoo)
+
+
+def test_which_bundle_is_meant_is_said_once_on_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    zoo, artifacts = tmp_path / "zoo", tmp_path / "artifacts"
+    write_bundle(zoo / "T", SPEC, WEIGHTS, CALIBRATION, GOLDEN)
+    for _ in range(2):
+        working_bundle("T", artifacts, zoo)
+    assert capsys.readouterr() == ("", f"Policy {SPEC.name}: artifacts/T, a copy of zoo/T.\n")
+
+    write_bundle(artifacts / "T", SPEC, WEIGHTS, CALIBRATION, GOLDEN)
+    os.utime(artifacts / "T" / "weights.safetensors", (1e9, 1e9))  # 2001-09-09 01:46:40 UTC
+    working_bundle("T", artifacts, zoo)
+    said = capsys.readouterr().err
+    assert re.fullmatch(rf"Policy {SPEC.name}: artifacts/T, trained here 2001-09-0[89] \(zoo/T is not used; .*\n", said)
+
+    # As runs that were interrupted were written over their policy once.
+    provenance = {"ended": "interrupted", "steps": 512}
+    write_bundle(tmp_path / "U", replace(SPEC, provenance=provenance), WEIGHTS, CALIBRATION, GOLDEN)
+    working_bundle("./U", artifacts, zoo)
+    assert "by a run that was interrupted at step 512" in capsys.readouterr().err
