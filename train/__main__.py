@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policy import interruption
+from policy.hints import Help, as_typed
 from train.methods import METHODS, default_method, refuse_mismatch, run_method, settings_class
 from train.policies import POLICIES
 from train.quiet import silenced
@@ -56,7 +57,7 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
         prog="python -m train",
         description="Train a policy and write its bundle.",
         epilog="\n".join(["methods:", *methods, "", __doc__]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     options.add_argument(
         "--task",
@@ -136,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def refuse_no_task(examples: str) -> int:
     """Say what can be typed, since nothing is trained by default; returns the exit code."""
-    print(f"error: which task? Add --task; for example:\n\n{examples}", file=sys.stderr)
+    print(as_typed(f"error: which task? Add --task; for example:\n\n{examples}"), file=sys.stderr)
     return USAGE
 
 
@@ -156,10 +157,10 @@ def answered(train: Callable[[], int], output_path: Path | None) -> int:
     try:
         return train()
     except DivergenceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(as_typed(f"error: {error}"), file=sys.stderr)
         return DIVERGED
     except (SettingsError, TaskError, CheckpointError, PolicyError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(as_typed(f"error: {error}"), file=sys.stderr)
         return USAGE
     except OSError as error:
         where = error.filename or output_path or "the output"
@@ -186,9 +187,9 @@ def show_task_help(words: list[str]) -> int:
     name = resolve(arguments.task)
     method = arguments.method or default_method(name, arguments.policy)
     try:
-        print(task_help(arguments.task, method, arguments.policy, arguments.model))
+        print(as_typed(task_help(arguments.task, method, arguments.policy, arguments.model)))
     except (TaskError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(as_typed(f"error: {error}"), file=sys.stderr)
         return USAGE
     return 0
 
@@ -223,7 +224,7 @@ def run_training(arguments: argparse.Namespace) -> int:
         )
         if run.was_interrupted:
             return INTERRUPTED
-        if quantization and trained.quantization is None:
+        if quantization and trained.policy.quantization is None:
             print(never_quantized(settings, request.steps, trained.steps), file=sys.stderr)
             return NOT_QUANTIZED if trained.steps >= request.steps else 0  # one that was stopped may be resumed
         return 0

@@ -73,11 +73,19 @@ class Checkpoint:
                 names = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
                 raise CheckpointError(_older(f"{group}/{names[0]}"))
         for name, keeper in keepers.items():
-            try:
-                keeper.restore(self.group(name))
-            except (KeyError, ValueError) as error:
-                raise CheckpointError(_older(f"{name} ({type(error).__name__}: {error})")) from error
+            self.restore(name, keeper)
         return groups, int(self.facts["updates"]), restored_generator(self.facts["generator"])
+
+    def restore(self, name: str, keeper: Keeper) -> None:
+        """Put one keeper back as :func:`gathered` found it.
+
+        Raises:
+            CheckpointError: it is not as this program saves it.
+        """
+        try:
+            keeper.restore(self.group(name))
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(_older(f"{name} ({type(error).__name__}: {error})")) from error
 
 
 def _older(part: str) -> str:

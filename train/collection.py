@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec, Squash
 from train import networks
-from train.best import BestPolicy
+from train.best import BestPolicy, Policy
 from train.checkpoint import Keeper, gathered
 from train.episodes import EpisodeStream
 from train.exploration import ActionRange, ExplorationNoise, noise_scale
@@ -177,6 +177,9 @@ class Collection:
         def decide(observation: Floats) -> Floats:
             return self.range.physical(self.greedy(learner.groups["actor"], observation))
 
+        def policy() -> Policy:
+            return self.aware.policy(learner.groups["actor"], self.normaliser.frozen())
+
         while step < run.request.steps and run.stop_reason is None:
             self.aware.begin_when_due(step, run.progress.say, self.best)
             share = 1.0 + (settings.learning_rate_last - 1.0) * step / run.request.steps
@@ -190,13 +193,13 @@ class Collection:
                 row |= dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
             self.aware.look(learner.groups["actor"], self.normaliser(self.stream.observation))
             run.report(step, {**self.stream.take_tally().row(), **row}, self.iteration_steps, decide)
-            self.best.offer(run.last_row, self.aware.with_ranges(learner.groups["actor"]), step)
+            if self.normaliser.settled:  # judged as it will be in the bundle
+                self.best.offer(run.last_row, policy, step)
             if run.wants_checkpoint:
                 self._save(step, learner)
         self._save(step, learner)
         notes = {"updates": learner.updates, **self.aware.notes(), **self.best.notes()}
-        weights, quantization = self.aware.split(self.best.weights(self.aware.with_ranges(learner.groups["actor"])))
-        return Trained(weights, self.normaliser.frozen(), step, notes, Squash.TANH, quantization)
+        return Trained(self.best.policy(policy), step, notes, Squash.TANH)
 
     def _save(self, step: int, learner: ActorCritic) -> None:
         self._run.save(step, *gathered(learner.groups, self._keepers(), learner.updates, self.generator))

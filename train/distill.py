@@ -24,6 +24,7 @@ from policy.locate import working_bundle
 from policy.network import normalise
 from policy.spec import Normaliser
 from train import networks
+from train.best import Policy
 from train.checkpoint import CheckpointError, Keeper, gathered
 from train.episodes import EpisodeStream
 from train.gradients import clipped_by_norm
@@ -260,7 +261,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         "teacher_weights_sha256": teacher.sha256,
         "updates": learner.updates,
     }
-    return Trained(learner.student, teacher.normaliser, step, notes)
+    return Trained(Policy(learner.student, teacher.normaliser), step, notes)
 
 
 def collect(

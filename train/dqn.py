@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec
 from train import networks
+from train.best import Policy
 from train.checkpoint import gathered
 from train.dqn_memory import Memory
 from train.engine import uses_numpy
@@ -289,6 +290,9 @@ def train(run: Run, settings: DQNSettings) -> Trained:
     def decide(observation: Observations) -> Actions:
         return values(observation).argmax(axis=1)
 
+    def policy() -> Policy:
+        return aware.policy(learner.online, memory.normaliser.frozen())
+
     def save() -> None:  # a replay of images is left out
         run.save(step, *gathered(learner.groups(), memory.parts(), learner.updates, generator))
 
@@ -318,10 +322,10 @@ def train(run: Run, settings: DQNSettings) -> Trained:
         row = {**memory.stream.take_tally().row(), **means, "epsilon": epsilon, "learning_rate": rate}
         aware.look(learner.online, memory.normaliser(memory.stream.observation))
         run.report(step, row, iteration_steps, decide)
-        memory.best.offer(run.last_row, aware.with_ranges(learner.online), step)
+        if memory.normaliser.settled:  # judged as it will be in the bundle
+            memory.best.offer(run.last_row, policy, step)
         if run.wants_checkpoint:
             save()
     save()
     notes = {"updates": learner.updates, **aware.notes(), **memory.best.notes()}
-    weights, quantization = aware.split(memory.best.weights(aware.with_ranges(learner.online)))
-    return Trained(weights, memory.normaliser.frozen(), step, notes, quantization=quantization)
+    return Trained(memory.best.policy(policy), step, notes)

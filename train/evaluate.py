@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policy import interruption
+from policy.hints import Help, as_typed
 from train.__main__ import quiet_libraries
 
 if TYPE_CHECKING:
@@ -40,9 +41,7 @@ FLOAT = "float"
 
 def parser() -> argparse.ArgumentParser:
     """The options; the same names mean the same in every command of the project."""
-    options = argparse.ArgumentParser(
-        prog="python -m train.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = argparse.ArgumentParser(prog="python -m train.evaluate", description=__doc__, formatter_class=Help)
     options.add_argument("--task", help="default: the task that the bundle was trained on")
     options.add_argument("--input-path", default="I", help="bundle: a folder, or a name such as I (default)")
     options.add_argument("--precision", help="fp32, fp16, int8 … int2: judge this artifact (default: the float policy)")
@@ -78,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
             arguments.output.write_text(text + "\n", encoding="utf-8")
     except (TaskError, PolicyError, SettingsError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(as_typed(f"error: {error}"), file=sys.stderr)
         return USAGE
     except OSError as error:
         print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}.", file=sys.stderr)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from policy.hints import as_typed
 from train.presets import settings_path
 from train.suites.cells import Cell, load_cells
 from train.suites.installed import NEEDS, missing_packages
@@ -129,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
     if not cells:
         print(
             f"error: no cell has --task {arguments.task or 'any'} and --method {arguments.method or 'any'}. "
-            "Any Gymnasium id trains all the same: python -m train --task CartPole-v1 --method ppo",
+            + as_typed("Any Gymnasium id trains all the same: python -m train --task CartPole-v1 --method ppo"),
             file=sys.stderr,
         )
         return USAGE
@@ -139,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         print_table(states)
         if arguments.task is not None or arguments.method is not None:
-            print("\n".join(state.cell.command for state in states))
+            print(as_typed("\n".join(state.cell.command for state in states)))
     return 0
 
 
@@ -153,7 +154,7 @@ def print_table(states: Sequence[State]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="python -m train --task TASK --method METHOD")
+    table = Table(title=as_typed("python -m train --task TASK --method METHOD"))
     for heading in ("task", "method", "suite", "state", "return", "target", "paper", "settings"):
         table.add_column(heading, justify="right" if heading in ("return", "target", "paper") else "left")
     for state in states:

@@ -7,6 +7,8 @@ import sys
 import time
 from types import TracebackType
 
+from policy.hints import as_typed
+
 LINE_EVERY_S = 10.0
 SMOOTHING = 0.9  # of return and success from one report to the next
 
@@ -81,9 +83,9 @@ class TrainingProgress:
         if self._quiet and not always:
             return
         if self._bar:
-            self._bar.console.print(text, highlight=False, soft_wrap=True)
+            self._bar.console.print(as_typed(text), highlight=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(as_typed(text), file=sys.stderr, flush=True)
 
 
 def time_left(steps_s: float, most_s: float | None) -> str:

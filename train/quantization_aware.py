@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
-from policy.spec import NetworkSpec
+from policy.spec import NetworkSpec, Normaliser
 from train import networks
-from train.best import BestPolicy
+from train.best import BestPolicy, Policy
 from train.fake_quantization import QUANTIZER, FakeQuantization, faked, scales_of
 from train.networks import Weights
 from train.shared_settings import FULL_BITS, SharedSettings
@@ -107,27 +107,12 @@ class QuantizationAware:
         if self.active:
             self._scales = scales_of(ranges, self.fake.bits)
 
-    def trained(self, ranges: Mapping[str, tuple[float, float]] | None = None) -> TrainedQuantization | None:
-        """What the bundle says of it; None where the policy learned in floats to the end."""
-        if self.fake is None or not self.active:
-            return None
-        return TrainedQuantization(self.fake.bits, dict(ranges or self._ranges), self.fake.weight_range)
-
-    def with_ranges(self, weights: Weights) -> Weights:
-        """The weights and the ranges that go with them, for whoever keeps a copy; see :meth:`split`."""
-        kept = {f"{QUANTIZER}/{name}": np.array(ends) for name, ends in self._ranges.items() if self.active}
-        return {**weights, **kept}
-
-    def split(self, kept: Weights) -> tuple[Weights, TrainedQuantization | None]:
-        """What :meth:`with_ranges` put together."""
-        prefix = f"{QUANTIZER}/"
-        ranges = {
-            name.removeprefix(prefix): (float(ends[0]), float(ends[1]))
-            for name, ends in kept.items()
-            if name.startswith(prefix)
-        }
-        weights = {name: value for name, value in kept.items() if not name.startswith(prefix)}
-        return weights, self.trained(ranges) if ranges else None
+    def policy(self, weights: Weights, normaliser: Normaliser) -> Policy:
+        """The policy as it computes now: these weights, quantized on the ranges of now if the quantizers are active."""
+        trained = None
+        if self.fake is not None and self.active:
+            trained = TrainedQuantization(self.fake.bits, dict(self._ranges), self.fake.weight_range)
+        return Policy(dict(weights), normaliser, trained)
 
     def notes(self) -> dict[str, Any]:
         """For the provenance."""

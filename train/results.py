@@ -52,12 +52,12 @@ def policy_spec(run: Run, trained: Trained) -> PolicySpec:
     return PolicySpec(
         name=bundle_name(run.request),
         observation=task.observation,
-        normaliser=trained.normaliser,
+        normaliser=trained.policy.normaliser,
         network=run.request.network,
         head=head,
         control_period_s=task.control_period_s,
         environment=task.environment,
-        quantization=trained.quantization,
+        quantization=trained.policy.quantization,
     )
 
 
@@ -225,7 +225,7 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     request, task = run.request, run.task
     curve = run.curve.read_text(encoding="utf-8")
     spec = policy_spec(run, trained)
-    decide = greedy(spec, trained.weights)
+    decide = greedy(spec, trained.policy.weights)
     origin = {**provenance(run, trained, settings_source), "judged": judged_finally(run, decide)}
     spec = dataclasses.replace(spec, provenance=origin)
     rows = (CALIBRATION_IMAGES, GOLDEN_IMAGES) if task.is_image else (CALIBRATION_ROWS, GOLDEN_ROWS)
@@ -233,6 +233,6 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     golden = record_observations(task, decide, request.seed, "golden", rows[1])
     title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
     extra = {CURVE_FILE: thinned(curve).encode(), PICTURE_FILE: draw_curve(curve, title)}
-    bundle = write_bundle(run.bundle_path, spec, trained.weights, calibration, golden, extra)
+    bundle = write_bundle(run.bundle_path, spec, trained.policy.weights, calibration, golden, extra)
     run.bundle_written()
     return bundle

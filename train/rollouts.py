@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from policy.spec import Squash
 from train.actor_critic import Forward, Learner
-from train.best import BestPolicy
+from train.best import BestPolicy, Policy
 from train.checkpoint import Keeper, gathered
 from train.distributions import Distribution, distribution_of, exported
 from train.episodes import Actions, EpisodeStream, Observations
@@ -218,7 +218,7 @@ class Rollouts:
         self._run.report(step, {**self._stream.take_tally().row(), **metrics}, steps, self.decide)
         # Only once observations are normalised as they will be in the bundle.
         if self._settings.keep_best and self._normaliser.settled:
-            self._best.offer(self._run.last_row, self.aware.with_ranges(exported(self.learner.policy)), step)
+            self._best.offer(self._run.last_row, self._policy, step)
         if self._run.wants_checkpoint:
             self._save(step)
 
@@ -226,10 +226,10 @@ class Rollouts:
         """Save once more; what was trained."""
         self._save(step)
         notes = {"updates": self.learner.updates, **self.aware.notes(), **self._best.notes()}
-        weights, quantization = self.aware.split(
-            self._best.weights(self.aware.with_ranges(exported(self.learner.policy)))
-        )
-        return Trained(weights, self._normaliser.frozen(), step, notes, Squash.CLIP, quantization)
+        return Trained(self._best.policy(self._policy), step, notes, Squash.CLIP)
+
+    def _policy(self) -> Policy:
+        return self.aware.policy(exported(self.learner.policy), self._normaliser.frozen())
 
     def _save(self, step: int) -> None:
         learner = self.learner

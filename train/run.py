@@ -27,12 +27,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.quantization_aware import TrainedQuantization
-from policy.spec import NetworkSpec, Normaliser, Squash, network_values
+from policy.spec import NetworkSpec, Squash, network_values
+from train.best import Policy
 from train.checkpoint import Checkpoint, save_checkpoint
 from train.episodes import Decide
 from train.logs import CurveLog
-from train.networks import Weights
 from train.progress import TrainingProgress
 from train.resumption import TRAINING_FOLDER, UNFINISHED, put_aside, taken_up
 from train.tasks import Evaluation, Task, episode_seed
@@ -112,20 +111,16 @@ class Trained:
     """What an algorithm returns.
 
     Attributes:
-        weights: of the policy network, as the bundle names them.
-        normaliser: of the observations.
+        policy: its weights as the bundle names them, and what else decides what it computes.
         steps: environment steps made.
         notes: how it was trained, for the provenance.
         squash: of the policy's outputs where the task is continuous.
-        quantization: the quantizers it was trained with, if it was.
     """
 
-    weights: Weights
-    normaliser: Normaliser
+    policy: Policy
     steps: int
     notes: Mapping[str, Any] = field(default_factory=dict)
     squash: Squash = Squash.TANH
-    quantization: TrainedQuantization | None = None
 
 
 class Run:

@@ -86,13 +86,14 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
         with Run(request, chosen) as training:
             trained = train(training, settings)
 
-        mean, scale = (np.array(v, np.float32) for v in (trained.normaliser.mean, trained.normaliser.scale))
+        normaliser = trained.policy.normaliser
+        mean, scale = (np.array(v, np.float32) for v in (normaliser.mean, normaliser.scale))
         act = Acting(network)
 
         def decide(observation: np.ndarray) -> np.ndarray:
             if not chosen.is_image:
-                observation = np.clip((observation - mean) / scale, -trained.normaliser.clip, trained.normaliser.clip)
-            outputs = act(trained.weights, observation)
+                observation = np.clip((observation - mean) / scale, -normaliser.clip, normaliser.clip)
+            outputs = act(trained.policy.weights, observation)
             if chosen.is_discrete:
                 return outputs.argmax(axis=1)
             low, high = np.array(chosen.head.low, np.float32), np.array(chosen.head.high, np.float32)

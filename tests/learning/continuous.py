@@ -89,5 +89,5 @@ def learned(
     """The greedy mean return of what ``train`` learned, acting through the contract: normaliser, network, squash."""
     with beginning(folder, steps, task) as run:
         trained = train(run, settings)
-        decide = greedy(policy_spec(run, trained), trained.weights)
+        decide = greedy(policy_spec(run, trained), trained.policy.weights)
         return run.task.evaluate(decide, 64, 99, "").mean_return

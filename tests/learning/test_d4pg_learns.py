@@ -90,5 +90,5 @@ def test_a_resumed_run_has_the_same_bits_as_one_that_never_stopped(
     with beginning(tmp_path / "parts", 2048, resume=True) as run:
         parts = d4pg.train(run, SETTINGS)
     assert parts.notes == whole.notes
-    for name, weights in whole.weights.items():
-        np.testing.assert_array_equal(parts.weights[name], weights)
+    for name, weights in whole.policy.weights.items():
+        np.testing.assert_array_equal(parts.policy.weights[name], weights)

@@ -81,9 +81,9 @@ def test_a_resumed_run_has_the_same_bits_as_one_that_never_stopped(
     with beginning(tmp_path / "parts", 2048, resume=True) as run:
         parts = ddpg.train(run, settings)
     assert parts.notes == whole.notes
-    assert parts.normaliser == whole.normaliser
-    for name, weights in whole.weights.items():
-        np.testing.assert_array_equal(parts.weights[name], weights)
+    assert parts.policy.normaliser == whole.policy.normaliser
+    for name, weights in whole.policy.weights.items():
+        np.testing.assert_array_equal(parts.policy.weights[name], weights)
 
 
 def test_a_divergence_names_the_step_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:

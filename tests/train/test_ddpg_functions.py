@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from policy.spec import ContinuousHead, DiscreteHead, NetworkSpec, Squash
 from train import ddpg
-from train.best import BestPolicy
 from train.ddpg import DDPGSettings, Learner
 from train.exploration import ActionRange, ExplorationNoise, noise_scale
 from train.networks import Weights
@@ -143,28 +142,6 @@ def test_units_of_the_range_are_the_inverse_of_physical_units() -> None:
 def test_named_actions_are_refused_with_what_to_type() -> None:
     with pytest.raises(ValueError, match="--method dqn"):
         ActionRange(DiscreteHead(("left", "right")), "ddpg")
-
-
-# --- the best policy ------------------------------------------------------------------------------------------------
-
-
-def test_the_best_evaluation_is_kept_and_survives_a_checkpoint() -> None:
-    best, last = BestPolicy(""), {"w": np.array([9.0])}
-    assert best.weights(last) is last
-    for step, (value, weight) in enumerate([(1.0, 10.0), (3.0, 30.0), (float("nan"), 40.0), (2.0, 20.0)]):
-        best.offer({"greedy_return": value, "greedy_success": float("nan")}, {"w": np.array([weight])}, step)
-    copy = BestPolicy("")
-    copy.restore(best.state())
-    for kept in (best, copy):
-        assert kept.weights(last)["w"] == 30.0
-        assert kept.notes() == {"best_step": 1, "best_evaluation": 3.0}
-
-
-def test_success_chooses_where_the_task_has_it() -> None:
-    best = BestPolicy("hard")
-    best.offer({"greedy_success_hard": 0.5, "greedy_return_hard": 9.0}, {"w": np.array([1.0])}, 1)
-    best.offer({"greedy_success_hard": 0.4, "greedy_return_hard": 99.0}, {"w": np.array([2.0])}, 2)
-    assert best.weights({})["w"] == 1.0
 
 
 # --- settings and the update ----------------------------------------------------------------------------------------

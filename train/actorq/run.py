@@ -25,7 +25,7 @@ from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, sums
 from train.actorq.processes import GoneError, called
 from train.actorq.report import breakdown, summed
 from train.actorq.settings import Plan
-from train.best import BestPolicy
+from train.best import BestPolicy, Policy
 from train.checkpoint import flattened
 from train.episodes import Decide
 from train.networks import Weights
@@ -49,7 +49,7 @@ class Supervisor:
         deaths: list[dict[str, Any]] = []
         self._state: tuple[dict[str, NDArray[Any]], dict[str, Any]] | None = None
         if run.checkpoint is not None:
-            self._best.restore(run.checkpoint.group("best"))
+            run.checkpoint.restore("best", self._best)
             facts = run.checkpoint.facts
             self._state = run.checkpoint.arrays, facts
             self._past, self._earlier = facts.get("past", {}), facts.get("actors", {})
@@ -213,7 +213,7 @@ class Supervisor:
         self._reported_at = time.monotonic()
         judged = any(value == value for name, value in self._run.last_row.items() if name.startswith("greedy_"))
         if judged and self._weights:
-            self._best.offer(self._run.last_row, self._weights, self._step)
+            self._best.offer(self._run.last_row, self._policy, self._step)
 
     def _row(self) -> dict[str, float]:
         episodes, returns = 0, 0.0
@@ -274,14 +274,18 @@ class Supervisor:
 
     def _trained(self) -> Trained:
         self._fetch()
-        if self._spec is None:
+        if (spec := self._spec) is None:
             raise GaveUpError(
                 f"the run ended ({self._run.outcome}) before there was a policy: no bundle was written. Give it more "
                 "--steps or --minutes than its learning_starts take, or go on with --resume."
             )
-        weights, normaliser = self._best.weights(self._weights), self._spec.normaliser
-        squash = self._spec.head.squash if isinstance(self._spec.head, ContinuousHead) else Squash.TANH
-        return Trained(weights, normaliser, self._step, self.notes(), squash)
+        squash = spec.head.squash if isinstance(spec.head, ContinuousHead) else Squash.TANH
+        return Trained(self._best.policy(self._policy), self._step, self.notes(), squash)
+
+    def _policy(self) -> Policy:
+        """As the learner handed it over last."""
+        assert self._spec is not None
+        return Policy(self._weights, self._spec.normaliser)
 
     def notes(self) -> dict[str, Any]:
         """For the provenance: how it went, beside the algorithm's settings."""
