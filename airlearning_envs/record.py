@@ -29,6 +29,7 @@ from airlearning_envs.flights import Decide, blind_policy, random_policy
 from airlearning_envs.observation import observation_fields
 from airlearning_envs.render import SIDE_PX, Painter, Scene
 from policy.errors import PolicyError
+from policy.hints import as_typed
 
 FRAMES_PER_SECOND = 20
 """Of the film, which runs in real time: one frame for each 50 ms of flight."""
@@ -154,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             pictures = frames(config, scenes, caption, 16 * max(10, round(arguments.side / 16)), progress)
         save_film(arguments.output, pictures)
     except (SettingsError, PolicyError, OSError, ValueError) as error:
-        print(f"record: {error}", file=sys.stderr)
+        print(as_typed(f"record: {error}"), file=sys.stderr)
         return 2
     end = scenes[-1]
     report = {

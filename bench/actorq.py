@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import command_line
+from policy.hints import Help
 
 if TYPE_CHECKING:
     from bench.actorq_store import Measured
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m bench.actorq",
         description=__doc__,
         epilog=command_line.EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     options.add_argument("--only", choices=PARTS, help="a part of it (default: all three)")
     options.add_argument("--cells", type=command_line.words, metavar="NAMES", help="of the trainings, with commas")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policy.errors import PolicyError
+from policy.hints import Help, as_typed
 from policy.spec_parts import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def parser(doc: str | None, prog: str) -> argparse.ArgumentParser:
         prog=f"python bench/{prog}.py",
         description=doc,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
 
 
@@ -199,7 +200,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 def _failed(arguments: argparse.Namespace, message: str, next_step: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    print(as_typed(f"error: {message}"), file=sys.stderr)
     if getattr(arguments, "json", False):
         print(json.dumps({"ok": False, "error": {"message": message, "next": next_step}}))
     return EXIT_FAILED
@@ -207,7 +208,7 @@ def _failed(arguments: argparse.Namespace, message: str, next_step: str) -> int:
 
 def say(text: str) -> None:
     """A line about what is being done, on stderr: standard output is for answers."""
-    print(text, file=sys.stderr, flush=True)
+    print(as_typed(text), file=sys.stderr, flush=True)
 
 
 def update_docs(tables: Sequence[Table]) -> None:

@@ -30,6 +30,7 @@ from airlearning_envs.config import PRESETS
 from airlearning_envs.core import NavigationCore
 from airlearning_envs.errors import SettingsError
 from bench.machine import describe_machine
+from policy.hints import Help
 
 FACES = ("core", "vector")
 """The simulator core stepped directly, and Gymnasium's vector environment on it."""
@@ -144,7 +145,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="python bench/env_speed.py",
         description=__doc__,
         epilog="exit status: 0 done, 1 slower than --at-least, 2 wrong arguments",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.add_argument("--preset", default="shipped,hard", help="one or several with commas (default: %(default)s)")
     parser.add_argument("--face", default=",".join(FACES), help="core, vector, or both (default: %(default)s)")

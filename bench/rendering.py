@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.words import NOT_KNOWN
+from policy.hints import as_typed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,7 +70,7 @@ def print_table(table: Table, console: Console) -> None:
                 grid.add_section()
         console.print(grid)
     for note in table.notes:
-        console.print(note, markup=False, highlight=False, style="dim")
+        console.print(as_typed(note), markup=False, highlight=False, style="dim")
     console.print()
 
 

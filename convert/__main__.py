@@ -16,6 +16,7 @@ from convert.calibration import CalibrationReport, inspect
 from convert.pipeline import Converted, Job, convert_each
 from policy.bundle import Bundle
 from policy.errors import BundleError, PolicyError
+from policy.hints import Help, as_typed
 from policy.integer import quantize_network
 from policy.locate import ZOO, working_bundle
 from policy.manifest import MANIFEST_FILE, ArtifactEntry
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m convert",
         description=__doc__,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     made.add_argument("--policy", default="", help="name (I, II, III) or folder of a bundle; default: all of the zoo")
     made.add_argument(
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             jobs = [job for job in jobs if not job[0].has_artifact(*job[1:])]
         done = _convert(jobs) if jobs else []
     except PolicyError as error:
-        print(f"convert: {error}", file=sys.stderr)
+        print(as_typed(f"convert: {error}"), file=sys.stderr)
         return 1
     except OSError as error:
         print(f"convert: {error.filename or 'the bundle'} cannot be written: {error.strerror}.", file=sys.stderr)

@@ -1,6 +1,7 @@
 """For all tests: no runtime talks to its maker; and CI, whose machine has everything, leaves nothing out for a lack."""
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ from policy.bundle import Bundle, write_bundle
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+# As in an active environment: messages say `python`.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 LACKS = ("apt-get", "make pi", "make suites", "make actorq", "--prepare", "needs root")
 """Words of the reasons for which a test is left out on a machine that lacks something."""
 

@@ -23,6 +23,7 @@ from device.host.releases import DeviceReleases, list_releases, rollback
 from device.host.target import Target, resolve
 from device.host.wheels import fetch, parse_runtimes, select, select_unseen
 from policy.errors import PolicyError
+from policy.hints import as_typed
 from policy.locate import working_bundle
 from policy.spec import Precision
 
@@ -239,10 +240,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             told = error.to_json() if isinstance(error, HostError) else {"code": "policy", "message": str(error)}
             print(json.dumps({"ok": False, "error": told}))
         else:
-            print(f"error: {error}", file=sys.stderr)
+            print(as_typed(f"error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted; what was half done on the device is discarded", file=sys.stderr)
         return 130
-    print(json.dumps({"ok": True, **to_json(result)}) if options.json else text)
+    print(json.dumps({"ok": True, **to_json(result)}) if options.json else as_typed(text))
     return 0

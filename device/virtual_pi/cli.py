@@ -14,6 +14,7 @@ from device.virtual_pi import naming, running
 from device.virtual_pi.image import describe, ensure_image
 from device.virtual_pi.machine import MEMORY_MB, MachineSettings
 from device.virtual_pi.recipe import MachineKind
+from policy.hints import as_typed
 
 
 def _say(text: str) -> None:
@@ -123,10 +124,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.json:
             print(json.dumps({"ok": False, "error": error.to_json()}))
         else:
-            print(f"error: {error}", file=sys.stderr)
+            print(as_typed(f"error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted; nothing is left running", file=sys.stderr)
         return 130
-    print(json.dumps({"ok": True, **result}) if options.json else text)
+    print(json.dumps({"ok": True, **result}) if options.json else as_typed(text))
     return 0

@@ -1,0 +1,57 @@
+"""What a message tells the reader to type, as it works in the reader's own shell (host only).
+
+Messages name commands as the documentation does: ``python -m train``, ``python bench/latency.py``. Debian has no
+``python``, and an environment need not be activated; so whatever prints a message to a person prints it through
+:func:`as_typed`, and a parser that shows examples has :class:`Help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from policy.project_python import ROOT
+
+_COMMAND = re.compile(
+    r"(?<![\w./-])python (?:(?=-m (?:airlearning_envs|bench|convert|device|train)\b)"
+    r"|(?P<script>(?:bench|examples)/\w+\.py))"
+)
+
+
+def as_typed(text: str) -> str:
+    """The text with each of the project's commands as it works in this shell and this folder.
+
+    ``python`` stays where it is the Python that runs this; else it becomes ``.venv/bin/python``, with a longer path
+    from another folder. So does the path of a script.
+    """
+    return _COMMAND.sub(
+        lambda found: f"{_python()} {_from_here(ROOT / found['script']) if found['script'] else ''}", text
+    )
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of a parser's description and examples, as they are typed here."""
+
+    def format_help(self) -> str:
+        """The help or the usage."""
+        return as_typed(super().format_help())
+
+
+def _python() -> str:
+    found, running = shutil.which("python"), Path(sys.executable)
+    if found is not None and Path(found).parent == running.parent:
+        return "python"
+    beside = running.with_name("python")
+    return _from_here(beside if beside.exists() else running)
+
+
+def _from_here(path: Path) -> str:
+    """The path as one types it in the current folder: relative where that is shorter and leads there."""
+    try:
+        return shlex.quote(str(path.relative_to(Path.cwd())))
+    except (OSError, ValueError):  # elsewhere, or in a folder that is gone
+        return shlex.quote(str(path))

@@ -1,0 +1,76 @@
+"""Commands that messages name, as they work in the shell and the folder of whoever reads them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from policy.hints import as_typed
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = Path(sys.executable).with_name("python")
+DEBIAN = "/usr/local/bin:/usr/bin:/bin"  # has python3, and no python
+
+
+@pytest.fixture(autouse=True)
+def debian(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_in_an_active_environment_it_is_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{OWN.parent}:{DEBIAN}")
+    assert as_typed("next: python -m train --help") == "next: python -m train --help"
+
+
+def test_another_python_on_the_path_is_not_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "python").symlink_to(OWN)  # what pyenv's and conda's shims are: another environment
+    monkeypatch.chdir(OWN.parent.parent)
+    assert as_typed("python -m convert") == "bin/python -m convert"
+
+
+def test_from_another_folder_interpreter_and_script_are_found_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = as_typed("next: python bench/latency.py --policy I, or python -m train")
+    assert said == f"next: {OWN} {ROOT / 'bench' / 'latency.py'} --policy I, or {OWN} -m train"
+
+
+def test_a_space_in_the_path_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "my folder" / ".venv" / "bin" / "python"
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert as_typed("python -m train") == f"'{python.with_name('python')}' -m train"
+
+
+@pytest.mark.parametrize(
+    "text", ["python -m venv .venv", ".venv/bin/python -m train", "mypython -m train", "python3 -m train", "a python"]
+)
+def test_other_words_stay(text: str) -> None:
+    assert as_typed(text) == text
+
+
+@pytest.mark.parametrize(
+    ("command", "next_step"),
+    [
+        ("-m convert --policy absent", "-m train --task navigation --policy I --output-path artifacts/absent"),
+        ("-m device.host deploy --policy absent", "-m train --task navigation --policy I"),
+        ("bench/latency.py --policy absent", "-m train --task navigation --policy I"),
+        ("-m train.evaluate --input-path absent", "-m train --task navigation --policy I"),
+        ("-m train --task absent-v0", "-m train.list"),
+        ("-m train --help", "-m train --task cartpole --method dqn"),
+        ("bench/latency.py --help", "bench/latency.py --policy III"),
+        ("bench/table.py case-study --results absent.sqlite", "bench/demo.py"),
+    ],
+)
+def test_what_commands_say_can_be_typed_on_debian(command: str, next_step: str) -> None:
+    typed = [sys.executable, *command.split()]
+    done = subprocess.run(
+        typed, cwd=ROOT, env={**os.environ, "PATH": DEBIAN}, capture_output=True, text=True, timeout=60
+    )
+    python = OWN.relative_to(ROOT) if OWN.is_relative_to(ROOT) else OWN
+    assert f"{python} {next_step}" in done.stdout + done.stderr
+    assert " python -m" not in done.stdout + done.stderr
