@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ def checkout(tmp_path: Path) -> Path:
     copy = tmp_path / "checkout"
     for name in ("setup", "policy", "bench", "airlearning_envs"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "requirements.txt", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     return copy
 
@@ -52,3 +53,6 @@ def test_in_place_it_is_installed_with_what_others_find_it_by(checkout: Path, tm
     ask = f"import site; site.addsitedir({str(packages)!r}); import policy; print(policy.__path__[0])"
     found = subprocess.run([sys.executable, "-S", "-c", ask], cwd=tmp_path, capture_output=True, text=True)
     assert found.stdout.strip() == str(checkout / "policy"), found.stderr
+    # Whoever lets pip fetch them gets the tested versions: tflite-runtime breaks with numpy 2.
+    needed = next(packages.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
+    assert re.search(r"^Requires-Dist: numpy==1\.", needed, re.MULTILINE)
