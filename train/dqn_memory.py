@@ -37,7 +37,8 @@ class Memory:
         """Nothing seen yet; all environments at the start of their first episodes."""
         seed, aware = request.seed, QuantizationAware(settings, request.network, request.steps)
         stream = EpisodeStream(task.make(settings.environments, episode_seed(seed, "training")))
-        replay = Replay(settings.replay_capacity, settings.environments, task.observation_shape, image=task.is_image)
+        frames = task.frames if task.is_image else 0
+        replay = Replay(settings.replay_capacity, settings.environments, task.observation_shape, frames=frames)
         slots, alpha = replay.slots, settings.priority_exponent
         priorities = Priorities(slots, settings.environments, alpha, settings.n_step) if alpha > 0 else None
         size, starts = task.observation_size, settings.learning_starts

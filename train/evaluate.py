@@ -26,6 +26,7 @@ import numpy as np
 from policy import interruption
 from policy.hints import Help, as_typed
 from train.__main__ import quiet_libraries
+from train.suites.names import resolve
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
@@ -118,7 +119,7 @@ def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     from train.tasks import TaskError, make_task
 
     bundle = working_bundle(arguments.input_path)
-    name = arguments.task or trained_on(bundle.spec)
+    name = resolve(arguments.task or trained_on(bundle.spec)).canonical
     task = make_task(name, options=task_options(bundle.spec, name))
     check_task(bundle.spec, task)
     if arguments.preset and task.presets == ("",):
@@ -160,7 +161,7 @@ def trained_on(spec: PolicySpec) -> str:
 def task_options(spec: PolicySpec, task: str) -> dict[str, Any]:
     """The options of the task that the policy was trained on; none for another one, nor for navigation's presets."""
     settings = spec.provenance.get("settings", {})
-    if task in ("navigation", "") or task != trained_on(spec) or not isinstance(settings, dict):
+    if task in ("navigation", "") or resolve(task) != resolve(trained_on(spec)) or not isinstance(settings, dict):
         return {}
     return dict(settings.get("task") or {})
 

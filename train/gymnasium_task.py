@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
+import traceback
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -12,15 +15,18 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
+import airlearning_envs
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, Squash
 from train.episodes import Actions, Decide, Episodes, Observations, StepResult, judge
 from train.quiet import silenced
 from train.suites.classic import PHYSICS, ClassicEpisodes
 from train.suites.fields import observation_fields
-from train.suites.names import Suite, TaskName, known_words, resolve
+from train.suites.names import NAVIGATION_ID, Suite, TaskName, known_words, resolve
 from train.tasks import Evaluation, Task, TaskError
 
 JUDGING_ENVIRONMENTS = 32
+LARGEST_VECTOR = 4096
+"""Numbers of an observation that is no image: a run holds thousands of them, and its bundle, too."""
 SECONDS_UNKNOWN = 1.0  # an environment that does not say how long a step lasts: one step is one unit of time
 
 Environment = gymnasium.Env[Any, Any]
@@ -48,7 +54,7 @@ class GymnasiumEpisodes:
                 for environment in self._playing:
                     environment.reset(seed=0)
         inputs, outputs = self._playing[0].observation_space, self._playing[0].action_space
-        is_image = inputs.dtype == np.uint8 and len(inputs.shape or ()) == 3
+        is_image = shows_images(inputs)
         shape = inputs.shape if is_image else (int(np.prod(inputs.shape or ())),)
         self._observation = np.zeros((environments, *(shape or ())), np.uint8 if is_image else np.float32)
         self._bounds = (outputs.low, outputs.high) if isinstance(outputs, Box) else None
@@ -94,6 +100,8 @@ def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environ
     with silenced(), loading_mujoco() if suite is Suite.MUJOCO else contextlib.nullcontext():
         if suite is Suite.PYBULLET:
             import pybullet_envs_gymnasium  # noqa: F401  # registers the ids
+        if environment_id.startswith(NAVIGATION_ID.partition("/")[0] + "/"):
+            airlearning_envs.register()
         return gymnasium.make(environment_id, disable_env_checker=True, **options)
 
 
@@ -117,10 +125,13 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         TaskError: Gymnasium does not know the id, or its spaces are none that training takes.
     """
     environment_id = name.target
+    import_own_module(environment_id)
     try:
         probe = make_environment(environment_id, options)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise TaskError(unknown_task(environment_id, str(error))) from error
+    except Exception as error:  # of an environment's own
+        raise TaskError(f"--task {environment_id} cannot be made: {told(error)}") from error
     with contextlib.closing(probe), silenced():
         inputs, outputs = probe.observation_space, probe.action_space
         period = control_period(probe, name.suite)
@@ -145,7 +156,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     return Task(
         name=name.canonical,
         environment=EnvironmentSpec(environment_id, dict(options)),
-        observation=observation_fields(environment_id, inputs.shape or ()),
+        observation=observation_fields(environment_id, inputs.shape or (), shows_images(inputs)),
         head=head_of(outputs),
         control_period_s=period,
         presets=("",),
@@ -168,6 +179,39 @@ def draw_classic(environment_id: str, seed: int) -> tuple[Episodes, Callable[[],
     return episodes, picture
 
 
+def import_own_module(environment_id: str) -> None:
+    """Import what is before the colon of ``my_module:MyTask-v0``, which registers the environment.
+
+    Raises:
+        TaskError: there is no such module here, or it cannot be imported; says where to go or what is wrong in it.
+    """
+    module, colon, _ = environment_id.partition(":")
+    if not colon:
+        return
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever stands in somebody's own module
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            raise TaskError(
+                f"--task {environment_id}: there is no module {module} in {Path.cwd()}, and none is installed. Type "
+                f"the command in the folder of {module}.py, or name it: PYTHONPATH=FOLDER python -m train …"
+            ) from error
+        raise TaskError(f"--task {environment_id}: the module {module} cannot be imported: {told(error)}") from error
+
+
+def told(error: Exception) -> str:
+    """An error of somebody's own program, and its place there."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without this file
+    own = [each for each in frames if "site-packages" not in each.filename and not each.filename.startswith("<")]
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{place}."
+
+
+def shows_images(inputs: gymnasium.Space[Any]) -> bool:
+    """Whether observations are images: uint8 with three axes. Floats with three axes are vectors that lie in a grid."""
+    return inputs.dtype == np.uint8 and len(inputs.shape or ()) == 3
+
+
 def head_of(outputs: gymnasium.Space[Any]) -> DiscreteHead | ContinuousHead:
     """The head for Discrete actions, or for Box actions with the box's bounds."""
     if isinstance(outputs, Discrete):
@@ -187,6 +231,20 @@ def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gy
         raise TaskError(
             f"--task {environment_id} has the spaces {inputs} and {outputs}; training takes a Box observation "
             "with Discrete or Box actions. Choose another task, for example CartPole-v1."
+        )
+    shape, size = inputs.shape or (), int(np.prod(inputs.shape or ()))
+    if shows_images(inputs):
+        if shape[0] < shape[2]:
+            turned = (*shape[1:], shape[0])
+            raise TaskError(
+                f"--task {environment_id} shows images {shape} with their channels first; training takes them as "
+                "(height, width, channels). Register it in gymnasium.wrappers.TransformObservation(environment, "
+                f"lambda image: numpy.moveaxis(image, 0, -1), Box(0, 255, {turned}, numpy.uint8))."
+            )
+    elif size > LARGEST_VECTOR:
+        raise TaskError(
+            f"--task {environment_id} has observations {shape} of {inputs.dtype}, {size:,} numbers; a vector may have "
+            f"{LARGEST_VECTOR:,}. A picture has to be uint8, 0 … 255, with the axes (height, width, channels)."
         )
     if isinstance(outputs, Discrete) and outputs.start != 0:
         raise TaskError(

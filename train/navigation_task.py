@@ -14,9 +14,9 @@ from airlearning_envs.errors import SettingsError
 from airlearning_envs.flights import blind_policy, fly
 from policy.spec import DiscreteHead, EnvironmentSpec
 from train.episodes import Decide, Floats, StepResult
+from train.suites.names import NAVIGATION_ID
 from train.tasks import NAVIGATION, Evaluation, Task, TaskError, mean_interval
 
-ENVIRONMENT_ID = "AirLearning/Navigation-v0"
 JUDGED_ON = ("hard", "shipped")  # both bars of the case study
 JUDGING_ENVIRONMENTS = 128
 
@@ -95,7 +95,7 @@ def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
 
     return Task(
         name=NAVIGATION,
-        environment=EnvironmentSpec(ENVIRONMENT_ID, {"preset": main, **changes}),
+        environment=EnvironmentSpec(NAVIGATION_ID, {"preset": main, **changes}),
         observation=OBSERVATION_FIELDS,
         head=DiscreteHead(ACTION_NAMES),
         control_period_s=CONTROL_PERIOD_S,

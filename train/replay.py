@@ -87,22 +87,22 @@ class Replay:
         environments: int,
         observation: tuple[int, ...],
         *,
-        image: bool = False,
+        frames: int = 0,
         action_size: int | None = None,
     ) -> None:
         """Args:
         capacity: transitions; rounded down to a multiple of the environments.
         environments: stepped together.
         observation: shape of one observation.
-        image: observations are uint8 with the newest frames in the last axis, the newest last; else float32.
+        frames: of an image, uint8: that many are stacked in its last axis, the newest last; with 1 the image is one
+            frame, whatever its channels are. 0 for vectors, float32.
         action_size: elements of a continuous action; None for discrete ones.
         """
         self.slots, self.environments = capacity // environments, environments
-        self._image = image
-        self._stack = observation[-1] if image else 1  # frames of one observation
-        frame = observation[:-1] if image else observation
+        self._stack = max(frames, 1)
+        frame = observation[:-1] if frames > 1 else observation
         length = self.slots + self.slots // SPARE + 2 * self._stack + 1
-        self._tape = np.zeros((length, environments, *frame), np.uint8 if image else np.float32)
+        self._tape = np.zeros((length, environments, *frame), np.uint8 if frames else np.float32)
         self._head = np.zeros(environments, np.int64)  # frames ever written
         self._arrays: dict[str, NDArray[Any]] = {
             "position": np.zeros((self.slots, environments), np.int64),  # of the newest frame, counted as _head does
@@ -145,7 +145,7 @@ class Replay:
         """
         if self._began.any():
             where = np.flatnonzero(self._began)
-            if self._image:
+            if self._stack > 1:
                 check_stacked(observation[where], transition.last_observation[where])
             for frame in self._frames(observation[where]):
                 self._write(where, frame)
@@ -165,7 +165,7 @@ class Replay:
 
     def _frames(self, observations: Observations) -> list[Observations]:
         """Single frames of observations (batch, …), oldest first."""
-        return [observations[..., index] for index in range(self._stack)] if self._image else [observations]
+        return [observations[..., index] for index in range(self._stack)] if self._stack > 1 else [observations]
 
     def _write(self, where: NDArray[np.int64], frame: Observations) -> None:
         """Put one frame on the tapes of some environments, which grow before they would lose one still needed."""
@@ -185,7 +185,7 @@ class Replay:
         self._tape = tape
 
     def _observations(self, positions: NDArray[np.int64], where: NDArray[np.int64]) -> Observations:
-        if not self._image:
+        if self._stack == 1:
             rows: Observations = self._tape[positions % len(self._tape), where]
             return rows
         stack = [self._tape[(positions + back) % len(self._tape), where] for back in range(1 - self._stack, 1)]

@@ -131,6 +131,7 @@ def lamp_task() -> Task:
         presets=("",),
         make=Lamp,
         evaluate=evaluate,
+        frames=2,
     )
 
 

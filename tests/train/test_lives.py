@@ -89,7 +89,7 @@ def test_the_advantages_of_a_rollout_end_at_the_lost_life() -> None:
 
 
 def test_the_replay_ends_the_return_but_not_the_stack_at_the_lost_life() -> None:
-    stream, replay = EpisodeStream(TwoLives()), Replay(9, 1, (1, 1, STACK), image=True)
+    stream, replay = EpisodeStream(TwoLives()), Replay(9, 1, (1, 1, STACK), frames=STACK)
     for _ in range(9):
         observation = stream.observation
         replay.add(observation, ACTION, stream.step(ACTION))

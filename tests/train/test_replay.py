@@ -92,7 +92,7 @@ def add_images(replay: Replay, steps: int) -> list[tuple[np.ndarray, np.ndarray]
 
 
 def test_stacks_of_frames_are_rebuilt_as_they_were_seen_across_the_ends_of_episodes() -> None:
-    replay = Replay(40, 2, (2, 3, STACK), image=True)
+    replay = Replay(40, 2, (2, 3, STACK), frames=STACK)
     seen = add_images(replay, 55)
     rows = replay.take(np.arange(40), 1)  # every transition held
     for index in range(40):
@@ -104,11 +104,11 @@ def test_stacks_of_frames_are_rebuilt_as_they_were_seen_across_the_ends_of_episo
 
 
 def test_a_hundred_thousand_atari_transitions_take_less_than_0_8_gb() -> None:
-    assert Replay(100_000, 8, (84, 84, 4), image=True).nbytes < 0.8e9
+    assert Replay(100_000, 8, (84, 84, 4), frames=4).nbytes < 0.8e9
 
 
 def test_images_that_are_no_stacks_of_frames_are_refused() -> None:
-    replay = Replay(40, 2, (2, 3, 3), image=True)
+    replay = Replay(40, 2, (2, 3, 3), frames=3)
     generator = np.random.default_rng(0)
     no = np.zeros(2, bool)
     one, two = generator.integers(255, size=(2, 2, 2, 3, 3)).astype(np.uint8)

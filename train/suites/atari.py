@@ -150,4 +150,5 @@ def atari_task(game: str, options: Mapping[str, Any]) -> Task:
         presets=("",),
         make=lambda environments, seed: AtariEpisodes(game, environments, seed, chosen, training=True),
         evaluate=evaluate,
+        frames=STACKED,
     )

@@ -41,10 +41,10 @@ NAMES: dict[str, tuple[tuple[str, str], ...]] = {
 """Id to the name and unit of every element, in order (Gymnasium's pages of these environments)."""
 
 
-def observation_fields(environment_id: str, shape: tuple[int, ...]) -> tuple[ObservationField, ...]:
+def observation_fields(environment_id: str, shape: tuple[int, ...], is_image: bool) -> tuple[ObservationField, ...]:
     """The fields of an observation of that shape: named ones, or a single field ``observation``.
 
-    An image (height, width, channels) keeps its shape; anything else is flattened.
+    An image (height, width, channels) keeps its shape; anything else, three axes of floats too, is flattened.
     """
     names = NAMES.get(environment_id, ())
     size = 1
@@ -52,4 +52,4 @@ def observation_fields(environment_id: str, shape: tuple[int, ...]) -> tuple[Obs
         size *= side
     if len(names) == size:
         return tuple(ObservationField(name, (1,), unit) for name, unit in names)
-    return (ObservationField("observation", shape if len(shape) == 3 else (size,), "1"),)
+    return (ObservationField("observation", shape if is_image else (size,), "1"),)

@@ -79,6 +79,8 @@ ATARI_WORDS = {
     "seaquest": "seaquest",
     "spaceinvaders": "space_invaders",
 }
+NAVIGATION_ID = "AirLearning/Navigation-v0"
+"""What Gymnasium and every bundle call it."""
 NAVIGATION_NAME = TaskName("navigation", Suite.NAVIGATION, "navigation", "navigation")
 MUJOCO_ID = re.compile(
     r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Swimmer|"
@@ -110,7 +112,7 @@ def resolve(name: str) -> TaskName:
 def resolve_id(text: str) -> TaskName:
     """A word or a Gymnasium id; see :func:`resolve`."""
     lower = text.lower()
-    if lower == NAVIGATION_NAME.canonical:
+    if lower.rpartition(":")[2] in (NAVIGATION_NAME.canonical, NAVIGATION_ID.lower()):
         return NAVIGATION_NAME
     if lower in GYMNASIUM_WORDS:
         suite, target = GYMNASIUM_WORDS[lower]
