@@ -110,7 +110,6 @@ def connected(target: str, threads: int | None = None) -> Iterator[Device]:
         HostError: it cannot be read, reached or trusted; the message says what to type.
     """
     from device.host.connection import connect
-    from device.host.target import Target
 
-    with connect(Target.parse(target)) as connection:
+    with connect(target) as connection:
         yield Device(target, connection, threads)

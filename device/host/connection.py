@@ -1,6 +1,6 @@
 """An SSH connection to a device, as a context manager: strict about the host key, slow to trust, quick to tell.
 
-    with connect(Target.parse("pi@raspberrypi")) as connection:
+    with connect("pi@raspberrypi") as connection:
         print(connection.run("uname -m").stdout)
 
 Nothing here ever adds an unknown host key by itself. Every wait has an end.
