@@ -143,7 +143,7 @@ def install(
         except HostError as error:
             error.also(f"Release {serving} still serves." if serving else "No release was serving before.")
             raise
-        removed, warnings = _prune(session, release)
+        removed, warnings = _prune(session, release, previous)
     return DeployResult(
         request=request,
         release=release,
@@ -166,10 +166,13 @@ def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float
     return session.call("begin", policy=policy, digest=digest, by=by, wait_s=wait_s, timeout=wait_s + 60)
 
 
-def _prune(session: HelperSession, serving: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Remove old releases; returns those removed, and warnings. Past the switch no failure undoes the deployment."""
+def _prune(session: HelperSession, serving: str, previous: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Remove old releases, but not the one that served before; returns those removed, and warnings.
+
+    Past the switch no failure undoes the deployment.
+    """
     try:
-        return tuple(session.call("prune")["releases"]), ()
+        return tuple(session.call("prune", previous=previous)["releases"]), ()
     except HostError as error:
         # Not the error's next step: it says that what was half done is discarded, and nothing was.
         return (), (

@@ -128,6 +128,17 @@ def test_the_serving_release_is_kept_however_old(
     assert served_text(connection, name) == "a"
 
 
+def test_the_release_that_served_before_is_kept_to_go_back_to(
+    connection: Connection, name: str, bare: WheelSet
+) -> None:
+    first, *_ = (install(connection, stand_in_payload(name, text), bare).release for text in ("a", "b", "c"))
+    rollback(connection, name, first)
+    fourth = install(connection, stand_in_payload(name, "d"), bare)
+    assert (fourth.previous, fourth.removed) == (first, ())
+    rollback(connection, name, first)
+    assert served_text(connection, name) == "a"
+
+
 def test_pruning_counts_the_newest_and_the_serving_one(tmp_path: Path) -> None:
     """The helper by itself: five releases, the oldest serves."""
     helper = Device(tmp_path)

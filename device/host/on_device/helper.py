@@ -219,9 +219,9 @@ class Device(Store):
         return {"current": request["release"], "previous": before}
 
     def prune(self, request: Request) -> Reply:
-        """Remove all but the newest releases and the current one, and the wheels that no release needs."""
+        """Remove all but the newest releases, the current one and ``previous``, and wheels that no release needs."""
         releases = [record["release"] for record in self.releases(self.policy)]
-        kept = {*releases[-KEEP_RELEASES:], self.current(self.policy)}
+        kept = {*releases[-KEEP_RELEASES:], self.current(self.policy), request.get("previous")}
         gone = [release for release in releases if release not in kept]
         for release in gone:
             remove(self.folder(self.policy) / "releases" / release)
