@@ -6,7 +6,7 @@ It starts learner and actors, replaces those that die, judges the policy greedil
 - an actor: replaced; its unsent transitions are lost (at most ``insert_every`` and an n-step window).
 - the learner: replaced, and goes on from the last checkpoint; the replay is a process of its own and keeps its rows.
 - a replay process: Ray starts it anew, empty.
-- this process: ``--resume`` goes on from the checkpoint on the disk; the replay is lost and filled anew first.
+- this process: the same command goes on from the checkpoint on the disk; the replay is lost and filled anew first.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class Supervisor:
         if (spec := self._spec) is None:
             raise GaveUpError(
                 f"the run ended ({self._run.outcome}) before there was a policy: no bundle was written. Give it more "
-                "--steps or --minutes than its learning_starts take, or go on with --resume."
+                "--steps or --minutes than its learning_starts take, or go on with the same command."
             )
         squash = spec.head.squash if isinstance(spec.head, ContinuousHead) else Squash.TANH
         return Trained(self._best.policy(self._policy), self._step, self.notes(), squash)
