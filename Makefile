@@ -11,6 +11,7 @@ TARGET ?= local
 RUNTIME ?= litert
 PYTHON311 ?=
 DEMO_STEPS ?= 2000000
+DEMO_OPTIONS ?=
 TESTS ?= tests
 
 VENV := .venv
@@ -40,8 +41,8 @@ help:
 	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
 	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] over SSH"
-	@echo "  python bench/latency.py --policy III [--target pi@raspberrypi]"
-	@echo "  python bench/memory.py --policy III         python bench/success.py --policy III"
+	@echo "  $(PYTHON) bench/latency.py --policy III [--target pi@raspberrypi]"
+	@echo "  $(PYTHON) bench/memory.py --policy III   $(PYTHON) bench/success.py --policy III"
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
 	@echo "  make table                             the committed tables; this machine's own: python bench/table.py --own"
 	@echo "  make training-speed                    against Stable-Baselines3, which make peers installs"
@@ -94,7 +95,7 @@ report: $(INSTALLED)
 demo: $(INSTALLED)
 	@test -f artifacts/I/manifest.json || \
 	  $(PYTHON) -m train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
-	@$(PYTHON) bench/demo.py --target $(TARGET)
+	@$(PYTHON) bench/demo.py --target $(TARGET) $(DEMO_OPTIONS)
 
 train: $(INSTALLED)
 	@test -n "$(POLICY)" || { echo "Which policy? Type: make train POLICY=I   (I, II or III)"; exit 2; }

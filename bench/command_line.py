@@ -234,11 +234,13 @@ def console(stderr: bool = False) -> Console:
 
 @contextmanager
 def progress_bar(description: str) -> Iterator[Progress]:
-    """A progress bar on stderr, where a terminal is there; calls of the yielded (done, total) move it."""
+    """A progress bar on stderr, moved by calls of the yielded (done, total); where there is no terminal, one line."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     screen = console(stderr=True)
+    if not screen.is_terminal:
+        say(f"{description} …")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, console=screen, disable=not screen.is_terminal, transient=True) as bar:
         task = bar.add_task(description, total=None)

@@ -1,38 +1,33 @@
 #!/usr/bin/env bash
 # make setup: .venv with the pinned packages, by Python 3.11 from wherever there is one. What is there already stays.
 #
-# Python 3.11 is $PYTHON311, or python3.11 of the system (installed where it may be), or one that uv fetches (Debian 13
-# and Ubuntu 24.04 have none).
+# Python 3.11 is $PYTHON311, or python3.11 of the system, or one that uv fetches (Debian 13, Ubuntu 24.04 have none).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . setup/common.sh
 trap 'printf "\nInterrupted. Type the same command again: it goes on from here.\n" >&2; exit 130' INT TERM
 
 NEEDED_MB=3500
-UV="uv==$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements.txt)"
+UV_PINNED="uv==$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements.txt)"
 
 has_venv() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 is_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
 
-# A uv to fetch Python 3.11 with: the system's, or one in a throw-away environment of whatever python3 there is.
+# find_uv: set UV to the system's uv, or to one in a throw-away environment of whatever python3 there is.
 find_uv() {
-  command -v uv && return
-  local bootstrap=.venv/bootstrap
-  [ -x "$bootstrap/bin/uv" ] && { echo "$bootstrap/bin/uv"; return; }
-  command -v python3 >/dev/null && has_venv python3 || install_packages python3 python3-venv || return 1
-  logged python3 -m venv "$bootstrap" && logged "$bootstrap/bin/python" -m pip install "$UV" || return 1
-  echo "$bootstrap/bin/uv"
+  UV=$(command -v uv || echo .venv/bootstrap/bin/uv)
+  [ ! -x "$UV" ] || return 0
+  { command -v python3 >/dev/null && has_venv python3; } || install_packages python3 python3-venv ||
+    refuse "Python 3.11 is needed; uv fetches one, and python3-venv would fetch uv, but it is not installed: $LAST_WORDS." \
+      "Type: sudo apt-get install python3-venv   or name a Python 3.11 of yours: make setup PYTHON311=/path/to/python3.11"
+  logged python3 -m venv .venv/bootstrap && logged .venv/bootstrap/bin/python -m pip install "$UV_PINNED"
 }
 
 fetch_python() {
-  local uv
-  echo "This machine has no Python 3.11; uv fetches one …" >&2
-  if uv=$(find_uv) && logged "$uv" python install 3.11 && logged "$uv" venv --allow-existing --seed --python 3.11 .venv; then
-    return
-  fi
-  refuse "Python 3.11 is needed; this machine has none, and uv could not fetch one: ${LAST_WORDS:-it needs a network and python3-venv}." \
-    "Type: sudo apt-get install python3.11 python3.11-venv   (Debian 12; elsewhere python3-venv, with which uv fetches it)" \
-    "or name a Python 3.11 of yours: make setup PYTHON311=/path/to/python3.11"
+  echo "This machine has no Python 3.11; uv fetches one …"
+  find_uv && logged "$UV" python install 3.11 && logged "$UV" venv --allow-existing --seed --python 3.11 .venv ||
+    refuse "Python 3.11 is needed; this machine has none, and uv could not fetch one: $LAST_WORDS." \
+      "Type the same command again with a network, or name a Python 3.11 of yours: make setup PYTHON311=/path/to/python3.11"
 }
 
 make_environment() {
@@ -46,8 +41,6 @@ make_environment() {
     has_venv "$python" || install_packages python3.11-venv || has_venv "$python" ||
       refuse "$python lacks its venv module. Type: sudo apt-get install python3.11-venv"
     logged "$python" -m venv .venv || refuse "$python -m venv .venv failed: $LAST_WORDS"
-  elif apt-cache show python3.11-venv >/dev/null 2>&1 && install_packages python3.11 python3.11-venv; then
-    logged python3.11 -m venv .venv || refuse "python3.11 -m venv .venv failed: $LAST_WORDS"
   else
     fetch_python
   fi
@@ -57,7 +50,7 @@ want_mb "$NEEDED_MB" . ".venv with its downloads"
 mkdir -p .venv 2>/dev/null || refuse "$PWD cannot be written. Clone the project into a folder of your own."
 echo "Setting up .venv (about a minute) …"
 make_environment
-[ -x .venv/bin/uv ] || logged .venv/bin/python -m pip install "$UV" || refuse_packages
+[ -x .venv/bin/uv ] || logged .venv/bin/python -m pip install "$UV_PINNED" || refuse_packages
 install_requirements requirements.txt || refuse_packages
 logged .venv/bin/python -m pip install --no-deps --no-build-isolation -e . || refuse_packages
 .venv/bin/python -m device.host prefetch --target local

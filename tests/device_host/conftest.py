@@ -31,11 +31,12 @@ from policy.spec import (
     PolicySpec,
     Precision,
 )
+from tests.device_host.needs import needs_sshd
 
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session", params=["embedded", pytest.param("openssh", marks=pytest.mark.integration)])
+@pytest.fixture(scope="session", params=["embedded", pytest.param("openssh", marks=needs_sshd)])
 def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice]:
     """A device shared by the tests; every test deploys policies of its own names."""
     root = tmp_path_factory.mktemp(request.param)

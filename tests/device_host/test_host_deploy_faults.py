@@ -36,6 +36,7 @@ from device.host.testing import (
     stand_in_wheel,
 )
 from device.host.wheels import WheelSet
+from tests.device_host.needs import needs_sshd
 
 ME = {"user": "ann", "host": "laptop", "pid": 42, "policy": "X"}
 
@@ -223,7 +224,7 @@ def test_the_host_command_is_ended_in_mid_upload(
     assert_old_serves(device, connection, name)
 
 
-@pytest.mark.integration
+@needs_sshd
 def test_a_login_shell_that_greets(tmp_path: Path) -> None:
     """Start-up files that print are found on many devices; what they print is not taken for an answer."""
     with openssh_server(tmp_path / "sshd") as server, server.connect() as connection:

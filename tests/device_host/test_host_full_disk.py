@@ -37,7 +37,7 @@ def small_device(root: Path, megabytes: int) -> Iterator[TestDevice]:
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
     tried = subprocess.run(["unshare", *namespaces, "true"], capture_output=True, text=True)
     if tried.returncode != 0:
-        pytest.fail(f"A small file system needs root or user namespaces: {tried.stderr}")
+        pytest.skip("a small file system needs root or user namespaces")
     prefix = ("unshare", *namespaces, "sh", "-c", mount, "sh")
     with running_local_device(root, command_prefix=prefix) as local:
         yield as_test_device(local)
