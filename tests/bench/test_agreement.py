@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from bench import agreement
+from bench import agreement, command_line
 from convert.executor import Execution
+from policy.locate import ZOO
 from policy.spec import RuntimeName
 
 
@@ -49,3 +53,19 @@ def test_the_table_counts_and_lists_them() -> None:
 def test_asking_for_more_observations_than_were_seen_is_an_error() -> None:
     with pytest.raises(agreement.command_line.BenchError, match="ask for fewer"):
         agreement.flown_observations(lambda o: np.zeros(len(o), np.int64), 10_000, seed=1, episodes=2)
+
+
+def test_a_stored_answer_gives_way_to_no_smaller_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [{"policy": name, "precision": "int8", "observations": 5000} for name in ("I", "II")]
+    kept = tmp_path / "agreement.json"
+    kept.write_text(json.dumps({"machine": "m", "answers": asked}))
+    before = kept.read_bytes()
+    monkeypatch.setattr(agreement, "kept_file", lambda: kept)
+    monkeypatch.setattr("policy.locate.working_bundle.__defaults__", (tmp_path / "artifacts", ZOO))
+    typed = ["--policy", "I", "--precision", "int8", "--observations", "20", "--json", "--keep"]
+    assert agreement.main(typed) == command_line.EXIT_FAILED
+    said = capsys.readouterr()
+    assert "I int8" in said.err and "20 instead of 5,000 observations" in said.err
+    assert kept.read_bytes() == before

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench import command_line, training_speed, training_table
-from bench.store import StoreError
+from bench.store import StoreError, refuse_less
 from bench.training_table import OURS, SB3, Outcome, median_time, ratio
 
 
@@ -111,3 +111,11 @@ def test_the_zoos_words_for_settings() -> None:
     assert said["learning_rate"](1.0) == 0.2
     assert said["learning_rate"](0.25) == pytest.approx(0.05)  # a quarter of the steps is left
     assert (said["train_freq"], said["gamma"]) == ((1, "episode"), 0.98)
+
+
+def test_a_stored_answer_gives_way_to_no_smaller_one() -> None:
+    three, two = (document(**{OURS: [outcome(1.0)] * count, SB3: [outcome(2.0)] * 3}) for count in (3, 2))
+    old, new = training_speed.amounts(three), training_speed.amounts(two)
+    with pytest.raises(StoreError, match=r"ppo Pendulum-v1 ours, .* 2 instead of 3 seeds; nothing was written"):
+        refuse_less(Path("training-speed.json"), old, new, "seeds")
+    refuse_less(Path("training-speed.json"), new, old, "seeds")
