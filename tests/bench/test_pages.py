@@ -274,6 +274,7 @@ def test_a_line_of_the_readme_runs(line: str, workspace: Path, capsys: pytest.Ca
     run_any(line, workspace, capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [ours for _, ours in quarl_rows()])
 def test_a_line_of_the_page_for_quarls_users_runs(
     line: str, workspace: Path, capsys: pytest.CaptureFixture[str]
