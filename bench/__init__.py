@@ -2,5 +2,4 @@
 
 from policy import project_python
 
-if project_python.is_command():  # by whatever Python it was typed: go on with the project's
-    project_python.ensure()
+project_python.begin()

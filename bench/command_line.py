@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from policy import interruption
 from policy.errors import PolicyError
-from policy.hints import Help, as_typed
+from policy.hints import Parser, as_typed, make_room
 from policy.spec_parts import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
 
 if TYPE_CHECKING:
@@ -43,12 +44,7 @@ class UsageError(BenchError):
 
 def parser(doc: str | None, prog: str) -> argparse.ArgumentParser:
     """A parser that prints the module's docstring."""
-    return argparse.ArgumentParser(
-        prog=f"python bench/{prog}.py",
-        description=doc,
-        epilog=EPILOG,
-        formatter_class=Help,
-    )
+    return Parser(prog=f"python bench/{prog}.py", description=doc, epilog=EPILOG)
 
 
 def add_device_arguments(arguments: argparse.ArgumentParser, precisions: str, several_runtimes: bool = False) -> None:
@@ -172,6 +168,7 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
 
     known = (BenchError, PolicyError, HostError, SettingsError, NothingStoredError, PageError, StoreError)
     try:
+        interruption.loaded()
         with terminated_as_interrupted():
             return body(arguments)
     except KeyboardInterrupt:
@@ -180,7 +177,8 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
     except BrokenPipeError:
         return EXIT_FAILED
     except OSError as error:  # a results file that cannot be written, a full disk
-        return _failed(arguments, f"{error.filename or 'the system'}: {error.strerror or error}", "")
+        what = make_room(error)
+        return _failed(arguments, f"{error.filename or 'the system'}: {error.strerror or error}. {what}", what)
     except (*known, InvalidDocumentError) as error:
         status = _failed(arguments, str(error), str(getattr(error, "next_step", "")))
         return EXIT_USAGE if isinstance(error, UsageError) else status

@@ -30,7 +30,8 @@ from airlearning_envs.config import PRESETS
 from airlearning_envs.core import NavigationCore
 from airlearning_envs.errors import SettingsError
 from bench.machine import describe_machine
-from policy.hints import Help
+from policy import interruption
+from policy.hints import Parser
 
 FACES = ("core", "vector")
 """The simulator core stepped directly, and Gymnasium's vector environment on it."""
@@ -141,11 +142,10 @@ def one_core() -> Iterator[None]:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python bench/env_speed.py",
         description=__doc__,
         epilog="exit status: 0 done, 1 slower than --at-least, 2 wrong arguments",
-        formatter_class=Help,
     )
     parser.add_argument("--preset", default="shipped,hard", help="one or several with commas (default: %(default)s)")
     parser.add_argument("--face", default=",".join(FACES), help="core, vector, or both (default: %(default)s)")
@@ -161,6 +161,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit code."""
+    interruption.loaded()
     arguments = build_parser().parse_args(argv)
     try:
         presets = _chosen("--preset", arguments.preset, tuple(PRESETS))

@@ -14,9 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from convert.calibration import CalibrationReport, inspect
 from convert.pipeline import Converted, Job, convert_each
+from policy import interruption
 from policy.bundle import Bundle
 from policy.errors import BundleError, PolicyError
-from policy.hints import Help, as_typed
+from policy.hints import Parser, as_typed, make_room
 from policy.integer import quantize_network
 from policy.locate import ZOO, working_bundle
 from policy.manifest import MANIFEST_FILE, ArtifactEntry
@@ -30,11 +31,10 @@ EXAMPLES = """examples:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="python -m convert",
         description=__doc__,
         epilog=EXAMPLES,
-        formatter_class=Help,
     )
     made.add_argument("--policy", default="", help="name (I, II, III) or folder of a bundle; default: all of the zoo")
     made.add_argument(
@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert; the exit code is 0, or 1 when something was refused (and then not written)."""
+    interruption.loaded()
     arguments = parser().parse_args(argv)
     started = time.perf_counter()
     try:
@@ -68,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(as_typed(f"convert: {error}"), file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"convert: {error.filename or 'the bundle'} cannot be written: {error.strerror}.", file=sys.stderr)
+        where = error.filename or "the bundle"
+        print(f"convert: {where} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("convert: interrupted; the artifacts that were finished are listed.", file=sys.stderr)

@@ -28,7 +28,7 @@ def loading() -> None:
 
 def loaded() -> None:
     """From now on Ctrl-C is KeyboardInterrupt again."""
-    if signal.getsignal(signal.SIGINT) is _end:
+    if getattr(signal.getsignal(signal.SIGINT), "__name__", "") == _end.__name__:  # a script's own copy, it may be
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

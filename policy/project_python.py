@@ -18,9 +18,17 @@ EXIT_NO_ENVIRONMENT = 3
 _GUARD = "QUARL_PROJECT_PYTHON"
 
 
-def is_command() -> bool:
-    """Whether Python is on its way to a module named after ``-m``: until it is found, that is what argv begins with."""
-    return sys.argv[:1] == ["-m"]
+def begin(*commands: str) -> None:
+    """What a package whose modules are commands calls before it imports anything. When one of them is typed, by
+    whatever Python: go on with the project's; Ctrl-C ends one of ``commands`` with a line until it has loaded."""
+    if sys.argv[:1] != ["-m"]:  # as argv begins until Python has found the module that is named after it
+        return
+    ensure()
+    typed = getattr(sys, "orig_argv", [])
+    if typed[typed.index("-m") + 1] in commands:
+        from policy import interruption
+
+        interruption.loading()
 
 
 def ensure(root: Path = ROOT) -> None:

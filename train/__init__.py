@@ -4,8 +4,6 @@ TensorFlow is imported by the algorithm files (``ppo.py``, ``dqn.py``, ``distill
 training really begins, so that asking for help costs nothing.
 """
 
-from policy import interruption, project_python
+from policy import project_python
 
-if project_python.is_command():  # by whatever Python it was typed: go on with the project's
-    project_python.ensure()
-    interruption.loading()
+project_python.begin("train", "train.evaluate", "train.actorq")

@@ -19,8 +19,7 @@ On the device (several policies live side by side, and share the unpacked wheels
 
 from policy import project_python
 
-if project_python.is_command():  # by whatever Python it was typed: go on with the project's
-    project_python.ensure()
+project_python.begin("device.host")
 
 from device.host.agent_session import AgentSession
 from device.host.connection import CommandResult, Connection, UploadResult, connect

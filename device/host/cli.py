@@ -22,8 +22,9 @@ from device.host.progress import progress_bars
 from device.host.releases import DeviceReleases, list_releases, rollback
 from device.host.target import Target, resolve
 from device.host.wheels import fetch, parse_runtimes, select, select_unseen
+from policy import interruption
 from policy.errors import PolicyError
-from policy.hints import as_typed
+from policy.hints import Parser, as_typed
 from policy.locate import working_bundle
 from policy.spec import Precision
 
@@ -184,7 +185,7 @@ def run_prefetch(options: argparse.Namespace) -> tuple[Any, str]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
-    top = argparse.ArgumentParser(prog="python -m device.host", description=__doc__)
+    top = Parser(prog="python -m device.host", description=__doc__)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--target", default="local", help="local (default), user@host or user@host:port")
     common.add_argument("--identity", type=Path, help="private key to offer first")
@@ -232,6 +233,7 @@ def to_json(value: Any) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Returns 0, or 1 when it failed (the message says what to do), 2 for wrong usage."""
+    interruption.loaded()
     options = parser().parse_args(argv)
     try:
         result, text = options.run(options)

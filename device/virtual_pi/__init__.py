@@ -17,5 +17,4 @@ naming.py      ssh_config stanza and host key
 
 from policy import project_python
 
-if project_python.is_command():  # by whatever Python it was typed: go on with the project's
-    project_python.ensure()
+project_python.begin("device.virtual_pi")

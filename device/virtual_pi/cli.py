@@ -14,7 +14,8 @@ from device.virtual_pi import naming, running
 from device.virtual_pi.image import describe, ensure_image
 from device.virtual_pi.machine import MEMORY_MB, MachineSettings
 from device.virtual_pi.recipe import MachineKind
-from policy.hints import as_typed
+from policy import interruption
+from policy.hints import Parser, as_typed
 
 
 def _say(text: str) -> None:
@@ -84,7 +85,7 @@ def run_clean(options: argparse.Namespace) -> tuple[Any, str]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
-    top = argparse.ArgumentParser(prog="python -m device.virtual_pi", description="A Raspberry Pi 3b, emulated.")
+    top = Parser(prog="python -m device.virtual_pi", description="A Raspberry Pi 3b, emulated.")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -117,6 +118,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Returns 0, 1 when it failed (the message says what to do), 2 for wrong usage, 130 interrupted."""
+    interruption.loaded()
     options = parser().parse_args(argv)
     try:
         result, text = options.run(options)
