@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import command_line
-from policy.hints import Help
+from policy.hints import Parser
 
 if TYPE_CHECKING:
     from bench.actorq_store import Measured
@@ -32,11 +32,10 @@ STEPS, ROUNDS = 3_000, 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="python -m bench.actorq",
         description=__doc__,
         epilog=command_line.EPILOG,
-        formatter_class=Help,
     )
     options.add_argument("--only", choices=PARTS, help="a part of it (default: all three)")
     options.add_argument("--cells", type=command_line.words, metavar="NAMES", help="of the trainings, with commas")

@@ -7,6 +7,7 @@ table of the README or of docs/ stands on: small, readable, under version contro
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import tempfile
 import time
@@ -19,6 +20,7 @@ from bench.validation import InvalidDocumentError
 
 STORE_VERSION = 1
 BUSY_SECONDS = 30.0
+ROOM_BYTES = 2_000_000  # what a command may add, with the journal
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 DEFAULT_STORE = RESULTS / "results.sqlite"
 _SQLITE_MAGIC = b"SQLite format 3\0"
@@ -56,11 +58,11 @@ def prepare(path: Path = DEFAULT_STORE) -> None:
         OSError: none can be made there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent) as file:
+        os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
     if path.exists():
         with _opened(path):
             return
-    with tempfile.TemporaryFile(dir=path.parent):
-        return
 
 
 def add(reports: Iterable[Report], path: Path = DEFAULT_STORE) -> int:

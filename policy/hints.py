@@ -2,20 +2,23 @@
 
 Messages name commands as the documentation does: ``python -m train``, ``python bench/latency.py``. Debian has no
 ``python``, and an environment need not be activated; so whatever prints a message to a person prints it through
-:func:`as_typed`, and a parser that shows examples has :class:`Help`.
+:func:`as_typed`, and a command line is read by a :class:`Parser`.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import re
 import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 from policy.project_python import ROOT
 
+FULL_DISK = "The disk is full: make room (df -h shows where), then type the same command again."
 _COMMAND = re.compile(
     r"(?<![\w./-])python (?:(?=-m (?:airlearning_envs|bench|convert|device|train)\b)"
     r"|(?P<script>(?:bench|examples)/\w+\.py))"
@@ -33,12 +36,28 @@ def as_typed(text: str) -> str:
     )
 
 
+def make_room(error: OSError, otherwise: str = "") -> str:
+    """What to do where an error means that the disk is full, and where it means something else."""
+    return FULL_DISK if error.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
+
+
 class Help(argparse.RawDescriptionHelpFormatter):
     """Keeps the lines of a parser's description and examples, as they are typed here."""
 
     def format_help(self) -> str:
         """The help or the usage."""
         return as_typed(super().format_help())
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses with what was received, what is allowed and where examples are, instead of with every option there is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=Help, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message; the exit status is 2."""
+        self.exit(2, as_typed(f"error: {message}\n  next: {self.prog} --help\n"))
 
 
 def _python() -> str:

@@ -3,6 +3,7 @@ study's policies, and zoo/benchmark/NAME, those of the benchmark cells (cartpole
 
 from __future__ import annotations
 
+import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -82,9 +83,10 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
     known = {
         path.parent.name for root in (zoo, zoo / BENCHMARK, artifacts) for path in root.glob(f"[!.]*/{MANIFEST_FILE}")
     }
+    own_path = shlex.quote(f"artifacts/{name}")
     raise BundleError(
         f"there is no policy {name!r}; known are {', '.join(sorted(known)) or 'none'}.",
-        f"Train one of that name: python -m train --task navigation --policy I --output-path artifacts/{name}",
+        f"Train one of that name: python -m train --task navigation --policy I --output-path {own_path}",
     )
 
 

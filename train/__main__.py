@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policy import interruption
-from policy.hints import Help, as_typed
+from policy.hints import Parser, as_typed, make_room
 from train.methods import METHODS, default_method, refuse_mismatch, run_method, settings_class
 from train.policies import POLICIES
 from train.quiet import silenced
@@ -53,11 +54,10 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
     """
     each = {name: METHODS[name] for name in names}
     methods = [f"  {name:8} {method.about}; {' or '.join(method.actions)} actions" for name, method in each.items()]
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="python -m train",
         description="Train a policy and write its bundle.",
         epilog="\n".join(["methods:", *methods, "", __doc__]),
-        formatter_class=Help,
     )
     options.add_argument(
         "--task",
@@ -163,8 +163,8 @@ def answered(train: Callable[[], int], output_path: Path | None) -> int:
         print(as_typed(f"error: {error}"), file=sys.stderr)
         return USAGE
     except OSError as error:
-        where = error.filename or output_path or "the output"
-        print(f"error: {where} cannot be written: {error.strerror}. Type --output-path FOLDER.", file=sys.stderr)
+        where, what = error.filename or output_path or "the output", make_room(error, "Type --output-path FOLDER.")
+        print(f"error: {where} cannot be written: {error.strerror}. {what}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt as error:
         print(str(error) or "interrupted before training began; nothing was written.", file=sys.stderr)
@@ -234,7 +234,9 @@ def next_step(run: Run, bundle: Bundle) -> str:
     """What to type after a run that wrote this bundle."""
     if run.was_interrupted:
         return f"{run.untouched[0].upper()}{run.untouched[1:]}. To go on, type the same command again."
-    return f"Next: python -m train.evaluate --input-path {bundle.path}"
+    from policy.locate import shown
+
+    return f"Next: python -m train.evaluate --input-path {shlex.quote(str(shown(bundle.path)))}"
 
 
 def never_quantized(settings: Any, asked: int, made: int) -> str:

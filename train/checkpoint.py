@@ -129,11 +129,14 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     temporary = path.with_suffix(".partial")
     facts = json.dumps({"format_version": FORMAT_VERSION, **checkpoint.facts})
     data = save({name: np.ascontiguousarray(array) for name, array in checkpoint.arrays.items()}, {"facts": facts})
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policy import interruption
-from policy.hints import Help, as_typed
+from policy.hints import Parser, as_typed, make_room
 from train.__main__ import quiet_libraries
 from train.suites.names import resolve
 
@@ -42,7 +42,7 @@ FLOAT = "float"
 
 def parser() -> argparse.ArgumentParser:
     """The options; the same names mean the same in every command of the project."""
-    options = argparse.ArgumentParser(prog="python -m train.evaluate", description=__doc__, formatter_class=Help)
+    options = Parser(prog="python -m train.evaluate", description=__doc__)
     options.add_argument("--task", help="default: the task that the bundle was trained on")
     options.add_argument("--input-path", default="I", help="bundle: a folder, or a name such as I (default)")
     options.add_argument("--precision", help="fp32, fp16, int8 … int2: judge this artifact (default: the float policy)")
@@ -81,7 +81,8 @@ def main(argv: list[str] | None = None) -> int:
         print(as_typed(f"error: {error}"), file=sys.stderr)
         return USAGE
     except OSError as error:
-        print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}.", file=sys.stderr)
+        where = error.filename or "the output"
+        print(f"error: {where} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         print("interrupted; nothing was written.", file=sys.stderr)

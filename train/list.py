@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from policy.hints import as_typed
+from policy.hints import Parser, as_typed
 from train.presets import settings_path
 from train.suites.cells import Cell, load_cells
 from train.suites.installed import NEEDS, missing_packages
@@ -109,7 +109,7 @@ def state_of(cell: Cell, benchmark: Path = BENCHMARK) -> State:
 
 def parser() -> argparse.ArgumentParser:
     """The options; the same names mean the same in every command of the project."""
-    options = argparse.ArgumentParser(
+    options = Parser(
         prog="python -m train.list", description="Every task and method of the paper's tables, and its state."
     )
     options.add_argument("--task", help="only the cells of this task")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.hints import as_typed
+from policy.hints import Parser, as_typed, make_room
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = Path(sys.executable).with_name("python")
@@ -74,3 +75,19 @@ def test_what_commands_say_can_be_typed_on_debian(command: str, next_step: str) 
     python = OWN.relative_to(ROOT) if OWN.is_relative_to(ROOT) else OWN
     assert f"{python} {next_step}" in done.stdout + done.stderr
     assert " python -m" not in done.stdout + done.stderr
+
+
+def test_a_refusal_says_what_is_allowed_and_what_to_type_next(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser(prog="python -m train")
+    parser.add_argument("--policy", choices=["I", "II"])
+    with pytest.raises(SystemExit) as refused:
+        parser.parse_args(["--policy", "IV"])
+    assert refused.value.code == 2
+    said, next_step = capsys.readouterr().err.splitlines()
+    assert said == "error: argument --policy: invalid choice: 'IV' (choose from 'I', 'II')"
+    assert next_step.endswith("python -m train --help")
+
+
+def test_a_full_disk_is_named() -> None:
+    assert "disk is full" in make_room(OSError(errno.ENOSPC, "No space left on device"))
+    assert make_room(OSError(errno.EACCES, "Permission denied"), "another folder") == "another folder"
