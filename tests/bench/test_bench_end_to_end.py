@@ -53,7 +53,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return write_bundle(tmp_path_factory.mktemp("bundles") / "tiny", spec, weights, calibration, recorded(64, 2))
 
 
-@pytest.mark.integration
 def test_from_a_bundle_without_artifacts_to_the_table(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,7 +107,6 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     assert "tiny" in printed_table
 
 
-@pytest.mark.integration
 def test_the_demo_ends_with_table_and_pictures(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,7 +120,6 @@ def test_the_demo_ends_with_table_and_pictures(
     assert (tmp_path / "latency.png").exists() and (tmp_path / "success.svg").exists()
 
 
-@pytest.mark.integration
 def test_a_device_that_is_not_there_is_an_error_with_a_next_step(
     bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,7 +127,6 @@ def test_a_device_that_is_not_there_is_an_error_with_a_next_step(
     assert "next:" in capsys.readouterr().err
 
 
-@pytest.mark.integration
 def test_keras_takes_its_turns_and_computes_the_policy(bundle: Bundle) -> None:
     with framework_calls(bundle.path, "tiny", "local") as calls:
         reports = ask_latency(calls, "a" * 32, 12, 2, "runtime")
@@ -141,7 +137,6 @@ def test_keras_takes_its_turns_and_computes_the_policy(bundle: Bundle) -> None:
         assert report.to_dict()["precision"] == "fp32"
 
 
-@pytest.mark.integration
 def test_a_baseline_that_does_not_start_says_how_to_go_on_without(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="--no-baseline"), framework_calls(tmp_path / "none", "tiny", "local"):
         pass

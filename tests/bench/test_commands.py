@@ -188,6 +188,7 @@ def test_a_table_as_words_and_as_json(checkout: Path, capsys: pytest.CaptureFixt
     assert [row["precision"] for row in rows] == ["fp32", "int8"]
 
 
+@pytest.mark.slow
 def test_plots_command(tmp_path: Path, latency_report: Make, success_report: Make) -> None:
     results = tmp_path / "results.sqlite"
     store.add([latency_report(), success_report()], results)

@@ -249,6 +249,7 @@ def test_trifles_look_like_trifles() -> None:
     assert (low, high) == pytest.approx((450 - 50 / 12, 500 + 50 / 12))
 
 
+@pytest.mark.slow
 def test_pictures_are_written_and_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "qat.json"
     typed = ["--stored", str(file), "--output", str(tmp_path / "pictures")]
@@ -306,6 +307,7 @@ def test_trainings_from_before_a_setting_are_of_the_same_settings_without_it(tmp
     assert not qat_training.is_of(cast(Bundle, SimpleNamespace(spec=spec)), held)
 
 
+@pytest.mark.slow
 def test_a_small_study_as_it_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

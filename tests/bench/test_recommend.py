@@ -260,7 +260,7 @@ def test_the_document_holds_everything(
     assert [report["kind"] for report in made["reports"]] == ["memory", "memory", "latency", "latency"]
 
 
-@pytest.mark.integration
+@pytest.mark.slow
 def test_for_real_on_the_embedded_device(
     balancing: Callable[..., Bundle],
     tmp_path: Path,

@@ -241,6 +241,7 @@ def test_the_picture_says_what_it_shows(texts: Texts, tmp_path: Path) -> None:
     assert all(file.stat().st_size > 1000 for file in files)
 
 
+@pytest.mark.slow
 def test_the_page_has_the_tables_of_what_is_kept() -> None:
     text = (rendering.ROOT / "docs" / "wide-weights.md").read_text(encoding="utf-8")
     kept = wide_store.read()
@@ -278,6 +279,7 @@ def test_trainings_differ_in_the_means_alone(tmp_path: Path) -> None:
     assert settings_hash(other_seed) == settings_hash(plain)
 
 
+@pytest.mark.slow
 def test_a_small_study_as_it_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,7 +112,6 @@ def test_a_key_with_a_passphrase_points_to_the_agent(
         pass
 
 
-@pytest.mark.integration
 def test_a_key_of_the_ssh_agent(device: TestDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No --identity, no key in ~/.ssh: the agent's alone lets us in, and IdentitiesOnly leaves it out."""
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -180,6 +180,7 @@ def test_current_is_never_absent(device: TestDevice, connection: Connection, nam
     assert results_back[-1].release == first
 
 
+@pytest.mark.slow
 def test_rollback_and_forward(device: TestDevice, connection: Connection, name: str, bare: WheelSet) -> None:
     first, second, third = (install(connection, stand_in_payload(name, text), bare) for text in ("a", "b", "c"))
     back = rollback(connection, name)

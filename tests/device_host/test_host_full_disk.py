@@ -24,7 +24,6 @@ from device.host.wheels import WheelSet
 from policy.bundle import Bundle
 from policy.spec import Precision, RuntimeName
 
-pytestmark = pytest.mark.integration
 MEGABYTE = 1_000_000
 
 

@@ -44,6 +44,7 @@ def serving(deployed: TestDevice) -> Iterator[Connection]:
         yield connection
 
 
+@pytest.mark.slow
 def test_the_same_deployment_again_sends_nothing(serving: Connection, bundle: Bundle) -> None:
     again = deploy(serving, bundle, [INT8])
     assert again.unchanged and again.sent_bytes == 0
@@ -109,6 +110,7 @@ def test_a_tampered_artifact_on_the_device_is_refused_by_the_agent(
         file.write_bytes(whole)
 
 
+@pytest.mark.slow
 def test_a_bundle_for_another_observation_layout_is_not_switched_on(
     serving: Connection, bundle: Bundle, tmp_path: Path
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_bundle_for_another_observation_layout_is_not_switched_on(
         assert agent.request("load", precision="int8")["ok"]
 
 
+@pytest.mark.slow
 def test_an_artifact_that_computes_something_else_is_not_switched_on(
     serving: Connection, bundle: Bundle, tmp_path: Path
 ) -> None:
@@ -162,7 +165,7 @@ def test_a_connection_cut_while_wheels_are_sent(serving: Connection, deployed: T
     assert sorted(path.name for path in (deployed.home / "quarl" / "envs").iterdir()) == envs
 
 
-@pytest.mark.integration
+@pytest.mark.slow
 def test_all_runtimes_and_precisions_then_back(serving: Connection, deployed: TestDevice, bundle: Bundle) -> None:
     before = current(serving, "tiny")
     result = deploy(serving, bundle, [FP32, INT8], tuple(RuntimeName))

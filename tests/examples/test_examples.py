@@ -15,7 +15,6 @@ from policy.bundle import Bundle
 from policy.spec import ArtifactFormat, Precision
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,12 @@ def fitted_bundle(path: Path, name: str, observations: np.ndarray) -> Bundle:
     return write_bundle(path, spec, weights, observations[:2_000], observations[2_000:2_200])
 
 
-@pytest.fixture(scope="session", params=[*SIZES, *SHIPPED])
+def left_to_all(name: str) -> object:
+    """Random hidden layers: the trained policies are looked at by make test, these by make test-all."""
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", params=[*map(left_to_all, SIZES), *SHIPPED])
 def policy(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, blind_observations: np.ndarray
 ) -> tuple[Bundle, np.ndarray]:

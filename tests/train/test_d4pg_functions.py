@@ -107,6 +107,7 @@ def columns(updates: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 def test_the_targets_are_copied_every_period_and_only_then() -> None:
     settings = D4PGSettings(target_period=3, actor_learning_rate=1e-2, critic_learning_rate=1e-2)
     start = np.random.default_rng(0)
@@ -159,6 +160,7 @@ def assert_same_critics(one: Learner, other: Learner) -> None:
         np.testing.assert_allclose(other.groups["critic"][name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_with_losses_the_loss_of_every_transition_comes_behind_the_metrics() -> None:
     batch = columns(2)
     told, before, learner = two_updates(batch, with_losses=True)

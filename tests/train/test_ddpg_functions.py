@@ -208,6 +208,7 @@ def test_the_critic_falls_towards_the_targets_and_the_actor_climbs_the_critic() 
     assert after < before
 
 
+@pytest.mark.slow
 def test_a_policy_period_delays_actor_and_targets() -> None:
     settings = DDPGSettings(updates=1, policy_period=3, twin=True, target_noise=0.2)
     update, new, old = ddpg.make_update(settings), learner(2), learner(2)
@@ -222,6 +223,7 @@ def test_a_policy_period_delays_actor_and_targets() -> None:
     assert moved == [False, False, True]
 
 
+@pytest.mark.slow
 def test_many_updates_in_one_call_are_the_same_as_one_by_one() -> None:
     settings = DDPGSettings(updates=3, policy_period=2, twin=True, target_noise=0.2)
     together, single, columns = learner(2), learner(2), batches(3)

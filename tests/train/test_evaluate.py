@@ -201,6 +201,7 @@ def test_a_runtime_that_refuses_or_dies_says_so(bundle: Bundle) -> None:
             policy.decide(np.zeros((3, 4), np.float32))
 
 
+@pytest.mark.slow
 def test_a_film_shows_the_first_judged_episode(
     bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

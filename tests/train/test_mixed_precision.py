@@ -262,6 +262,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", OTHERS)
 @pytest.mark.parametrize("compute", ["bfloat16", "float16"])
 def test_every_algorithm_learns_in_either_type_and_goes_on(method: str, compute: str, tmp_path: Path) -> None:
@@ -276,6 +277,7 @@ def test_every_algorithm_learns_in_either_type_and_goes_on(method: str, compute:
     assert command.main([*options, "--mixed-precision", compute, "--resume"]) == 0
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_loss_scale_and_only_in_its_own_precision(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,6 +290,7 @@ def test_a_run_goes_on_with_its_loss_scale_and_only_in_its_own_precision(
     assert train(tmp_path / "run", "--mixed-precision", "float16", "--resume") == 0
 
 
+@pytest.mark.slow
 def test_a_checkpoint_from_before_the_choice_is_one_of_float32(tmp_path: Path) -> None:
     from train.checkpoint import Checkpoint, save_checkpoint
 

@@ -21,6 +21,7 @@ from train.task_help import settings_of
 NAVIGATION = ["--task", "navigation"]
 
 
+@pytest.mark.slow
 def test_a_success_or_a_time_limit_can_end_training(tmp_path: Path) -> None:
     navigation = ["--task", "navigation", "--preset", "easy", "--quiet", "--set", "environments=16"]
     small = [*navigation, "--set", "rollout_steps=16", "--set", "minibatch=128", "--steps", "100000"]
@@ -188,6 +189,7 @@ def test_a_task_is_kept_under_one_name_and_its_default_folder_has_its_word(
     assert (tmp_path / "artifacts" / "cartpole-ppo-8-8").is_dir()
 
 
+@pytest.mark.slow
 def test_evaluate_prints_the_baseline_beside_the_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from train import evaluate
 

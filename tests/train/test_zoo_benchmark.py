@@ -62,7 +62,9 @@ def test_a_bundle_is_of_the_task_that_it_says(name: str) -> None:
     check_task(spec, task)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith("pong") else name for name in NAMES]
+)
 def test_a_bundle_converts_at_every_precision_through_the_gate(
     name: str, runtimes: Mapping[RuntimeName, RuntimeProcess], tmp_path: Path
 ) -> None:

@@ -26,7 +26,8 @@ from policy.bundle import Bundle
 from policy.spec import Precision, RuntimeName
 from tests.virtual_pi.releases import NEW, OLD, other_than, recover, serving, state
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow
+
 
 YEAR_S = 365 * 86400
 

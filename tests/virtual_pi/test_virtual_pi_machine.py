@@ -30,8 +30,6 @@ from policy.locate import PROJECT_ROOT
 from policy.spec import RuntimeName
 from tests.virtual_pi.releases import NEW, serving
 
-pytestmark = pytest.mark.integration
-
 
 def test_it_is_a_pi_3b_as_far_as_programs_can_tell(pi: Any, old: str) -> None:
     with pi.connect() as connection:
@@ -98,6 +96,7 @@ def bench(script: str, *arguments: str, results: Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_it_flies_alike_on_the_device_and_in_the_loop(pi: Any, old: str, tmp_path: Path) -> None:
     results = tmp_path / "results.sqlite"
     common = ("--policy", "I", "--precision", "int8", "--episodes", "24", "--target", f"pi@{pi.name}")
@@ -125,6 +124,7 @@ def test_measurements_say_that_they_were_emulated(pi: Any, old: str, tmp_path: P
     assert 10e6 < memory["before_load"] <= memory["after_load"] < 200e6
 
 
+@pytest.mark.slow
 def test_two_machines_at_once_and_one_of_them_killed(pi: Any, old: str) -> None:
     """QEMU's own Raspberry Pi 3B beside the first one; its death touches neither the other nor the image."""
     settings = MachineSettings(MachineKind.RASPI3B)

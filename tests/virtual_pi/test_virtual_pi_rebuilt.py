@@ -15,7 +15,7 @@ from device.host.target import Target, resolve
 from device.virtual_pi import naming
 from device.virtual_pi.image import ensure_image
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow
 
 
 def test_a_rebuilt_image_has_another_host_key(

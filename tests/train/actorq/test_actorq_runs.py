@@ -24,10 +24,9 @@ from train.actorq import __main__ as command
 from train.logs import read_rows
 from train.resumption import TRAINING_FOLDER, UNFINISHED
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq"),
-]
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq"
+)
 
 FEW = ["--evaluate-every", "500", "--evaluate-episodes", "2", "--final-episodes", "5"]
 CARTPOLE = ["--task", "cartpole", "--method", "dqn", "--n-actors", "2", "--set", "learning_starts=200", *FEW]
@@ -90,6 +89,7 @@ def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: 
     assert "return" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_processes_that_die_are_replaced_and_the_losses_told(started: Callable[..., Command]) -> None:
     run = started(*CARTPOLE, *STEADY, "--steps", "9000")
     run.until_step(1000)  # a second or more of acting, with checkpoints
@@ -125,6 +125,7 @@ def test_processes_that_die_are_replaced_and_the_losses_told(started: Callable[.
     assert run.told["mismatch"]["staleness_updates"] < 2000
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_resumed(started: Callable[..., Command]) -> None:
     options = [*CARTPOLE, *STEADY, "--steps", "6000"]
     run = started(*options)
@@ -162,6 +163,7 @@ def test_an_interrupted_run_is_resumed(started: Callable[..., Command]) -> None:
         assert told["parameters"][name] > parts["parameters"][name]
 
 
+@pytest.mark.slow
 def test_a_slow_actor_holds_nobody_back_and_is_never_too_far_behind(started: Callable[..., Command]) -> None:
     longest = 300
     run = started(
@@ -182,6 +184,7 @@ def test_a_slow_actor_holds_nobody_back_and_is_never_too_far_behind(started: Cal
     assert 0 <= left <= 2
 
 
+@pytest.mark.slow
 def test_d4pg_with_priorities_two_shards_and_fewer_bits_on_the_way(started: Callable[..., Command]) -> None:
     pytest.importorskip("dm_control", reason="dm_control is not installed; type make suites")
     run = started(

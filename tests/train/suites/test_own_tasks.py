@@ -70,6 +70,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "own_tasks_of_a_test"
 
 
+@pytest.mark.slow
 def test_an_own_task_is_trained_and_judged_in_its_own_folder(module: str, tmp_path: Path) -> None:
     words = ["-m", "train", "--task", f"{module}:Small-v0", "--output-path", "here/mine", "--quiet", *PPO]
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
