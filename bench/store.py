@@ -59,7 +59,10 @@ def prepare(path: Path = DEFAULT_STORE) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path.parent) as file:
-        os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+        try:
+            os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path.parent)) from None
     if path.exists():
         with _opened(path):
             return

@@ -6,8 +6,15 @@
 
 import sys
 
+try:
+    import policy  # noqa: F401
+except ModuleNotFoundError:
+    sys.exit(f"{sys.executable} lacks the project. Type: make setup; .venv/bin/python examples/ask_device.py")
+
 from bench.access import bundle_with
-from device.host import AgentSession, connect, deploy, probe
+from device.host import AgentSession, HostError, connect, deploy, probe
+from policy.errors import PolicyError
+from policy.hints import as_typed
 from policy.spec import Precision, RuntimeName
 
 
@@ -38,4 +45,7 @@ def main(target="local", policy="I"):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    try:
+        main(*sys.argv[1:3])
+    except (HostError, PolicyError) as error:  # each says what to type next
+        sys.exit(as_typed(f"error: {error}"))

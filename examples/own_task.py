@@ -9,10 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+try:
+    import policy  # noqa: F401
+except ModuleNotFoundError:
+    sys.exit(f"{sys.executable} lacks the project. Type: make setup; .venv/bin/python examples/own_task.py")
+
 import gymnasium
 import numpy as np
 
-from device.host import AgentSession, connect, deploy
+from device.host import AgentSession, HostError, connect, deploy
 from policy.bundle import Bundle
 from policy.spec import Precision
 
@@ -51,7 +56,8 @@ gymnasium.register("Reach-v0", Reach, max_episode_steps=100)
 def command(words):
     """Type a command of the project in this folder, where Python finds this module."""
     print("$ python", words, flush=True)
-    subprocess.run([sys.executable, *words.split()], cwd=HERE, check=True)
+    if status := subprocess.run([sys.executable, *words.split()], cwd=HERE).returncode:
+        sys.exit(status)  # it said why
 
 
 def main(target="local"):
@@ -77,4 +83,7 @@ def main(target="local"):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    try:
+        main(*sys.argv[1:2])
+    except HostError as error:  # says what to type next
+        sys.exit(f"error: {error}")

@@ -13,15 +13,18 @@ import sys
 import time
 from pathlib import Path
 
-DEPLOYED = "artifacts/local-device/home/quarl/policies/I/current/run-agent"  # what make deploy POLICY=I made here
+HERE = Path(__file__).resolve().parent
+DEPLOYED = HERE.parent / "artifacts/local-device/home/quarl/policies/I/current/run-agent"  # by make deploy POLICY=I
 
 
 class Robot:
     """What senses and moves: here a drone in the simulator that the policy was trained in."""
 
     def __init__(self):
-        import gymnasium
-
+        try:
+            import gymnasium
+        except ModuleNotFoundError:
+            sys.exit(f"{sys.executable} lacks the project. Type: make setup; .venv/bin/python examples/robot_loop.py")
         self.world = gymnasium.make("airlearning_envs.gym_env:AirLearning/Navigation-v0", preset="hard")
         self.observation, _ = self.world.reset(seed=7)
         self.flights = []

@@ -25,7 +25,7 @@ logged() {
 explain() {
   if grep -qiE 'no space left|os error 28' "$1"; then
     LAST_WORDS="the disk is full: $(free_mb .) MB are left"
-  elif grep -qiE 'dns error|resolution|network is unreachable|connection refused|error trying to connect|timed out|could not resolve|failed to fetch' "$1"; then
+  elif grep -qiE 'dns error|resolution|network is unreachable|connection refused|error trying to connect|timed out|could not (resolve|be reached)|failed to fetch' "$1"; then
     LAST_WORDS="the network or the package index could not be reached"
   else
     LAST_WORDS=$(grep -v '^[[:space:]]*$' "$1" | tail -n 1)

@@ -186,7 +186,7 @@ def run_prefetch(options: argparse.Namespace) -> tuple[Any, str]:
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
     top = Parser(prog="python -m device.host", description=__doc__)
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     common.add_argument("--target", default="local", help="local (default), user@host or user@host:port")
     common.add_argument("--identity", type=Path, help="private key to offer first")
     common.add_argument("--json", action="store_true", help="print one JSON object")

@@ -215,7 +215,7 @@ def fetch(
 def _download(wheel: Wheel, path: Path) -> None:
     series = wheel.python.replace(".", "")
     command = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "2"),
         *("--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", wheel.python),
         *("--abi", f"cp{series}", *(word for tag in wheel.platforms for word in ("--platform", tag))),
         f"{wheel.distribution}=={wheel.version}",
@@ -226,13 +226,15 @@ def _download(wheel: Wheel, path: Path) -> None:
             done = subprocess.run(
                 [*command, "--dest", temporary], capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S
             )
-            said = done.stderr.strip()
+            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("ERROR: ")
+            if "Retry(total=0" in done.stderr:  # its last line then says that there is no such version
+                said = "the package index could not be reached"
         except subprocess.TimeoutExpired:
             said = f"no end after {DOWNLOAD_TIMEOUT_S} s"
         files = list(Path(temporary).glob("*.whl"))
         if len(files) != 1:
             raise WheelError(
-                f"pip could not download {wheel} for Python {wheel.python} on {wheel.machine}: {said[-500:]}",
+                f"pip could not download {wheel} for Python {wheel.python} on {wheel.machine}: {said}.",
                 f"Is this machine online? Or put {wheel.file} into {path.parent}.",
             )
         if file_sha256(files[0]) != wheel.sha256:

@@ -86,7 +86,7 @@ def run_clean(options: argparse.Namespace) -> tuple[Any, str]:
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
     top = Parser(prog="python -m device.virtual_pi", description="A Raspberry Pi 3b, emulated.")
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
 
