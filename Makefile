@@ -130,6 +130,8 @@ pi-stop: $(INSTALLED)
 	@$(PYTHON) -m device.virtual_pi stop
 
 test: $(INSTALLED)
+	@test -e "$(firstword $(subst ::, ,$(TESTS)))" || \
+	  { echo "TESTS=$(TESTS): there is no such file. Type, for example: make test TESTS=tests/policy"; exit 2; }
 	@bash setup/tests.sh
 	@$(PYTEST) -m "not slow" $(TESTS)
 
@@ -146,6 +148,9 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
+
+.DEFAULT:
+	@echo "There is no target '$@'. Type: make   (it prints those that there are)"; exit 2
 
 clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache *.egg-info
