@@ -168,6 +168,7 @@ def test_a_reader_stumbles_over_nothing(browser: Browser, report: Path) -> None:
     assert faults(browser, report) == []
 
 
+@pytest.mark.slow
 def test_every_bundle_has_its_page_and_every_result_its_section(browser: Browser, report: Path) -> None:
     opened(browser, report)
     titles = [each.get_attribute("textContent") for each in browser.find_elements(By.CSS_SELECTOR, ".page > h2")]
@@ -182,6 +183,7 @@ def test_every_bundle_has_its_page_and_every_result_its_section(browser: Browser
         assert pictures >= 2, page.get_attribute("id")  # weights and learning curve; most have sweeps too
 
 
+@pytest.mark.slow
 def test_a_page_is_shown_alone_and_left_again(browser: Browser, report: Path) -> None:
     opened(browser, report)
     resized(browser, 1400)
@@ -196,6 +198,7 @@ def test_a_page_is_shown_alone_and_left_again(browser: Browser, report: Path) ->
     assert (overview.is_displayed(), page.is_displayed()) == (False, True)
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_links_and_boxes_that_scroll(browser: Browser, report: Path) -> None:
     opened(browser, report)
     resized(browser, 360)

@@ -250,6 +250,7 @@ def test_all_missing_packages_are_named_in_one_command(
     assert not (tmp_path / "results.sqlite").exists()
 
 
+@pytest.mark.slow
 @needs_gcc
 @needs_qemu
 def test_a_real_policy_is_counted_the_same_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -269,7 +269,15 @@ def run_any(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert line in ("ssh-copy-id pi@raspberrypi", "ssh pi@raspberrypi sudo apt-get install python3-numpy"), line
 
 
-@pytest.mark.parametrize("line", readme_commands())
+def with_marks(line: str) -> object:
+    """The longest lines are left to make test-all."""
+    is_long = any(
+        word in line for word in ("train.actorq", "bench.recommend", "make report", "git clone", "--minutes 2")
+    )
+    return pytest.param(line, marks=pytest.mark.slow if is_long else (), id=line)
+
+
+@pytest.mark.parametrize("line", map(with_marks, readme_commands()))
 def test_a_line_of_the_readme_runs(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_any(line, workspace, capsys)
 

@@ -177,6 +177,7 @@ def test_beside_each_other_they_share_axes_and_say_what_is_missing(tmp_path: Pat
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
 
 
+@pytest.mark.slow
 def test_command_writes_pictures_and_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundles = [make_bundle(tmp_path), make_bundle(tmp_path, "three", "ppo", (2, 2))]
     paths = [str(bundle.path) for bundle in bundles]

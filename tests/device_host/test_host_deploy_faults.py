@@ -115,6 +115,7 @@ def test_a_connection_cut_in_mid_upload(
     assert served_text(connection, name) == "new"
 
 
+@pytest.mark.slow
 def test_a_line_that_freezes_frees_the_device(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
 ) -> None:
@@ -149,6 +150,7 @@ def test_the_second_of_two_deployments_is_refused_and_told_who(
     assert_old_serves(device, connection, name)
 
 
+@pytest.mark.slow
 def test_waiting_for_the_other_deployment(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
 ) -> None:
@@ -164,6 +166,7 @@ def test_waiting_for_the_other_deployment(
     assert served_text(connection, name) == "new"
 
 
+@pytest.mark.slow
 def test_a_holder_that_was_killed_leaves_no_lock(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
 ) -> None:
@@ -182,6 +185,7 @@ def test_a_holder_that_was_killed_leaves_no_lock(
     assert served_text(connection, name) == "new"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_host_command_is_ended_in_mid_upload(
     device: TestDevice, connection: Connection, name: str, old: DeployResult, number: int, tmp_path: Path

@@ -34,6 +34,7 @@ def flipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(a2c, "loss_parts", wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("flipped")
 def test_with_the_sign_of_the_advantage_flipped_it_does_not(learn: Callable) -> None:
     assert learn(a2c.train, SETTINGS, STEPS).success < 0.5
@@ -59,6 +60,7 @@ def test_a2c_learns_to_catch_from_pictures(learn: Callable) -> None:
     assert learn(a2c.train, PICTURES, PICTURE_STEPS, task=catch_task(), network=CONVOLUTIONS).mean_return > 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("flipped")
 def test_with_the_sign_flipped_it_does_not_catch(learn: Callable) -> None:
     assert learn(a2c.train, PICTURES, PICTURE_STEPS, task=catch_task(), network=CONVOLUTIONS).mean_return < 0.0

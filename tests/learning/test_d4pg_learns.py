@@ -25,6 +25,7 @@ def test_d4pg_keeps_the_ball_in_the_middle(tmp_path: Path) -> None:
     assert learned(tmp_path, d4pg.train, SETTINGS, STEPS) > GOOD
 
 
+@pytest.mark.slow
 def test_with_target_networks_that_are_never_updated_it_does_not(tmp_path: Path) -> None:
     # One step: the reward is for the place before the action, so without a bootstrap no action is better than another.
     settings = dataclasses.replace(SETTINGS, n_step=1, target_period=10**9)
@@ -42,6 +43,7 @@ def shifted_atoms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(d4pg, "project_distribution", shifted)
 
 
+@pytest.mark.slow
 def test_with_the_projection_onto_shifted_atoms_it_does_not(tmp_path: Path, shifted_atoms: None) -> None:
     assert learned(tmp_path, d4pg.train, SETTINGS, STEPS) < BAD
 
@@ -60,10 +62,12 @@ def test_d4pg_swings_the_pendulum_up(tmp_path: Path) -> None:
     assert learned(tmp_path, d4pg.train, PENDULUM, PENDULUM_STEPS, make_task("Pendulum-v1")) > -200
 
 
+@pytest.mark.slow
 def test_with_shifted_atoms_the_pendulum_hangs(tmp_path: Path, shifted_atoms: None) -> None:
     assert learned(tmp_path, d4pg.train, PENDULUM, PENDULUM_STEPS, make_task("Pendulum-v1")) < -700
 
 
+@pytest.mark.slow
 def test_with_the_sign_of_the_policy_gradient_flipped_it_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +76,7 @@ def test_with_the_sign_of_the_policy_gradient_flipped_it_does_not(
     assert learned(tmp_path, d4pg.train, SETTINGS, STEPS) < BAD
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits_as_one_that_never_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

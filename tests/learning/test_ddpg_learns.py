@@ -26,11 +26,13 @@ def test_ddpg_keeps_the_ball_in_the_middle(tmp_path: Path, settings: ddpg.DDPGSe
     assert learned(tmp_path, ddpg.train, settings, STEPS) > GOOD
 
 
+@pytest.mark.slow
 def test_with_target_networks_that_are_never_updated_it_does_not(tmp_path: Path) -> None:
     # The reward is for the place before the action, so without a bootstrap no action is better than another.
     assert learned(tmp_path, ddpg.train, dataclasses.replace(SETTINGS, target_rate=0.0), STEPS) < BAD
 
 
+@pytest.mark.slow
 def test_with_the_sign_of_the_policy_gradient_flipped_it_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,6 +41,7 @@ def test_with_the_sign_of_the_policy_gradient_flipped_it_does_not(
     assert learned(tmp_path, ddpg.train, SETTINGS, STEPS) < BAD
 
 
+@pytest.mark.slow
 def test_with_actions_that_are_not_those_that_were_taken_it_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,15 +56,18 @@ PENDULUM = ddpg.DDPGSettings(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ddpg_swings_the_pendulum_up(tmp_path: Path) -> None:
     assert learned(tmp_path, ddpg.train, PENDULUM, 6000, make_task("Pendulum-v1")) > -250
 
 
+@pytest.mark.slow
 def test_with_a_bootstrap_of_nothing_it_does_not(tmp_path: Path) -> None:
     blind = dataclasses.replace(PENDULUM, discount=0.0)
     assert learned(tmp_path, ddpg.train, blind, 6000, make_task("Pendulum-v1")) < -500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [SETTINGS, TD3, SLOW_NOISE], ids=["plain", "td3", "slow noise"])
 def test_a_resumed_run_has_the_same_bits_as_one_that_never_stopped(
     tmp_path: Path, settings: ddpg.DDPGSettings, monkeypatch: pytest.MonkeyPatch
@@ -86,6 +92,7 @@ def test_a_resumed_run_has_the_same_bits_as_one_that_never_stopped(
         np.testing.assert_array_equal(parts.policy.weights[name], weights)
 
 
+@pytest.mark.slow
 def test_a_divergence_names_the_step_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     with (
         beginning(tmp_path, 4096) as run,

@@ -32,6 +32,7 @@ def test_dqn_walks_the_corridor_straight(learn: Callable, settings: dqn.DQNSetti
     assert result.mean_length == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [NUMPY, PRIORITIZED], ids=["uniform", "prioritized"])
 def test_with_a_target_network_that_is_never_updated_it_does_not(learn: Callable, settings: dqn.DQNSettings) -> None:
     # The reward then travels no farther back than the n steps of a return: the start never hears of the goal.
@@ -39,11 +40,13 @@ def test_with_a_target_network_that_is_never_updated_it_does_not(learn: Callable
     assert learn(dqn.train, never, STEPS).success < 0.5
 
 
+@pytest.mark.slow
 def test_with_the_sign_of_the_error_flipped_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dqn, "huber", lambda errors, delta: -tf.abs(errors))
     assert learn(dqn.train, SETTINGS, STEPS).success < 0.5
 
 
+@pytest.mark.slow
 def test_with_weights_of_the_wrong_sign_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = dqn.importance_weights
     monkeypatch.setattr(dqn, "importance_weights", lambda probabilities, exponent: -weights(probabilities, exponent))
@@ -60,6 +63,7 @@ def test_dqn_balances_cartpole(learn: Callable) -> None:
     assert learn(dqn.train, CARTPOLE, 30_000, task=make_task("CartPole-v1")).mean_return > 400
 
 
+@pytest.mark.slow
 def test_with_a_bootstrap_that_ignores_the_end_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     # A fall then costs nothing: what follows it is worth as much as what went before.
     returns = dqn.n_step_returns
@@ -146,6 +150,7 @@ def test_dqn_with_convolutions_learns_from_stacked_pictures(learn: Callable) -> 
     assert learn(dqn.train, IMAGES, 4000, task=lamp_task(), network=CONVOLUTIONS).mean_return > 9.5
 
 
+@pytest.mark.slow
 def test_with_the_stack_in_the_wrong_order_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     right = Replay._observations
     monkeypatch.setattr(Replay, "_observations", lambda self, *where: right(self, *where)[..., ::-1])

@@ -33,6 +33,7 @@ def test_convolutions_learn_to_catch(learn: Callable, compute: str) -> None:
     assert learn(dqn.train, settings, 6144, task=catch_task(), network=CONVOLUTIONS).mean_return > 0.6
 
 
+@pytest.mark.slow
 def test_with_the_kernels_gradients_turned_round_they_do_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     # The convolutions then forget what the layers behind them learn from.
     right = mixed_precision.parameter_gradients

@@ -25,6 +25,7 @@ def test_ppo_walks_the_corridor_straight(learn: Callable) -> None:
     assert result.mean_length == 10  # the discount is felt: not one step too many
 
 
+@pytest.mark.slow
 def test_with_the_sign_of_the_advantage_flipped_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     right = ppo.clipped_surrogate
     monkeypatch.setattr(ppo, "clipped_surrogate", lambda ratio, advantages, clip: right(ratio, -advantages, clip))
@@ -51,6 +52,7 @@ def test_ppo_swings_the_pendulum_up_with_a_gaussian(learn: Callable) -> None:
     assert result.mean_return > -250
 
 
+@pytest.mark.slow
 def test_with_the_surrogate_flipped_the_pendulum_hangs(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     right = on_policy.surrogate
     monkeypatch.setattr(on_policy, "surrogate", lambda ratio, advantages, clip: right(ratio, -advantages, clip))
@@ -70,6 +72,7 @@ def test_ppo_learns_to_catch_from_pictures(learn: Callable, compute: str) -> Non
     assert learn(ppo.train, settings, 28 * 1024, task=catch_task(), network=CONVOLUTIONS).mean_return > 0.5
 
 
+@pytest.mark.slow
 def test_with_other_actions_remembered_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     right = ppo.training_batch
 
