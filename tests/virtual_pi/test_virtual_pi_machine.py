@@ -49,6 +49,7 @@ def test_it_is_a_pi_3b_as_far_as_programs_can_tell(pi: Any, old: str) -> None:
     assert (device["cpu_model"], device["cores"], device["machine"]) == ("Cortex-A53", 4, "aarch64")
 
 
+@pytest.mark.slow
 def test_starting_again_is_the_same_machine(pi: Any, old: str) -> None:
     machine = running.find(pi.name)
     begun = pi.start()
@@ -66,7 +67,11 @@ def test_nobody_trusts_it_who_did_not_start_it(pi: Any, old: str, tmp_path: Path
         pass
 
 
-@pytest.mark.parametrize("runtime", [RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME])
+@pytest.mark.parametrize(
+    "runtime",
+    [RuntimeName.LITERT]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in (RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME)],
+)
 def test_actions_on_the_a53_equal_those_on_the_host(pi: Any, old: str, bundle: Bundle, runtime: RuntimeName) -> None:
     """All golden vectors, fp32 within the artifact's float tolerance, int8 within one step before the argmax."""
     golden = bundle.golden()
@@ -151,6 +156,7 @@ def test_two_machines_at_once_and_one_of_them_killed(pi: Any, old: str) -> None:
         running.cut_power("raspi-under-test")
 
 
+@pytest.mark.slow
 def test_stopping_leaves_no_process(pi: Any, old: str) -> None:
     machine = running.find(pi.name)
     assert machine is not None
@@ -162,6 +168,7 @@ def test_stopping_leaves_no_process(pi: Any, old: str) -> None:
     assert running.stop(pi.name) is False
 
 
+@pytest.mark.slow
 def test_fields_of_a_start_are_complete(pi: Any, old: str) -> None:
     begun = pi.start()
     assert set(running.to_json(begun)) == {field.name for field in dataclasses.fields(begun)}
