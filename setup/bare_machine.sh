@@ -4,6 +4,7 @@
 #
 #   bash setup/bare_machine.sh               the whole tests, as a newcomer would: half an hour
 #   bash setup/bare_machine.sh --quick       a short training and a few rooms' tests, what make test-all runs
+#   USERS=root bash setup/bare_machine.sh   as one of the two only
 #   SUITE=trixie bash setup/bare_machine.sh  a Debian without Python 3.11: uv has to fetch one
 #
 # Needs root, mmdebstrap and a network. Everything lies in a temporary folder and is gone afterwards.
@@ -11,6 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . setup/common.sh
 SUITE=${SUITE:-bookworm}
+USERS=${USERS:-newcomer root}
 [ "$(id -u)" -eq 0 ] || { echo "Not tried on a bare machine: that needs root."; exit 0; }
 command -v mmdebstrap >/dev/null || { echo "Not tried on a bare machine: that needs mmdebstrap (sudo apt-get install mmdebstrap)."; exit 0; }
 
@@ -54,7 +56,7 @@ as() {
       PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd && $3"' as "$root" "$1" "$2" "$network"
 }
 
-for user in newcomer root; do
+for user in $USERS; do
   echo "== $user on a bare Debian $SUITE: git clone, make demo, make test"
   as "$user" "git config --global safe.directory '*' && git clone --quiet /srv/project.git 'my project'"
   time as "$user" "cd 'my project' && make demo ${demo[*]@Q}"
