@@ -7,15 +7,13 @@
 import sys
 
 try:
-    import policy  # noqa: F401
-except ModuleNotFoundError:
-    sys.exit(f"{sys.executable} lacks the project. Type: make setup; .venv/bin/python examples/ask_device.py")
-
-from bench.access import bundle_with
-from device.host import AgentSession, HostError, connect, deploy, probe
-from policy.errors import PolicyError
-from policy.hints import as_typed
-from policy.spec import Precision, RuntimeName
+    from bench.access import bundle_with
+    from device.host import AgentSession, HostError, connect, deploy, probe
+    from policy.errors import PolicyError
+    from policy.hints import as_typed
+    from policy.spec import Precision, RuntimeName
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}. Type: make setup; .venv/bin/python examples/ask_device.py")
 
 
 def main(target="local", policy="I"):

@@ -10,16 +10,14 @@ import sys
 from pathlib import Path
 
 try:
-    import policy  # noqa: F401
-except ModuleNotFoundError:
-    sys.exit(f"{sys.executable} lacks the project. Type: make setup; .venv/bin/python examples/own_task.py")
+    import gymnasium
+    import numpy as np
 
-import gymnasium
-import numpy as np
-
-from device.host import AgentSession, HostError, connect, deploy
-from policy.bundle import Bundle
-from policy.spec import Precision
+    from device.host import AgentSession, HostError, connect, deploy
+    from policy.bundle import Bundle
+    from policy.spec import Precision
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}. Type: make setup; .venv/bin/python examples/own_task.py")
 
 HERE = Path(__file__).resolve().parent
 BUNDLE = Path("../artifacts/reach")

@@ -23,8 +23,8 @@ class Robot:
     def __init__(self):
         try:
             import gymnasium
-        except ModuleNotFoundError:
-            sys.exit(f"{sys.executable} lacks the project. Type: make setup; .venv/bin/python examples/robot_loop.py")
+        except ModuleNotFoundError as error:
+            sys.exit(f"{error}. Type: make setup; .venv/bin/python examples/robot_loop.py")
         self.world = gymnasium.make("airlearning_envs.gym_env:AirLearning/Navigation-v0", preset="hard")
         self.observation, _ = self.world.reset(seed=7)
         self.flights = []

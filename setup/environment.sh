@@ -31,11 +31,11 @@ fetch_python() {
 }
 
 make_environment() {
-  [ -x .venv/bin/python ] && is_311 .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1 && return
   if [ -n "${PYTHON311:-}" ]; then
     command -v "$PYTHON311" >/dev/null || refuse "PYTHON311=$PYTHON311 was not found. Leave it out, or name a Python 3.11."
     is_311 "$PYTHON311" || refuse "$PYTHON311 is $("$PYTHON311" --version 2>&1); Python 3.11 is needed. Leave PYTHON311 out to have one fetched."
   fi
+  [ -x .venv/bin/python ] && is_311 .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1 && return
   local python=${PYTHON311:-python3.11}
   if command -v "$python" >/dev/null && is_311 "$python"; then
     has_venv "$python" || install_packages python3.11-venv || has_venv "$python" ||
