@@ -23,7 +23,7 @@ ifneq ($(CURDIR),$(shell test -x $(PYTHON) && cat $(INSTALLED) 2>/dev/null))
 endif
 PEERS := .venv-peers
 # One process a core, at most eight: each holds TensorFlow. A file's tests stay together, since they share devices.
-PYTEST = $(PYTHON) -m pytest -n auto --maxprocesses 8 --dist loadfile
+PYTEST = $(PYTHON) -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))

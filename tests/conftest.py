@@ -20,6 +20,15 @@ LACKS = ("apt-get", "make pi", "make suites", "make actorq", "--prepare", "needs
 """Words of the reasons for which a test is left out on a machine that lacks something."""
 
 
+LONGEST = ("tests/virtual_pi/", "tests/first_hour/", "tests/learning/", "tests/train/actorq/")
+"""Rooms whose files take longest: begun first, so that no process is left with one of them at the end."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if os.environ.get("CI") and lacking(session.config) and session.exitstatus == pytest.ExitCode.OK:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def test_help_from_another_folder_imports_nothing_heavy(name: str, tmp_path: Pat
     done = run(sys.executable, "-c", watch, ROOT / "bench" / f"{name}.py", "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "exit status" in done.stdout
-    assert f"python {ROOT / 'bench' / name}.py" in done.stdout  # as it can be typed there
+    assert f"python {shlex.quote(str(ROOT / 'bench' / f'{name}.py'))}" in done.stdout  # as it can be typed there
     assert done.stdout.strip().endswith("[]")
 
 

@@ -277,7 +277,7 @@ def with_marks(line: str) -> object:
     return pytest.param(line, marks=pytest.mark.slow if is_long else (), id=line)
 
 
-@pytest.mark.parametrize("line", map(with_marks, readme_commands()))
+@pytest.mark.parametrize("line", [with_marks(line) for line in readme_commands()])
 def test_a_line_of_the_readme_runs(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_any(line, workspace, capsys)
 

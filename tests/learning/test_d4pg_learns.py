@@ -57,6 +57,7 @@ PENDULUM = d4pg.D4PGSettings(
 PENDULUM_STEPS = 5120
 
 
+@pytest.mark.slow
 def test_d4pg_swings_the_pendulum_up(tmp_path: Path) -> None:
     # Hanging about costs 1,200 on average; the best known policies come to about −150.
     assert learned(tmp_path, d4pg.train, PENDULUM, PENDULUM_STEPS, make_task("Pendulum-v1")) > -200

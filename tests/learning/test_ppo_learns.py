@@ -65,6 +65,7 @@ PICTURES = ppo.PPOSettings(
 CONVOLUTIONS = NetworkSpec((64,), convolutions=(Convolution(32, 4, 2), Convolution(32, 3, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
 def test_ppo_learns_to_catch_from_pictures(learn: Callable, compute: str) -> None:
     # A player that does not look returns about −0.7.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,8 @@ def test_from_another_folder_interpreter_and_script_are_found_too(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said = as_typed("next: python bench/latency.py --policy I, or python -m train")
-    assert said == f"next: {OWN} {ROOT / 'bench' / 'latency.py'} --policy I, or {OWN} -m train"
+    own, script = shlex.quote(str(OWN)), shlex.quote(str(ROOT / "bench" / "latency.py"))
+    assert said == f"next: {own} {script} --policy I, or {own} -m train"
 
 
 def test_a_space_in_the_path_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ def test_it_flies_alike_on_the_device_and_in_the_loop(pi: Any, old: str, tmp_pat
     assert flown["device"]["device"]["emulated"] is True
 
 
+@pytest.mark.slow
 def test_measurements_say_that_they_were_emulated(pi: Any, old: str, tmp_path: Path) -> None:
     results = tmp_path / "results.sqlite"
     common = ("--policy", "I", "--target", f"pi@{pi.name}")

@@ -202,6 +202,7 @@ def test_d4pg_with_priorities_two_shards_and_fewer_bits_on_the_way(started: Call
     assert told["parameters"]["bytes_each"] < 2 * (5 * 32 + 32 * 32 + 32)
 
 
+@pytest.mark.slow
 def test_actors_on_two_nodes(started: Callable[..., Command]) -> None:
     from ray.cluster_utils import Cluster
 
@@ -252,6 +253,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
                 os.kill(each, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_wants_a_token(
     head: str, started: Callable[..., Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_pong_has_no_lives_to_lose() -> None:
     assert sum(float(step.reward[0]) for step in steps) < 0  # points were lost, yet the return goes on
 
 
+@pytest.mark.slow
 def test_a_stream_is_restored_after_a_lost_life() -> None:
     task, generator = make_task("breakout"), np.random.default_rng(2)
     stream, lost = EpisodeStream(task.make(2, 4)), 0

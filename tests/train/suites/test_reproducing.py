@@ -28,6 +28,7 @@ def train(output: Path, task: str, method: str, options: list[str], seed: int) -
     return dict(Bundle.load(output).weights())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "method", "options"), RUNS, ids=[f"{run[0]}-{run[1]}" for run in RUNS])
 def test_one_seed_gives_one_policy(
     task: str, method: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
