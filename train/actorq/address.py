@@ -21,15 +21,26 @@ class ClusterError(RuntimeError):
 
 
 def refuse_unreachable(address: str | None) -> None:
-    """Refuse an address at which nothing listens, or not Ray, or a cluster whose token is not here.
+    """Refuse an address at which nothing listens, or not Ray, or a cluster whose token is not here; and any address
+    from a path with a space, where Ray 2.60 waits for a minute and then says that its GCS was killed.
 
     Where the cluster wants a token and this machine has it, ``RAY_AUTH_MODE`` says so from now on.
 
     Raises:
         ClusterError: says how a cluster is started.
     """
-    if address is None or address == "auto":  # what "auto" finds, Ray looks up on this machine at once
+    if address is None:
         return
+    if address != "auto":  # what "auto" finds, Ray looks up on this machine at once
+        _refuse_silent(address)
+    if " " in sys.executable:
+        raise ClusterError(
+            f"Ray reaches no cluster from {sys.prefix}, whose path has a space. Clone the project into a folder whose "
+            "path has none; or leave --address out, then everything runs here."
+        )
+
+
+def _refuse_silent(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ClusterError(f"--address {address} is not HOST:PORT or auto. Type it as ray start --head prints it.")

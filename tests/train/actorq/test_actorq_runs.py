@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq"
 )
 
+no_space = pytest.mark.skipif(" " in sys.executable, reason="Ray reaches no cluster from a path with a space")
 FEW = ["--evaluate-every", "500", "--evaluate-episodes", "2", "--final-episodes", "5"]
 CARTPOLE = ["--task", "cartpole", "--method", "dqn", "--n-actors", "2", "--set", "learning_starts=200", *FEW]
 STEADY = ["--step-delays-s", "0.004", "0.004"]  # at most 500 steps/s, so that nothing ends before it is interrupted
@@ -203,6 +204,7 @@ def test_d4pg_with_priorities_two_shards_and_fewer_bits_on_the_way(started: Call
 
 
 @pytest.mark.slow
+@no_space
 def test_actors_on_two_nodes(started: Callable[..., Command]) -> None:
     from ray.cluster_utils import Cluster
 
@@ -254,6 +256,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@no_space
 def test_a_cluster_that_wants_a_token(
     head: str, started: Callable[..., Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,3 +314,12 @@ def test_a_port_of_something_else_is_refused_in_bounded_time(
         assert command.main([*CARTPOLE, "--address", address, "--output-path", str(tmp_path / "bundle")]) == 2
     assert f"no Ray cluster answers at --address {address} (something listens" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_with_a_space_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from train.actorq import address
+
+    monkeypatch.setattr(sys, "executable", "/home/ann/my project/.venv/bin/python")
+    address.refuse_unreachable(None)
+    with pytest.raises(address.ClusterError, match="path has a space"):
+        address.refuse_unreachable("auto")
