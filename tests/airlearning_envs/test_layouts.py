@@ -76,6 +76,7 @@ def test_counts_sizes_and_spacing(drawn: tuple[str, Layouts]) -> None:
         assert speeds.min() >= 0.5 - 1e-5 and speeds.max() <= 2.0 + 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shipped", "hard"])
 def test_there_is_always_a_way_past_what_stands(name: str) -> None:
     config = PRESETS[name]

@@ -269,11 +269,12 @@ def run_any(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert line in ("ssh-copy-id pi@raspberrypi", "ssh pi@raspberrypi sudo apt-get install python3-numpy"), line
 
 
+LONGEST = ("train.actorq", "bench.recommend", "make report", "git clone", "make demo", "--minutes 2")
+
+
 def with_marks(line: str) -> object:
     """The longest lines are left to make test-all."""
-    is_long = any(
-        word in line for word in ("train.actorq", "bench.recommend", "make report", "git clone", "--minutes 2")
-    )
+    is_long = any(words in line for words in LONGEST)
     return pytest.param(line, marks=pytest.mark.slow if is_long else (), id=line)
 
 

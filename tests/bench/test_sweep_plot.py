@@ -89,6 +89,7 @@ def test_a_task_without_presets(made_sweep: Sweep, texts: Texts) -> None:
     assert {"cartpole-dqn", "cartpole-ppo, trained at 4 bits"} <= set(said)
 
 
+@pytest.mark.slow
 def test_files_are_written_and_the_same_again(tmp_path: Path, made_sweep: Sweep) -> None:
     sweeps = [made_sweep, replace(made_sweep, bundle="cartpole-ppo", algorithm="ppo")]
     files = sweep_plot.save_figures(sweeps, tmp_path)

@@ -154,6 +154,7 @@ def texts(figure: Figure) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_levels_are_lines_until_they_are_too_dense(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path)
     few = parameters_figure("two", parameters(bundle, 4, Scheme.QUARL), "levels at 4 bits")

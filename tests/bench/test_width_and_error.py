@@ -133,6 +133,7 @@ def test_errors_of_kept_sweeps(tmp_path: Path) -> None:
     assert study_errors(tmp_path / "none") == {"quarl-8": {}, "quarl-4": {}}
 
 
+@pytest.mark.slow
 def test_picture_has_a_row_for_each_source_and_every_number(tmp_path: Path) -> None:
     found = [
         point(f"task{i}-{m}", 1.0 + i, i)

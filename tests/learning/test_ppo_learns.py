@@ -46,6 +46,7 @@ PENDULUM = ppo.PPOSettings(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ppo_swings_the_pendulum_up_with_a_gaussian(learn: Callable) -> None:
     # Hanging about costs 1,200 on average; the best known policies come to about −150.
     result = learn(ppo.train, PENDULUM, 30 * 1024, task=make_task("Pendulum-v1"))

@@ -18,6 +18,7 @@ from train.resumption import TRAINING_FOLDER, UNFINISHED
 from train.run import Run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ppo", "dqn"])
 def test_two_runs_of_one_seed_are_identical_and_another_seed_is_not(method: str, tmp_path: Path) -> None:
     options, _ = METHODS[method]
