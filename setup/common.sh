@@ -66,5 +66,11 @@ install_packages() {
   become_root || { LAST_WORDS="that needs root or sudo"; return 1; }
   echo "Installing Debian packages: $*" >&2
   local apt=("${ROOT[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120)
-  logged "${apt[@]}" update && logged "${apt[@]}" install -y --no-install-recommends "$@"
+  logged "${apt[@]}" update || return 1
+  local name known=() unknown=()
+  for name; do
+    if apt-cache show "$name" >/dev/null 2>&1; then known+=("$name"); else unknown+=("$name"); fi
+  done
+  [ ${#known[@]} -eq 0 ] || logged "${apt[@]}" install -y --no-install-recommends "${known[@]}" || return 1
+  [ ${#unknown[@]} -eq 0 ] || { LAST_WORDS="this system's apt does not know it"; return 1; }
 }

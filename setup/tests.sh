@@ -10,12 +10,16 @@ without() { printf 'Not there: %s (%s). What needs it is not tested.\n' "$1" "$L
 
 is_installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-missing=()
-for package in $(sed 's/#.*//' setup/debian.txt | awk '{ print $1 }'); do
-  is_installed "$package" || missing+=("$package")
-done
-if [ ${#missing[@]} -gt 0 ] && ! install_packages "${missing[@]}"; then
-  without "${missing[*]}"
+missing_packages() {
+  local package
+  for package in $(sed 's/#.*//' setup/debian.txt | awk '{ print $1 }'); do
+    is_installed "$package" || printf '%s ' "$package"
+  done
+}
+missing=$(missing_packages)
+# shellcheck disable=SC2086  # one word a package
+if [ -n "$missing" ] && ! install_packages $missing; then
+  without "$(missing_packages | sed 's/ $//')"
 fi
 
 # The suites, Ray, and what runs the tests: stamped, since even finding that all is there takes seconds.
