@@ -26,6 +26,7 @@ from device.host.errors import (
 from device.host.hostkeys import KnownHosts
 from device.host.target import Target
 from device.host.testing import Line, TestDevice, free_port, make_key
+from tests.device_host.needs import needs_ssh
 
 
 def connect_with(device: TestDevice, known: Path, identity: Path | None = None) -> AbstractContextManager[Connection]:
@@ -112,6 +113,7 @@ def test_a_key_with_a_passphrase_points_to_the_agent(
         pass
 
 
+@needs_ssh
 def test_a_key_of_the_ssh_agent(device: TestDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No --identity, no key in ~/.ssh: the agent's alone lets us in, and IdentitiesOnly leaves it out."""
     monkeypatch.setenv("HOME", str(tmp_path))

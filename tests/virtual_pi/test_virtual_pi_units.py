@@ -21,6 +21,7 @@ from device.virtual_pi.errors import BuildError, MachineNameError, MissingProgra
 from device.virtual_pi.image import Image, given_to_user
 from device.virtual_pi.machine import Files, MachineSettings
 from device.virtual_pi.recipe import MachineKind
+from tests.device_host.needs import needs_ssh
 
 KEY_A = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8g"
 KEY_B = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICAfHh0cGxoZGBcWFRQTEhEQDw4NDAsKCQgHBgUEAwIB"
@@ -218,6 +219,7 @@ def test_a_registered_machine_is_a_host_by_name(tmp_path: Path) -> None:
     assert resolve(Target.parse("pi@virtual")).hostname == "virtual"  # a name like any other again
 
 
+@needs_ssh
 def test_openssh_reads_the_stanza_as_we_do(tmp_path: Path) -> None:
     naming.register("virtual", 40022, tmp_path / "with space" / "client", KEY_A)
     said = subprocess.run(
