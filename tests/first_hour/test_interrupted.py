@@ -48,7 +48,7 @@ MOMENTS = (
     Moment("demo-converts", DEMO, "Policy II.*converting", "nterrupted"),
     Moment("demo-measures", DEMO, "Policy II: flying int8", "nterrupted"),
     Moment("train", TRAIN, "step .*greedy", "nterrupted", before=BEFORE),
-    Moment("train-judges-at-the-end", TRAIN, "step 30,000.*greedy", "nterrupted", before=BEFORE),
+    Moment("train-judges-at-the-end", TRAIN, r"step 30,\d+: greedy", "nterrupted", before=BEFORE),
     Moment("convert", CONVERT, "Policy II", "nterrupted"),
     Moment(
         "deploy", DEPLOY, r"(?s)Policy II.*Policy II", "nterrupted", before="make convert BITS=8 POLICY=II", wait_s=2
