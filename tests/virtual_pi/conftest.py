@@ -62,7 +62,7 @@ class VirtualPi:
         return connection.run(f"readlink quarl/policies/{policy}/current").stdout.strip().rpartition("/")[2]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its variables are other tests' no longer when a file is done
 def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """XDG folders of the tests' own, with the user's image (built if there is none) and the user's wheels in them."""
     if programs.missing_packages([programs.BUILDING, programs.RUNNING]):
@@ -83,7 +83,7 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(base, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pi(own_folders: Path) -> Iterator[VirtualPi]:
     """The machine; no process of it or of another machine of these tests is left behind."""
     yield VirtualPi()
