@@ -4,7 +4,7 @@
 #
 #   bash setup/bare_machine.sh               the whole tests, as a newcomer would: half an hour
 #   bash setup/bare_machine.sh --quick       a short training and a few rooms' tests, what make test-all runs
-#   USERS=root bash setup/bare_machine.sh   as one of the two only
+#   USERS=root bash setup/bare_machine.sh    as one of the two only
 #   SUITE=trixie bash setup/bare_machine.sh  a Debian without Python 3.11: uv has to fetch one
 #
 # Needs root, mmdebstrap and a network. Everything lies in a temporary folder and is gone afterwards.

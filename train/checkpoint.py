@@ -8,7 +8,6 @@ the episode ids with the actions taken so far (an episode is a pure function of 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+
+from policy.bundle import write_atomically
 
 FORMAT_VERSION = 1  # what a part of the program saves may change without it: :meth:`Checkpoint.put_back` then says so
 FILE_NAME = "checkpoint.safetensors"
@@ -126,17 +127,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write to a temporary name, flush to the disk, then rename: a reader sees the old file or the new one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    temporary = path.with_suffix(".partial")
     facts = json.dumps({"format_version": FORMAT_VERSION, **checkpoint.facts})
     data = save({name: np.ascontiguousarray(array) for name, array in checkpoint.arrays.items()}, {"facts": facts})
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(path, data)
     return path
 
 
