@@ -42,6 +42,8 @@ class TrainingProgress:
     def __enter__(self) -> TrainingProgress:
         if self._bar:
             self._bar.start()
+        else:
+            self.say(f"{self._title}: step {self._start:,} of {self._steps:,}  compiling")
         return self
 
     def __exit__(

@@ -330,6 +330,9 @@ class Run:
         save_checkpoint(self.request.training_folder, Checkpoint(dict(arrays), {**common, **facts}))
         self._last_saved, self._saved_step = time.monotonic(), step
         self._waits = self._stop is None and step < self.request.steps
+        if self._interrupted and not self._waits and not self.was_interrupted:  # too late for the last report to see
+            self._ended_at_once = True
+            raise KeyboardInterrupt
 
     def check_finite(self, step: int, metrics: NDArray[np.float32], names: tuple[str, ...]) -> None:
         """Stop training when a metric (updates, names) is not finite.

@@ -43,7 +43,7 @@ class Moment:
 
 MOMENTS = (
     Moment("demo-sets-up", f"rm -f .venv/.installed; {DEMO}", "Setting up .venv", "Interrupted"),
-    Moment("demo-begins-to-train", DEMO, "Training|Policy I|ppo", "nterrupted"),
+    Moment("demo-begins-to-train", DEMO, "I ppo: step 0 of 60,000  compiling", "nterrupted"),
     Moment("demo-trains", DEMO, "greedy hard", "nterrupted"),
     Moment("demo-converts", DEMO, "Policy II.*converting", "nterrupted"),
     Moment("demo-measures", DEMO, "Policy II: flying int8", "nterrupted"),

@@ -1,13 +1,14 @@
 """Runs that did not end: they replace nothing, are said to be what they are, and the same command goes on with them."""
 
 import io
+import pydoc
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -149,10 +150,17 @@ def test_ctrl_c_before_the_first_iteration_has_ended_leaves_everything_as_it_was
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_ctrl_c_in_the_last_judgement_ends_at_once_and_loses_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["train.results.judged_finally", "train.run.save_checkpoint"])
+def test_ctrl_c_when_all_steps_are_made_ends_at_once_and_loses_nothing(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train.results.judged_finally", lambda *arguments: ctrl_c())
+    there = cast("Callable[..., None]", pydoc.locate(where))
+
+    def interrupting(*arguments: Any) -> None:
+        ctrl_c()
+        there(*arguments)
+
+    monkeypatch.setattr(where, interrupting)
     assert train(tmp_path / "I", *RUN) == 130
     said = capsys.readouterr().err
     assert said.startswith("interrupted at once; the checkpoint of step 1,024 is kept")
