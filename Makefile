@@ -81,7 +81,7 @@ $(PEERS)/.installed: requirements-peers.txt | $(INSTALLED)
 	@touch $@
 
 training-speed: $(INSTALLED) peers
-	@$(PYTHON) bench/training_speed.py
+	@$(PYTHON) -m bench.study speed
 
 study: $(INSTALLED)
 	@$(PYTHON) -m bench.study
@@ -90,7 +90,7 @@ study-quick: $(INSTALLED)
 	@$(PYTHON) -m bench.study --quick
 
 report: $(INSTALLED)
-	@$(PYTHON) -m bench.html_report
+	@$(PYTHON) -m bench.report
 
 demo: $(INSTALLED)
 	@test -f artifacts/I/manifest.json || \

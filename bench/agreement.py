@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from airlearning_envs.flights import Decide
-    from bench.rendering import Table
+    from bench.report.tables import Table
     from convert.executor import Execution, RuntimeProcess
     from convert.parity import Reference
     from policy.bundle import Bundle
@@ -76,7 +76,7 @@ class Agreement:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fly, execute everywhere, compare, print."""
-    parser = command_line.parser(__doc__, "agreement")
+    parser = command_line.parser(__doc__, "bench/agreement.py")
     parser.add_argument("--policy", type=command_line.words, default=["I", "II", "III"], help="default: I,II,III")
     parser.add_argument(
         "--precision",
@@ -91,8 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import rendering, store
-    from bench.machine import describe_machine
+    from bench.report import store
+    from bench.report import tables as rendering
+    from bench.report.machine import describe_machine
     from convert.executor import runtime_processes
     from policy.bundle import write_atomically
     from policy.locate import working_bundle
@@ -125,7 +126,7 @@ def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
 
 def kept_file() -> Path:
     """Where --keep stores the answer."""
-    from bench import store
+    from bench.report import store
 
     return store.RESULTS / "agreement.json"
 
@@ -136,7 +137,7 @@ def kept_table() -> Table:
     Raises:
         StoreError: nothing is stored.
     """
-    from bench import store
+    from bench.report import store
 
     path = kept_file()
     if not path.exists():
@@ -229,7 +230,7 @@ def disagreements(results: Mapping[RuntimeName, Execution], step: float | None) 
 
 def table(document: Mapping[str, Any]) -> Table:
     """The answers as they were stored."""
-    from bench.rendering import Table
+    from bench.report.tables import Table
 
     rows, notes = [], []
     for answer in document["answers"]:

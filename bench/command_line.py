@@ -20,8 +20,8 @@ from policy.spec_parts import Precision, RuntimeName, parse_enum  # policy.spec 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.rendering import Table
-    from bench.report import Report
+    from bench.report.document import Report
+    from bench.report.tables import Table
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 EPILOG = "exit status: 0 done, 1 failed (the message says what to do next), 2 wrong arguments, 130 interrupted"
@@ -42,9 +42,9 @@ class UsageError(BenchError):
     """A bundle, width or task that there is not: the arguments are wrong, exit status 2."""
 
 
-def parser(doc: str | None, prog: str) -> argparse.ArgumentParser:
-    """A parser that prints the module's docstring."""
-    return Parser(prog=f"python bench/{prog}.py", description=doc, epilog=EPILOG)
+def parser(doc: str | None, command: str) -> argparse.ArgumentParser:
+    """A parser that prints the module's docstring; ``command`` is what is typed after ``python``."""
+    return Parser(prog=f"python {command}", description=doc, epilog=EPILOG)
 
 
 def add_device_arguments(arguments: argparse.ArgumentParser, precisions: str, several_runtimes: bool = False) -> None:
@@ -108,8 +108,8 @@ def add_source_arguments(arguments: argparse.ArgumentParser) -> None:
 
 
 def source(arguments: argparse.Namespace, table: str) -> Path:
-    """Where a table's measurements are read from: --results, --own, or as :func:`bench.store.results_for` says."""
-    from bench import store
+    """Where a table's measurements are read from: --results, --own, or the store's own rule."""
+    from bench.report import store
 
     return arguments.results or store.results_for(table, store.RESULTS, arguments.own)
 
@@ -160,10 +160,10 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
     A :class:`UsageError`'s exit status is 2. SIGTERM interrupts as Ctrl-C does.
     """
     from airlearning_envs.errors import SettingsError
-    from bench.case_study import NothingStoredError
-    from bench.rendering import PageError
-    from bench.store import StoreError
-    from bench.validation import InvalidDocumentError
+    from bench.report.case_study import NothingStoredError
+    from bench.report.store import StoreError
+    from bench.report.tables import PageError
+    from bench.report.validation import InvalidDocumentError
     from device.host.errors import HostError
 
     known = (BenchError, PolicyError, HostError, SettingsError, NothingStoredError, PageError, StoreError)
@@ -211,7 +211,7 @@ def say(text: str) -> None:
 
 def update_docs(tables: Sequence[Table]) -> None:
     """Fill these tables into README and docs, wherever they stand there, and say which page changed."""
-    from bench import rendering
+    from bench.report import tables as rendering
 
     changed = rendering.update_pages(tables)
     say("\n".join(f"{path}: updated" for path in changed) or "README and docs are up to date.")

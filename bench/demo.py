@@ -21,16 +21,16 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.access import Device
-    from bench.questions import Flights
-    from bench.report import Report
+    from bench.measuring.access import Device
+    from bench.measuring.questions import Flights
+    from bench.report.document import Report
     from policy.bundle import Bundle
     from policy.spec import RuntimeName
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the case study, store it, print it."""
-    parser = command_line.parser(__doc__, "demo")
+    parser = command_line.parser(__doc__, "bench/demo.py")
     parser.add_argument(
         "--policy", type=command_line.words, default=None, help="default: those of I, II, III there are"
     )
@@ -47,9 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import access, case_study, measuring, plots, rendering, store
-    from bench.questions import Flights
-    from bench.selection import Selection
+    from bench.measuring import access
+    from bench.measuring import measurements as measuring
+    from bench.measuring.questions import Flights
+    from bench.report import case_study, plots, store
+    from bench.report import tables as rendering
+    from bench.report.selection import Selection
     from policy.spec import RuntimeName
 
     runtime = RuntimeName(arguments.runtime)
@@ -82,8 +85,8 @@ def _measure(
     arguments: argparse.Namespace, device: Device, bundle: Bundle, runtime: RuntimeName, flights: Flights
 ) -> list[Report]:
     """Memory, latency and success of one policy."""
-    from bench import measuring
-    from bench.questions import ask_success
+    from bench.measuring import measurements as measuring
+    from bench.measuring.questions import ask_success
 
     name, precisions = bundle.spec.name, measuring.with_fp32(arguments.precision)
     device.deploy(bundle, precisions, runtime)

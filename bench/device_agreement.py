@@ -26,8 +26,8 @@ from bench import command_line
 if TYPE_CHECKING:
     import numpy as np
 
-    from bench.access import Device
-    from bench.rendering import Table
+    from bench.measuring.access import Device
+    from bench.report.tables import Table
     from convert.executor import RuntimeProcess
     from policy.bundle import Bundle
     from policy.spec import Precision, RuntimeName
@@ -72,7 +72,7 @@ class Comparison:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Deploy, ask both, compare, print. Exit status 1 when outputs are further apart than allowed."""
-    parser = command_line.parser(__doc__, "device_agreement")
+    parser = command_line.parser(__doc__, "bench/device_agreement.py")
     parser.add_argument("--policy", type=command_line.words, default=["I", "II", "III"], help="default: I,II,III")
     parser.add_argument(
         "--precision",
@@ -93,8 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import access, rendering, store
-    from bench.machine import describe_machine
+    from bench.measuring import access
+    from bench.report import store
+    from bench.report import tables as rendering
+    from bench.report.machine import describe_machine
     from convert.executor import runtime_processes
     from policy.bundle import write_atomically
 
@@ -223,8 +225,8 @@ def output_step(outputs: np.ndarray) -> float:
 
 def table(found: Sequence[Comparison], document: Mapping[str, Any]) -> Table:
     """The comparisons, and every difference as a note."""
-    from bench.rendering import Table
-    from bench.words import machine
+    from bench.report.tables import Table
+    from bench.report.text import machine
 
     rows = []
     notes = [

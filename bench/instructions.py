@@ -7,7 +7,7 @@ The agent and the very wheels of a 64-bit Raspberry Pi run in qemu-aarch64, and 
 instructions: around the runtime's own call (set input, invoke, read the action), and around the agent's whole path
 (request line in, reply line out), each with warm caches and with caches that hold nothing of it. One thread; medians
 of 11 observations after 10 warm-ups; a second run gives the same counts. The counts are exact, the caches are modelled,
-and the time is a MODEL made from them (bench/cost_model.py says how), never a measurement.
+and the time is a MODEL made from them (bench/measuring/cost_model.py says how), never a measurement.
 
 Debian packages: qemu-user mmdebstrap gcc libc6-dev binutils. About 10 s for each row, 30 s for Policy III.
 """
@@ -28,7 +28,7 @@ from policy.spec_parts import RuntimeName
 
 if TYPE_CHECKING:
     from bench.qemu_counter.counting import Count
-    from bench.report import Report
+    from bench.report.document import Report
     from policy.bundle import Bundle
     from policy.spec import Precision
 
@@ -38,7 +38,7 @@ TARGET = "qemu-user"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Count, store, print."""
-    parser = command_line.parser(__doc__, "instructions")
+    parser = command_line.parser(__doc__, "bench/instructions.py")
     parser.add_argument("--policy", type=command_line.words, default=[], metavar="III", help="one, or several")
     parser.add_argument(
         "--prepare",
@@ -81,9 +81,13 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import access, measuring, rendering, store, virtual_pi_table
+    from bench.measuring import access
+    from bench.measuring import measurements as measuring
     from bench.qemu_counter.building import require_programs
     from bench.qemu_counter.counting import count
+    from bench.report import store
+    from bench.report import tables as rendering
+    from bench.report import virtual_pi as virtual_pi_table
 
     require_programs()
     where = arguments.results or store.DEFAULT_STORE
@@ -111,8 +115,8 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     """What was counted, and the model's bounds, as a measurement to be stored."""
     from dataclasses import asdict
 
-    from bench import cost_model
-    from bench.report import Artifact, Counts, Kind, Report, Transport
+    from bench.measuring import cost_model
+    from bench.report.document import Artifact, Counts, Kind, Report, Transport
 
     weights = cost_model.Weights.of(bundle.spec, precision)
     bounds = {path: cost_model.bounds(counted.paths[path]) for path in counted.paths}

@@ -22,7 +22,7 @@ from bench import command_line
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, store, print."""
-    parser = command_line.parser(__doc__, "latency")
+    parser = command_line.parser(__doc__, "bench/latency.py")
     command_line.add_device_arguments(parser, precisions="fp32,int8")
     parser.add_argument("--runs", type=command_line.positive, default=2000, help="timed runs (default: %(default)s)")
     parser.add_argument(
@@ -40,7 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import access, measuring, rendering, store
+    from bench.measuring import access
+    from bench.measuring import measurements as measuring
+    from bench.report import store
+    from bench.report import tables as rendering
     from policy.spec import RuntimeName
 
     store.prepare(arguments.results or store.DEFAULT_STORE)

@@ -21,14 +21,14 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.questions import Served
+    from bench.measuring.questions import Served
 
 MEASURED_RUNS = 2000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fly, store, print."""
-    parser = command_line.parser(__doc__, "latency_flown")
+    parser = command_line.parser(__doc__, "bench/latency_flown.py")
     parser.add_argument("--policy", type=command_line.words, default=["I", "II", "III"], help="default: I,II,III")
     parser.add_argument("--precision", type=command_line.read_precisions, default="int8", help="default: int8")
     parser.add_argument(
@@ -58,9 +58,12 @@ def _latencies(text: str) -> list[float]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import access, case_study, measuring, rendering, store
-    from bench.questions import Flights, ask_success
-    from bench.selection import Selection
+    from bench.measuring import access
+    from bench.measuring import measurements as measuring
+    from bench.measuring.questions import Flights, ask_success
+    from bench.report import case_study, store
+    from bench.report import tables as rendering
+    from bench.report.selection import Selection
     from policy.spec import RuntimeName
 
     store.prepare(arguments.results or store.DEFAULT_STORE)
@@ -89,7 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _measured(served: Served, run: str) -> dict[str, Any]:
     """The device's own latency, from a request's line to the reply's line, as the simulator reads a distribution."""
-    from bench.questions import ask_latency
+    from bench.measuring.questions import ask_latency
 
     (report,) = ask_latency([served], run, MEASURED_RUNS, MEASURED_RUNS // 10, "decide")
     assert report.latency is not None

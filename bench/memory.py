@@ -19,15 +19,18 @@ from bench import command_line
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, store, print."""
-    parser = command_line.parser(__doc__, "memory")
+    parser = command_line.parser(__doc__, "bench/memory.py")
     command_line.add_device_arguments(parser, precisions="fp32,int8", several_runtimes=True)
     parser.add_argument("--runs", type=command_line.positive, default=200, help="decisions served (default: 200)")
     return command_line.guarded(_run, parser.parse_args(argv))
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import access, measuring, rendering, store
-    from bench.questions import ask_memory
+    from bench.measuring import access
+    from bench.measuring import measurements as measuring
+    from bench.measuring.questions import ask_memory
+    from bench.report import store
+    from bench.report import tables as rendering
     from policy.bundle import Bundle
 
     store.prepare(arguments.results or store.DEFAULT_STORE)

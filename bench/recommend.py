@@ -31,10 +31,10 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.recommend_deciding import Verdict
-    from bench.recommend_measuring import Measured
-    from bench.recommend_timing import Asked
-    from bench.recommend_words import Question
+    from bench.recommending.deciding import Verdict
+    from bench.recommending.measuring import Measured
+    from bench.recommending.timing import Asked
+    from bench.recommending.words import Question
     from policy.bundle import Bundle
     from train.tasks import Task
 
@@ -51,7 +51,7 @@ EPILOG = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, decide, explain."""
-    parser = command_line.parser(__doc__, "recommend")
+    parser = command_line.parser(__doc__, "bench/recommend.py")
     parser.epilog = EPILOG
     parser.add_argument("bundle", help="a folder, or a name such as II, cartpole-dqn")
     parser.add_argument(
@@ -136,9 +136,9 @@ def read_runs(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.recommend_deciding import decide
-    from bench.recommend_measuring import measure
-    from bench.sweep import open_bundle
+    from bench.recommending.deciding import decide
+    from bench.recommending.measuring import measure
+    from bench.study.sweep.command import open_bundle
     from train.__main__ import quiet_libraries
 
     quiet_libraries()
@@ -154,8 +154,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def asked_for(arguments: argparse.Namespace, task: Task) -> Asked:
     """What is to be measured."""
-    from bench.recommend_measuring import chosen_preset
-    from bench.recommend_timing import Asked
+    from bench.recommending.measuring import chosen_preset
+    from bench.recommending.timing import Asked
     from device.agent.runtimes import PREFERENCE
     from train.tasks import NAVIGATION
 
@@ -173,9 +173,9 @@ def asked_for(arguments: argparse.Namespace, task: Task) -> Asked:
 
 def question_of(arguments: argparse.Namespace, bundle: Bundle, asked: Asked, measured: Measured) -> Question:
     """The question in the words of the answer."""
-    from bench.recommend_deciding import Demand
-    from bench.recommend_table import training_command
-    from bench.recommend_words import Question
+    from bench.recommending.deciding import Demand
+    from bench.recommending.table import training_command
+    from bench.recommending.words import Question
 
     runtimes = None if arguments.runtime is None else ",".join(name.value for name in asked.runtimes)
     options = {
@@ -208,7 +208,9 @@ def _answer(
     verdict: Verdict,
     seconds: float,
 ) -> int:
-    from bench import recommend_table, recommend_words, rendering
+    from bench.recommending import table as recommend_table
+    from bench.recommending import words as recommend_words
+    from bench.report import tables as rendering
     from policy.bundle import write_atomically
 
     explained = recommend_words.lines(verdict, question)

@@ -22,13 +22,13 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.questions import Flights
-    from bench.report import Report
+    from bench.measuring.questions import Flights
+    from bench.report.document import Report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fly, store, print."""
-    parser = command_line.parser(__doc__, "success")
+    parser = command_line.parser(__doc__, "bench/success.py")
     command_line.add_device_arguments(parser, precisions="fp32,int8")
     parser.add_argument("--episodes", type=command_line.positive, default=1000, help="default: %(default)s")
     parser.add_argument("--seed", type=command_line.not_negative, default=7, help="default: %(default)s")
@@ -53,8 +53,10 @@ def _settings(text: str) -> dict[str, Any]:
 
 def _run(arguments: argparse.Namespace) -> int:
     from airlearning_envs.config import preset
-    from bench import measuring, rendering, store
-    from bench.questions import Flights
+    from bench.measuring import measurements as measuring
+    from bench.measuring.questions import Flights
+    from bench.report import store
+    from bench.report import tables as rendering
 
     settings = dict(arguments.settings)
     if arguments.latency_ms:
@@ -75,8 +77,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _on_device(arguments: argparse.Namespace, flights: Flights, run: str) -> list[Report]:
-    from bench import access, store
-    from bench.questions import ask_success, ask_success_in_loop
+    from bench.measuring import access
+    from bench.measuring.questions import ask_success, ask_success_in_loop
+    from bench.report import store
     from policy.spec import RuntimeName
 
     ask = ask_success if arguments.on == "device" else ask_success_in_loop
@@ -97,7 +100,7 @@ def _on_device(arguments: argparse.Namespace, flights: Flights, run: str) -> lis
 
 
 def _on_host(arguments: argparse.Namespace, flights: Flights, run: str) -> list[Report]:
-    from bench.host_reference import host_success
+    from bench.measuring.host_reference import host_success
     from policy.locate import working_bundle
 
     reports = []
@@ -111,7 +114,7 @@ def _on_host(arguments: argparse.Namespace, flights: Flights, run: str) -> list[
 
 def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:
     """The paired differences to fp32, for a program."""
-    from bench.selection import FP32, paired
+    from bench.report.selection import FP32, paired
 
     fp32 = {r.policy: r for r in reports if r.precision == FP32}
     found = []

@@ -22,8 +22,8 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.rendering import Table
-    from bench.report import Report
+    from bench.report.document import Report
+    from bench.report.tables import Table
 
 NAMES = (
     "summary",
@@ -40,7 +40,7 @@ MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are file
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Join, print, write."""
-    parser = command_line.parser(__doc__, "table")
+    parser = command_line.parser(__doc__, "bench/table.py")
     parser.add_argument("name", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--target", default=None, help="device (default: the real one measured last)")
     parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench import rendering
+    from bench.report import tables as rendering
 
     found, skipped = tables(arguments)
     if not found:
@@ -80,8 +80,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
-    from bench import agreement, case_study, mixed_precision, store, training_table, virtual_pi_table
-    from bench.selection import Selection
+    from bench import agreement
+    from bench.report import case_study, store
+    from bench.report import virtual_pi as virtual_pi_table
+    from bench.report.selection import Selection
+    from bench.study.mixed import command as mixed_precision
+    from bench.study.speed import table as training_table
     from policy.locate import ZOO
 
     def everything(name: str) -> list[Report]:
@@ -116,8 +120,9 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
 
 def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[list[Table], list[Report]]]) -> None:
     """Take the measurements over where they are not the committed ones; then fill the pages from them."""
-    from bench import drawing, plots, store
-    from bench.selection import Selection
+    from bench.report import figures as drawing
+    from bench.report import plots, store
+    from bench.report.selection import Selection
 
     store.replace_lines({store.RESULTS / f"{name}.jsonl": reports for name, (_, reports) in found.items() if reports})
     command_line.update_docs([table for each, _ in found.values() for table in each])
@@ -127,7 +132,7 @@ def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[list[Tabl
 
 def _say_what_else_there_is(arguments: argparse.Namespace) -> None:
     """That this machine has measurements of its own, where others are shown."""
-    from bench import store
+    from bench.report import store
 
     if not arguments.own and not arguments.results and store.DEFAULT_STORE.exists():
         command_line.say(

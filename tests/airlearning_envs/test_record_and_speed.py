@@ -9,7 +9,7 @@ import imageio.v3 as imageio
 import pytest
 
 from airlearning_envs import record
-from bench import env_speed
+from bench.study.speed import env_speed
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".mp4"])

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from airlearning_envs.flights import wilson_interval
-from bench.execution import execution_of
-from bench.interval import Estimate
-from bench.report import Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
-from bench.study_store import Change, Outcome, Sweep, Width
+from bench.measuring.execution import execution_of
+from bench.report.document import Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
+from bench.report.intervals import Estimate
+from bench.study.sweep.store import Change, Outcome, Sweep, Width
 from device.agent.measure import Statistics, thin
 from policy.quantization import Scheme
 

@@ -12,15 +12,17 @@ import pytest
 pytest.importorskip("simpy")
 pytest.importorskip("ray")
 
-from bench import actorq_points, actorq_scaling, actorq_scaling_table
-from bench.actorq_layout import Layout, Rates, Services
-from bench.actorq_processors import SharedCores
-from bench.actorq_scaling_figure import save_figure
-from bench.actorq_simulation import curve, simulate
-from bench.actorq_training import rates_of
 from bench.command_line import BenchError
-from bench.rendering import to_markdown
-from bench.store import StoreError
+from bench.report.store import StoreError
+from bench.report.tables import to_markdown
+from bench.study.actorq import points as actorq_points
+from bench.study.actorq import scaling as actorq_scaling
+from bench.study.actorq import scaling_table as actorq_scaling_table
+from bench.study.actorq.layout import Layout, Rates, Services
+from bench.study.actorq.processors import SharedCores
+from bench.study.actorq.scaling_figure import save_figure
+from bench.study.actorq.simulation import curve, simulate
+from bench.study.actorq.training import rates_of
 
 STEPS = Services(step_s=0.6e-3, inference_s=0.3e-3, python_s=0.1e-3)  # 1 ms a step
 LAYOUT = Layout(

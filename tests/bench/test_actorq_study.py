@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from bench import actorq_curves, actorq_store, actorq_table, actorq_training
-from bench.actorq import main
-from bench.actorq_figure import figure_of
-from bench.actorq_measuring import PARTS, Breakdown, Setting
-from bench.actorq_store import Measured
-from bench.actorq_training import ACTOR_BOUND, CELLS, Cell, Training, as_typed_now, training_of
-from bench.energy import CORE_WATTS, GRAMS_PER_KWH, EnergyMeter, of_joules
-from bench.study_store import rounded
+from bench.study.actorq import curves as actorq_curves
+from bench.study.actorq import store as actorq_store
+from bench.study.actorq import table as actorq_table
+from bench.study.actorq import training as actorq_training
+from bench.study.actorq.command import main
+from bench.study.actorq.energy import CORE_WATTS, GRAMS_PER_KWH, EnergyMeter, of_joules
+from bench.study.actorq.figure import figure_of
+from bench.study.actorq.measuring import PARTS, Breakdown, Setting
+from bench.study.actorq.store import Measured
+from bench.study.actorq.training import ACTOR_BOUND, CELLS, Cell, Training, as_typed_now, training_of
+from bench.study.sweep.store import rounded
 
 TASK = "dm_control,cartpole_balance"
 
@@ -195,7 +198,7 @@ def test_nothing_kept_says_what_to_type(
     monkeypatch.setattr(actorq_store, "BREAKDOWN", tmp_path / "breakdown.json")
     monkeypatch.setattr(actorq_store, "TRAININGS", tmp_path / "trainings.json")
     assert main(["--stored"]) == 1
-    assert "python -m bench.actorq --keep" in capsys.readouterr().err
+    assert "python -m bench.study actorq --keep" in capsys.readouterr().err
     assert main(["--only", "trainings", "--cells", "pong"]) == 2
     assert "cartpole_balance" in capsys.readouterr().err
 

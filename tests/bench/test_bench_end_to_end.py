@@ -13,11 +13,12 @@ from airlearning_envs.config import CONTROL_PERIOD_S, preset
 from airlearning_envs.core import NavigationCore
 from airlearning_envs.flights import blind_policy
 from airlearning_envs.observation import observation_fields
-from bench import demo, latency, latency_flown, memory, store, success, table
-from bench.baseline import framework_calls
+from bench import demo, latency, latency_flown, memory, success, table
 from bench.command_line import BenchError
-from bench.questions import ask_latency
-from bench.report import Kind, Transport
+from bench.measuring.baseline import framework_calls
+from bench.measuring.questions import ask_latency
+from bench.report import store
+from bench.report.document import Kind, Transport
 from policy.bundle import Bundle, write_bundle
 from policy.network import weight_shapes
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec

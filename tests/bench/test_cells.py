@@ -12,13 +12,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from bench import cells
-from bench.cells import Answer, Played, is_current, judge, keep, read_answers, weights_hash
-from bench.cells_curves import Curve, averaged, curves_figure, limits, read_curves
-from bench.cells_place import place
-from bench.cells_table import amount, change, hours, measured_notes, number, published, reached, score, tables
 from bench.command_line import BenchError
-from bench.rendering import filled, pages, to_markdown
+from bench.report.tables import filled, pages, to_markdown
+from bench.study.cells import command as cells
+from bench.study.cells.command import Answer, Played, is_current, judge, keep, read_answers, weights_hash
+from bench.study.cells.curves import Curve, averaged, curves_figure, limits, read_curves
+from bench.study.cells.place import place
+from bench.study.cells.table import amount, change, hours, measured_notes, number, published, reached, score, tables
 from policy.bundle import Bundle
 from policy.errors import SpecError
 from policy.spec import RuntimeName
@@ -106,7 +106,7 @@ def test_a_cell_that_misses_says_by_how_much_and_what_was_tried() -> None:
     assert reached(dataclasses.replace(cell, target=None), missed) == "–"
     almost = {"fp32": played(19.96, 19.9, 20.02, 1)}
     assert reached(Cell("pong", "ppo", target=20), answer("a", "pong", "ppo", played=almost)) == "no, 0.04 short"
-    from bench.cells_table import cell_notes
+    from bench.study.cells.table import cell_notes
 
     assert cell_notes([(cell, missed)]) == ["walker2d × ddpg: three learning rates"]
 
@@ -207,7 +207,7 @@ def test_a_fresh_bundle_is_taken_in_under_its_cells_name_if_it_is_no_worse(
 def test_what_does_not_say_where_it_comes_from_is_not_taken_in(tmp_path: Path, balancing: Balancing) -> None:
     bundle = balancing(tmp_path / "x")
     nameless = dataclasses.replace(bundle, spec=dataclasses.replace(bundle.spec, provenance={"task": "CartPole-v1"}))
-    from bench.cells_place import cell_name
+    from bench.study.cells.place import cell_name
 
     with pytest.raises(BenchError, match="lacks algorithm, seed, steps, cpu_s"):
         cell_name(nameless)
@@ -266,11 +266,11 @@ def test_curves_are_read_from_bundles_in_the_tables_order(tmp_path: Path, balanc
 
 def test_the_committed_tables_are_those_of_the_committed_answers() -> None:
     answers = read_answers()
-    assert set(answers) == set(cells.bundle_names()), "type: python -m bench.cells --update-docs"
+    assert set(answers) == set(cells.bundle_names()), "type: python -m bench.study cells --update-docs"
     made = tables(answers, cells.bundle_names())
     for path in pages():
         text = path.read_text(encoding="utf-8")
-        assert filled(text, made) == text, "type: python -m bench.cells --stored --update-docs"
+        assert filled(text, made) == text, "type: python -m bench.study cells --stored --update-docs"
 
 
 def test_that_atari_games_repeat_is_said_where_there_are_some() -> None:

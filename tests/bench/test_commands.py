@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import command_line, latency, latency_flown, plots, rendering, store, success, table
-from bench.report import Report
+from bench import command_line, latency, latency_flown, success, table
+from bench.report import plots, store
+from bench.report import tables as rendering
+from bench.report.document import Report
 
 Make = Callable[..., Report]
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +136,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, latency_report: Ma
         (tmp_path / page).write_text(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n")
     monkeypatch.setattr(store, "RESULTS", results)
     monkeypatch.setattr(store, "DEFAULT_STORE", results / "results.sqlite")
-    monkeypatch.setattr("bench.drawing.FIGURES", tmp_path / "docs" / "figures")
+    monkeypatch.setattr("bench.report.figures.FIGURES", tmp_path / "docs" / "figures")
     monkeypatch.setattr(rendering.update_pages, "__defaults__", (tmp_path,))
     return tmp_path
 

@@ -15,17 +15,17 @@ from urllib.parse import unquote
 import pytest
 from matplotlib.figure import Figure
 
-from bench import html_report
-from bench.case_study import NothingStoredError
-from bench.html_report_bundles import figure_words, judged_words, training_return
-from bench.html_report_parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
-from bench.html_report_sections import CASE_STUDY, FURTHER, STUDY, Entry, section
-from bench.html_report_sources import ROOT, Sources
-from bench.html_report_words import by_width_table
-from bench.rendering import Table
-from bench.report import Report
-from bench.store import write_lines
-from bench.study_store import Sweep, write_sweep
+from bench.report.case_study import NothingStoredError
+from bench.report.document import Report
+from bench.report.page import command as html_report
+from bench.report.page.bundles import figure_words, judged_words, training_return
+from bench.report.page.parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
+from bench.report.page.sections import CASE_STUDY, FURTHER, STUDY, Entry, section
+from bench.report.page.sources import ROOT, Sources
+from bench.report.page.words import by_width_table
+from bench.report.store import write_lines
+from bench.report.tables import Table
+from bench.study.sweep.store import Sweep, write_sweep
 from policy.bundle import Bundle
 
 Write = Callable[..., Bundle]
@@ -125,7 +125,7 @@ def test_what_is_of_other_weights_than_the_bundles_is_left_out(
 def test_what_this_machine_measured_stands_beside_the_committed_results(
     empty: Sources, latency_report: Make, success_report: Make
 ) -> None:
-    from bench import store
+    from bench.report import store
 
     write_lines([latency_report("I"), success_report("I")], empty.results / "case-study.jsonl")
     own = next(entry for entry in CASE_STUDY if entry.anchor == "own")
@@ -314,11 +314,14 @@ def test_the_command_writes_one_file_and_says_what_is_missing(
     said = json.loads(capsys.readouterr().out)
     assert said["ok"]
     assert said["bytes"] == output.stat().st_size
-    assert said["missing"]["Learning with quantizers"] == "python -m bench.qat --keep"
+    assert said["missing"]["Learning with quantizers"] == "python -m bench.study qat --keep"
     assert html_report.main(arguments) == 0
     heard = capsys.readouterr()
     assert heard.out == f"{output}\n"
-    assert "left out, for nothing is stored: Learning with quantizers (type: python -m bench.qat --keep)" in heard.err
+    assert (
+        "left out, for nothing is stored: Learning with quantizers (type: python -m bench.study qat --keep)"
+        in heard.err
+    )
     assert [path.name for path in output.parent.iterdir()] == ["report.html"]
 
 

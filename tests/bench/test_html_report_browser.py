@@ -18,8 +18,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from bench import html_report
-from bench.html_report_sources import ROOT
+from bench.report.page import command as html_report
+from bench.report.page.sources import ROOT
 from policy.bundle import Bundle
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

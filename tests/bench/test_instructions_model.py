@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from bench import cost_model, virtual_pi_table
-from bench.case_study import NothingStoredError
-from bench.cost_model import Level, Weights
 from bench.instructions import TARGET
+from bench.measuring import cost_model
+from bench.measuring.cost_model import Level, Weights
 from bench.qemu_counter.counting import COLUMNS, PATHS, Counted
-from bench.report import Artifact, Counts, Kind, Report, Transport
-from bench.selection import Selection
-from bench.validation import InvalidDocumentError
+from bench.report import virtual_pi as virtual_pi_table
+from bench.report.case_study import NothingStoredError
+from bench.report.document import Artifact, Counts, Kind, Report, Transport
+from bench.report.selection import Selection
+from bench.report.validation import InvalidDocumentError
 from policy.locate import ZOO
 from policy.spec import PolicySpec, Precision
 

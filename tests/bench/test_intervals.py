@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bench.interval import Estimate, mcnemar_exact, newcombe_interval, paired_difference
+from bench.report.intervals import Estimate, mcnemar_exact, newcombe_interval, paired_difference
 
 
 def test_newcombe_method_10_on_a_published_table() -> None:

@@ -69,7 +69,7 @@ def in_memory(network: NetworkSpec, head: DiscreteHead | ContinuousHead) -> InMe
 )
 def test_the_model_and_both_calls_are_the_policys(network: NetworkSpec, head: DiscreteHead | ContinuousHead) -> None:
     pytest.importorskip("keras")
-    from bench import keras_baseline
+    from bench.measuring import keras_baseline
 
     bundle = in_memory(network, head)
     model = keras_baseline.build(bundle)

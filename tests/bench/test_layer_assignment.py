@@ -1,4 +1,4 @@
-"""bench.layer_assignment: sizes counted by hand, and the best assignment against every one that the budget allows."""
+"""Assignments of widths: sizes counted by hand, and the best assignment against every one that the budget allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench import command_line
-from bench.layer_assignment import allowed, fullest, kernel_sizes, ranked, total_bits, uniform
+from bench.study.layers.assignment import allowed, fullest, kernel_sizes, ranked, total_bits, uniform
 from policy.locate import ZOO
 from policy.spec import PolicySpec
 

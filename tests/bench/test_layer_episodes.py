@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import (
-    command_line,
-    layer_episodes,
-    layer_flying,
-    layer_widths,
-    precision_apart,
-    precision_apart_flying,
-    sweep,
-)
-from bench.layer_episodes import Asked, current, open_all, weights_sha256
+from bench import command_line
+from bench.study.apart import command as precision_apart
+from bench.study.apart import flying as precision_apart_flying
+from bench.study.layers import command as layer_widths
+from bench.study.layers import episodes as layer_episodes
+from bench.study.layers import flying as layer_flying
+from bench.study.layers.episodes import Asked, current, open_all, weights_sha256
+from bench.study.sweep import command as sweep
 from policy.bundle import Bundle
 from policy.locate import ZOO
 
@@ -64,7 +62,7 @@ def test_a_committed_bundles_answer_is_not_replaced(balancing: Balancing, tmp_pa
     assert asked == Asked(asked.bundle, asked.task, 3)
     with pytest.raises(command_line.UsageError, match="has other weights than zoo/benchmark/cartpole-dqn") as raised:
         open_all([own], {}, 3, "layer_widths")
-    assert "python -m bench.layer_widths" in raised.value.next_step
+    assert "python -m bench.study layers" in raised.value.next_step
     assert len(open_all(["cartpole-dqn"], {}, 3, "layer_widths")) == 1
 
 
@@ -79,9 +77,9 @@ def test_answers_of_own_bundles_go_stale_too(
     assert current([first, gone], "layer_widths", [path]) == [first], "a path means its folder's name"
     balancing(tmp_path / "mine", sign=-1.0)  # trained anew
     assert current([first, gone], "layer_widths") == [gone]
-    assert "next: python -m bench.layer_widths mine --keep" in capsys.readouterr().err
+    assert "next: python -m bench.study layers mine --keep" in capsys.readouterr().err
     assert current([first, gone], "layer_widths", [path]) == []
-    assert f"next: python -m bench.layer_widths {path} --keep" in capsys.readouterr().err
+    assert f"next: python -m bench.study layers {path} --keep" in capsys.readouterr().err
 
 
 def test_a_committed_bundles_answer_is_not_an_own_ones(
@@ -92,4 +90,4 @@ def test_a_committed_bundles_answer_is_not_an_own_ones(
     assert current([kept], "layer_widths", ["cartpole-dqn"]) == [kept]
     assert current([kept], "layer_widths", [own]) == []
     # --keep would be refused
-    assert capsys.readouterr().err.endswith(f"next: python -m bench.layer_widths {own}\n")
+    assert capsys.readouterr().err.endswith(f"next: python -m bench.study layers {own}\n")

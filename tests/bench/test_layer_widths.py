@@ -1,4 +1,4 @@
-"""python -m bench.layer_widths: what its tables say of numbers made up by hand, and one small real run."""
+"""python -m bench.study layers: what its tables say of numbers made up by hand, and one small real run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bench import command_line, layer_store, layer_tables, layer_widths, precision_apart, precision_apart_store
-from bench.interval import Estimate
-from bench.layer_episodes import current, in_order
-from bench.layer_estimate import Damage
-from bench.layer_figure import sensitivity_figure, widths_figure
-from bench.layer_store import Budget, Flown, Layers, Sensitivity
-from bench.rendering import ROOT, filled
-from bench.store import StoreError
+from bench import command_line
+from bench.report.intervals import Estimate
+from bench.report.store import StoreError
+from bench.report.tables import ROOT, filled
+from bench.study.apart import command as precision_apart
+from bench.study.apart import store as precision_apart_store
+from bench.study.layers import command as layer_widths
+from bench.study.layers import store as layer_store
+from bench.study.layers import tables as layer_tables
+from bench.study.layers.episodes import current, in_order
+from bench.study.layers.estimate import Damage
+from bench.study.layers.figure import sensitivity_figure, widths_figure
+from bench.study.layers.store import Budget, Flown, Layers, Sensitivity
 from policy.bundle import Bundle
 
 SIZES = {"dense_0": 256, "dense_1": 4096, "head": 128}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench.machine import IDENTITY, describe_machine, is_this_machine
-from bench.words import machine
+from bench.report.machine import IDENTITY, describe_machine, is_this_machine
+from bench.report.text import machine
 from device.agent.fingerprint import fingerprint
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import pressure_probe
-from bench.legacy_model import LEGACY_OBSERVATION, Skeleton, enlarge
-from bench.memory_pressure import Case, speed_ups, table
+from bench.measuring import pressure_probe
+from bench.measuring.legacy_model import LEGACY_OBSERVATION, Skeleton, enlarge
+from bench.pressure import Case, speed_ups, table
 from convert.pipeline import convert_all
 from policy.bundle import Bundle, copy_bundle
 from policy.locate import ZOO

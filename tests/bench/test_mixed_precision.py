@@ -1,4 +1,4 @@
-"""bench/mixed_precision.py: the tables, what is kept, and the task whose learning is compared."""
+"""bench/study/mixed/command.py: the tables, what is kept, and the task whose learning is compared."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import mixed_measuring, mixed_precision
-from bench.catch import Catch, catch_task
+from bench.study.mixed import command as mixed_precision
+from bench.study.mixed import measuring as mixed_measuring
+from bench.study.mixed.catch import Catch, catch_task
 from train.episodes import judge
 
 

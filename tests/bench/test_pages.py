@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from airlearning_envs.config import PRESETS
-from bench import store, study_store
-from bench.rendering import pages
+from bench.report import store
+from bench.report.tables import pages
+from bench.study.sweep import store as study_store
 from policy.locate import ZOO, working_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,14 +65,14 @@ FEWER = {
     "bench.memory": ["--runs", "3"],
     "bench.success": ["--episodes", "3"],
     "bench.table": [],
-    "bench.html_report": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
-    "bench.study": ["--plan"],  # (its steps: tests/bench/test_study.py)
-    "bench.sweep": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
-    "bench.sweep_plot": ["--study", "study", "--output", "pictures"],
-    "bench.weights": ["--output-path", "pictures"],
-    "bench.width_and_error": ["--output-path", "pictures"],
-    "bench.layer_widths": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
-    "bench.wide_weights": [],
+    "bench.report.page.command": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
+    "bench.study.everything": ["--plan"],  # (its steps: tests/bench/test_study.py)
+    "bench.study.sweep.command": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
+    "bench.study.sweep.plot": ["--study", "study", "--output", "pictures"],
+    "bench.study.weights.command": ["--output-path", "pictures"],
+    "bench.study.width.command": ["--output-path", "pictures"],
+    "bench.study.layers.command": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
+    "bench.study.wide.command": [],
     # a machine that does much else at the time may let a decision wait for more than 20 ms
     "bench.recommend": [
         "--episodes", "2", "--runs", "662", "--runtime", "litert", "--deadline-ms", "2000", "--success-floor", "0.05",
@@ -210,7 +211,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         # what lines further down work on
         assert main_of("convert")(["--policy", "cartpole-ppo", "--bits", "8", "--format", "tflite"]) == 0
         sweep = ["cartpole-a2c", "--bits", "4,8", "--seeds", "0", "--episodes", "2", "--keep"]
-        assert main_of("bench.sweep")(sweep) == 0
+        assert main_of("bench.study.sweep.command")(sweep) == 0
         for bits in ("4", "8"):  # two releases
             assert main_of("convert")(["--policy", "I", "--bits", bits, "--format", "tflite"]) == 0
             assert main_of("device.host")(["deploy", "--target", "local", "--policy", "I", "--bits", bits]) == 0

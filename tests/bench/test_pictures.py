@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bench.case_study import NothingStoredError
-from bench.plots import latency_figure, save_figures, success_figure
-from bench.report import Report, Transport, Where
-from bench.selection import Selection
+from bench.report.case_study import NothingStoredError
+from bench.report.document import Report, Transport, Where
+from bench.report.plots import latency_figure, save_figures, success_figure
+from bench.report.selection import Selection
 
 Make = Callable[..., Report]
 Texts = Callable[[Figure], list[str]]

@@ -1,4 +1,4 @@
-"""python -m bench.precision_apart: what follows from numbers made up by hand, and one small real run."""
+"""python -m bench.study apart: what follows from numbers made up by hand, and one small real run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bench import command_line, precision_apart, precision_apart_flying, precision_apart_store, study_store
-from bench.interval import Estimate
-from bench.layer_episodes import Asked, contrast, current
-from bench.precision_apart_figure import apart_figure
-from bench.precision_apart_flying import widths_of
-from bench.precision_apart_store import PARTS, Apart, Contrast, Point, costliest, fewest_bits, first_loss
-from bench.store import StoreError
+from bench import command_line
+from bench.report.intervals import Estimate
+from bench.report.store import StoreError
+from bench.study.apart import command as precision_apart
+from bench.study.apart import flying as precision_apart_flying
+from bench.study.apart import store as precision_apart_store
+from bench.study.apart.figure import apart_figure
+from bench.study.apart.flying import widths_of
+from bench.study.apart.store import PARTS, Apart, Contrast, Point, costliest, fewest_bits, first_loss
+from bench.study.layers.episodes import Asked, contrast, current
+from bench.study.sweep import store as study_store
 from policy.bundle import Bundle
 from policy.quantization import Scheme
 from policy.simulated import Widths
@@ -162,7 +166,7 @@ def test_other_documents_are_refused(change: dict[str, object], words: str, tmp_
     path.write_text(json.dumps({**json.loads(made().to_json()), **change}), encoding="utf-8")
     with pytest.raises(StoreError, match=words) as raised:
         precision_apart_store.read(tmp_path)
-    assert "next: python -m bench.precision_apart --keep" in str(raised.value)
+    assert "next: python -m bench.study apart --keep" in str(raised.value)
 
 
 def test_answers_about_other_weights_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +174,7 @@ def test_answers_about_other_weights_are_left_out(capsys: pytest.CaptureFixture[
     assert current([made(), elsewhere], "precision_apart") == [elsewhere]
     said = capsys.readouterr().err
     assert "cartpole-dqn: the kept answer is about other weights" in said
-    assert "python -m bench.precision_apart cartpole-dqn --keep" in said
+    assert "python -m bench.study apart cartpole-dqn --keep" in said
 
 
 # --- as it is typed ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""python -m bench.qat: intervals worked by hand, what is kept, and the command as it is typed."""
+"""python -m bench.study qat: intervals worked by hand, what is kept, and the command as it is typed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bench import command_line, qat, qat_plot, qat_store, qat_table, qat_training, training_speed
-from bench.interval import Estimate
-from bench.qat_statistics import holds, over_trainings, relative_error, rows_of, student, within_words
-from bench.qat_store import Answer
-from bench.store import StoreError
-from bench.study_store import Change, Outcome
+from bench import command_line
+from bench.report.intervals import Estimate
+from bench.report.store import StoreError
+from bench.study.qat import command as qat
+from bench.study.qat import plot as qat_plot
+from bench.study.qat import store as qat_store
+from bench.study.qat import table as qat_table
+from bench.study.qat import training as qat_training
+from bench.study.qat.statistics import holds, over_trainings, relative_error, rows_of, student, within_words
+from bench.study.qat.store import Answer
+from bench.study.speed import command as training_speed
+from bench.study.sweep.store import Change, Outcome
 from policy.bundle import Bundle
 
 Texts = Callable[[Figure], list[str]]
@@ -254,7 +260,7 @@ def test_pictures_are_written_and_the_same_again(tmp_path: Path, capsys: pytest.
     file = tmp_path / "qat.json"
     typed = ["--stored", str(file), "--output", str(tmp_path / "pictures")]
     assert qat_plot.main(typed) == command_line.EXIT_FAILED
-    assert "python -m bench.qat --keep" in capsys.readouterr().err
+    assert "python -m bench.study qat --keep" in capsys.readouterr().err
     for kept in (answer(), answer(cell="cartpole-a2c")):
         qat_store.keep(kept, file)
     assert qat_plot.main([*typed, "--only", "I"]) == command_line.EXIT_USAGE

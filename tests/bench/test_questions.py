@@ -11,8 +11,8 @@ import pytest
 
 from airlearning_envs.config import PRESETS
 from airlearning_envs.flights import blind_policy
-from bench import questions
-from bench.questions import (
+from bench.measuring import questions
+from bench.measuring.questions import (
     Flights,
     Served,
     ask_latency,
@@ -22,7 +22,7 @@ from bench.questions import (
     block_sizes,
     fly_on_host,
 )
-from bench.report import Report, Transport, Where
+from bench.report.document import Report, Transport, Where
 from device.agent.measure import percentile
 
 Make = Callable[..., Report]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.rank_correlation import correlate, ranks, spearman
+from bench.report.correlation import correlate, ranks, spearman
 
 
 def test_equal_values_share_the_mean_of_their_ranks() -> None:

@@ -12,21 +12,23 @@ from typing import Any
 
 import pytest
 
-from bench import access, recommend, recommend_measuring
-from bench.access import Device
+from bench import recommend
 from bench.command_line import BenchError, UsageError
-from bench.recommend_deciding import Demand, decide
-from bench.recommend_measuring import (
+from bench.measuring import access
+from bench.measuring.access import Device
+from bench.recommending import measuring as recommend_measuring
+from bench.recommending.deciding import Demand, decide
+from bench.recommending.measuring import (
     Measured,
     candidate_pairs,
     chosen_preset,
     played_pairs,
     return_kept,
 )
-from bench.recommend_table import document, table, training_command
-from bench.recommend_timing import Asked, grouped, runtimes_of
-from bench.recommend_words import Question
-from bench.report import Report
+from bench.recommending.table import document, table, training_command
+from bench.recommending.timing import Asked, grouped, runtimes_of
+from bench.recommending.words import Question
+from bench.report.document import Report
 from device.host import cli
 from device.host.errors import UnsupportedDeviceError
 from device.host.probe import PythonFacts, TargetFacts

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airlearning_envs.flights import wilson_interval
-from bench.recommend_deciding import (
+from bench.recommending.deciding import (
     Candidate,
     Demand,
     Quality,

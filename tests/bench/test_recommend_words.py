@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.recommend_deciding import Candidate, Demand, Quality, decide
-from bench.recommend_words import Question, apart, fewest_bits, lines, number, percent, share, what_would_change_it
+from bench.recommending.deciding import Candidate, Demand, Quality, decide
+from bench.recommending.words import Question, apart, fewest_bits, lines, number, percent, share, what_would_change_it
 
 DEMAND = Demand(0.95, 20.0)
 TRAINING = "python -m train --task cartpole --method dqn --precision 8"

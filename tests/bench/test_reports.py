@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench.report import SCHEMA_FILE, Report
-from bench.validation import InvalidDocumentError, load_schema, validate
+from bench.report.document import SCHEMA_FILE, Report
+from bench.report.validation import InvalidDocumentError, load_schema, validate
 
 Make = Callable[..., Report]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import store
-from bench.report import Kind, Report
-from bench.store import StoreError
+from bench.report import store
+from bench.report.document import Kind, Report
+from bench.report.store import StoreError
 
 Make = Callable[..., Report]
 
@@ -54,8 +54,8 @@ def test_all_or_none(tmp_path: Path, latency_report: Make) -> None:
 WRITER = """
 import json, sys
 from pathlib import Path
-from bench import store
-from bench.report import Report
+from bench.report import store
+from bench.report.document import Report
 import dataclasses, uuid
 base = Report.from_json(Path(sys.argv[1]).read_text())
 for _ in range(40):

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bench import study, study_table
-from bench.cells import Answer, Played
-from bench.interval import Estimate
-from bench.study_plan import PICTURES, Plan, Step, benchmark_bundles, full_plan, module, quick_plan
-from bench.study_table import Judged, algorithms_table, cells_table, judged, mean_error, papers_error, verdict
+from bench.report.intervals import Estimate
+from bench.study import everything as study
+from bench.study.cells import ptq_table as study_table
+from bench.study.cells.command import Answer, Played
+from bench.study.cells.ptq_table import Judged, algorithms_table, cells_table, judged, mean_error, papers_error, verdict
+from bench.study.plan import PICTURES, Plan, Step, benchmark_bundles, full_plan, module, quick_plan
 from train.suites.cells import Cell, load_cells
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ def test_the_tables_show_what_was_judged() -> None:
 
 
 def test_what_is_of_other_weights_is_left_out() -> None:
-    from bench.study_store import read_sweeps
+    from bench.study.sweep.store import read_sweeps
 
     sweep = next(each for each in read_sweeps() if (each.bundle, each.variant) == ("cartpole-ppo", "weights"))
     mine = dataclasses.replace(answer("ppo", "CartPole-v1"), name="cartpole-ppo", weights_sha256=sweep.weights_sha256)
@@ -118,7 +119,7 @@ def test_the_plan_has_every_bundle_and_known_commands(capsys: pytest.CaptureFixt
         text = "\n".join(step.command for step in plan.steps)
         assert [name for name in bundles if f"--only {name}" not in text] == []
     words = {step.words[1] for plan in plans for step in plan.steps if step.words[0] == "-m"}
-    assert words >= {pictures[0] for pictures in PICTURES} - {"bench.cells"}
+    assert words >= {pictures[0] for pictures in PICTURES} - {"bench.study.cells.command"}
     for name in sorted(words):
         with pytest.raises(SystemExit) as left:
             importlib.import_module(name).main(["--help"])
@@ -156,8 +157,8 @@ def test_a_failure_is_reported_and_stops_nothing(
 
 
 def test_commands_are_typed_as_they_are_run() -> None:
-    step = module("bench.sweep", Path("zoo/I"), "--bits", "2,4")
-    assert shlex.split(step.command) == ["python", "-m", "bench.sweep", "zoo/I", "--bits", "2,4"]
+    step = module("bench.study", "sweep", Path("zoo/I"), "--bits", "2,4")
+    assert shlex.split(step.command) == ["python", "-m", "bench.study", "sweep", "zoo/I", "--bits", "2,4"]
     assert sys.executable
 
 

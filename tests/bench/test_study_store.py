@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.store import StoreError
-from bench.study_store import Sweep, of_bundle, read_sweep, read_sweeps, write_sweep
+from bench.report.store import StoreError
+from bench.study.sweep.store import Sweep, of_bundle, read_sweep, read_sweeps, write_sweep
 from policy.quantization import Scheme
 
 
@@ -50,7 +50,7 @@ def test_a_width_is_found_by_name(made_sweep: Sweep) -> None:
 
 def test_what_is_no_sweep_is_named(tmp_path: Path, made_sweep: Sweep) -> None:
     assert read_sweeps(tmp_path / "none") == []
-    with pytest.raises(StoreError, match=r"absent.json does not exist.*\n.*python -m bench.sweep"):
+    with pytest.raises(StoreError, match=r"absent.json does not exist.*\n.*python -m bench.study sweep"):
         read_sweep(tmp_path / "absent.json")
     values = json.loads(made_sweep.to_json())
     for wrong, words in [

@@ -1,4 +1,4 @@
-"""python -m bench.sweep: what its widths mean, paired episodes, and the command as it is typed."""
+"""python -m bench.study sweep: what its widths mean, paired episodes, and the command as it is typed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import command_line, study_store, sweep
-from bench.interval import Estimate
-from bench.study_store import Sweep
-from bench.sweep_flying import Asked, Flown, decide_with, share_differing, widths_of
+from bench import command_line
+from bench.report.intervals import Estimate
+from bench.study.sweep import command as sweep
+from bench.study.sweep import store as study_store
+from bench.study.sweep.flying import Asked, Flown, decide_with, share_differing, widths_of
+from bench.study.sweep.store import Sweep
 from policy.bundle import Bundle, write_bundle
 from policy.locate import ZOO
 from policy.network import choose_actions
@@ -222,7 +224,7 @@ def test_an_answer_of_other_weights_than_the_committed_ones_is_not_kept(
     assert sweep.main([str(own.path), "--keep"]) == command_line.EXIT_USAGE
     said = capsys.readouterr().err
     assert "has other weights than zoo/benchmark/cartpole-dqn" in said
-    assert f"python -m bench.sweep {tmp_path / 'my-cartpole-dqn'} --keep" in said
+    assert f"python -m bench.study sweep {tmp_path / 'my-cartpole-dqn'} --keep" in said
     # the committed weights, wherever they lie, and names that the repository does not have
     shutil.copytree(ZOO / "benchmark" / "cartpole-dqn", tmp_path / "copy" / "cartpole-dqn")
     for path in (tmp_path / "copy" / "cartpole-dqn", balancing(tmp_path / "mine").path):

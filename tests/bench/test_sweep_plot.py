@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bench import command_line, sweep_plot
-from bench.interval import Estimate
-from bench.study_store import Change, Outcome, Sweep, Width, write_sweep
+from bench import command_line
+from bench.report.intervals import Estimate
+from bench.study.sweep import plot as sweep_plot
+from bench.study.sweep.store import Change, Outcome, Sweep, Width, write_sweep
 from policy.quantization import Scheme
 
 Texts = Callable[[Figure], list[str]]
@@ -103,7 +104,7 @@ def test_files_are_written_and_the_same_again(tmp_path: Path, made_sweep: Sweep)
 def test_what_is_not_stored_is_said(tmp_path: Path, made_sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--study", str(tmp_path), "--output", str(tmp_path / "pictures")]
     assert sweep_plot.main(where) == command_line.EXIT_FAILED
-    assert "python -m bench.sweep cartpole-dqn --keep" in capsys.readouterr().err
+    assert "python -m bench.study sweep cartpole-dqn --keep" in capsys.readouterr().err
     write_sweep(made_sweep, tmp_path)
     assert sweep_plot.main([*where, "--only", "nothing"]) == command_line.EXIT_USAGE
     assert "there are sweeps of cartpole-dqn" in capsys.readouterr().err

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench import store
-from bench.case_study import NothingStoredError, case_study, latency_flown, zoo_table
-from bench.measuring import latency_table, memory_table, ratio_cell, success_table
-from bench.rendering import (
+from bench.measuring.measurements import latency_table, memory_table, ratio_cell, success_table
+from bench.report import store
+from bench.report.case_study import NothingStoredError, case_study, latency_flown, zoo_table
+from bench.report.document import Artifact, Report, Transport, Where
+from bench.report.selection import Selection, paired, speed_up, turn_ratios
+from bench.report.tables import (
     PageError,
     Table,
     column_groups,
@@ -25,9 +27,7 @@ from bench.rendering import (
     to_markdown,
     update_pages,
 )
-from bench.report import Artifact, Report, Transport, Where
-from bench.selection import Selection, paired, speed_up, turn_ratios
-from bench.words import kilobytes, nanoseconds, points, times
+from bench.report.text import kilobytes, nanoseconds, points, times
 
 Make = Callable[..., Report]
 OTHER_RUN = "b" * 32

@@ -1,4 +1,4 @@
-"""bench/training_speed.py: medians and ratios by hand, the stored answer, refusals, and a training of our own."""
+"""bench/study/speed/command.py: medians and ratios by hand, the stored answer, refusals, and a training of our own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from bench import command_line, training_speed, training_table
-from bench.store import StoreError, refuse_less
-from bench.training_table import OURS, SB3, Outcome, median_time, ratio
+from bench import command_line
+from bench.report.store import StoreError, refuse_less
+from bench.study.speed import command as training_speed
+from bench.study.speed import table as training_table
+from bench.study.speed.table import OURS, SB3, Outcome, median_time, ratio
 
 
 def outcome(cpu_s: float, reached: bool = True, steps: int = 1000, seed: int = 10) -> Outcome:

@@ -12,11 +12,12 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from bench import weight_view, weights
-from bench.activation_ranges import Range, activation_ranges, table
-from bench.rendering import to_markdown
-from bench.weight_view import levels_of, parameters
-from bench.weights_figure import View, beside_figure, bundle_title, parameters_figure
+from bench.report.tables import to_markdown
+from bench.study.weights import command as weights
+from bench.study.weights import view as weight_view
+from bench.study.weights.activations import Range, activation_ranges, table
+from bench.study.weights.figure import View, beside_figure, bundle_title, parameters_figure
+from bench.study.weights.view import levels_of, parameters
 from policy.bundle import Bundle, write_bundle
 from policy.errors import QuantizationError
 from policy.quantization import Affine, Scheme

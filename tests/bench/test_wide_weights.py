@@ -1,4 +1,4 @@
-"""python -m bench.wide_weights: what is compared worked by hand, what is kept, and the command as it is typed."""
+"""python -m bench.study wide: what is compared worked by hand, what is kept, and the command as it is typed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bench import (
-    command_line,
-    rendering,
-    training_speed,
-    wide_plot,
-    wide_statistics,
-    wide_store,
-    wide_table,
-    wide_training,
-    wide_weights,
-)
-from bench.interval import Estimate
-from bench.qat_training import settings_hash
-from bench.store import StoreError
-from bench.wide_store import Answer, Kernel, Quantized
-from bench.wide_training import CELLS, VARIANTS
+from bench import command_line
+from bench.report import tables as rendering
+from bench.report.intervals import Estimate
+from bench.report.store import StoreError
+from bench.study.qat.training import settings_hash
+from bench.study.speed import command as training_speed
+from bench.study.wide import command as wide_weights
+from bench.study.wide import plot as wide_plot
+from bench.study.wide import statistics as wide_statistics
+from bench.study.wide import store as wide_store
+from bench.study.wide import table as wide_table
+from bench.study.wide import training as wide_training
+from bench.study.wide.store import Answer, Kernel, Quantized
+from bench.study.wide.training import CELLS, VARIANTS
 from policy.bundle import Bundle
 from policy.quantization import Scheme
 
@@ -185,7 +183,7 @@ def test_what_is_no_such_document_is_refused(tmp_path: Path, text: str, said: st
     path.write_text(text, encoding="utf-8")
     with pytest.raises(StoreError, match=said) as caught:
         wide_store.read(path)
-    assert "next: python -m bench.wide_weights --keep" in str(caught.value)
+    assert "next: python -m bench.study wide --keep" in str(caught.value)
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
@@ -248,7 +246,7 @@ def test_the_page_has_the_tables_of_what_is_kept() -> None:
     assert {each.cell for each in kept} == {cell.name for cell in CELLS}
     made = wide_table.tables(kept)
     assert all(f"<!-- table:{table.name} -->" in text for table in made)
-    assert rendering.filled(text, made) == text, "python -m bench.wide_weights --stored --update-docs"
+    assert rendering.filled(text, made) == text, "python -m bench.study wide --stored --update-docs"
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -324,7 +322,7 @@ def test_a_small_study_as_it_is_typed(
     )
     page.write_text("".join(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n" for name in names), encoding="utf-8")
     monkeypatch.setattr(rendering.update_pages, "__defaults__", (tmp_path,))
-    monkeypatch.setattr("bench.sweep_plot.STUDY_FIGURES", tmp_path / "figures")
+    monkeypatch.setattr("bench.study.sweep.plot.STUDY_FIGURES", tmp_path / "figures")
     assert wide_weights.main(["--stored", "--update-docs", "--cells", small.name]) == command_line.EXIT_OK
     assert "weight clipping 2" in page.read_text(encoding="utf-8")
     assert (tmp_path / "figures" / "wide-weights.png").exists()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from bench import width_and_error as command
-from bench.rank_correlation import Correlation
-from bench.rendering import filled, pages, to_markdown
-from bench.width_and_error import error_words, notes, table
-from bench.width_figure import save_figure, width_figure
-from bench.width_points import DEVICE, QUARL_8, Error, Point, Width, correlations, read, study_errors
+from bench.report.correlation import Correlation
+from bench.report.tables import filled, pages, to_markdown
+from bench.study.width import command as command
+from bench.study.width.command import error_words, notes, table
+from bench.study.width.figure import save_figure, width_figure
+from bench.study.width.points import DEVICE, QUARL_8, Error, Point, Width, correlations, read, study_errors
 from policy.bundle import write_bundle
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 
@@ -102,10 +102,10 @@ def test_table_has_both_sources_and_says_what_is_missing() -> None:
 
 
 def test_errors_of_kept_sweeps(tmp_path: Path) -> None:
-    from bench.execution import Execution
-    from bench.interval import Estimate
-    from bench.study_store import Change, Outcome, Sweep, write_sweep
-    from bench.study_store import Width as SweptWidth
+    from bench.measuring.execution import Execution
+    from bench.report.intervals import Estimate
+    from bench.study.sweep.store import Change, Outcome, Sweep, write_sweep
+    from bench.study.sweep.store import Width as SweptWidth
     from policy.quantization import Scheme
 
     def change(preset: str, percent: float) -> Change:
@@ -180,4 +180,4 @@ def test_command_keeps_and_reads(
 def test_the_committed_page_is_that_of_the_kept_measurements() -> None:
     made = table(read(command.KEPT))
     for page in (path.read_text(encoding="utf-8") for path in pages()):
-        assert filled(page, [made]) == page, "type: python -m bench.width_and_error --stored --update-docs"
+        assert filled(page, [made]) == page, "type: python -m bench.study width --stored --update-docs"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.catch import catch_task
+from bench.study.mixed.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
 from train import a2c
 from train.tasks import make_task

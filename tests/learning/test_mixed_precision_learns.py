@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.catch import catch_task
+from bench.study.mixed.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
 from train import dqn, mixed_precision
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.catch import catch_task
+from bench.study.mixed.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
 from train import ppo
 from train.by_hand import on_policy

@@ -1,0 +1,115 @@
+"""From a policy's name to an agent that serves it: convert what is missing, deploy what is not there, connect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bench.command_line import say
+from bench.measuring.questions import Served
+from bench.report.document import Transport
+from policy.spec import Precision, RuntimeName
+
+if TYPE_CHECKING:
+    from device.host.connection import Connection
+    from policy.bundle import Bundle
+
+
+LOCK_WAIT_S = 60.0
+"""Another command may be deploying to the same device; it is waited for this long."""
+
+
+def bundle_with(policy: str, precisions: Sequence[Precision], runtime: RuntimeName) -> Bundle:
+    """The policy's bundle with these artifacts in it; those that are missing are made and verified first.
+
+    Raises:
+        PolicyError: there is no such policy, or an artifact fails its parity check.
+    """
+    from policy.bundle import Bundle
+    from policy.locate import working_bundle
+
+    bundle = working_bundle(policy)
+    missing = [p for p in precisions if not bundle.has_artifact(p, runtime.artifact_format)]
+    if missing:
+        from convert.pipeline import convert_all
+
+        names = ", ".join(precision.value for precision in missing)
+        say(f"Policy {bundle.spec.name}: converting to {names} ({runtime.artifact_format.value}) …")
+        convert_all([bundle], missing, [runtime.artifact_format])
+        bundle = Bundle.load(bundle.path)
+    return bundle
+
+
+@dataclass
+class Device:
+    """A connected device. Made by :func:`connected`."""
+
+    name: str
+    connection: Connection
+    threads: int | None = None
+    _deployed: set[tuple[str, RuntimeName, tuple[Precision, ...]]] = field(default_factory=set)
+
+    @property
+    def transport(self) -> Transport:
+        """Whether the connection leaves this machine."""
+        return Transport(self.connection.transport_name)
+
+    def deploy(self, bundle: Bundle, precisions: Sequence[Precision], runtime: RuntimeName) -> None:
+        """Make the device serve these artifacts; nothing is sent when the very same release is current there.
+
+        What the current release has beside them is kept, so that a question about int8 does not take fp32 away.
+        """
+        from device.host.deploy import deploy
+        from device.host.progress import progress_bars
+        from device.host.releases import list_releases
+
+        policy = bundle.spec.name
+        key = (policy, runtime, tuple(precisions))
+        if key in self._deployed:
+            return
+        wanted, runtimes = list(precisions), [runtime]
+        known = list_releases(self.connection).policies.get(policy)
+        for release in known.releases if known is not None else ():
+            if known is not None and release.name == known.current:
+                wanted += [Precision(name) for name in release.precisions]
+                runtimes += [RuntimeName(name) for name in release.runtimes]
+        kept_runtimes = [r for r in RuntimeName if r in runtimes]
+        kept = [
+            p
+            for p in Precision
+            if p in wanted and all(bundle.has_artifact(p, r.artifact_format) for r in kept_runtimes)
+        ]
+        if not set(precisions) <= set(kept):  # the other runtime's artifacts were not made here
+            kept, kept_runtimes = [p for p in Precision if p in precisions], [runtime]
+        with progress_bars() as tell:
+            deploy(self.connection, bundle, kept, kept_runtimes, wait_s=LOCK_WAIT_S, progress=tell)
+        self._deployed.add(key)
+
+    @contextmanager
+    def serving(self, policy: str, precision: Precision, runtime: RuntimeName) -> Iterator[Served]:
+        """A fresh agent process that serves one artifact."""
+        from device.host.agent_session import AgentSession
+
+        with AgentSession(self.connection, policy, threads=self.threads) as agent:
+            yield Served.load(agent, self.name, self.transport, precision.value, runtime.value)
+
+    @contextmanager
+    def serving_all(self, policy: str, precisions: Sequence[Precision], runtime: RuntimeName) -> Iterator[list[Served]]:
+        """One agent process for each precision, all of them alive together, on the one connection."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(self.serving(policy, precision, runtime)) for precision in precisions]
+
+
+@contextmanager
+def connected(target: str, threads: int | None = None) -> Iterator[Device]:
+    """Connect to a device as the user named it.
+
+    Raises:
+        HostError: it cannot be read, reached or trusted; the message says what to type.
+    """
+    from device.host.connection import connect
+
+    with connect(target) as connection:
+        yield Device(target, connection, threads)

@@ -1,0 +1,315 @@
+"""Questions put to a serving agent, and its answers as reports.
+
+The agent speaks the protocol of :mod:`device.agent.protocol`; through which wire it is reached is not asked here.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bench.report.document import (
+    MAX_SAMPLES,
+    Artifact,
+    Kind,
+    Latency,
+    Memory,
+    Report,
+    Success,
+    Transport,
+    Where,
+)
+from device.agent.measure import MAX_SAMPLES as BLOCK_RUNS
+from device.agent.measure import Statistics, thin
+
+BLOCKS = 4
+"""Contestants take turns this often, so that a machine that changes its pace changes it for all of them."""
+LOOP_BATCH = 64
+"""Drones simulated at a time when the host simulates and the device decides."""
+
+Progress = Callable[[int, int], None]
+
+
+class Agent(Protocol):
+    """Whatever answers requests of the protocol."""
+
+    def request(self, op: str, *, progress: Progress | None = None, **fields: Any) -> dict[str, Any]:
+        """One request, one reply."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """An agent that has loaded and verified an artifact.
+
+    Attributes:
+        agent: to ask.
+        target: as the user named the device.
+        transport: how it is reached.
+        device: as the agent describes it (DEVICE).
+        loaded: what it serves (LOADED).
+    """
+
+    agent: Agent
+    target: str
+    transport: Transport
+    device: Mapping[str, Any]
+    loaded: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, agent: Agent, target: str, transport: Transport, precision: str, runtime: str | None) -> Served:
+        """Say hello and load; the agent verifies hash and golden vectors before it answers."""
+        device = agent.request("hello")["device"]
+        loaded = agent.request("load", precision=precision, runtime=runtime)["loaded"]
+        return cls(agent, target, transport, device, loaded)
+
+    @property
+    def name(self) -> str:
+        """For a progress bar."""
+        return f"{self.loaded['policy']} {self.loaded['precision']}"
+
+    def time_block(self, warmup: int, runs: int, path: str) -> dict[str, Any]:
+        """Time some runs: the reply of ``latency``."""
+        return self.agent.request("latency", warmup=warmup, runs=runs, path=path)
+
+    def report(self, kind: Kind, run: str, **measured: Any) -> Report:
+        """A report on what is served."""
+        said = self.loaded
+        return Report(
+            kind=kind,
+            run=run,
+            policy=said["policy"],
+            precision=said["precision"],
+            runtime=said["runtime"],
+            runtime_version=said["runtime_version"],
+            threads=said["threads"],
+            artifact=Artifact(said["file"], said["sha256"], said["bytes"], said["execution"]),
+            target=self.target,
+            transport=self.transport,
+            device=self.device,
+            **measured,
+        )
+
+
+class Contestant(Protocol):
+    """Something whose latency is measured in turn with others: an artifact on the device, or a framework's call."""
+
+    @property
+    def name(self) -> str:
+        """For a progress bar."""
+
+    def time_block(self, warmup: int, runs: int, path: str) -> dict[str, Any]:
+        """Time some runs; the reply has the keys of the protocol's ``latency``."""
+
+    def report(self, kind: Kind, run: str, **measured: Any) -> Report:
+        """A report about it."""
+
+
+def ask_latency(
+    contestants: Sequence[Contestant],
+    run: str,
+    runs: int,
+    warmup: int,
+    path: str,
+    progress: Progress = lambda done, total: None,
+) -> list[Report]:
+    """Time the contestants in turns, A B A B, and return a report of each.
+
+    Every block is small enough that the agent sends all of its times, so that the percentiles are those of all runs.
+
+    Args:
+        contestants: at least one.
+        run: id that the reports share.
+        runs: timed runs of each contestant, over all blocks.
+        warmup: untimed runs before each block.
+        path: ``runtime`` or ``decide``.
+        progress: called with (blocks done, blocks).
+    """
+    sizes = block_sizes(runs)
+    replies: list[list[dict[str, Any]]] = [[] for _ in contestants]
+    total = len(sizes) * len(contestants)
+    for turn, size in enumerate(sizes):
+        for index, contestant in enumerate(contestants):
+            replies[index].append(contestant.time_block(warmup, size, path))
+            progress(turn * len(contestants) + index + 1, total)
+    return [
+        contestant.report(Kind.LATENCY, run, **merged_latency(answers, warmup))
+        for contestant, answers in zip(contestants, replies, strict=True)
+    ]
+
+
+def block_sizes(runs: int) -> list[int]:
+    """``runs`` in blocks of nearly equal size: BLOCKS of them, or as many as keep a block below BLOCK_RUNS."""
+    blocks = min(runs, max(BLOCKS, -(-runs // BLOCK_RUNS)))
+    return [runs // blocks + (index < runs % blocks) for index in range(blocks)]
+
+
+def merged_latency(replies: Sequence[Mapping[str, Any]], warmup: int) -> dict[str, Any]:
+    """The report's part that blocks of one contestant make together."""
+    samples = sorted(value for reply in replies for value in reply["samples_ns"])
+    if len(samples) != sum(reply["runs"] for reply in replies):
+        raise ValueError("a block was answered without all of its times; they cannot be joined.")
+    statistics = Statistics.of(samples)
+    reasons = dict.fromkeys(reason for reply in replies for reason in reply["invalid_reasons"])
+    latency = Latency(
+        path=replies[0]["path"],
+        warmup=warmup,
+        runs=statistics.runs,
+        cold_first_ns=replies[0]["cold_first_ns"],
+        load_ns=replies[0]["load_ns"],
+        percentiles_ns=statistics.percentiles,
+        withheld=statistics.withheld,
+        p50_interval_ns=statistics.p50_interval,
+        mean_ns=round(statistics.mean, 1),
+        std_ns=round(statistics.std, 1),
+        min_ns=statistics.minimum,
+        max_ns=statistics.maximum,
+        block_p50_ns=tuple(Statistics.of(sorted(reply["samples_ns"])).percentiles.get("p50", 0) for reply in replies),
+        samples_ns=tuple(thin(samples, MAX_SAMPLES)),
+        timer_overhead_ns=replies[0]["timer"]["overhead_ns"],
+        major_page_faults=sum(reply["page_faults"]["major"] for reply in replies),
+        preempted=sum(reply["context_switches"]["involuntary"] for reply in replies),
+    )
+    return {
+        "latency": latency,
+        "conditions": {"before": replies[0]["before"], "after": replies[-1]["after"]},
+        "valid": not reasons,
+        "invalid_reasons": tuple(reasons),
+        "notes": tuple(dict.fromkeys(note for reply in replies for note in reply["notes"])),
+    }
+
+
+def ask_memory(served: Served, run: str, runs: int = 100) -> Report:
+    """Resident memory; to be asked of a fresh agent, before anything else was loaded in its process."""
+    said = served.agent.request("memory", runs=runs)["memory"]
+    memory = Memory(
+        baseline=said["baseline"],
+        before_load=said["before_load"],
+        after_load=said["after_load"],
+        running=said["now"],
+        running_peak=said["running_peak"],
+        lifetime_peak=said["lifetime_peak"],
+        clean=said["clean"],
+    )
+    notes = () if said["peak_reset"] else ("this kernel does not reset the peak, so that it includes loading",)
+    reasons = () if said["clean"] else ("another artifact was loaded before in the same process",)
+    return served.report(
+        Kind.MEMORY, run, memory=memory, notes=notes, valid=not reasons, invalid_reasons=tuple(reasons)
+    )
+
+
+@dataclass(frozen=True)
+class Flights:
+    """Which episodes to fly.
+
+    Attributes:
+        preset, settings: of the task; the settings are those that differ from the preset.
+        episodes: how many, with the ids 0, 1, …
+        seed: with an episode's id it fixes everything about that episode.
+    """
+
+    preset: str = "hard"
+    episodes: int = 1000
+    seed: int = 7
+    settings: Mapping[str, Any] | None = None
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        return dict(self.settings or {})
+
+
+def ask_success(served: Served, run: str, flights: Flights, progress: Progress = lambda done, total: None) -> Report:
+    """Fly on the device: simulator and policy both run there."""
+    said = served.agent.request(
+        "episodes",
+        progress=progress,
+        preset=flights.preset,
+        episodes=flights.episodes,
+        seed=flights.seed,
+        settings=flights.changed,
+    )
+    low, high = said["success"]["interval"]
+    means = said["mean_of_successes"]
+    success = Success(
+        where=Where.DEVICE,
+        preset=flights.preset,
+        settings=flights.changed,
+        task=said.get("task"),  # the device's own: its simulator may be of another version than this one
+        episodes=said["episodes"],
+        seed=said["seed"],
+        successes=said["success"]["count"],
+        rate=said["success"]["rate"],
+        low=low,
+        high=high,
+        outcomes=said["success_bits"],
+        causes=said["causes"],
+        flight_time_s=means["flight_time_s"],
+        distance_m=means["distance_m"],
+        energy_j=means["energy_j"],
+        decide_p50_ns=said["decision_ns"]["percentiles"].get("p50"),
+    )
+    # Throttling changes how fast the episodes are flown, not how they end: it is said, and the success stays valid.
+    conditions = {stage: {"throttled": said[f"throttled_{stage}"]} for stage in ("before", "after")}
+    notes = tuple(said["invalid_reasons"])
+    return served.report(Kind.SUCCESS, run, success=success, conditions=conditions, notes=notes)
+
+
+def ask_success_in_loop(
+    served: Served, run: str, flights: Flights, progress: Progress = lambda done, total: None
+) -> Report:
+    """Hardware in the loop: the host simulates, the device decides on each observation and times it."""
+    import numpy as np
+
+    times: list[int] = []
+
+    def decide(observations: Any) -> Any:
+        reply = served.agent.request("act", observations=observations.tolist(), outputs=False)
+        times.extend(reply["inference_ns"])
+        return np.asarray(reply["actions"])
+
+    success = fly_on_host(decide, flights, Where.LOOP, progress)
+    median = Statistics.of(sorted(times)).percentiles.get("p50")
+    return served.report(Kind.SUCCESS, run, success=dataclasses.replace(success, decide_p50_ns=median))
+
+
+def fly_on_host(
+    decide: Callable[[Any], Any],
+    flights: Flights,
+    where: Where = Where.HOST,
+    progress: Progress = lambda done, total: None,
+) -> Success:
+    """Fly with any policy; the simulator runs in this process."""
+    import numpy as np
+
+    from airlearning_envs.config import preset
+    from airlearning_envs.flights import fly
+
+    config = preset(flights.preset).with_settings(flights.changed)
+    results = fly(config, decide, flights.episodes, flights.seed, LOOP_BATCH, progress)
+    low, high = results.interval()
+    reached = results.success
+
+    def mean(values: Any) -> float | None:
+        return float(values[reached].mean(dtype=np.float64)) if reached.any() else None
+
+    return Success(
+        where=where,
+        preset=flights.preset,
+        settings=flights.changed,
+        task=config.digest(),
+        episodes=results.episodes,
+        seed=flights.seed,
+        successes=int(reached.sum()),
+        rate=results.success_rate(),
+        low=low,
+        high=high,
+        outcomes=base64.b64encode(np.packbits(reached).tobytes()).decode(),
+        causes=results.causes(),
+        flight_time_s=mean(results.flight_time_s),
+        distance_m=mean(results.distance_m),
+        energy_j=mean(results.energy_j),
+        decide_p50_ns=None,
+    )

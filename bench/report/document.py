@@ -1,0 +1,318 @@
+"""One measurement is one JSON document: the dataclasses of report.schema.json, checked whenever one is read or written.
+
+The schema says which keys there are; :func:`check` adds what a schema cannot say: that percentiles rise and that the
+number of runs supports them, that an interval holds its rate, that the outcomes add up.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import json
+import subprocess
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from bench.report.validation import InvalidDocumentError, load_schema, validate
+from device.agent.measure import required_runs
+
+SCHEMA_FILE = Path(__file__).with_name("document.schema.json")
+SCHEMA_VERSION = 1
+MAX_SAMPLES = 200
+BLIND = "blind"
+"""Name under which the fly-to-the-goal baseline is stored."""
+
+
+class Kind(Enum):
+    """What was asked."""
+
+    LATENCY = "latency"
+    MEMORY = "memory"
+    SUCCESS = "success"
+    COUNTS = "counts"
+
+
+class Transport(Enum):
+    """How the question reached the device."""
+
+    LOOPBACK = "loopback"
+    SSH = "ssh"
+    LOCAL_PROCESS = "local process"
+
+
+class Where(Enum):
+    """Where the simulator and the policy ran."""
+
+    DEVICE = "device"
+    LOOP = "loop"
+    HOST = "host"
+
+
+@functools.cache
+def code_version() -> str:
+    """``git describe`` of the checkout, or "unknown" outside of one."""
+    command = ["git", "describe", "--always", "--dirty", "--tags"]
+    try:
+        done = subprocess.run(command, cwd=SCHEMA_FILE.parent, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """The file that was executed."""
+
+    file: str
+    sha256: str
+    bytes: int
+    execution: str
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Times of one decision, in nanoseconds; see report.schema.json for each key."""
+
+    path: str
+    warmup: int
+    runs: int
+    cold_first_ns: float | None
+    load_ns: float | None
+    percentiles_ns: Mapping[str, float]
+    withheld: Mapping[str, str]
+    p50_interval_ns: tuple[float, float] | None
+    mean_ns: float
+    std_ns: float | None
+    min_ns: float
+    max_ns: float
+    block_p50_ns: tuple[float, ...]
+    samples_ns: tuple[float, ...]
+    timer_overhead_ns: float | None = None
+    major_page_faults: int | None = None
+    preempted: int | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident memory of the agent's process, in bytes; see report.schema.json."""
+
+    baseline: int | None
+    before_load: int | None
+    after_load: int | None
+    running: int | None
+    running_peak: int | None
+    lifetime_peak: int | None
+    clean: bool
+
+    @property
+    def resident(self) -> int | None:
+        """The number for a table: the peak while serving, or what is resident after it where no peak is known."""
+        return max(filter(None, (self.running, self.running_peak)), default=None)
+
+    @property
+    def artifact_share(self) -> int | None:
+        """What loading the artifact added to the process."""
+        if self.before_load is None or self.after_load is None:
+            return None
+        return max(0, self.after_load - self.before_load)
+
+
+@dataclass(frozen=True)
+class Success:
+    """How often it reached the goal; see report.schema.json."""
+
+    where: Where
+    preset: str
+    settings: Mapping[str, Any]
+    task: str | None
+    episodes: int
+    seed: int
+    successes: int
+    rate: float
+    low: float
+    high: float
+    outcomes: str
+    causes: Mapping[str, int]
+    flight_time_s: float | None
+    distance_m: float | None
+    energy_j: float | None
+    decide_p50_ns: float | None
+
+    def bits(self) -> list[bool]:
+        """Whether each episode, by number, succeeded."""
+        packed = base64.b64decode(self.outcomes, validate=True)
+        return [bool(packed[k >> 3] >> (7 - (k & 7)) & 1) for k in range(self.episodes)]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What an emulated core executed for one decision, and what a model makes of it; see report.schema.json."""
+
+    warmup: int
+    runs: int
+    paths: Mapping[str, Mapping[str, int]]
+    weights: Mapping[str, Any]
+    model: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """One measurement; see report.schema.json."""
+
+    kind: Kind
+    run: str
+    policy: str
+    precision: str | None
+    runtime: str
+    runtime_version: str
+    threads: int | None
+    artifact: Artifact | None
+    target: str
+    transport: Transport
+    device: Mapping[str, Any]
+    conditions: Mapping[str, Any] | None = None
+    valid: bool = True
+    invalid_reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    latency: Latency | None = None
+    memory: Memory | None = None
+    success: Success | None = None
+    counts: Counts | None = None
+    id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    time: str = dataclasses.field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+    code_version: str = dataclasses.field(default_factory=code_version)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document, checked.
+
+        Raises:
+            InvalidDocumentError: it is not one that may be stored.
+        """
+        data = {"schema_version": SCHEMA_VERSION, **_plain(dataclasses.asdict(self))}
+        if self.counts is None:  # documents of the other kinds are as they were before there was this one
+            del data["counts"]
+        if self.success is not None and self.success.task is None:  # as they were before tasks had a digest
+            del data["success"]["task"]
+        check(data)
+        return data
+
+    def to_json(self) -> str:
+        """The document on one line."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """Read a document, checked.
+
+        Raises:
+            InvalidDocumentError: names the first thing that is wrong.
+        """
+        check(data)
+        values = {key: value for key, value in data.items() if key != "schema_version"}
+        values.update(
+            kind=Kind(data["kind"]),
+            transport=Transport(data["transport"]),
+            artifact=Artifact(**data["artifact"]) if data["artifact"] else None,
+            invalid_reasons=tuple(data["invalid_reasons"]),
+            notes=tuple(data["notes"]),
+        )
+        if (latency := data["latency"]) is not None:
+            interval = latency["p50_interval_ns"]
+            tuples = {name: tuple(latency[name]) for name in ("block_p50_ns", "samples_ns")}
+            tuples["p50_interval_ns"] = None if interval is None else tuple(interval)  # type: ignore[assignment]
+            values["latency"] = Latency(**{**latency, **tuples})
+        if (memory := data["memory"]) is not None:
+            values["memory"] = Memory(**memory)
+        if (success := data["success"]) is not None:
+            values["success"] = Success(**{"task": None, **success, "where": Where(success["where"])})
+        if (counts := data.get("counts")) is not None:
+            values["counts"] = Counts(**counts)
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """Read what :meth:`to_json` wrote."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise InvalidDocumentError(f"the report is not valid JSON: {error}.") from None
+        return cls.from_dict(data)
+
+
+def check(data: Any) -> None:
+    """Check a document against the schema and for what a schema cannot say.
+
+    Raises:
+        InvalidDocumentError: names the first thing that is wrong.
+    """
+    validate(data, _schema())
+    for kind in Kind:
+        if (data.get(kind.value) is not None) != (data["kind"] == kind.value):
+            raise InvalidDocumentError(f"report.kind is {data['kind']!r}, which does not fit report.{kind.value}.")
+    if data["valid"] == bool(data["invalid_reasons"]):
+        raise InvalidDocumentError("report.valid and report.invalid_reasons contradict each other.")
+    if data["latency"] is not None:
+        _check_latency(data["latency"])
+    if data["success"] is not None:
+        _check_success(data["success"])
+
+
+def _check_latency(latency: Mapping[str, Any]) -> None:
+    found = sorted(latency["percentiles_ns"].items(), key=lambda item: _fraction(item[0]))
+    for name, _ in found:
+        need = required_runs(_fraction(name))
+        if latency["runs"] < need:
+            raise InvalidDocumentError(f"report.latency has {name} of {latency['runs']} runs; it needs {need}.")
+    values = [latency["min_ns"], *(value for _, value in found), latency["max_ns"]]
+    if values != sorted(values):
+        raise InvalidDocumentError(f"report.latency: minimum, percentiles and maximum do not rise: {values}.")
+    if len(latency["samples_ns"]) > MAX_SAMPLES or latency["samples_ns"] != sorted(latency["samples_ns"]):
+        raise InvalidDocumentError(f"report.latency.samples_ns must be sorted and at most {MAX_SAMPLES}.")
+
+
+def _check_success(success: Mapping[str, Any]) -> None:
+    if not success["low"] <= success["rate"] <= success["high"]:
+        raise InvalidDocumentError("report.success: the interval does not hold the rate.")
+    if abs(success["rate"] * success["episodes"] - success["successes"]) > 1e-6 * success["episodes"]:
+        raise InvalidDocumentError("report.success: rate, successes and episodes do not belong together.")
+    try:
+        packed = base64.b64decode(success["outcomes"], validate=True)
+    except ValueError as error:
+        raise InvalidDocumentError(f"report.success.outcomes is not base64: {error}.") from None
+    padding = len(packed) * 8 - success["episodes"]
+    if not 0 <= padding < 8 or sum(byte.bit_count() for byte in packed) != success["successes"]:
+        raise InvalidDocumentError("report.success.outcomes are not those of the counted episodes.")
+    if sum(success["causes"].values()) != success["episodes"]:
+        raise InvalidDocumentError("report.success.causes do not add up to the episodes.")
+
+
+def _fraction(name: str) -> float:
+    try:
+        value = float(name.removeprefix("p")) / 100
+    except ValueError:
+        value = -1.0
+    if not name.startswith("p") or not 0 < value < 1:
+        raise InvalidDocumentError(f"report.latency.percentiles_ns has {name!r}; a name is p50, p99.9, …")
+    return value
+
+
+@functools.cache
+def _schema() -> dict[str, Any]:
+    return load_schema(SCHEMA_FILE)
+
+
+def _plain(value: Any) -> Any:
+    """JSON values of dataclass values."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,1 @@
+"""``python -m bench.report``: everything that was measured as one HTML page."""

@@ -1,0 +1,257 @@
+"""One self-contained HTML file of everything that is stored: case study, quantization study, a page for each bundle.
+
+    python -m bench.report                            results/report.html
+    python -m bench.report --open                     and show it in the browser
+    python -m bench.report --output /tmp/report.html
+
+Opened by a double click; it needs no network and no script. Tables and pictures are those of the commands that
+measured (make table, python -m bench.study NAME), made from results/ and zoo/. Nothing is measured;
+what is not stored yet is left out with a line that says which command makes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench import command_line
+from policy.locate import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from bench.report.page.parts import Section
+    from bench.report.page.sources import Sources
+    from bench.report.tables import Table
+
+WIDE_CHARACTERS = 120  # of a table's row, that fit beside the contents on a usual screen
+TEMPLATES = Path(__file__).with_name("templates")
+OUTPUT = PROJECT_ROOT / "results" / "report.html"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sections under one heading of the navigation."""
+
+    title: str
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """What the template shows.
+
+    Attributes:
+        made: date and time, UTC.
+        code: version of the code that made the report.
+        machines: where the numbers come from, and which.
+        groups: the sections.
+        index: all bundles.
+        pages: one for each bundle.
+    """
+
+    made: str
+    code: str
+    machines: tuple[tuple[str, str], ...]
+    groups: tuple[Group, ...]
+    index: Table
+    pages: tuple[Section, ...]
+
+    @property
+    def page_anchors(self) -> dict[str, str]:
+        """Anchor of each bundle's page by its name."""
+        return {page.title: page.anchor for page in self.pages}
+
+    @property
+    def missing(self) -> list[Section]:
+        """Sections that were left out."""
+        return [section for group in self.groups for section in group.sections if section.missing]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make it, say where it is."""
+    parser = command_line.parser(__doc__, "-m bench.report")
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="default: results/report.html")
+    parser.add_argument("--open", action="store_true", help="show it in the browser")
+    parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="of stored results (default: results/)")
+    parser.add_argument("--zoo", type=Path, metavar="FOLDER", help="of the bundles (default: zoo/)")
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    return command_line.guarded(_run, parser.parse_args(argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from bench.report.page import sources as sources
+    from policy.bundle import write_atomically
+
+    began = time.monotonic()
+    zoo, results = arguments.zoo or sources.ZOO, arguments.results or sources.RESULTS
+    document = collect(sources.Sources(results, zoo, arguments.preset))
+    text = render(document).encode()
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(arguments.output, text)
+    seconds = time.monotonic() - began
+    left_out = {section.title: section.command for section in document.missing}
+    if arguments.json:
+        values = {"file": str(arguments.output), "bytes": len(text), "seconds": round(seconds, 1), "missing": left_out}
+        print(json.dumps({"ok": True, **values}, ensure_ascii=False))
+    else:
+        for title, command in left_out.items():
+            command_line.say(f"left out, for nothing is stored: {title} (type: {command})")
+        command_line.say(f"{len(text) / 1e6:.1f} MB in {seconds:.0f} s")
+        print(arguments.output)
+    if arguments.open:
+        import webbrowser
+
+        webbrowser.open(arguments.output.resolve().as_uri())
+    return command_line.EXIT_OK
+
+
+def collect(sources: Sources) -> Document:
+    """Everything that is stored, drawn and tabulated."""
+    from bench.report.document import code_version
+    from bench.report.page import bundles as bundles
+    from bench.report.page import sections as sections
+    from bench.report.page.parts import Anchors
+
+    anchors = Anchors({"top", "policies", "contents"})
+    groups = (
+        Group("On a device", tuple(sections.sections(sections.CASE_STUDY, sources, anchors))),
+        Group("Quantization study", tuple(sections.sections(sections.STUDY, sources, anchors))),
+        Group("More", tuple(sections.sections(sections.FURTHER, sources, anchors))),
+    )
+    pages = []
+    with command_line.progress_bar("policies") as progress:
+        for number, bundle in enumerate(sources.bundles.values(), start=1):
+            pages.append(bundles.page(sources, bundle, anchors))
+            progress(number, len(sources.bundles))
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    index = bundles.index_table(sources)
+    return Document(made, code_version(), machines(sources), groups, index, tuple(pages))
+
+
+def machines(sources: Sources) -> tuple[tuple[str, str], ...]:
+    """Each machine that numbers come from, and which numbers."""
+    from bench.report import text as words
+    from bench.report.page import opening as left_open
+    from bench.report.page.sections import MISSING
+    from bench.report.store import StoreError
+
+    found: dict[str, list[str]] = {}
+
+    def add(machine: str, what: str) -> None:
+        said = found.setdefault(machine, [])
+        if what not in said:
+            said.append(what)
+
+    for read, what in (
+        (lambda: sources.reports("case-study"), "case study"),
+        (
+            lambda: [report for device in sources.own().values() for report in device.reports],
+            "measured on this machine",
+        ),
+        (lambda: sources.reports("latency-flown"), "latency, flown"),
+        (lambda: sources.reports("virtual-pi"), "the Pi"),
+    ):
+        with suppress(StoreError):  # its section says so
+            for report in read():
+                emulated = " (emulated)" if report.device.get("emulated") else ""
+                add(words.machine(report.device) + emulated, what)
+    for answer in sources.answers.values():
+        add(answer.machine, "benchmark policies")
+    for sweep in sources.sweeps:
+        add(sweep.machine, "sweeps of bit widths")
+    for training in sources.trainings:
+        add(training.machine, "learning with quantizers")
+    for answers, what in (
+        (left_open.wide_answers, "means against wide weights"),
+        (left_open.apart_answers, "weights, activations and observation apart"),
+        (left_open.layer_answers, "layers apart"),
+    ):
+        with suppress(*MISSING):
+            for each in answers(sources):
+                add(each.machine, what)
+    for name, what in (
+        ("training-speed", "training speed"),
+        ("mixed-precision", "mixed precision in training"),
+        ("agreement", "agreement of the runtimes"),
+    ):
+        with suppress(StoreError):
+            add(str(sources.document(f"{name}.json")["machine"]), what)
+    return tuple((machine, ", ".join(what)) for machine, what in found.items())
+
+
+def render(document: Document) -> str:
+    """The HTML; everything that is not the template's own is escaped."""
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["marked"] = marked
+    environment.globals["kind"] = lambda block: type(block).__name__
+    environment.globals["table_bodies"] = table_bodies
+    environment.globals["is_wide"] = is_wide
+    environment.globals["page_of_row"] = lambda row, left: page_of_row(row, left, document.page_anchors)
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    template = environment.get_template("report.html.j2")
+    return template.render(document=document, style=Markup(style), style_hash=digest)
+
+
+def marked(text: str) -> Markup:
+    """Text with what stands between backticks as code; everything is escaped."""
+    from markupsafe import Markup
+
+    pieces = str(text).split("`")
+    if len(pieces) % 2 == 0:  # a backtick without its partner is just one
+        pieces[-2:] = ["`".join(pieces[-2:])]
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(piece) if number % 2 else piece for number, piece in enumerate(pieces))
+
+
+def table_bodies(table: Table) -> list[list[tuple[str, ...]]]:
+    """Rows in groups: an empty row is a rule between two of them."""
+    bodies: list[list[tuple[str, ...]]] = [[]]
+    for row in table.rows:
+        if row:
+            bodies[-1].append(row)
+        elif bodies[-1]:
+            bodies.append([])
+    return [body for body in bodies if body]
+
+
+def is_wide(table: Table) -> bool:
+    """Whether its intervals should stand below their numbers, so that more of it is seen at once."""
+    return sum(max(map(len, column)) + 2 for column in zip(*filter(None, table.rows), strict=True)) > WIDE_CHARACTERS
+
+
+def page_of_row(row: Sequence[str], left: int, pages: dict[str, str]) -> tuple[int, str]:
+    """Column and anchor of a row's policy: a leading cell is its name, or two of them are task and method.
+
+    (−1, "") where the row is of no policy.
+    """
+    for index, cell in enumerate(row[:left]):
+        if cell in pages:
+            return index, pages[cell]
+        if index and (name := f"{row[index - 1]}-{cell}") in pages:
+            return index - 1, pages[name]
+    return -1, ""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

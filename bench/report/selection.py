@@ -1,0 +1,188 @@
+"""Which of many stored measurements belong together: the latest of one device, and what was measured side by side."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.report.document import BLIND, Kind, Report, Success, Where
+from bench.report.intervals import PairedDifference, paired_difference
+
+FP32 = "fp32"
+_NUMERALS = ("I", "II", "III")
+
+
+def policy_order(name: str) -> tuple[int, str]:
+    """Sort key: I, II, III, then others by name, the blind baseline last."""
+    if name == BLIND:
+        return len(_NUMERALS) + 1, name
+    return (_NUMERALS.index(name) if name in _NUMERALS else len(_NUMERALS)), name
+
+
+def precision_order(name: str | None) -> int:
+    """Sort key: fp32, fp16, int8 … int2."""
+    return -int(name.lstrip("fpint")) if name else 0
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Measurements of one device, oldest first."""
+
+    reports: tuple[Report, ...]
+
+    @classmethod
+    def of_target(cls, reports: Iterable[Report], target: str | None = None) -> Selection:
+        """The measurements of a target. Host-side ones stay.
+
+        When none is named: of the one measured last, of an emulated one only where there is no other.
+        """
+        known = sorted(reports, key=lambda report: report.time)
+        if target is None:
+            hosts = ("none", "numpy", "keras", "tf.function")
+            on_device = [r for r in known if r.runtime not in hosts and r.counts is None]
+            preferred = [r for r in on_device if not r.device.get("emulated")] or on_device
+            target = preferred[-1].target if preferred else "local"
+        return cls(tuple(r for r in known if r.target == target or r.policy == BLIND))
+
+    def where(self, test: Callable[[Report], bool]) -> Selection:
+        """Those that pass a test."""
+        return Selection(tuple(report for report in self.reports if test(report)))
+
+    def policies(self) -> list[str]:
+        """Names of the policies, in order; the blind baseline is none of them."""
+        return sorted({r.policy for r in self.reports if r.policy != BLIND}, key=policy_order)
+
+    def precisions(self, policy: str) -> list[str]:
+        """Precisions measured of a policy, widest first."""
+        found = {r.precision for r in self.reports if r.policy == policy and r.precision and r.artifact}
+        return sorted(found, key=precision_order)
+
+    def latest_latency(self, policy: str, precision: str, runtime: str | None, path: str) -> Report | None:
+        """The latest latency of an artifact on the device."""
+        return _last(
+            r
+            for r in self.reports
+            if r.latency is not None
+            and r.latency.path == path
+            and (r.policy, r.precision) == (policy, precision)
+            and r.artifact is not None
+            and runtime in (None, r.runtime)
+        )
+
+    def latest_memory(self, policy: str, precision: str, runtime: str | None, sha256: str | None) -> Report | None:
+        """The latest resident memory of an artifact; of this very artifact where a hash is given."""
+        return _last(
+            r
+            for r in self.reports
+            if r.memory is not None
+            and (r.policy, r.precision) == (policy, precision)
+            and runtime in (None, r.runtime)
+            and (sha256 is None or (r.artifact is not None and r.artifact.sha256 == sha256))
+        )
+
+    def best_success(
+        self,
+        policy: str,
+        precision: str | None,
+        preset: str,
+        sha256: str | None = None,
+        runtime: str | None = None,
+    ) -> Report | None:
+        """The success that rests on most episodes (the latest of those), without command latency, all as preset.
+
+        What flew on the host with the numpy reference is no measurement of an artifact and is left out, unless it is
+        the blind baseline.
+        """
+        found = [
+            r
+            for r in self.reports
+            if r.success is not None
+            and (r.policy, r.precision) == (policy, precision)
+            and r.success.preset == preset
+            and command_latency(r) == 0.0
+            and runtime in (None, r.runtime)
+            and (sha256 is None or (r.artifact is not None and r.artifact.sha256 == sha256))
+            and (r.success.where is not Where.HOST or policy == BLIND)
+        ]
+        return max(found, key=lambda r: (r.success.episodes if r.success else 0, r.time), default=None)
+
+    def baseline(self, run: str, policy: str, runtime: str) -> Report | None:
+        """A framework's latency that was measured in the same run."""
+        return _last(
+            r for r in self.reports if r.kind is Kind.LATENCY and (r.run, r.policy, r.runtime) == (run, policy, runtime)
+        )
+
+    def fp32_partner(self, report: Report) -> Report | None:
+        """The fp32 latency that was measured side by side with this one: same run, runtime and path."""
+        return _last(
+            r
+            for r in self.reports
+            if r.latency is not None
+            and report.latency is not None
+            and r.latency.path == report.latency.path
+            and (r.run, r.policy, r.runtime, r.precision) == (report.run, report.policy, report.runtime, FP32)
+        )
+
+
+def command_latency(report: Report) -> float | None:
+    """Fixed command latency in seconds that the episodes were flown with; None when any other setting was changed."""
+    assert report.success is not None
+    settings = dict(report.success.settings)
+    latency = settings.pop("latency", 0.0)
+    if settings or not isinstance(latency, (int, float, type(None))):
+        return None
+    return float(latency or 0.0)
+
+
+def flew_measured_latency(report: Report) -> bool:
+    """Whether the episodes were flown with latencies drawn from those measured on a device, all else as preset."""
+    assert report.success is not None
+    latency = report.success.settings.get("latency")
+    return len(report.success.settings) == 1 and isinstance(latency, Mapping) and latency.get("kind") == "empirical"
+
+
+def turn_ratios(slow: Report | None, fast: Report | None) -> list[float]:
+    """p50 of the slow one over p50 of the fast one in each turn that both had; of all runs where none is kept.
+
+    Empty where a median is not supported by its runs. What else the machine does falls on both of a turn alike.
+    """
+    if slow is None or fast is None or slow.latency is None or fast.latency is None:
+        return []
+    a, b = slow.latency.percentiles_ns.get("p50"), fast.latency.percentiles_ns.get("p50")
+    if not a or not b:
+        return []
+    turns = zip(slow.latency.block_p50_ns, fast.latency.block_p50_ns, strict=False)
+    return [a / b for a, b in turns if a and b] or [a / b]
+
+
+def speed_up(slow: Report | None, fast: Report | None) -> float | None:
+    """How many times as fast: the median of the turns' ratios, which lies between the least and the greatest."""
+    ratios = turn_ratios(slow, fast)
+    return statistics.median(ratios) if ratios else None
+
+
+def paired(a: Report | None, b: Report | None) -> PairedDifference | None:
+    """Success of a minus success of b on the episodes that both flew; None when they flew different ones.
+
+    Command latency may differ: it changes what becomes of an episode, not where its obstacles and its goal are.
+    Reports of before the task's digest was stored do not say what the preset's constants were; they are paired among
+    themselves only.
+    """
+    if a is None or b is None or a.success is None or b.success is None:
+        return None
+    if _episodes_of(a.success) != _episodes_of(b.success):
+        return None
+    common = min(a.success.episodes, b.success.episodes)
+    return paired_difference(a.success.bits()[:common], b.success.bits()[:common])
+
+
+def _episodes_of(success: Success) -> tuple[str, int, dict[str, object], str | None]:
+    """What makes episode k the same episode."""
+    settings = {name: value for name, value in success.settings.items() if name != "latency"}
+    return success.preset, success.seed, settings, success.task
+
+
+def _last(reports: Iterable[Report]) -> Report | None:
+    found: Sequence[Report] = list(reports)
+    return found[-1] if found else None

@@ -1,0 +1,119 @@
+"""Numbers as people read them, and what must be said beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bench.report.document import Report, Transport
+
+NOT_KNOWN = "–"
+
+
+def nanoseconds(value: float | None) -> str:
+    """Three significant digits in the unit that fits: ``853 ns``, ``1.52 µs``, ``11.0 ms``; never ``0.00``."""
+    if value is None:
+        return NOT_KNOWN
+    for unit, size in (("ns", 1.0), ("µs", 1e3), ("ms", 1e6)):
+        if value < 999.5 * size:
+            return f"{three_digits(value / size)} {unit}"
+    return f"{three_digits(value / 1e9)} s"
+
+
+def three_digits(value: float) -> str:
+    """``0.152``, ``1.52``, ``15.2``, ``152``, ``1,520``."""
+    if 0 < abs(value) < 0.995:
+        return f"{value:.3g}"
+    for limit, decimals in ((9.995, 2), (99.95, 1)):
+        if abs(value) < limit:
+            return f"{value:.{decimals}f}"
+    return f"{value:,.0f}"
+
+
+def times(value: float | None) -> str:
+    """A ratio: ``4.52×``."""
+    return NOT_KNOWN if value is None else f"{three_digits(value)}×"
+
+
+def megabytes(value: float | None) -> str:
+    """Bytes in MB (10⁶)."""
+    return NOT_KNOWN if value is None else f"{value / 1e6:.1f}"
+
+
+def kilobytes(value: float | None) -> str:
+    """Bytes in KB (10³)."""
+    return NOT_KNOWN if value is None else three_digits(value / 1e3)
+
+
+def percent(rate: float, low: float, high: float) -> str:
+    """A rate with its interval, in percent: ``88.1 [86.9, 89.2]``."""
+    return f"{100 * rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def points(difference: float, low: float, high: float) -> str:
+    """A difference of rates with its interval, in percentage points: ``−0.3 [−0.9, +0.3]``."""
+    return f"{_signed(100 * difference)} [{_signed(100 * low)}, {_signed(100 * high)}]"
+
+
+def _signed(value: float) -> str:
+    text = f"{value:+.1f}"
+    return text.replace("-", "−") if float(text) else "0.0"
+
+
+def machine(device: Mapping[str, Any]) -> str:
+    """The machine that a number was measured on, in one clause."""
+    model, cpu = device.get("model"), device.get("cpu_model")
+    real, asked = device.get("mhz_firmware") or device.get("mhz_now"), device.get("mhz_nominal")
+    clock = f"{real or asked:.0f} MHz" if real or asked else ""
+    if real and asked and abs(real - asked) > 0.05 * asked:
+        clock = f"{asked:.0f} MHz asked, {real:.0f} MHz when idle"
+    memory = device.get("memory_total_bytes")
+    cores = device.get("cores")
+    parts = [
+        " · ".join(dict.fromkeys(str(name) for name in (model, cpu) if name)) or "unknown processor",
+        str(device.get("machine") or ""),
+        f"{cores} core{'s' if cores != 1 else ''}" if cores else "",
+        clock,
+        f"governor {device['governor']}" if device.get("governor") else "",
+        f"{memory / 1e9:.1f} GB" if memory else "",
+        str(device.get("kernel") or ""),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def circumstances(report: Report) -> list[str]:
+    """What must stand wherever a number of this report stands: emulated, virtual, loopback, throttled, invalid."""
+    names = {Transport.LOOPBACK: "loopback", Transport.SSH: "SSH", Transport.LOCAL_PROCESS: "on the host"}
+    said = [names[report.transport]]
+    if report.device.get("emulated"):
+        said.append("EMULATED")
+    if report.device.get("virtualised"):
+        said.append("virtual machine")
+    if was_throttled(report):
+        said.append("THROTTLED")
+    if (slow := slow_clock(report)) is not None:
+        said.append(slow)
+    if not report.valid:
+        said.append("NOT VALID: " + "; ".join(report.invalid_reasons))
+    return said
+
+
+def was_throttled(report: Report) -> bool:
+    """Whether the firmware slowed the device down before, after or while it was measured."""
+    stages = [report.device, *(stage for stage in (report.conditions or {}).values() if stage)]
+    return any((stage.get("throttled") or {}).get("now") for stage in stages)
+
+
+def slow_clock(report: Report) -> str | None:
+    """``"CLOCK 657 of 1200 MHz"`` where the real clock was at least a tenth below the one asked for at the end."""
+    asked = report.device.get("mhz_nominal")
+    after = (report.conditions or {}).get("after") or {}
+    real = after.get("mhz_firmware")
+    if not asked or not real or real >= 0.9 * asked:
+        return None
+    return f"CLOCK {real:.0f} of {asked:.0f} MHz"
+
+
+def joined(words: Iterable[str]) -> str:
+    """Distinct words, in the order of their first appearance."""
+    return ", ".join(dict.fromkeys(words)) or NOT_KNOWN

@@ -1,0 +1,1 @@
+"""Experiments, one room a question: ``python -m bench.study NAME``."""

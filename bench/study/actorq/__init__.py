@@ -1,0 +1,1 @@
+"""Do quantized actors make distributed training faster?"""

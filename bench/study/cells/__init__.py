@@ -1,0 +1,1 @@
+"""What do the benchmark's policies reach in each precision?"""

@@ -1,0 +1,114 @@
+"""Taking a freshly trained bundle into zoo/benchmark, under its cell's name, if it is no worse than the one there."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.command_line import BenchError, say
+
+if TYPE_CHECKING:
+    from policy.bundle import Bundle
+    from train.tasks import Evaluation
+
+LARGEST_BYTES = 16e6
+"""A committed bundle stays small: the largest networks here (Nature's, 6.8 MB) and their recordings fit."""
+
+
+def place(source: Path, zoo: Path, episodes: int, seed: int, force: bool) -> str:
+    """Copy a bundle to ``zoo/TASK-METHOD`` without artifacts, its policy renamed to that; returns the name.
+
+    Its provenance gets the judgement of these episodes, with interval, in place of a shorter one.
+
+    Args:
+        source: the bundle's folder.
+        zoo: where it shall go.
+        episodes, seed: on which the float policy, and that of the bundle there, are judged.
+        force: also if it is worse.
+
+    Raises:
+        BenchError: its mean return is lower than that of the bundle there, or it is too large for a repository.
+        PolicyError: it is no readable bundle, or of another task than it says.
+    """
+    from policy.bundle import Bundle
+
+    fresh = Bundle.load(source)
+    name = cell_name(fresh)
+    size = sum(record.size for record in kept_files(fresh).values())
+    if size > LARGEST_BYTES:
+        raise BenchError(f"{source} has {size / 1e6:.1f} MB without artifacts; a committed one has 16 at most.")
+    result = judged(fresh, episodes, seed)
+    low, high = result.return_interval
+    say(f"{source}: {result.mean_return:.2f} [{low:.2f}, {high:.2f}] over {episodes} episodes")
+    target = zoo / name
+    if target.exists() and target.resolve() != source.resolve():  # of itself only the judgement is renewed
+        before = judged(Bundle.load(target), episodes, seed)
+        say(f"{target}: {before.mean_return:.2f} on the same episodes")
+        if result.mean_return < before.mean_return and not force:
+            raise BenchError(
+                f"{source} reaches {result.mean_return:.2f}, less than the {before.mean_return:.2f} of {target}. "
+                "Nothing was changed.",
+                f"python -m bench.study cells --place {source} --force, if it shall replace it all the same",
+            )
+    write_renamed(fresh, target, name, judgement(result, seed))
+    say(f"{target}: written; commit it with: git add {target}")
+    return name
+
+
+def cell_name(bundle: Bundle) -> str:
+    """``pong-ppo``: the task's word and the method, as the provenance has them.
+
+    Raises:
+        BenchError: the provenance does not say them.
+    """
+    from train.suites.names import resolve
+
+    origin = bundle.spec.provenance
+    missing = [key for key in ("task", "algorithm", "seed", "steps", "cpu_s") if key not in origin]
+    if missing:
+        raise BenchError(
+            f"{bundle.path}/policy.json does not say where the policy comes from: its provenance lacks "
+            f"{', '.join(missing)}.",
+            "train it with python -m train, which writes them",
+        )
+    return f"{resolve(str(origin['task'])).short_name}-{origin['algorithm']}"
+
+
+def judged(bundle: Bundle, episodes: int, seed: int) -> Evaluation:
+    """The float policy on episodes of its own task."""
+    from train.evaluate import check_task, float_policy, task_options, trained_on
+    from train.tasks import make_task
+
+    spec = bundle.spec
+    task = make_task(trained_on(spec), options=task_options(spec, trained_on(spec)))
+    check_task(spec, task)
+    return task.evaluate(float_policy(bundle), episodes, seed, task.presets[0])
+
+
+def judgement(result: Evaluation, seed: int) -> dict[str, Any]:
+    """A row for the provenance, as training writes it."""
+    low, high = result.return_interval
+    return {
+        "preset": result.preset,
+        "episodes": result.episodes,
+        "seed": seed,
+        "mean_return": round(result.mean_return, 4),
+        "return_interval_95": [round(low, 4), round(high, 4)],
+    }
+
+
+def kept_files(bundle: Bundle) -> dict[str, Any]:
+    """Records of the bundle's files without its artifacts and what belongs to them."""
+    goldens = {entry.golden_file for entry in bundle.manifest.artifacts.values()}
+    return {name: record for name, record in bundle.manifest.files.items() if name not in goldens}
+
+
+def write_renamed(bundle: Bundle, target: Path, name: str, row: dict[str, Any]) -> Bundle:
+    """Write the bundle anew under another name with this judgement in its provenance; the golden vectors stay."""
+    from policy.bundle import HOST_FILES, write_bundle
+
+    extra = {file: (bundle.path / file).read_bytes() for file in kept_files(bundle) if file not in HOST_FILES}
+    origin = {**bundle.spec.provenance, "judged": [row]}
+    spec = dataclasses.replace(bundle.spec, name=name, provenance=origin)
+    return write_bundle(target, spec, bundle.weights(), bundle.calibration(), bundle.golden().observations, extra)

@@ -1,0 +1,1 @@
+"""Which layer has to keep its bits, and are mixed widths worth it?"""

@@ -1,0 +1,1 @@
+"""Does training in 16 bits run faster, and as well?"""

@@ -1,0 +1,1 @@
+"""Is learning with quantizers worth it?"""

@@ -1,0 +1,1 @@
+"""How fast does training run, beside Stable-Baselines3?"""

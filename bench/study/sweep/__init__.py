@@ -1,0 +1,1 @@
+"""How few bits can a policy take?"""

@@ -1,0 +1,1 @@
+"""Do narrower weights quantize better?"""

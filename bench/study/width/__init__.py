@@ -1,0 +1,1 @@
+"""Do wider weights quantize worse?"""
