@@ -154,6 +154,32 @@ def not_negative(text: str) -> int:
     return 0 if text.strip() == "0" else positive(text)
 
 
+def seeds(text: str) -> tuple[int, ...]:
+    """``0,2,4`` as different seeds."""
+    found = tuple(not_negative(word) for word in words(text))
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"{text!r} names a seed twice: its episodes would be counted twice")
+    return found
+
+
+def bits(fewest: int, most: int) -> Callable[[str], tuple[int, ...]]:
+    """A reader of ``4,3,2`` or ``2-8`` as different widths, a range being every whole number in it."""
+
+    def read(text: str) -> tuple[int, ...]:
+        found: list[int] = []
+        for word in words(text):
+            first, dash, last = word.partition("-")
+            if not first.isdecimal() or (dash and not last.isdecimal()):
+                raise argparse.ArgumentTypeError(f"{word!r} is no width; type {fewest}-{most}, or 2,4,8")
+            ends = int(first), int(last) if dash else int(first)
+            if not fewest <= ends[0] <= ends[1] <= most:
+                raise argparse.ArgumentTypeError(f"{word!r} is no width; allowed are {fewest} … {most}")
+            found += range(ends[0], ends[1] + 1)
+        return tuple(dict.fromkeys(found))
+
+    return read
+
+
 def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
     """Run a command; a known error becomes a message and exit status 1, with --json also ``{"ok": false, …}``.
 

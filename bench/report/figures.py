@@ -5,12 +5,17 @@ Colours are Okabe and Ito's, which colour-blind eyes tell apart.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bench.report.intervals import Estimate
 from bench.report.store import RESULTS
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FIGURES = RESULTS.parent / "docs" / "figures"
@@ -46,3 +51,154 @@ def save(figure: Figure, stem: Path) -> list[Path]:
             files.append(stem.with_name(stem.name + suffix))
             figure.savefig(files[-1], facecolor="white", **options)
     return files
+
+
+# --- lines with intervals, a panel for each subject -------------------------------------------------------------------
+
+STYLES = ((BLUE, "o"), (VERMILLION, "^"), (GREEN, "s"), (PURPLE, "v"), (ORANGE, "P"), (SKY_BLUE, "X"))
+"""Colour and mark of each line; marks differ too, for print without colour."""
+DODGE = 0.13  # of one place on the horizontal axis, between lines
+COLUMNS, PANEL_INCHES = 4, (2.6, 1.95)
+ERROR_TICKS, ERROR_ENDS, LINEAR_PERCENT = (-5, 0, 5, 20, 100, 500), (-9.0, 1500.0), 5.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """Estimates over the places of the horizontal axis.
+
+    Attributes:
+        label: in the legend.
+        points: by place.
+        style: index into :data:`STYLES`, the same for the same thing in every panel.
+        joined: whether the points are.
+    """
+
+    label: str
+    points: Mapping[Any, Estimate]
+    style: int
+    joined: bool = True
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One subject.
+
+    Attributes:
+        title: above it.
+        lines: in it.
+        reference: drawn across it: its value, and its interval as a band.
+    """
+
+    title: str
+    lines: Sequence[Line]
+    reference: Estimate | None = None
+
+
+def facets(
+    panels: Sequence[Panel],
+    places: Sequence[Any],
+    *,
+    title: str,
+    said: str,
+    x_label: str,
+    y_label: str = "",
+    scale: Callable[[Axes], None] | None = None,
+    columns: int = COLUMNS,
+) -> Figure:
+    """Small panels with one horizontal axis, and one vertical axis where ``scale`` sets it.
+
+    Args:
+        panels: in reading order.
+        places: of the horizontal axis, at equal distances from left to right.
+        title, said: above all of them, and in grey below that; ``said`` may have several lines.
+        x_label, y_label: of the axes.
+        scale: sets the vertical axis of all panels; None: each has its own, linear.
+        columns: at most so many beside each other.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(columns, len(panels))
+    count = math.ceil(len(panels) / columns)
+    lines = said.count("\n") + 1
+    size = (max(6.4, PANEL_INCHES[0] * columns + 0.4), PANEL_INCHES[1] * count + 0.75 + 0.25 * lines)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(count, columns, squeeze=False, sharex=True, sharey=scale is not None)
+    for index, axes in enumerate(grid.flat):
+        if index >= len(panels):
+            axes.set_axis_off()
+            continue
+        _draw(axes, panels[index], places)
+        if scale is not None:
+            scale(axes)
+        if index + columns >= len(panels):
+            axes.set_xlabel(x_label, fontsize=8)
+            axes.tick_params(labelbottom=True)
+    figure.supylabel(y_label, fontsize=8)
+    legend = {
+        text: handle for axes in grid.flat for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    headed(figure, title, said, lines)
+    return figure
+
+
+def _draw(axes: Axes, panel: Panel, places: Sequence[Any]) -> None:
+    if panel.reference is not None:
+        band(axes, panel.reference, GREY, "fp32")
+    for number, line in enumerate(panel.lines):
+        offset = DODGE * (number - (len(panel.lines) - 1) / 2)
+        at = [(places.index(place) + offset, estimate) for place, estimate in line.points.items() if place in places]
+        marks(axes, sorted(at, key=lambda point: point[0]), line.style, line.label, line.joined)
+    axes.set_xticks(range(len(places)), [str(place) for place in places])
+    axes.set_title(panel.title, fontsize=8.5)
+    axes.grid(axis="y", color="0.93", linewidth=0.6)
+    axes.tick_params(labelsize=7.5, length=2.5)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def error_scale(axes: Axes) -> None:
+    """Relative errors in percent: linear around zero, logarithmic beyond; 5 % dotted."""
+    axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
+    axes.set_yticks(ERROR_TICKS, [f"{tick}".replace("-", "−") for tick in ERROR_TICKS])
+    axes.set_yticks([], minor=True)
+    axes.set_ylim(*ERROR_ENDS)
+    axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
+    axes.axhline(LINEAR_PERCENT, color="0.4", linewidth=0.8, linestyle=":", zorder=0)
+
+
+def rate_scale(axes: Axes) -> None:
+    """Shares from none to all, in percent."""
+    axes.set_ylim(-0.03, 1.03)
+    axes.yaxis.set_major_formatter(lambda share, _: f"{round(100 * share, 6):g} %")
+
+
+def band(axes: Axes, estimate: Estimate, colour: str, label: str | None) -> None:
+    """A value as a dashed line, its interval as a band across the panel."""
+    axes.axhline(estimate.value, color=colour, linewidth=0.9, linestyle="--", zorder=1, label=label)
+    if estimate.low is not None and estimate.high is not None:
+        axes.axhspan(estimate.low, estimate.high, color=colour, alpha=0.16, linewidth=0, zorder=0)
+
+
+def marks(
+    axes: Axes, points: Sequence[tuple[float, Estimate]], style: int, label: str | None, joined: bool = True
+) -> None:
+    """Points of (x, estimate) with their intervals; where there is none, there is no bar."""
+    if not points:
+        return
+    colour, marker = STYLES[style]
+    ends = [(0.0, 0.0) if e.low is None or e.high is None else (e.value - e.low, e.high - e.value) for _, e in points]
+    axes.errorbar(
+        [x for x, _ in points],
+        [estimate.value for _, estimate in points],
+        yerr=list(zip(*ends, strict=True)),
+        color=colour,
+        marker=marker,
+        markersize=4.5,
+        linewidth=1.1,
+        elinewidth=1.0,
+        capsize=2.5,
+        linestyle="-" if joined else "none",
+        label=label,
+        zorder=3,
+    )

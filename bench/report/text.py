@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.report.document import Report, Transport
+from bench.report.intervals import Estimate
 
 NOT_KNOWN = "–"
+NEGLIGIBLE_PERCENT = 0.005  # prints as 0.00
 
 
 def nanoseconds(value: float | None) -> str:
@@ -117,3 +119,55 @@ def slow_clock(report: Report) -> str | None:
 def joined(words: Iterable[str]) -> str:
     """Distinct words, in the order of their first appearance."""
     return ", ".join(dict.fromkeys(words)) or NOT_KNOWN
+
+
+def estimate(found: Estimate | None, factor: float = 1.0, sign: str = "") -> str:
+    """``482.1 [477.3, 486.9]``, with as many decimals as three significant digits of the value need.
+
+    A sample without an interval has no brackets; no estimate at all is a dash.
+    """
+    if found is None:
+        return NOT_KNOWN
+    value = factor * found.value
+    decimals = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
+    text = _decimals(value, decimals, sign)
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{', '.join(_decimals(factor * side, decimals, sign) for side in (found.low, found.high))}]"
+
+
+def lost(error: Estimate | None) -> str:
+    """A relative error in percent: ``0.92 [0.67, 1.17]``, or ``0`` where nothing changed."""
+    ends = () if error is None else (error.value, error.low or 0.0, error.high or 0.0)
+    return "0" if ends and max(map(abs, ends)) < NEGLIGIBLE_PERCENT else estimate(error)
+
+
+def _decimals(value: float, decimals: int, sign: str) -> str:
+    text = f"{value:{sign},.{decimals}f}"
+    return text.replace("-", "−") if float(text.replace(",", "")) else f"{0:.{decimals}f}"
+
+
+def filled(template: str, **facts: Any) -> tuple[str, ...]:
+    """A template's sentences, one a line, with what was measured in them.
+
+    ``facts`` are what the template names; a name that it lacks is an error, not an empty place.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"several": several}
+    return tuple(line for line in environment.from_string(template).render(**facts).splitlines() if line.strip())
+
+
+def several(words: Iterable[str]) -> str:
+    """``weights and observation``; ``none`` of nothing."""
+    found = list(words)
+    return " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:]))) or "none"
+
+
+def correlation(rho: float, low: float | None = None, high: float | None = None) -> str:
+    """``0.60 [0.08, 0.87]``."""
+    text = _decimals(rho, 2, "")
+    return text if low is None or high is None else f"{text} [{_decimals(low, 2, '')}, {_decimals(high, 2, '')}]"

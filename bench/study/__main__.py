@@ -13,8 +13,9 @@ from policy.hints import as_typed
 STUDIES = {
     "sweep": ("bench.study.sweep.command", "how few bits does a policy take?"),
     "sweep-plot": ("bench.study.sweep.plot", "the pictures of what sweeps kept"),
-    "apart": ("bench.study.apart.command", "which has to keep its bits: weights, hidden activations, observation?"),
-    "layers": ("bench.study.layers.command", "which layer has to, and are mixed widths worth it?"),
+    "apart": ("bench.study.apart", "which has to keep its bits: weights, hidden activations, observation?"),
+    "layers": ("bench.study.layers", "which layer has to keep its bits?"),
+    "budgets": ("bench.study.budgets", "are mixed widths worth it, at the same size?"),
     "qat": ("bench.study.qat.command", "is learning with quantizers worth it?"),
     "qat-plot": ("bench.study.qat.plot", "its pictures"),
     "wide": ("bench.study.wide.command", "do narrower weights quantize better?"),
@@ -45,8 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.environ.update(VARIABLES)
     else:
         module = EVERYTHING
-    run: int = importlib.import_module(module).main(words)
-    return run
+    loaded = importlib.import_module(module)
+    if hasattr(loaded, "EXPERIMENT"):
+        from bench.study import command
+
+        return command.main(module, words)
+    status: int = loaded.main(words)
+    return status
 
 
 if __name__ == "__main__":

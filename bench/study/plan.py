@@ -20,11 +20,12 @@ PICTURES = (
     ["bench.study", "cells", "--stored", "--update-docs"],
     ["bench.study", "sweep-plot"],
     ["bench.study", "qat-plot"],
-    ["bench.study.everything", "width", "--keep", "--update-docs"],
-    ["bench.study.everything", "weights", "--beside", *CARTPOLE, "-b", "4", "--output-path", "docs/figures/weights"],
-    ["bench.study.everything", "apart", "--stored", "--update-docs"],
-    ["bench.study.everything", "layers", "--stored", "--update-docs"],
-    ["bench.study.everything", "wide", "--stored", "--update-docs"],
+    ["bench.study", "width", "--keep", "--update-docs"],
+    ["bench.study", "weights", "--beside", *CARTPOLE, "-b", "4", "--output-path", "docs/figures/weights"],
+    ["bench.study", "apart", "--stored", "--update-docs"],
+    ["bench.study", "layers", "--stored", "--update-docs"],
+    ["bench.study", "budgets", "--stored", "--update-docs"],
+    ["bench.study", "wide", "--stored", "--update-docs"],
 )
 
 

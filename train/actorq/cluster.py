@@ -34,6 +34,7 @@ STORE_BYTES = 1 << 29
 START_TRIES = 3  # Ray gives its own processes 30 s to start, which a busy machine may exceed
 RESTARTS = -1  # of a replay or parameter process: always; the supervisor counts them
 STOP_WAIT_S = 20.0
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 class Cluster:
@@ -106,16 +107,15 @@ def connected(asked: ActorQSettings, address: str | None) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     logging.getLogger("ray").setLevel(logging.ERROR)
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is None:
             for name, value in VARIABLES.items():
                 os.environ.setdefault(name, value)  # Ray's processes inherit them
             # So many processes Ray starts at a time, and before they are asked for: no more than the run will use.
             cores = min(len(os.sched_getaffinity(0)), asked.n_actors + asked.replay_shards + 2)
-            _start(**quiet, include_dashboard=False, num_cpus=cores, object_store_memory=STORE_BYTES)
+            _start(**QUIET, include_dashboard=False, num_cpus=cores, object_store_memory=STORE_BYTES)
         else:
-            _reach(address, **quiet, runtime_env={"env_vars": VARIABLES})
+            reach(address, runtime_env={"env_vars": VARIABLES})
             _refuse_too_small(asked)
         yield
     finally:
@@ -145,9 +145,14 @@ def _start(**options: Any) -> None:
                 ) from error
 
 
-def _reach(address: str, **options: Any) -> None:
+def reach(address: str, **options: Any) -> None:
+    """Join a cluster.
+
+    Raises:
+        ClusterError: none answers.
+    """
     try:
-        ray.init(address=address, **options)
+        ray.init(address=address, **QUIET, **options)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import command_line
+from bench.study import records
 from policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
@@ -172,14 +173,12 @@ def machines(sources: Sources) -> tuple[tuple[str, str], ...]:
         add(sweep.machine, "sweeps of bit widths")
     for training in sources.trainings:
         add(training.machine, "learning with quantizers")
-    for answers, what in (
-        (left_open.wide_answers, "means against wide weights"),
-        (left_open.apart_answers, "weights, activations and observation apart"),
-        (left_open.layer_answers, "layers apart"),
-    ):
-        with suppress(*MISSING):
-            for each in answers(sources):
-                add(each.machine, what)
+    with suppress(*MISSING):
+        for each in left_open.wide_answers(sources):
+            add(each.machine, "means against wide weights")
+    for path in sorted(sources.study.glob("*.jsonl")):
+        for record in records.read(path):
+            add(record["machine"], f"the study {path.stem}")
     for name, what in (
         ("training-speed", "training speed"),
         ("mixed-precision", "mixed precision in training"),

@@ -5,7 +5,8 @@ Their modules are imported where their answers are there, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bench.report.case_study import NothingStoredError
@@ -15,30 +16,26 @@ if TYPE_CHECKING:
     from bench.report.page.sources import Sources
 
 
-def apart_blocks(sources: Sources) -> Iterator[Block]:
-    """Precision of weights, hidden activations and observation apart from each other."""
-    answers = apart_answers(sources)
-    from bench.study.apart import command as precision_apart
-    from bench.study.apart import figure as precision_apart_figure
+def study_blocks(module: str) -> Callable[[Sources], Iterator[Block]]:
+    """Pictures and tables of the experiment that a module declares, of what is stored about the committed weights."""
 
-    title = "Error with few bits in one part of a policy, and 8 in the other two."
-    alt = f"{title} A panel for each policy; the numbers are in the tables below."
-    yield Picture.of(precision_apart_figure.apart_figure(answers), title, alt)
-    yield from precision_apart.tables(answers)
+    def blocks(sources: Sources) -> Iterator[Block]:
+        from bench.study.experiment import Results, current, in_order
+        from bench.study.records import read
 
+        experiment = importlib.import_module(module).EXPERIMENT
+        need(sources, experiment.path.name)
+        found = in_order(experiment, current(experiment, read(sources.study / experiment.path.name)))
+        if not found:
+            raise NothingStoredError("What is stored is of weights that are no longer there.")
+        results = Results(experiment, found)
+        tables = experiment.tables(results)
+        for figure in experiment.figures(results).values():
+            title = f"{tables[0].title}."
+            yield Picture.of(figure, title, f"{title} A panel for each policy; the numbers are in the tables below.")
+        yield from tables
 
-def layer_blocks(sources: Sources) -> Iterator[Block]:
-    """Sensitivity of each layer, and mixed widths against uniform ones."""
-    answers = layer_answers(sources)
-    from bench.study.layers import figure as layer_figure
-    from bench.study.layers import tables as layer_tables
-
-    for draw, title in (
-        (layer_figure.widths_figure, "Mixed widths against uniform ones of the same size."),
-        (layer_figure.sensitivity_figure, "Error with few bits in one layer's kernel, and 8 in all else."),
-    ):
-        yield Picture.of(draw(answers), title, f"{title} A panel for each policy; the numbers are in the tables below.")
-    yield from layer_tables.tables(answers)
+    return blocks
 
 
 def wide_blocks(sources: Sources) -> Iterator[Block]:
@@ -52,22 +49,6 @@ def wide_blocks(sources: Sources) -> Iterator[Block]:
     alt = f"{title} A panel for each cell; the numbers are in the tables below."
     yield Picture.of(wide_plot.figure_of(wide_statistics.rows_of(answers)), title, alt)
     yield from wide_table.tables(answers)
-
-
-def apart_answers(sources: Sources) -> list[Any]:
-    """What is stored about parts of a policy; raises as :func:`need` and :func:`current` do."""
-    need(sources, "apart-*.json")
-    from bench.study.apart import store as precision_apart_store
-
-    return current(sources, precision_apart_store.read(sources.study))
-
-
-def layer_answers(sources: Sources) -> list[Any]:
-    """What is stored about layers; raises as :func:`need` and :func:`current` do."""
-    need(sources, "layers-*.json")
-    from bench.study.layers import store as layer_store
-
-    return current(sources, layer_store.read(sources.study))
 
 
 def wide_answers(sources: Sources) -> list[Any]:
@@ -93,16 +74,3 @@ def need(sources: Sources, pattern: str) -> None:
     """
     if not any(sources.study.glob(pattern)):
         raise NothingStoredError(f"results/study has no {pattern}.")
-
-
-def current(sources: Sources, answers: list[Any]) -> list[Any]:
-    """Answers about the committed weights, in the order of the bundles.
-
-    Raises:
-        NothingStoredError: there is none.
-    """
-    places = {name: number for number, name in enumerate(sources.bundles)}
-    found = [each for each in answers if sources.is_current(each.bundle, each.weights_sha256)]
-    if not found:
-        raise NothingStoredError("What is stored is of weights that are no longer there.")
-    return sorted(found, key=lambda each: (places.get(each.bundle, len(places)), each.bundle))

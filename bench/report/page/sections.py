@@ -14,7 +14,7 @@ from bench.command_line import BenchError
 from bench.report import case_study, plots
 from bench.report import virtual_pi as virtual_pi_table
 from bench.report.case_study import NothingStoredError
-from bench.report.page.opening import apart_blocks, layer_blocks, wide_blocks
+from bench.report.page.opening import study_blocks, wide_blocks
 from bench.report.page.parts import Anchors, Block, Folded, Part, Picture, Section, Words
 from bench.report.page.sources import ROOT, Sources
 from bench.report.page.words import by_width_table, picture_of_sweeps
@@ -235,7 +235,13 @@ STUDY = (
     Entry("width-and-error", "Width of the weights", "python -m bench.study width --keep", width_blocks),
     Entry("weights", "Weights side by side", "python -m train --task cartpole --method dqn", weight_blocks),
     Entry("wide-weights", "Means against wide weights", "python -m bench.study wide --keep", wide_blocks),
-    Entry("apart", "Weights, activations, observation", "python -m bench.study apart --keep", apart_blocks),
-    Entry("layers", "Layers apart, mixed widths", "python -m bench.study layers --keep", layer_blocks),
+    Entry(
+        "apart",
+        "Weights, activations, observation",
+        "python -m bench.study apart --keep",
+        study_blocks("bench.study.apart"),
+    ),
+    Entry("layers", "Layers apart", "python -m bench.study layers --keep", study_blocks("bench.study.layers")),
+    Entry("budgets", "Mixed widths", "python -m bench.study budgets --keep", study_blocks("bench.study.budgets")),
 )
 FURTHER = (Entry("further", "Further measurements", "make training-speed", further_blocks),)

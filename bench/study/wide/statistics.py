@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.report.correlation import Correlation, correlate
-from bench.report.intervals import Estimate, mcnemar_exact
+from bench.report.intervals import Correlation, Estimate, correlate, mcnemar_exact
 from bench.study.qat.statistics import over_trainings, relative_error
 from bench.study.wide.training import PLAIN
 from policy.quantization import Scheme

@@ -16,7 +16,7 @@ from bench.study.wide.training import PLAIN, VARIANTS
 from policy.quantization import Scheme
 
 if TYPE_CHECKING:
-    from bench.report.correlation import Correlation
+    from bench.report.intervals import Correlation
     from bench.study.wide.store import Answer
 
 LABELS = {variant.name: variant.label for variant in VARIANTS}

@@ -39,7 +39,7 @@ from bench.study.width.points import (
 )
 
 if TYPE_CHECKING:
-    from bench.report.correlation import Correlation
+    from bench.report.intervals import Correlation
     from bench.report.tables import Table
 
 HEADERS = {DEVICE: "error, int8 artifact, %", QUARL_8: "error, QuaRL's 8 bits, %", QUARL_4: "error, QuaRL's 4 bits, %"}

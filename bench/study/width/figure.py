@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from bench.report.correlation import Correlation
+    from bench.report.intervals import Correlation
 
 STEM = "width-and-error"
 STYLES = {

@@ -13,7 +13,7 @@ from bench import command_line
 from policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
-    from bench.report.correlation import Correlation
+    from bench.report.intervals import Correlation
     from bench.study.cells.command import Answer
     from policy.bundle import Bundle
 
@@ -112,7 +112,7 @@ def measure() -> list[Point]:
     Raises:
         BenchError: no committed bundle has been judged.
     """
-    from bench.report.correlation import FEWEST_PAIRS
+    from bench.report.intervals import FEWEST_PAIRS
     from bench.study.cells.command import read_answers
     from policy.bundle import Bundle
 
@@ -167,7 +167,7 @@ def sources(points: Iterable[Point]) -> list[str]:
 
 def correlations(points: Sequence[Point], source: str) -> dict[str, Correlation]:
     """Rank correlation of each measure of width with the error, but where the points are too few or all alike."""
-    from bench.report.correlation import correlate
+    from bench.report.intervals import correlate
 
     having = [point for point in points if source in point.errors]
     errors = [point.errors[source].percent for point in having]

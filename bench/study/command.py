@@ -1,0 +1,114 @@
+"""``python -m bench.study NAME``: what is asked, measured, kept, printed and drawn, the same for every experiment."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench import command_line
+from bench.report.figures import FIGURES, save
+from bench.study import experiment as experiments
+from bench.study import records
+
+if TYPE_CHECKING:
+    from bench.study.experiment import Experiment
+    from bench.study.records import Record
+
+STUDY_FIGURES = FIGURES / "study"
+
+
+def main(module: str, argv: Sequence[str]) -> int:
+    """Run the experiment that a module declares; returns the exit status."""
+    found = importlib.import_module(module)
+    experiment: Experiment = found.EXPERIMENT
+    parser = command_line.parser(found.__doc__, f"-m bench.study {experiment.name}")
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="default: all committed ones")
+    experiment.options(parser)
+    parser.add_argument("--seeds", type=command_line.seeds, metavar="0,2,4", help="of the episodes")
+    parser.add_argument("--episodes", type=command_line.positive, help="of each seed")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--keep", action="store_true", help="store the rows; what is stored already is not measured again"
+    )
+    what.add_argument("--stored", action="store_true", help="measure nothing; use what is kept")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--jobs", type=command_line.positive, default=os.cpu_count(), help="processes (default: cores)")
+    where.add_argument("--address", metavar="auto", help="measure on a Ray cluster: auto, or HOST:PORT")
+    parser.add_argument("--update-docs", action="store_true", help="fill the tables of docs/, draw their pictures")
+    parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="draw the pictures into this folder")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    arguments = parser.parse_args(argv)
+    if arguments.update_docs and not (arguments.stored or arguments.keep):
+        parser.error("docs/ shows what is kept; add --stored, or --keep to measure what is missing")
+    return command_line.guarded(lambda asked: _run(module, experiment, asked), arguments)
+
+
+def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> int:
+    from bench.report import tables
+
+    subjects = list(dict.fromkeys(arguments.subjects or experiment.subjects))
+    for subject in arguments.subjects:
+        command_line.say(experiment.about(subject))
+    if arguments.update_docs and arguments.subjects:
+        raise command_line.UsageError(
+            f"--update-docs fills the page with all that is kept, not with {', '.join(arguments.subjects)} alone.",
+            f"python -m bench.study {experiment.name} --stored --update-docs",
+        )
+    found = _stored(experiment, arguments) if arguments.stored else _measured(module, experiment, arguments, subjects)
+    if arguments.subjects or arguments.update_docs:  # the page is of the committed ones
+        found = [record for record in found if record["subject"] in subjects]
+    if not found:
+        raise command_line.BenchError("nothing is stored.", f"python -m bench.study {experiment.name} --keep")
+    results = experiments.Results(experiment, found)
+    made = experiment.tables(results)
+    if arguments.update_docs:
+        command_line.update_docs(made)
+    for folder in [STUDY_FIGURES] * arguments.update_docs + [arguments.output_path] * bool(arguments.output_path):
+        for stem, figure in experiment.figures(results).items():
+            command_line.say("\n".join(map(str, save(figure, folder / stem))))
+    if arguments.json:
+        print(json.dumps({"ok": True, "rows": results.plain()}, ensure_ascii=False))
+    elif arguments.markdown:
+        print("\n".join(map(tables.to_markdown, made)))
+    else:
+        for table in made:
+            tables.print_table(table, command_line.console())
+    return command_line.EXIT_OK
+
+
+def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Record]:
+    kept = records.read(experiment.path)
+    found = experiments.in_order(experiment, experiments.current(experiment, kept))
+    if stale := list(dict.fromkeys(record["subject"] for record in kept if record not in found)):
+        command_line.say(
+            f"left out, measured of other weights: {', '.join(stale)}; "
+            f"next: python -m bench.study {experiment.name} --keep"
+        )
+    return found
+
+
+def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace, subjects: list[str]) -> list[Record]:
+    """What is asked, measured where it is not kept; with --keep stored as cells end, and all that is kept beside it."""
+    asked = experiments.cells(experiment, arguments, subjects)
+    kept = experiments.current(experiment, records.read(experiment.path)) if arguments.keep else []
+    todo = experiments.missing(asked, kept)
+    for subject in dict.fromkeys(cell.subject for cell in todo):
+        experiment.about(subject)  # refuses it before anything is measured
+    if arguments.keep and todo:
+        experiments.refuse_dirty()
+    with command_line.progress_bar(f"{experiment.name}: {len(todo)} cells") as progress:
+        for number, new in enumerate(experiments.run(module, todo, arguments.jobs, arguments.address), 1):
+            kept += new
+            if arguments.keep:
+                records.append(experiment.path, new)
+            progress(number, len(todo))
+    found = experiments.in_order(experiment, kept)
+    if arguments.keep:
+        records.write(experiment.path, found)
+    return found

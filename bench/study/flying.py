@@ -1,0 +1,181 @@
+"""Flying quantized policies: bundles and their tasks by name, policies simulated at given widths, and their episodes.
+
+Vectors are decided on in numpy, a batch of environments at a time. Images whose activations stay float go through the
+compiled graph that training acts with; images with quantized activations through numpy's convolutions, which take about
+ten times as long.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import command_line
+from bench.study.experiment import Episodes, Played
+from policy.bundle import WEIGHTS_FILE, Bundle
+from policy.errors import PolicyError
+from policy.locate import ARTIFACTS, meant, shipped_folder, working_bundle
+from policy.manifest import MANIFEST_FILE
+from policy.network import choose_actions, forward_float
+from policy.simulated import Simulated, Widths, forward_simulated, simulate
+from policy.spec import ContinuousHead, PolicySpec
+
+if TYPE_CHECKING:
+    from train.episodes import Decide
+    from train.tasks import Task
+
+SEEDS = (0, 2, 4)
+"""The paper's."""
+BENCHMARK = (
+    "cartpole-ppo", "cartpole-a2c", "cartpole-dqn", "mountaincar-dqn", "acrobot-dqn", "mountaincarcontinuous-ddpg",
+    "pendulum-ppo", "pendulum-ddpg", "walker2d-ddpg", "bipedalwalker-ddpg", "cartpole_balance-d4pg",
+    "walker_stand-d4pg", "halfcheetah-ddpg",
+)  # fmt: skip
+"""Perceptrons among zoo/benchmark/, the slow simulators last."""
+PERCEPTRONS = ("I", "II", *BENCHMARK, "III")
+ROBOTS = BENCHMARK[8:]
+"""Those whose simulators take seconds an episode."""
+CONTINUOUS_SHARE = 0.01
+"""Of an action's range: nearer than that is the same action."""
+
+
+def episodes_of(name: str) -> int:
+    """Episodes of each seed where none are asked for: more where returns vary most, fewer where they take seconds."""
+    return 14 if name in ROBOTS else {"I": 400, "II": 400}.get(name, 100)
+
+
+def folder_of(name: str) -> Path:
+    """Of a bundle as it is typed: a path; a name of the zoo, whatever stands in artifacts/; or artifacts/NAME."""
+    if "/" in name or name in (".", ".."):
+        return Path(name)
+    return shipped_folder(name) or ARTIFACTS / name
+
+
+def load(name: str) -> Bundle:
+    """The bundle that a subject means.
+
+    Raises:
+        UsageError: there is none.
+    """
+    folder = folder_of(name)
+    try:
+        return Bundle.load(folder) if (folder / MANIFEST_FILE).exists() else working_bundle(name)
+    except PolicyError as error:
+        raise command_line.UsageError(str(error)) from error
+
+
+@functools.lru_cache(maxsize=2)
+def open_bundle(name: str) -> tuple[Bundle, Task]:
+    """A bundle and the task that it was trained on.
+
+    Raises:
+        UsageError: there is no such bundle, or its task is not known or not installed here.
+    """
+    from train.evaluate import check_task, task_options, trained_on
+    from train.task_error import TaskError
+    from train.tasks import make_task
+
+    bundle = load(name)
+    try:
+        task_name = trained_on(bundle.spec)
+        task = make_task(task_name, options=task_options(bundle.spec, task_name))
+        check_task(bundle.spec, task)
+    except (PolicyError, TaskError) as error:
+        raise command_line.UsageError(str(error)) from error
+    return bundle, task
+
+
+def open_perceptron(name: str) -> tuple[Bundle, Task]:
+    """As :func:`open_bundle`.
+
+    Raises:
+        UsageError: its policy has convolutions, or was trained with quantizers (whose widths belong together).
+    """
+    bundle, task = open_bundle(name)
+    if bundle.spec.network.convolutions:
+        raise command_line.UsageError(
+            f"{name} has convolutions; this study is of perceptrons.", f"python -m bench.study sweep {name}"
+        )
+    if (trained := bundle.spec.quantization) is not None:
+        raise command_line.UsageError(
+            f"{name} was trained with quantizers of {trained.bits} bits; this study is of policies trained in floats.",
+            f"python -m bench.study sweep {name} --scheme symmetric",
+        )
+    return bundle, task
+
+
+def about(name: str) -> str:
+    """One line: which bundle is meant, once it is sure that the study can be of it; raises as it is opened."""
+    return meant(open_perceptron(name)[0])
+
+
+def weights_hash(name: str) -> str:
+    """Identity of a bundle: the SHA-256 of its weights.
+
+    Raises:
+        UsageError: there is no such bundle.
+    """
+    return load(name).manifest.files[WEIGHTS_FILE].sha256
+
+
+def quantized(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[str, Any]]:
+    """A policy at these widths, None for float, as a function of raw observations; and what it changed.
+
+    Measures: ``other action``, the share of golden observations on which the action is not fp32's.
+    """
+    if widths is None:
+        return float_decide(bundle), {"other action": 0.0}
+    golden = bundle.golden()
+    decide = decide_with(bundle.spec, simulate(bundle.spec, bundle.weights(), bundle.calibration(), widths))
+    return decide, {"other action": share_differing(bundle.spec, decide(golden.observations), golden.actions)}
+
+
+def decide_with(spec: PolicySpec, simulated: Simulated) -> Decide:
+    """A simulated policy as a function of raw observations."""
+    if spec.network.convolutions and not simulated.maps:
+        from train.results import greedy
+
+        return greedy(spec, simulated.weights)
+
+    def decide(observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        actions: NDArray[np.float32] = choose_actions(spec, forward_simulated(spec, simulated, observation))
+        return actions
+
+    return decide
+
+
+def float_decide(bundle: Bundle) -> Decide:
+    """The float policy."""
+    spec, weights = bundle.spec, bundle.weights()
+    if spec.network.convolutions:
+        from train.results import greedy
+
+        return greedy(spec, weights)
+    return lambda observation: choose_actions(spec, forward_float(spec, weights, observation))
+
+
+def fly(task: Task, decide: Decide, episodes: Episodes, measures: Mapping[str, Any]) -> Iterator[Played]:
+    """Greedy episodes on every preset that the task is judged on."""
+    for preset in task.presets:
+        for seed in episodes.seeds:
+            judged = task.evaluate(decide, episodes.count, seed, preset)
+            yield Played(preset, seed, judged.returns, judged.successes or None, measures)
+
+
+def share_differing(spec: PolicySpec, actions: np.ndarray, reference: np.ndarray) -> float:
+    """Share of observations whose action is another one than the reference's.
+
+    Args:
+        spec: the policy.
+        actions, reference: (n,) of a discrete head; (n, size) of a continuous one, where an element has to differ by
+            more than a hundredth of its range.
+    """
+    if not isinstance(spec.head, ContinuousHead):
+        return float(np.mean(actions != reference))
+    span = np.asarray(spec.head.high) - np.asarray(spec.head.low)
+    return float(np.mean((np.abs(actions - reference) > CONTINUOUS_SHARE * span).any(axis=1)))

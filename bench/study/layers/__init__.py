@@ -1,1 +1,0 @@
-"""Which layer has to keep its bits, and are mixed widths worth it?"""

@@ -1,0 +1,108 @@
+"""What an experiment measured: results/study/NAME.jsonl, a line for each cell, seed and preset; read as tidy rows.
+
+A line holds the returns of its episodes in their order; :func:`rows` gives one row for each episode, so that every
+statistic can be made again without measuring. Lines are appended as cells end, and put in order at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.report.store import RESULTS, StoreError
+from policy.bundle import write_atomically
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FOLDER = RESULTS / "study"
+Condition = Mapping[str, Any]
+"""Values of the factors that a cell sets; the others are the reference's."""
+Record = dict[str, Any]
+"""subject, identity, condition, preset, seed, returns, successes (or None), measures, and where it was measured."""
+
+
+def cell(record: Mapping[str, Any]) -> tuple[str, str]:
+    """What identifies a record's cell: its subject and its condition, as sorted JSON."""
+    return record["subject"], json.dumps(record["condition"], sort_keys=True)
+
+
+def read(path: Path) -> list[Record]:
+    """All records; an empty list where there are none yet.
+
+    Raises:
+        StoreError: names the line that is no record.
+    """
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            record = json.loads(line)
+            cell(record)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{path}, line {number}, is no record of an experiment: {error!r}. Remove it.") from None
+        found.append(record)
+    return found
+
+
+def append(path: Path, records: Iterable[Record]) -> None:
+    """Add what a cell measured."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(as_line(record) for record in records))
+
+
+def write(path: Path, found: Iterable[Record]) -> None:
+    """Write the file anew, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "".join(map(as_line, found)).encode())
+
+
+def as_line(record: Record) -> str:
+    """One line of JSON; numbers of six significant digits."""
+    return json.dumps(rounded(record), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def rounded(value: Any) -> Any:
+    """JSON values with numbers of six significant digits, whole ones without a fraction."""
+    if isinstance(value, Mapping):
+        return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    if isinstance(value, float):
+        short = float(f"{value:.6g}")
+        return int(short) if short.is_integer() and abs(short) < 1e6 else short
+    return value
+
+
+def frame(plain: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """A table of these rows; values stay what they are, and what a row lacks is None."""
+    import pandas
+
+    names = dict.fromkeys(name for row in plain for name in row)
+    return pandas.DataFrame({name: pandas.Series([row.get(name) for row in plain], dtype=object) for name in names})
+
+
+def rows(records: Iterable[Record], factors: Sequence[str]) -> DataFrame:
+    """One row for each episode: subject, the factors, preset, seed, episode, return, success, and what else was kept.
+
+    Factors that a condition does not set are None; so is success where a task has none.
+    """
+    several = ("condition", "measures", "returns", "successes")
+    return frame(
+        [
+            {
+                **{name: value for name, value in record.items() if name not in several},
+                **{factor: record["condition"].get(factor) for factor in factors},
+                **record["measures"],
+                "episode": episode,
+                "return": earned,
+                "success": None if record["successes"] is None else record["successes"][episode],
+            }
+            for record in records
+            for episode, earned in enumerate(record["returns"])
+        ]
+    )

@@ -1,0 +1,326 @@
+"""The pages' commands: those of README.md and docs/from-quarl.md are run, with few steps; all are complete.
+
+A ``make`` line is what its recipe calls: make runs it with a Python that notes the commands down, and these are run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airlearning_envs.config import PRESETS
+from bench.report import store
+from bench.report.tables import pages
+from bench.study.sweep import store as study_store
+from policy.locate import ZOO, working_bundle
+
+ROOT = Path(__file__).resolve().parents[3]
+README, FROM_QUARL = ROOT / "README.md", ROOT / "docs" / "from-quarl.md"
+ROOMS = ("airlearning_envs", "policy", "train", "convert", "device", "bench", "examples")
+ROW = re.compile(r"^\| (?P<theirs>.+?) \| `(?P<ours>[^`]+)` \| (?P<note>.*) \|$", re.MULTILINE)
+TABLE = re.compile(r"<!-- table:(\S+) -->.*?<!-- /table:\1 -->", re.DOTALL)
+TYPED = ("make ", "python ", "ssh", "git ")
+BUNDLES = ("cartpole-dqn", "cartpole-ppo", "cartpole-a2c")
+SCRIPTS = (
+    "new_ptq.py", "enjoy.py", "benchmark.sh", "collate.py", "qat.py", "visualize_pb.py", "visualize_pkl.py", "train.py",
+    "evaluate.py", "learner_main.py", "parameter_broadcaster.py", "actor_main.py", "run_multiprocess.sh", "all.sh",
+    "create_all_pngs.sh",
+)  # fmt: skip
+# What takes the place of words of a line: the embedded SSH device of this machine that of a Pi, a small policy a large.
+INSTEAD = {"pi@raspberrypi": "local", "pi@virtual": "local", "III": "I", "II": "I"}
+DRY = {"setup", "suites", "actorq", "peers", "test"}  # they install, or are what runs this: .ci/run types them
+NO_PARSER = ("examples.", "convert.executor")  # programs of one argument, and a process that is written to
+ELSEWHERE = {  # run by tests of their own
+    "device.virtual_pi": "tests/virtual_pi",
+    "examples.own_task": "tests/examples",
+    "examples.robot_loop": "tests/examples",
+    "examples.ask_device": "tests/examples",
+}
+# What is added to the lines of each module, so that they take seconds; the last of two equal options counts.
+FEWER = {
+    "train": [
+        "--steps", "4096", "--evaluate-every", "4096", "--evaluate-episodes", "1", "--final-episodes", "1", "--quiet",
+    ],
+    "train.actorq": [
+        "--steps", "1500", "--set", "learning_starts=500", "--set", "updates=1", "--samples-per-insert", "1",
+        "--batch-size", "32", "--n-actors", "2", "--model", "16", "--evaluate-every", "100000", "--final-episodes", "1",
+        "--quiet", "--output-path", "artifacts/actorq",
+    ],
+    "train.evaluate": ["--episodes", "2"],
+    "train.list": [],
+    "airlearning_envs.record": ["--side", "32"],
+    "convert": ["--format", "tflite"],
+    "device.host": [],
+    "bench.demo": ["--policy", "I", "--episodes", "3", "--runs", "9", "--no-baseline", "--results", "demo/own.sqlite"],
+    "bench.latency": ["--runs", "9", "--no-baseline"],
+    "bench.memory": ["--runs", "3"],
+    "bench.success": ["--episodes", "3"],
+    "bench.table": [],
+    "bench.report.page.command": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
+    "bench.study.everything": ["--plan"],  # (its steps: tests/bench/test_study.py)
+    "bench.study.sweep.command": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
+    "bench.study.sweep.plot": ["--study", "study", "--output", "pictures"],
+    "bench.study.weights.command": ["--output-path", "pictures"],
+    "bench.study.width.command": ["--output-path", "pictures"],
+    "bench.study.layers.command": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
+    "bench.study.wide.command": [],
+    # a machine that does much else at the time may let a decision wait for more than 20 ms
+    "bench.recommend": [
+        "--episodes", "2", "--runs", "662", "--runtime", "litert", "--deadline-ms", "2000", "--success-floor", "0.05",
+    ],
+}  # fmt: skip
+WHERE = {"train": ["--output-path", "artifacts/trained"]}  # unless the line says where
+
+
+# --- what the pages say ----------------------------------------------------------------------------------------------
+
+
+def readme_commands() -> list[str]:
+    """All of README.md: its code blocks, and what stands between backticks and begins as a command does."""
+    text = TABLE.sub("", README.read_text(encoding="utf-8"))
+    found = [*code_lines(text), *re.findall(r"`([^`\n]+)`", text)]
+    return [command for command in dict.fromkeys(found) if command.startswith(TYPED)]
+
+
+def code_lines(text: str) -> list[str]:
+    """The commands of the indented lines, without what is said beside them; ``\\`` goes on in the next line."""
+    joined = re.sub(r" *\\\n +", " ", text)
+    lines = re.findall(r"^ {4}((?:make|python|ssh\S*|git) [^= ].*)$", joined, re.MULTILINE)
+    return [re.split(r" {2,}| # ", line)[0].strip() for line in lines]
+
+
+def quarl_rows() -> list[tuple[str, str]]:
+    """QuaRL's command or a question, and our line."""
+    return [(row["theirs"], row["ours"]) for row in ROW.finditer(FROM_QUARL.read_text(encoding="utf-8"))]
+
+
+def printed_commands() -> list[tuple[str, str]]:
+    """Where a command is printed, and the command: pages, help texts and make's own help; without mere patterns."""
+    texts = {page: TABLE.sub("", page.read_text(encoding="utf-8")) for page in pages()}
+    for room in ROOMS:
+        texts |= {path: path.read_text(encoding="utf-8") for path in (ROOT / room).rglob("*.py")}
+    texts[ROOT / "Makefile"] = re.sub(r"^\t@echo \"  (.*)\"$", r"    \1", (ROOT / "Makefile").read_text(), flags=re.M)
+    found = [(str(path.relative_to(ROOT)), line) for path, text in texts.items() for line in code_lines(text)]
+    found += [("README.md", line) for line in readme_commands()] + [
+        ("docs/from-quarl.md", our) for _, our in quarl_rows()
+    ]
+    pattern = re.compile(r"…|[\[|<{]|\b(BUNDLE|NAME|FILE|FOLDER)\b")
+    return sorted({(place, line) for place, line in found if not pattern.search(line)})
+
+
+def main_of(module: str) -> Callable[[list[str]], int]:
+    """``main(argv)`` of a module, or of a package's ``__main__``."""
+    package = importlib.import_module(module)
+    main: Callable[[list[str]], int] = (
+        package if hasattr(package, "main") else importlib.import_module(f"{module}.__main__")
+    ).main
+    return main
+
+
+def split(line: str) -> tuple[str, list[str]]:
+    """Module and arguments of ``python -m module …`` and of ``python folder/module.py …``."""
+    _, first, *rest = shlex.split(line)
+    return (rest[0], rest[1:]) if first == "-m" else (first.removesuffix(".py").replace("/", "."), rest)
+
+
+def recipe(line: str, folder: Path) -> list[str]:
+    """The commands of the project's Python that a ``make`` line calls."""
+    calls, python = folder / "calls", folder / "noting"
+    calls.write_text("")
+    python.write_text(f'#!/bin/bash\n{{ printf "%q " python "$@"; echo; }} >>{shlex.quote(str(calls))}\n')
+    python.chmod(0o755)
+    words = [*shlex.split(line)[1:], f"PYTHON={python}", "-o", ".venv/.installed"]
+    subprocess.run(["make", *words], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    return calls.read_text().splitlines()
+
+
+# --- every command is known ------------------------------------------------------------------------------------------
+
+
+class ParsedError(Exception):
+    """The arguments are right; that is all that was asked."""
+
+
+@pytest.fixture
+def parsing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands end when they have read their arguments."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_and_end(self: argparse.ArgumentParser, *arguments: object) -> None:
+        parse(self, *arguments)  # type: ignore[call-overload]
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)
+
+
+def test_every_printed_command_is_complete(parsing: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of the README, docs/, help texts, and ``make``: its parser takes it as it stands."""
+    found = printed_commands()
+    assert len(found) > 200
+    wrong = []
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for place, line in found:
+        try:
+            if line.startswith("make "):
+                assert {word for word in shlex.split(line)[1:] if "=" not in word} <= targets
+            elif line.startswith("python ") and not split(line)[0].startswith(NO_PARSER):
+                main_of(split(line)[0])(split(line)[1])
+                wrong.append(f"{place}: {line}: read no arguments")
+        except ParsedError:
+            continue
+        except (AssertionError, ImportError, OSError, ValueError) as error:
+            wrong.append(f"{place}: {line}: {error}")
+        except SystemExit as ended:
+            if ended.code:
+                wrong.append(f"{place}: {line}: {capsys.readouterr().err.strip().splitlines()[-1]}")
+    assert wrong == []
+
+
+# --- every command runs ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder to work in: names of bundles mean copies in its artifacts/, answers are kept in it, so is the device."""
+    folder = tmp_path_factory.mktemp("workspace")
+    for name in BUNDLES:
+        shutil.copytree(ZOO / "benchmark" / name, folder / "artifacts" / name)
+    for name in ("mine", "cartpole"):
+        shutil.copytree(ZOO / "benchmark" / "cartpole-dqn", folder / "artifacts" / name)
+    shutil.copytree(ZOO / "I", folder / "zoo" / "I")
+    shutil.copytree(store.RESULTS, folder / "results", ignore=shutil.ignore_patterns("*.sqlite*", "*.html", "study"))
+    own = folder / "results" / "results.sqlite"
+    store.add(store.read_lines(folder / "results" / "case-study.jsonl"), own)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(working_bundle, "__defaults__", (folder / "artifacts", ZOO))
+        patch.setattr(store, "RESULTS", folder / "results")
+        patch.setattr(store, "DEFAULT_STORE", own)
+        patch.setattr(study_store.write_sweep, "__defaults__", (folder / "study",))
+        patch.setattr("train.results.RECORDED_EPISODES", 1)
+        patch.setenv("QUARL_LOCAL_DEVICE", str(folder / "device"))
+        # what lines further down work on
+        assert main_of("convert")(["--policy", "cartpole-ppo", "--bits", "8", "--format", "tflite"]) == 0
+        sweep = ["cartpole-a2c", "--bits", "4,8", "--seeds", "0", "--episodes", "2", "--keep"]
+        assert main_of("bench.study.sweep.command")(sweep) == 0
+        for bits in ("4", "8"):  # two releases
+            assert main_of("convert")(["--policy", "I", "--bits", bits, "--format", "tflite"]) == 0
+            assert main_of("device.host")(["deploy", "--target", "local", "--policy", "I", "--bits", bits]) == 0
+        yield folder
+
+
+def run(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a ``python`` line with fewer steps."""
+    module, arguments = split(line)
+    if module in ELSEWHERE:
+        tests = ROOT / ELSEWHERE[module]
+        words = [path.read_text() for path in (tests.rglob("*.py") if tests.is_dir() else [tests])]
+        assert any(re.search(rf"{module.split('.')[-1]}\b", text) for text in words), f"{tests} does not run {module}"
+        return
+    if module == "train.actorq":
+        pytest.importorskip("ray", reason="Ray is missing: make actorq")
+    arguments = [INSTEAD.get(word, word) for word in arguments]
+    help_only = "--help" in arguments
+    given = arguments if help_only else [*WHERE.get(module, []), *arguments, *FEWER[module]]
+    capsys.readouterr()
+    try:
+        status = main_of(module)(given)
+    except SystemExit as ended:
+        status = ended.code  # type: ignore[assignment]
+    said = capsys.readouterr()
+    assert not status, said.err
+    if module.startswith("train") and "--output-path" in given and not help_only:
+        made = workspace / given[len(given) - given[::-1].index("--output-path")]
+        assert working_bundle(made.name).path == made, "the line wrote no bundle where it says"
+    else:
+        assert said.out, "the line said nothing"
+
+
+def run_any(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a line of a page."""
+    program, *words = shlex.split(line)
+    if program == "python":
+        run(line, workspace, capsys)
+    elif program == "make" and DRY & set(words):
+        subprocess.run(["make", "-n", *words], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    elif program == "make":
+        called = recipe(line, workspace)
+        assert called, f"{line} calls nothing"
+        for each in called:
+            run(each, workspace, capsys)
+    elif program == "git":
+        command = line.replace("REPOSITORY", shlex.quote(str(ROOT))) + " && test -f Makefile"
+        subprocess.run(["bash", "-c", command], cwd=workspace, check=True, capture_output=True, timeout=120)
+    elif words[-1].endswith("run-agent"):  # ssh to the device, where it is typed
+        (agent,) = (workspace / "device").rglob("policies/I/current/run-agent")
+        asked = subprocess.run(
+            [agent], input='{"op": "help"}\n', capture_output=True, text=True, timeout=60, check=True
+        )
+        assert json.loads(asked.stdout.splitlines()[-1])["ok"]
+    else:
+        assert line in ("ssh-copy-id pi@raspberrypi", "ssh pi@raspberrypi sudo apt-get install python3-numpy"), line
+
+
+LONGEST = ("train.actorq", "bench.recommend", "make report", "git clone", "make demo", "--minutes 2")
+
+
+def with_marks(line: str) -> object:
+    """The longest lines are left to make test-all."""
+    is_long = any(words in line for words in LONGEST)
+    return pytest.param(line, marks=pytest.mark.slow if is_long else (), id=line)
+
+
+@pytest.mark.parametrize("line", [with_marks(line) for line in readme_commands()])
+def test_a_line_of_the_readme_runs(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_any(line, workspace, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [ours for _, ours in quarl_rows()])
+def test_a_line_of_the_page_for_quarls_users_runs(
+    line: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_any(line, workspace, capsys)
+
+
+def test_every_command_of_quarl_has_its_line() -> None:
+    theirs = " ".join(theirs for theirs, _ in quarl_rows())
+    assert [script for script in SCRIPTS if script not in theirs] == []
+    assert len(quarl_rows()) > len(SCRIPTS)
+    for table_row in re.findall(r"^\| `.*", FROM_QUARL.read_text(encoding="utf-8"), re.MULTILINE):
+        assert ROW.match(table_row), f"this row would not be tested: {table_row}"
+
+
+# --- what the README says --------------------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short_and_says_what_its_words_mean() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    said = " ".join(text.split())
+    hard, shipped = PRESETS["hard"], PRESETS["shipped"]
+    assert f"comes within {hard.success_radius_m:g} m of its goal" in said
+    assert f"in at most {hard.max_steps} decisions, one every {hard.control_period_s:g} s" in said
+    for name, words in (
+        ("hard", "{0:g} × {0:g} m with {1[0]} to {1[1]} standing and {2[0]} to {2[1]} moving obstacles"),
+        ("shipped", "{0:g} × {0:g} m with {1[0]} standing obstacles, none moving"),
+    ):
+        task = PRESETS[name]
+        assert words.format(task.arena_m, task.static_obstacles, task.moving_obstacles) in said
+        assert "the goal {:g} to {:g} m away".format(*task.goal_distance_m) in said
+    assert shipped.static_obstacles == (7, 7) and shipped.moving_obstacles == (0, 0)
+    for task in (hard, shipped):
+        assert (task.success_radius_m, task.max_steps) == (hard.success_radius_m, hard.max_steps)
+    rows = re.findall(r"^\| I+ \|.*$", text, re.MULTILINE)
+    assert len(rows) == 9
+    for page in re.findall(r"\]\(([^)#]+)", text):
+        assert (ROOT / page).exists(), page

@@ -1,0 +1,199 @@
+"""What all experiments share: rows, what is missing or stale, summaries worked by hand, and what --keep does."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import command_line
+from bench.report.intervals import Estimate
+from bench.report.store import StoreError
+from bench.study import apart, command, experiment, records
+from bench.study.apart import EXPERIMENT
+from bench.study.experiment import Cell, Episodes, Results, current, in_order, missing
+from policy.bundle import Bundle
+
+FEW = Episodes((0, 2), 2)
+
+
+def test_rows_are_one_for_each_episode(recorded: Callable[..., records.Record]) -> None:
+    found = [
+        recorded({}, [5.0, 6.0], seed=2, successes=[1, 0]),
+        recorded({"part": "input", "bits": 3}, [7.0, 8.0], **{"other action": 0.25}),
+    ]
+    rows = Results(EXPERIMENT, found).rows
+    assert rows[["seed", "episode", "return", "success"]].values.tolist()[:2] == [[2, 0, 5.0, 1], [2, 1, 6.0, 0]]
+    assert rows["part"].tolist() == [None, None, "input", "input"]
+    assert rows["other action"].tolist()[2:] == [0.25, 0.25]
+    assert set(rows.columns) >= {"subject", "preset", "identity", "machine", "code", "date"}
+
+
+def test_the_summary_by_hand(recorded: Callable[..., records.Record]) -> None:
+    cells = [
+        recorded({}, [10.0, 20.0], successes=[1, 1]),
+        recorded({}, [30.0, 40.0], seed=2, successes=[1, 0]),
+        recorded({"part": "input", "bits": 3}, [9.0, 18.0], successes=[0, 1]),
+        recorded({"part": "input", "bits": 3}, [27.0, 38.0], seed=2, successes=[1, 0]),
+        recorded({"part": "hidden", "bits": 3}, [1.0], successes=[1]),  # of other episodes than fp32's
+    ]
+    fp32, narrow, other = Results(EXPERIMENT, cells).summary.to_dict("records")
+    assert fp32["episodes"] == 4 and fp32["return"].value == 25.0
+    assert fp32["difference"] == Estimate(0.0), "all differences are 0: no interval"
+    # differences 1, 2, 3, 2: mean 2 of 25; s = √(2/3), t of 3 degrees of freedom 3.1824
+    assert narrow["error"].value == pytest.approx(8.0)
+    half = 3.1824463 * (2.0 / 3.0) ** 0.5 / 2.0
+    assert (narrow["difference"].low, narrow["difference"].high) == pytest.approx((-2.0 - half, -2.0 + half))
+    assert narrow["success"].value == 0.5 and narrow["success difference"].value == -0.25
+    assert other["error"] is None and other["difference"] is None
+
+
+def test_a_contrast_by_hand(recorded: Callable[..., records.Record]) -> None:
+    # fp32 earns 100 and 300, mean 200; one earns 20 and 10 less than the other: 10 % and 5 % of the mean
+    one, other = ({"part": part, "bits": 3} for part in ("weights", "input"))
+    found = Results(
+        EXPERIMENT, [recorded({}, [100.0, 300.0]), recorded(one, [60.0, 280.0]), recorded(other, [80.0, 290.0])]
+    )
+    contrast = found.contrast("cartpole-dqn", one, other)
+    assert contrast is not None and contrast.value == pytest.approx(7.5)
+    # s = 3.5355, t of one degree of freedom 12.706: ± 12.706 · s / √2
+    assert contrast.low == pytest.approx(7.5 - 12.706205 * 2.5)
+    assert found.contrast("cartpole-dqn", one, {"part": "hidden", "bits": 3}) is None
+
+
+def test_what_is_missing_and_what_is_stale(
+    recorded: Callable[..., records.Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    condition = {"part": "input", "bits": 3}
+    kept = [recorded({}, [1.0, 2.0]), recorded({}, [1.0, 2.0], seed=2), recorded(condition, [1.0, 2.0])]
+    asked = [Cell("cartpole-dqn", {}, FEW), Cell("cartpole-dqn", condition, FEW)]
+    assert missing(asked, kept) == asked[1:], "a seed is missing"
+    longer = [dataclasses.replace(cell, episodes=Episodes((0, 2), 3)) for cell in asked]
+    assert missing(longer, kept) == longer, "of other episodes"
+    named = dataclasses.replace(EXPERIMENT, identity=lambda subject: "0" * 64)
+    assert current(named, kept) == kept
+    assert current(dataclasses.replace(named, identity=lambda subject: "1" * 64), kept) == [], "trained anew"
+    assert current(dataclasses.replace(named, version=2), kept) == []
+
+    def gone(subject: str) -> str:
+        raise command_line.UsageError("there is no such bundle")
+
+    assert current(dataclasses.replace(named, identity=gone), kept) == kept
+
+
+def test_the_last_measurement_counts_and_the_order_is_the_subjects(recorded: Callable[..., records.Record]) -> None:
+    found = [
+        recorded({"part": "weights", "bits": 3}, [1.0], subject="own"),
+        recorded({"part": "weights", "bits": 2}, [1.0]),
+        recorded({}, [1.0]),
+        recorded({"part": "weights", "bits": 2}, [2.0]),
+    ]
+    ordered = in_order(EXPERIMENT, found)
+    assert [(each["subject"], each["condition"].get("bits"), each["returns"]) for each in ordered] == [
+        ("cartpole-dqn", None, [1.0]),
+        ("cartpole-dqn", 2, [2.0]),
+        ("own", 3, [1.0]),
+    ]
+
+
+def test_lines_are_read_as_they_were_written_or_refused(
+    recorded: Callable[..., records.Record], tmp_path: Path
+) -> None:
+    path = tmp_path / "study" / "apart.jsonl"
+    assert records.read(path) == []
+    records.append(path, [recorded({}, [1.0, 2.123456789])])
+    records.append(path, [recorded({}, [3.0], seed=2)])
+    assert [each["returns"] for each in records.read(path)] == [[1, 2.12346], [3]]
+    path.write_text(path.read_text() + '{"subject": 1}\n')
+    with pytest.raises(StoreError, match=r"apart\.jsonl, line 3, is no record"):
+        records.read(path)
+
+
+def typed(*words: str) -> int:
+    return command.main("bench.study.apart", words)
+
+
+def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
+    balancing: Callable[..., Bundle],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = str(balancing(tmp_path / "by-hand").path)
+    monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
+    monkeypatch.setattr(experiment, "refuse_dirty", lambda: None)
+    words = [own, "--bits", "3,2", "--seeds", "1,3", "--episodes", "4", "--jobs", "1"]
+    assert typed(*words, "--keep", "--json") == command_line.EXIT_OK
+    printed = json.loads(capsys.readouterr().out)["rows"]
+    assert len(printed) == 1 + 1 + 3 * 2, "fp32, 8 bits, and three parts at two widths"
+    # 1 and 0 in the head are levels of every width; pushes of 0.1, 0.5, 10 and 3 are not
+    error = {(row["part"], row["bits"]): row["error"]["value"] for row in printed}
+    assert error["weights", 2] > 5.0 and error["hidden", 3] == 0.0
+    monkeypatch.setattr(experiment, "measured", lambda *_: pytest.fail("it was measured again"))
+    assert typed(*words, "--keep") == command_line.EXIT_OK
+    assert typed(own, "--stored", "--output-path", str(tmp_path / "drawn")) == command_line.EXIT_OK
+    assert "Which part decides" in capsys.readouterr().out
+    assert (tmp_path / "drawn" / "precision-apart.png").exists()
+    balancing(tmp_path / "by-hand", sign=-1.0)  # trained anew
+    assert typed(own, "--stored") == command_line.EXIT_FAILED
+    said = capsys.readouterr().err
+    assert f"left out, measured of other weights: {own}" in said and "--keep" in said
+
+
+def test_what_cannot_be_measured_is_refused_before_anything_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(experiment, "measured", lambda *_: pytest.fail("it flew"))
+    for words, said in (
+        (("cartpole-dqn", "pong-dqn"), "pong-dqn has convolutions; this study is of perceptrons"),
+        (("XLII",), "XLII"),
+        (("II", "--stored", "--update-docs"), "not with II alone"),
+    ):
+        assert typed(*words) == command_line.EXIT_USAGE
+        assert said in capsys.readouterr().err
+    for wrong, said in ((["--bits", "1"], "allowed are 2 … 8"), (["--seeds", "0,0"], "twice"), (["--update-docs"], "")):
+        with pytest.raises(SystemExit) as stopped:
+            typed(*wrong)
+        assert stopped.value.code == command_line.EXIT_USAGE
+        assert said in capsys.readouterr().err
+
+
+def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "PROJECT_ROOT", tmp_path)
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *words], cwd=tmp_path, check=True)
+
+    git("init", "--quiet")
+    for name in ("code.py", "results/rows.jsonl", "docs/page.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("first")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "first")
+    (tmp_path / "results" / "rows.jsonl").write_text("more rows")
+    (tmp_path / "docs" / "page.md").write_text("their table")
+    (tmp_path / "untracked").write_text("")
+    experiment.refuse_dirty()
+    (tmp_path / "code.py").write_text("changed")
+    with pytest.raises(command_line.BenchError, match=r"code\.py differ"):
+        experiment.refuse_dirty()
+
+
+def test_cells_in_processes_are_the_same_as_here(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
+    own = str(balancing(tmp_path / "by-hand").path)
+    arguments = argparse.Namespace(bits=(3,), seeds=(1,), episodes=3)
+    asked = experiment.cells(apart.EXPERIMENT, arguments, [own])
+    here, there = (
+        {
+            json.dumps(record["condition"]): record["returns"]
+            for found in experiment.run("bench.study.apart", asked, jobs, None)
+            for record in found
+        }
+        for jobs in (1, 2)
+    )
+    assert here == there and len(here) == 5
