@@ -13,8 +13,8 @@ from bench.recommending.words import Question, fewest_bits, percent, share
 from bench.report.case_study import machine_notes, said_of
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
+from bench.report.text import estimate as bracketed
 from bench.report.text import kilobytes, megabytes, nanoseconds
-from bench.study.sweep.command import bracketed
 from policy.quantization import Scheme
 from policy.spec import Precision
 

@@ -20,8 +20,8 @@ CONFIDENCE = 0.95
 class Estimate:
     """A number with its 95 % interval.
 
-    Both ends are None where the sample gives none: of a single value, and of values that are all the same, which say
-    nothing of how far another one may lie.
+    Both ends are None where a single value gives none. Values that are all the same have an interval without width,
+    which says nothing of how far another value may lie: it is never shown (:func:`bench.report.text.estimate`).
     """
 
     value: float
@@ -70,18 +70,17 @@ class Estimate:
     @classmethod
     def _around(cls, value: float, residuals: Sequence[float]) -> Estimate:
         n = len(residuals)
-        spread = math.sqrt(math.fsum(r * r for r in residuals) / max(n - 1, 1))
-        if n < 2 or spread <= 1e-12 * max(abs(value), 1.0):
+        if n < 2:
             return cls(value)
-        half = student(n - 1) * spread / math.sqrt(n)
+        half = student(n - 1) * math.sqrt(math.fsum(r * r for r in residuals) / (n - 1) / n)
         return cls(value, value - half, value + half)
 
     def is_above(self, bound: float = 0.0) -> bool:
-        """Whether the whole interval lies above; of a sample without an interval the value itself is compared."""
+        """Whether the whole interval lies above; of a single value the value itself is compared."""
         return (self.value if self.low is None else self.low) > bound
 
     def is_within(self, bound: float) -> bool:
-        """Whether the whole interval lies at or below; of a sample without an interval the value itself is compared."""
+        """Whether the whole interval lies at or below; of a single value the value itself is compared."""
         return (self.value if self.high is None else self.high) <= bound
 
 

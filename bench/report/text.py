@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -124,14 +125,14 @@ def joined(words: Iterable[str]) -> str:
 def estimate(found: Estimate | None, factor: float = 1.0, sign: str = "") -> str:
     """``482.1 [477.3, 486.9]``, with as many decimals as three significant digits of the value need.
 
-    A sample without an interval has no brackets; no estimate at all is a dash.
+    Of a single value, and of values that are all the same, there are no brackets; no estimate at all is a dash.
     """
     if found is None:
         return NOT_KNOWN
     value = factor * found.value
     decimals = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
     text = _decimals(value, decimals, sign)
-    if found.low is None or found.high is None:
+    if found.low is None or found.high is None or math.isclose(found.low, found.high, rel_tol=1e-9, abs_tol=1e-12):
         return text
     return f"{text} [{', '.join(_decimals(factor * side, decimals, sign) for side in (found.low, found.high))}]"
 

@@ -17,27 +17,13 @@ from bench import command_line, latency, latency_flown, success, table
 from bench.report import plots, store
 from bench.report import tables as rendering
 from bench.report.document import Report
+from bench.study.__main__ import STUDIES as STUDY_NAMES
+from bench.study.__main__ import main as studies
 
 Make = Callable[..., Report]
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = (
-    "latency",
-    "memory",
-    "success",
-    "latency_flown",
-    "instructions",
-    "table",
-    "plots",
-    "demo",
-    "mixed_precision",
-    "sweep",
-    "sweep_plot",
-    "qat",
-    "qat_plot",
-    "weights",
-    "width_and_error",
-    "html_report",
-)
+COMMANDS = ("latency", "memory", "success", "latency_flown", "instructions", "table", "demo", "recommend")
+STUDIES = ("", *STUDY_NAMES)
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -53,6 +39,22 @@ def test_help_from_another_folder_imports_nothing_heavy(name: str, tmp_path: Pat
     assert "exit status" in done.stdout
     assert f"python {shlex.quote(str(ROOT / 'bench' / f'{name}.py'))}" in done.stdout  # as it can be typed there
     assert done.stdout.strip().endswith("[]")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_help_of_a_study_loads_no_framework(name: str, tmp_path: Path) -> None:
+    watch = "import sys\nfrom bench.study.__main__ import main\ntry: main(sys.argv[1:])\n"
+    watch += "finally: print(sorted({'tensorflow','paramiko','matplotlib','pandas','ray'}&set(sys.modules)))"
+    done = run(sys.executable, "-c", watch, *filter(None, [name]), "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"python -m bench.study {name}".strip() in " ".join(done.stdout.split())
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_an_unknown_study_is_told_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert studies(["swep"]) == command_line.EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "'swep' is no study" in said and "python -m bench.study sweep" in said
 
 
 def test_a_command_is_a_module_too(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from statistics import median
 
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
+from bench.report.text import estimate as bracketed
 from bench.study.actorq.energy import CORE_WATTS, GRAMS_PER_KWH
 from bench.study.actorq.measuring import BITS, PARTS, Breakdown, Setting
 from bench.study.actorq.store import Measured
 from bench.study.actorq.training import ACTOR_BOUND, BOUND, CELLS, LEARNING, Cell, Training
 from bench.study.qat.statistics import over_trainings
-from bench.study.sweep.command import bracketed
 
 NAMES = {32: "fp32", 16: "fp16", 8: "int8"}
 WAITING = ("insert", "wait", "idle")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, joined
+from bench.report.text import estimate as bracketed
 from bench.study.cells.table import METHODS, codes, dates, extra_cell, number, order, score, word
-from bench.study.sweep.command import bracketed
 from train.suites.cells import load_cells
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from bench.measuring.execution import execution_of
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN
+from bench.report.text import estimate as bracketed
 from bench.study.qat.statistics import LIMIT_PERCENT, Row, rows_of, within_words
-from bench.study.sweep.command import bracketed
 from policy.quantization import Scheme
 
 if TYPE_CHECKING:

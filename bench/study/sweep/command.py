@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import command_line
+from bench.report.text import estimate as bracketed
 
 if TYPE_CHECKING:
-    from bench.report.intervals import Estimate
     from bench.report.tables import Table
     from bench.study.sweep.flying import Asked
     from bench.study.sweep.store import Outcome, Sweep, Width
@@ -170,7 +170,7 @@ def check_keeping(bundle: Bundle, command: str) -> None:
     raise command_line.UsageError(
         f"{path} has other weights than {committed}, whose kept answer --keep would replace.",
         f"leave out --keep, or give it another name: cp -r {path} {path.with_name(f'my-{name}')} && "
-        f"python -m bench.{command} {path.with_name(f'my-{name}')} --keep",
+        f"python -m bench.study {command} {path.with_name(f'my-{name}')} --keep",
     )
 
 
@@ -284,24 +284,6 @@ def _notes(done: Sweep, episodes: int) -> tuple[str, ...]:
         *(f"{', '.join(names)}: {words}." for words, names in by_words.items()),
         f"{done.seconds:.1f} s, of which {done.cpu_seconds:.1f} s computing, on {done.machine}.",
     )
-
-
-def bracketed(estimate: Estimate | None, factor: float = 1.0, sign: str = "") -> str:
-    """``482.1 [477.3, 486.9]``, with as many decimals as three significant digits of the value need."""
-    if estimate is None:
-        return "–"
-    value = factor * estimate.value
-    decimals = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
-    text = _number(value, decimals, sign)
-    if estimate.low is None or estimate.high is None:
-        return text
-    ends = (_number(factor * side, decimals, sign) for side in (estimate.low, estimate.high))
-    return f"{text} [{', '.join(ends)}]"
-
-
-def _number(value: float, decimals: int, sign: str) -> str:
-    text = f"{value:{sign},.{decimals}f}"
-    return text.replace("-", "−") if float(text.replace(",", "")) else f"{0:.{decimals}f}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from bench.measuring.execution import execution_of
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, joined
-from bench.study.sweep.command import bracketed
+from bench.report.text import estimate as bracketed
 from bench.study.wide.statistics import Row, Signs, correlation, rows_of, side, signs
 from bench.study.wide.training import PLAIN, VARIANTS
 from policy.quantization import Scheme

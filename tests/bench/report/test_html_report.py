@@ -143,9 +143,8 @@ def test_what_this_machine_measured_stands_beside_the_committed_results(
 def test_each_machine_that_a_number_comes_from_is_named(empty: Sources) -> None:
     assert html_report.machines(empty) == ()
     empty.study.mkdir(parents=True)
-    for name in ("apart-cartpole-dqn", "layers-cartpole-dqn"):
-        values = json.loads((ROOT / "results" / "study" / f"{name}.json").read_text())
-        (empty.study / f"{name}.json").write_text(json.dumps({**values, "machine": "first"}))
+    for name in ("apart", "layers"):
+        (empty.study / f"{name}.jsonl").write_text('{"subject": "I", "condition": {}, "machine": "first"}\n')
     wide = json.loads((ROOT / "results" / "study" / "wide-weights.json").read_text())
     wide["answers"] = [{**answer, "machine": "second"} for answer in wide["answers"][:1]]
     (empty.study / "wide-weights.json").write_text(json.dumps(wide))
@@ -153,7 +152,7 @@ def test_each_machine_that_a_number_comes_from_is_named(empty: Sources) -> None:
         (empty.results / f"{name}.json").write_text('{"machine": "third"}')
     assert html_report.machines(empty) == (
         ("second", "means against wide weights"),
-        ("first", "weights, activations and observation apart, layers apart"),
+        ("first", "the study apart, the study layers"),
         ("third", "training speed, mixed precision in training, agreement of the runtimes"),
     )
 

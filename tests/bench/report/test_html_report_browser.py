@@ -28,7 +28,12 @@ pytestmark = pytest.mark.skipif(
     None in (CHROMIUM, DRIVER),
     reason="needs Chromium: apt-get install --no-install-recommends chromium chromium-driver",
 )
-STUDIED = {"wide-weights": "wide-weights.json", "apart": "apart-*.json", "layers": "layers-*.json"}
+STUDIED = {
+    "wide-weights": "wide-weights.json",
+    "apart": "apart.jsonl",
+    "layers": "layers.jsonl",
+    "budgets": "budgets.jsonl",
+}
 """Files of the study that may be made after the others, by the section that shows them."""
 Write = Callable[..., Bundle]
 Browser = webdriver.Chrome

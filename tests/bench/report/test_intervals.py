@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from bench.report import text
 from bench.report.intervals import Estimate, mcnemar_exact, newcombe_interval, paired_difference
 
 
@@ -78,7 +79,8 @@ def test_the_interval_of_a_mean_by_hand() -> None:
     half = 4.30265273 * math.sqrt(7) / math.sqrt(3)
     assert (estimate.value, estimate.low, estimate.high) == pytest.approx((3.0, 3.0 - half, 3.0 + half))
     assert Estimate.of_mean([4.0]) == Estimate(4.0, None, None)
-    assert Estimate.of_mean([500.0] * 300) == Estimate(500.0), "equal episodes claim no certainty"
+    assert text.estimate(Estimate.of_mean([500.0] * 300)) == "500.0", "equal episodes claim no certainty"
+    assert text.estimate(Estimate(500.0, 499.0, 501.0)) == "500.0 [499.0, 501.0]"
 
 
 def test_the_relative_error_by_hand() -> None:
@@ -97,12 +99,12 @@ def test_the_relative_error_by_hand() -> None:
         ([11.0, 22.0], [10.0, 20.0], -10.0),  # better than the reference
     ],
 )
-def test_an_error_that_all_episodes_share_has_no_interval(
+def test_an_error_that_all_episodes_share_has_an_interval_without_width(
     returns: list[float], reference: list[float], percent: float
 ) -> None:
     estimate = Estimate.of_relative_error(returns, reference)
     assert estimate is not None
-    assert (estimate.value, estimate.low, estimate.high) == (pytest.approx(percent), None, None)
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((percent,) * 3)
 
 
 def test_no_relative_error_of_nothing() -> None:

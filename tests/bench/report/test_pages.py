@@ -65,14 +65,14 @@ FEWER = {
     "bench.memory": ["--runs", "3"],
     "bench.success": ["--episodes", "3"],
     "bench.table": [],
-    "bench.report.page.command": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
-    "bench.study.everything": ["--plan"],  # (its steps: tests/bench/test_study.py)
-    "bench.study.sweep.command": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
-    "bench.study.sweep.plot": ["--study", "study", "--output", "pictures"],
-    "bench.study.weights.command": ["--output-path", "pictures"],
-    "bench.study.width.command": ["--output-path", "pictures"],
-    "bench.study.layers.command": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
-    "bench.study.wide.command": [],
+    "bench.report": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
+    "bench.study": ["--plan"],  # (its steps: tests/bench/study/test_study.py)
+    "bench.study sweep": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
+    "bench.study sweep-plot": ["--study", "study", "--output", "pictures"],
+    "bench.study weights": ["--output-path", "pictures"],
+    "bench.study width": ["--output-path", "pictures"],
+    "bench.study layers": ["--bits", "4", "--seeds", "0", "--episodes", "2", "--jobs", "1"],
+    "bench.study wide": [],
     # a machine that does much else at the time may let a decision wait for more than 20 ms
     "bench.recommend": [
         "--episodes", "2", "--runs", "662", "--runtime", "litert", "--deadline-ms", "2000", "--success-floor", "0.05",
@@ -118,7 +118,10 @@ def printed_commands() -> list[tuple[str, str]]:
 
 
 def main_of(module: str) -> Callable[[list[str]], int]:
-    """``main(argv)`` of a module, or of a package's ``__main__``."""
+    """``main(argv)`` of a module, or of a package's ``__main__``; of ``bench.study NAME`` as it is called there."""
+    module, *study = module.split()
+    if study:
+        return lambda words: main_of(module)([*study, *words])
     package = importlib.import_module(module)
     main: Callable[[list[str]], int] = (
         package if hasattr(package, "main") else importlib.import_module(f"{module}.__main__")
@@ -127,9 +130,14 @@ def main_of(module: str) -> Callable[[list[str]], int]:
 
 
 def split(line: str) -> tuple[str, list[str]]:
-    """Module and arguments of ``python -m module …`` and of ``python folder/module.py …``."""
+    """Module and arguments of ``python -m module …`` and of ``python folder/module.py …``; ``bench.study`` with its
+    study's name."""
     _, first, *rest = shlex.split(line)
-    return (rest[0], rest[1:]) if first == "-m" else (first.removesuffix(".py").replace("/", "."), rest)
+    if first != "-m":
+        return first.removesuffix(".py").replace("/", "."), rest
+    if rest[0] == "bench.study" and rest[1:] and not rest[1].startswith("-"):
+        return " ".join(rest[:2]), rest[2:]
+    return rest[0], rest[1:]
 
 
 def recipe(line: str, folder: Path) -> list[str]:
@@ -211,7 +219,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         # what lines further down work on
         assert main_of("convert")(["--policy", "cartpole-ppo", "--bits", "8", "--format", "tflite"]) == 0
         sweep = ["cartpole-a2c", "--bits", "4,8", "--seeds", "0", "--episodes", "2", "--keep"]
-        assert main_of("bench.study.sweep.command")(sweep) == 0
+        assert main_of("bench.study sweep")(sweep) == 0
         for bits in ("4", "8"):  # two releases
             assert main_of("convert")(["--policy", "I", "--bits", bits, "--format", "tflite"]) == 0
             assert main_of("device.host")(["deploy", "--target", "local", "--policy", "I", "--bits", bits]) == 0

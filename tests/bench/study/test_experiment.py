@@ -44,7 +44,7 @@ def test_the_summary_by_hand(recorded: Callable[..., records.Record]) -> None:
     ]
     fp32, narrow, other = Results(EXPERIMENT, cells).summary.to_dict("records")
     assert fp32["episodes"] == 4 and fp32["return"].value == 25.0
-    assert fp32["difference"] == Estimate(0.0), "all differences are 0: no interval"
+    assert fp32["difference"] == Estimate(0.0, 0.0, 0.0)
     # differences 1, 2, 3, 2: mean 2 of 25; s = √(2/3), t of 3 degrees of freedom 3.1824
     assert narrow["error"].value == pytest.approx(8.0)
     half = 3.1824463 * (2.0 / 3.0) ** 0.5 / 2.0

@@ -62,7 +62,7 @@ def test_the_table_of_a_stored_answer() -> None:
 def test_the_stored_answer_is_read_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = tmp_path / "training-speed.json"
     monkeypatch.setattr(training_table, "kept_file", lambda: stored)
-    with pytest.raises(StoreError, match=r"nothing was measured yet[\s\S]*training_speed.py --keep"):
+    with pytest.raises(StoreError, match=r"nothing was measured yet[\s\S]*speed --keep"):
         training_table.kept_table()
     stored.write_text("{}")
     with pytest.raises(StoreError, match="damaged"):
@@ -107,7 +107,7 @@ def test_one_training_of_ours() -> None:
 
 
 def test_the_zoos_words_for_settings() -> None:
-    from bench.peers.stable_baselines3_run import arguments_of
+    from bench.study.speed.peers.stable_baselines3_run import arguments_of
 
     said = arguments_of({"learning_rate": "lin_0.2", "train_freq": [1, "episode"], "gamma": 0.98})
     assert said["learning_rate"](1.0) == 0.2

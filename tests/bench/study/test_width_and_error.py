@@ -29,11 +29,11 @@ def point(name: str, width: float, percent: float, half: float = 0.5, task: str 
 
 def test_error_by_hand() -> None:
     # fp32 earns 100 on average, int8 98: 2 %; d = (3, 1), R = 0.02, d − R f = (3 − 2.2, 1 − 1.8) = (0.8, −0.8):
-    # s = √1.28, half the interval 100 · 1.96 · √1.28 / √2 / 100 = 1.568
+    # s = √1.28, half the interval 100 · 12.7062 · √1.28 / √2 / 100 = 10.165
     found = Error.of([107.0, 89.0], [110.0, 90.0])
     assert found is not None
-    assert (found.percent, found.low, found.high) == pytest.approx((2.0, 0.432, 3.568))
-    assert found.is_seen and found.episodes == 2
+    assert (found.percent, found.low, found.high) == pytest.approx((2.0, 2.0 - 10.16496379, 2.0 + 10.16496379))
+    assert not found.is_seen and found.episodes == 2
     # of a negative return: int8 loses 1 of −100
     worse = Error.of([-102.0, -100.0], [-101.0, -99.0])
     assert worse is not None and worse.percent == pytest.approx(1.0)
