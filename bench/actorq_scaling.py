@@ -40,7 +40,7 @@ from bench.actorq_points import POINT_RATIOS, POINT_SECONDS, real_runs, shared
 from bench.actorq_simulation import curve
 from bench.store import RESULTS, StoreError
 from bench.study_store import rounded
-from policy.bundle import write_atomically
+from policy.files import write_atomically
 
 FOLDER = RESULTS / "actorq"
 KIND, FORMAT_VERSION = "actorq-scaling", 1

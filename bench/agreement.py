@@ -94,7 +94,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench import rendering, store
     from bench.machine import describe_machine
     from convert.executor import runtime_processes
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
     from policy.locate import working_bundle
 
     bundles = [working_bundle(name) for name in arguments.policy]

@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench import access, rendering, store
     from bench.machine import describe_machine
     from convert.executor import runtime_processes
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
 
     bundles = {
         (runtime, name): access.bundle_with(name, arguments.precision, runtime)

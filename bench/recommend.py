@@ -209,7 +209,7 @@ def _answer(
     seconds: float,
 ) -> int:
     from bench import recommend_table, recommend_words, rendering
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
 
     explained = recommend_words.lines(verdict, question)
     change = recommend_words.what_would_change_it(verdict, question)

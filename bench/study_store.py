@@ -17,7 +17,7 @@ from typing import Any
 from bench.execution import Execution
 from bench.interval import Estimate
 from bench.store import StoreError
-from policy.bundle import write_atomically
+from policy.files import write_atomically
 from policy.quantization import Scheme
 from policy.spec_parts import parse_enum
 

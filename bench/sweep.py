@@ -108,7 +108,7 @@ def read_seeds(text: str) -> tuple[int, ...]:
 def _run(arguments: argparse.Namespace) -> int:
     from bench import rendering, study_store
     from bench.sweep_flying import Asked
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
     from policy.quantization import Scheme
     from train.__main__ import quiet_libraries
 

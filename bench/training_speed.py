@@ -95,7 +95,7 @@ def seeds(text: str) -> tuple[int, ...]:
 def _run(arguments: argparse.Namespace) -> int:
     from bench import rendering, store
     from bench.env_speed import one_core
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
 
     if arguments.keep and (arguments.ours_only or arguments.cell or arguments.steps):
         raise command_line.BenchError("--keep stores a whole table; it takes no --cell, --steps and --ours-only.")

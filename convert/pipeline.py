@@ -11,7 +11,8 @@ import numpy as np
 from convert import onnx_graph, tflite_graph
 from convert.executor import ExecutionError, RuntimeProcess, runtime_processes
 from convert.parity import ParityError, Reference, check, float_reference, integer_reference
-from policy.bundle import Bundle, add_artifact
+from policy.bundle import Bundle
+from policy.bundle_writer import add_artifact
 from policy.integer import quantize_network, trained_with
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.network import Weights, choose_actions

@@ -18,7 +18,8 @@ from bench.baseline import framework_calls
 from bench.command_line import BenchError
 from bench.questions import ask_latency
 from bench.report import Kind, Transport
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.network import weight_shapes
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
 

@@ -16,7 +16,8 @@ from bench import command_line, study_store, sweep
 from bench.interval import Estimate
 from bench.study_store import Sweep
 from bench.sweep_flying import Asked, Flown, decide_with, share_differing, widths_of
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.locate import ZOO
 from policy.network import choose_actions
 from policy.quantization import Scheme

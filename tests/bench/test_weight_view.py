@@ -17,7 +17,8 @@ from bench.activation_ranges import Range, activation_ranges, table
 from bench.rendering import to_markdown
 from bench.weight_view import levels_of, parameters
 from bench.weights_figure import View, beside_figure, bundle_title, parameters_figure
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.errors import QuantizationError
 from policy.quantization import Affine, Scheme
 from policy.quantization_aware import WeightRange

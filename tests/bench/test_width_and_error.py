@@ -16,7 +16,7 @@ from bench.rendering import filled, pages, to_markdown
 from bench.width_and_error import error_words, notes, table
 from bench.width_figure import save_figure, width_figure
 from bench.width_points import DEVICE, QUARL_8, Error, Point, Width, correlations, read, study_errors
-from policy.bundle import write_bundle
+from policy.bundle_writer import write_bundle
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 
 ROOT = Path(__file__).resolve().parents[2]

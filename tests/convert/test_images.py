@@ -17,7 +17,7 @@ from convert.float_error import float_tolerance
 from convert.parity import NORM_STEPS, ParityError
 from convert.pipeline import build, convert, half_weights, judge
 from convert.rounding import forward_fixed_point
-from policy.bundle import write_bundle
+from policy.bundle_writer import write_bundle
 from policy.integer import forward_integer, quantize_network
 from policy.network import Weights, forward_float, weight_shapes
 from policy.spec import (

@@ -17,21 +17,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-import policy.bundle as bundle_module
-from policy.bundle import (
-    CALIBRATION_FILE,
-    DEVICE_FILES,
-    GOLDEN_FILE,
-    SPEC_FILE,
-    WEIGHTS_FILE,
-    Bundle,
-    add_artifact,
-    copy_bundle,
-    npz,
-    write_atomically,
-    write_bundle,
-)
+import policy.bundle_writer as writer_module
+from policy.bundle import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, Bundle
+from policy.bundle_writer import add_artifact, copy_bundle, npz, write_bundle
 from policy.errors import BundleError, SpecError
+from policy.files import write_atomically
 from policy.locate import working_bundle
 from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest, Parity
 from policy.network import forward_float, weight_shapes
@@ -343,7 +333,7 @@ def test_an_interrupted_write_leaves_the_old_bundle(bundle: Bundle, monkeypatch:
             raise PowerFailureError
         write_atomically(path, data)
 
-    monkeypatch.setattr(bundle_module, "write_atomically", fails_at_third)
+    monkeypatch.setattr(writer_module, "write_atomically", fails_at_third)
     with pytest.raises(PowerFailureError):
         write_bundle(bundle.path, replace(SPEC, control_period_s=0.5), WEIGHTS, CALIBRATION, GOLDEN)
     assert files(bundle.path) == before
@@ -355,7 +345,7 @@ def test_a_bundle_is_replaced_and_nothing_is_left_beside_it(
     bundle: Bundle, exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchange:
-        monkeypatch.setattr(bundle_module, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(writer_module, "_exchange", lambda one, other: False)
     write_bundle(bundle.path, replace(SPEC, control_period_s=0.5), WEIGHTS, CALIBRATION, GOLDEN)
     assert Bundle.load(bundle.path).spec.control_period_s == 0.5
     assert [path.name for path in bundle.path.parent.iterdir()] == ["T"]
@@ -366,7 +356,7 @@ def test_a_bundle_that_is_replaced_is_never_absent(bundle: Bundle, tmp_path: Pat
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
-    if not bundle_module._exchange(one, other):
+    if not writer_module._exchange(one, other):
         pytest.skip("this file system cannot swap two folders in one step")
     absent, stop = [], threading.Event()
 
@@ -430,7 +420,7 @@ def test_an_interrupted_conversion_leaves_a_bundle_that_loads(
             raise PowerFailureError
         write_atomically(path, data)
 
-    monkeypatch.setattr(bundle_module, "write_atomically", fails_later)
+    monkeypatch.setattr(writer_module, "write_atomically", fails_later)
     with pytest.raises(PowerFailureError):
         add_artifact(Bundle.load(bundle.path), entry_of(b"new"), b"new", OUTPUTS + 1)
     monkeypatch.undo()
