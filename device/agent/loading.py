@@ -14,7 +14,6 @@ from device.agent.memory import MemoryLog
 from device.agent.operations import Load
 from device.agent.protocol import AgentError, ErrorCode
 from device.agent.runtimes import (
-    DISTRIBUTIONS,
     Executor,
     import_runtime,
     imported_runtime,
@@ -118,14 +117,14 @@ def choose(bundle: Bundle, request: Load, in_use: RuntimeName | None) -> tuple[R
         raise AgentError(
             ErrorCode.UNAVAILABLE,
             f"no inference runtime is installed here; known are {', '.join(name.value for name in RuntimeName)}.",
-            f"Type: pip install {DISTRIBUTIONS[RuntimeName.LITERT]}",
+            f"Type: pip install {RuntimeName.LITERT.distribution}",
         )
     if request.runtime is not None and request.runtime not in installed:
         raise AgentError(
             ErrorCode.UNAVAILABLE,
             f"the runtime {request.runtime.value} is not installed here; "
             f"installed are: {', '.join(name.value for name in installed)}.",
-            f"Type: pip install {DISTRIBUTIONS[request.runtime]}",
+            f"Type: pip install {request.runtime.distribution}",
         )
     if in_use is not None and request.runtime not in (None, in_use):
         raise AgentError(
