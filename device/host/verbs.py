@@ -42,8 +42,8 @@ def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, interr
     """Run the verb that was typed, and print its text, or with ``--json`` its data.
 
     Returns:
-        0; 1 when it failed (the message says what to do); 130 after Ctrl-C, when ``interrupted`` is said. Wrong usage ends
-        the process with 2.
+        0, or 1 when it failed (the message says what to do), or 130 after Ctrl-C, when ``interrupted`` is said.
+        Wrong usage ends the process with 2.
     """
     interruption.loaded()
     options = parser.parse_args(argv)
