@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airlearning_envs.flights import Decide
     from bench.rendering import Table
     from convert.executor import Execution, RuntimeProcess
-    from convert.parity import Reference
+    from convert.reference import Reference
     from policy.bundle import Bundle
     from policy.spec import Precision, RuntimeName
 

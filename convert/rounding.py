@@ -22,7 +22,7 @@ from policy import quantization
 from policy.integer import IntegerLayer, IntegerNetwork, accumulate, cut, forward_norm
 from policy.network import apply_head, as_batch, normalise, observation_shape
 from policy.quantization import Affine, Floats
-from policy.spec import ContinuousHead, PolicySpec
+from policy.spec import PolicySpec
 
 FRACTION_BITS = 31
 
@@ -71,15 +71,6 @@ def quantize_half_away(values: np.ndarray, affine: Affine) -> NDArray[np.int32]:
     steps = values.astype(np.float32) / np.float32(affine.scale)
     levels = _round_half_away(steps.astype(np.float64)) + affine.zero_point
     return np.clip(levels, affine.low, affine.high).astype(np.int32)
-
-
-def action_step(spec: PolicySpec, network: IntegerNetwork) -> float:
-    """One step of the head's levels, in the unit of the outputs: the largest that squashing and gain can make of it."""
-    if not isinstance(spec.head, ContinuousHead):
-        return network.output_step
-    # |d tanh| and |d clip| are at most 1
-    widest = max(high - low for low, high in zip(spec.head.low, spec.head.high, strict=True))
-    return network.output_step * widest / 2
 
 
 def _round_half_away(values: NDArray[np.float64]) -> NDArray[np.int64]:

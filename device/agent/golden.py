@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -59,7 +58,7 @@ def check_golden(
     spec: PolicySpec,
     entry: ArtifactEntry,
     executor: Executor,
-    observations: list[Any],
+    observations: Iterable[Floats],
     expected: np.ndarray,
     float_actions: np.ndarray,
     runtime: RuntimeName,

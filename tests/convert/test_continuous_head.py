@@ -9,7 +9,7 @@ import pytest
 
 from convert import pipeline
 from convert.executor import RuntimeProcess
-from convert.rounding import action_step
+from convert.reference import action_step
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.integer import quantize_network
