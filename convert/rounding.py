@@ -18,9 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import quantization
-from policy.integer import IntegerLayer, IntegerNetwork, accumulate, cut, forward_norm
-from policy.network import apply_head, as_batch, normalise, observation_shape
+from policy.integer import IntegerLayer, IntegerNetwork, forward_integer
 from policy.quantization import Affine, Floats
 from policy.spec import PolicySpec
 
@@ -51,15 +49,11 @@ def fixed_point_requantize(
 
 def forward_fixed_point(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
     """``policy.integer.forward_integer`` in the arithmetic of TFLite's built-in kernels, bit by bit."""
-    normalised = normalise(spec.normaliser, as_batch(spec, observations))
-    input_map = network.input
-    levels = quantize_half_away(normalised, input_map).reshape(-1, *observation_shape(spec))
-    for layer in network.layers:
-        accumulator = accumulate(layer, input_map, levels).astype(np.int64)
-        scaled = fixed_point_requantize(accumulator, *fixed_point_multipliers(layer, input_map))
-        levels = forward_norm(layer, cut(layer, scaled))
-        input_map = layer.result
-    return apply_head(spec, quantization.dequantize_affine(levels, input_map))
+
+    def requantize(layer: IntegerLayer, input_map: Affine, accumulator: NDArray[np.float64]) -> NDArray[np.int64]:
+        return fixed_point_requantize(accumulator.astype(np.int64), *fixed_point_multipliers(layer, input_map))
+
+    return forward_integer(spec, network, observations, quantize_half_away, requantize)
 
 
 def quantize_half_away(values: np.ndarray, affine: Affine) -> NDArray[np.int32]:
