@@ -65,16 +65,6 @@ class LocalDevice:
     port: int
     pid: int
 
-    @property
-    def known_hosts_file(self) -> Path:
-        """The file with its host key."""
-        return self.folder.known_hosts_file
-
-    @property
-    def client_key_file(self) -> Path:
-        """The private key that is let in."""
-        return self.folder.client_key_file
-
 
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on now."""

@@ -83,10 +83,10 @@ class TestDevice:
 def as_test_device(local: LocalDevice) -> TestDevice:
     """The embedded device as any other SSH host, reached by address and port."""
     known = local.folder.keys / f"known_hosts.{local.port}"
-    entry = read_entries(local.known_hosts_file)[0]
-    words = local.known_hosts_file.read_text().split()
+    entry = read_entries(local.folder.known_hosts_file)[0]
+    words = local.folder.known_hosts_file.read_text().split()
     known.write_text(f"{host_key_name(local.host, local.port)} {entry.key.kind} {words[2]}\n")
-    return TestDevice(local.host, local.port, local.client_key_file, known, local.folder.home)
+    return TestDevice(local.host, local.port, local.folder.client_key_file, known, local.folder.home)
 
 
 def eventually(true: Callable[[], bool], seconds: float = 20.0) -> bool:
