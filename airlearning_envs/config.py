@@ -25,6 +25,11 @@ class RewardStyle(Enum):
     AIR_LEARNING = "air-learning"
 
 
+def _within(low: float, high: float, default: Any) -> Any:
+    """A setting with its default, whose number or numbers lie from ``low`` to ``high``."""
+    return dataclasses.field(default=default, metadata={"range": (low, high)})
+
+
 @dataclass(frozen=True)
 class NavigationConfig:
     """One navigation task. All lengths in metres, times in seconds, angles in radians unless the name says otherwise.
@@ -78,52 +83,54 @@ class NavigationConfig:
         step_reward: paid for each step (shaped).
     """
 
-    arena_m: float = 30.0
-    arena_height_m: float = 10.0
-    static_obstacles: tuple[int, int] = (10, 19)
-    moving_obstacles: tuple[int, int] = (6, 9)
-    spacing_m: float = 4.0
-    obstacle_radius_m: tuple[float, float] = (0.9, 1.6)
-    mover_radius_m: tuple[float, float] = (0.5, 0.8)
-    mover_speed_m_s: tuple[float, float] = (0.5, 2.0)
-    goal_distance_m: tuple[float, float] = (6.0, 25.0)
-    wall_margin_m: float = 2.0
-    start_clearance_m: float = 1.5
-    mover_clearance_m: float = 3.0
-    goal_clearance_m: float = 0.8
-    body_radius_m: float = 0.3
-    success_radius_m: float = 3.0
-    max_steps: int = 200
-    control_period_s: float = CONTROL_PERIOD_S
-    substep_s: float = 0.05
-    ray_count: int = 24
-    field_of_view_deg: float = 90.0
-    max_range_m: float = 20.0
-    velocity_gain_per_s: float = 1.12
-    acceleration_limit_m_s2: float = 6.3
-    acceleration_time_constant_s: float = 0.16
-    drag_per_m: float = 0.0066
-    yaw_time_constant_s: float = 0.26
-    gain_spread: float = 0.0
-    wind_m_s: float = 0.0
-    gust_m_s: float = 0.0
-    gust_time_constant_s: float = 2.0
-    range_noise_m: float = 0.0
-    range_dropout: float = 0.0
-    motion_noise: float = 0.0
+    arena_m: float = _within(8.0, 200.0, 30.0)
+    arena_height_m: float = _within(1.0, 100.0, 10.0)
+    static_obstacles: tuple[int, int] = _within(0, 200, (10, 19))
+    moving_obstacles: tuple[int, int] = _within(0, 200, (6, 9))
+    spacing_m: float = _within(0.0, 50.0, 4.0)
+    obstacle_radius_m: tuple[float, float] = _within(0.05, 5.0, (0.9, 1.6))
+    mover_radius_m: tuple[float, float] = _within(0.05, 3.0, (0.5, 0.8))
+    mover_speed_m_s: tuple[float, float] = _within(0.0, 5.0, (0.5, 2.0))
+    goal_distance_m: tuple[float, float] = _within(0.0, 300.0, (6.0, 25.0))
+    wall_margin_m: float = _within(0.5, 20.0, 2.0)
+    start_clearance_m: float = _within(0.5, 20.0, 1.5)
+    mover_clearance_m: float = _within(0.5, 20.0, 3.0)
+    goal_clearance_m: float = _within(0.5, 20.0, 0.8)
+    body_radius_m: float = _within(0.05, 1.0, 0.3)
+    success_radius_m: float = _within(0.1, 20.0, 3.0)
+    max_steps: int = _within(1, 1_000_000, 200)
+    control_period_s: float = _within(0.01, 2.0, CONTROL_PERIOD_S)
+    substep_s: float = _within(0.005, 0.1, 0.05)
+    ray_count: int = _within(2, 1024, 24)
+    field_of_view_deg: float = _within(1.0, 120.0, 90.0)
+    max_range_m: float = _within(1.0, 200.0, 20.0)
+    velocity_gain_per_s: float = _within(0.1, 10.0, 1.12)
+    acceleration_limit_m_s2: float = _within(0.5, 30.0, 6.3)
+    acceleration_time_constant_s: float = _within(0.01, 2.0, 0.16)
+    drag_per_m: float = _within(0.0, 1.0, 0.0066)
+    yaw_time_constant_s: float = _within(0.01, 2.0, 0.26)
+    gain_spread: float = _within(0.0, 0.9, 0.0)
+    wind_m_s: float = _within(0.0, 15.0, 0.0)
+    gust_m_s: float = _within(0.0, 10.0, 0.0)
+    gust_time_constant_s: float = _within(0.05, 60.0, 2.0)
+    range_noise_m: float = _within(0.0, 10.0, 0.0)
+    range_dropout: float = _within(0.0, 1.0, 0.0)
+    motion_noise: float = _within(0.0, 5.0, 0.0)
     latency: CommandLatency | None = None
     reward_style: RewardStyle = RewardStyle.SHAPED
-    goal_reward: float = 5.0
-    collision_reward: float = -3.0
-    progress_reward_per_m: float = 0.1
-    step_reward: float = -0.01
+    goal_reward: float = _within(-1e6, 1e6, 5.0)
+    collision_reward: float = _within(-1e6, 1e6, -3.0)
+    progress_reward_per_m: float = _within(-1e6, 1e6, 0.1)
+    step_reward: float = _within(-1e6, 1e6, -0.01)
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
+        for field in dataclasses.fields(self):
+            if "range" not in field.metadata:
+                continue
+            value, (low, high) = getattr(self, field.name), field.metadata["range"]
             parts = value if isinstance(value, tuple) else (value,)
             if not all(isinstance(part, (int, float)) and low <= part <= high for part in parts):
-                raise SettingsError(f"{name} is {value!r}; allowed is {low:g} to {high:g}.")
+                raise SettingsError(f"{field.name} is {value!r}; allowed is {low:g} to {high:g}.")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, tuple) and (len(value) != 2 or value[0] > value[1]):
@@ -225,46 +232,6 @@ def _whole(value: Any) -> int:
         raise ValueError
     return int(value)
 
-
-_RANGES: dict[str, tuple[float, float]] = {
-    "arena_m": (8.0, 200.0),
-    "arena_height_m": (1.0, 100.0),
-    "static_obstacles": (0, 200),
-    "moving_obstacles": (0, 200),
-    "spacing_m": (0.0, 50.0),
-    "obstacle_radius_m": (0.05, 5.0),
-    "mover_radius_m": (0.05, 3.0),
-    "mover_speed_m_s": (0.0, 5.0),
-    "goal_distance_m": (0.0, 300.0),
-    "wall_margin_m": (0.5, 20.0),
-    "start_clearance_m": (0.5, 20.0),
-    "mover_clearance_m": (0.5, 20.0),
-    "goal_clearance_m": (0.5, 20.0),
-    "body_radius_m": (0.05, 1.0),
-    "success_radius_m": (0.1, 20.0),
-    "max_steps": (1, 1_000_000),
-    "control_period_s": (0.01, 2.0),
-    "substep_s": (0.005, 0.1),
-    "ray_count": (2, 1024),
-    "field_of_view_deg": (1.0, 120.0),
-    "max_range_m": (1.0, 200.0),
-    "velocity_gain_per_s": (0.1, 10.0),
-    "acceleration_limit_m_s2": (0.5, 30.0),
-    "acceleration_time_constant_s": (0.01, 2.0),
-    "drag_per_m": (0.0, 1.0),
-    "yaw_time_constant_s": (0.01, 2.0),
-    "gain_spread": (0.0, 0.9),
-    "wind_m_s": (0.0, 15.0),
-    "gust_m_s": (0.0, 10.0),
-    "gust_time_constant_s": (0.05, 60.0),
-    "range_noise_m": (0.0, 10.0),
-    "range_dropout": (0.0, 1.0),
-    "motion_noise": (0.0, 5.0),
-    "goal_reward": (-1e6, 1e6),
-    "collision_reward": (-1e6, 1e6),
-    "progress_reward_per_m": (-1e6, 1e6),
-    "step_reward": (-1e6, 1e6),
-}
 
 PRESETS: dict[str, NavigationConfig] = {
     "easy": NavigationConfig(

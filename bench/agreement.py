@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airlearning_envs.flights import Decide
     from bench.report.tables import Table
     from convert.executor import Execution, RuntimeProcess
-    from convert.parity import Reference
+    from convert.reference import Reference
     from policy.bundle import Bundle
     from policy.spec import Precision, RuntimeName
 
@@ -95,7 +95,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.report import tables as rendering
     from bench.report.machine import describe_machine
     from convert.executor import runtime_processes
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
     from policy.locate import working_bundle
 
     bundles = [working_bundle(name) for name in arguments.policy]

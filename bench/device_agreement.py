@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.report import tables as rendering
     from bench.report.machine import describe_machine
     from convert.executor import runtime_processes
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
 
     bundles = {
         (runtime, name): access.bundle_with(name, arguments.precision, runtime)

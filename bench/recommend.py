@@ -211,7 +211,7 @@ def _answer(
     from bench.recommending import table as recommend_table
     from bench.recommending import words as recommend_words
     from bench.report import tables as rendering
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
 
     explained = recommend_words.lines(verdict, question)
     change = recommend_words.what_would_change_it(verdict, question)

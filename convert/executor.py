@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from device.agent.golden import decide_all
 from device.agent.runtimes import installed_runtimes, open_artifact
 from policy.errors import PolicyError
 from policy.quantization import Floats
@@ -154,11 +155,9 @@ def _serve(runtime: RuntimeName, folder: Path) -> dict[str, str]:
     try:
         spec = PolicySpec.from_json((folder / "policy.json").read_bytes())
         executor = open_artifact(runtime, folder / "artifact", spec)
-        outputs, actions = [], []
-        for observation in np.load(folder / "observations.npy", allow_pickle=False):
-            actions.append(executor.decide(observation[None]))
-            outputs.append(executor.outputs())
-        np.savez(folder / "outputs.npz", outputs=np.stack(outputs), actions=np.array(actions))
+        observations = np.load(folder / "observations.npy", allow_pickle=False)
+        outputs, actions = decide_all(executor, observations[:, None])
+        np.savez(folder / "outputs.npz", outputs=outputs, actions=actions)
     except Exception as error:  # whatever a runtime raises is its answer to this artifact, and belongs to the caller
         return {"error": str(error) or type(error).__name__}
     return {"version": installed_runtimes()[runtime]}

@@ -10,8 +10,10 @@ import numpy as np
 
 from convert import onnx_graph, tflite_graph
 from convert.executor import ExecutionError, RuntimeProcess, runtime_processes
-from convert.parity import ParityError, Reference, check, float_reference, integer_reference
-from policy.bundle import Bundle, add_artifact
+from convert.parity import ParityError, check
+from convert.reference import Reference, float_reference, integer_reference
+from policy.bundle import Bundle
+from policy.bundle_writer import add_artifact
 from policy.integer import quantize_network, trained_with
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.network import Weights, choose_actions
@@ -20,6 +22,7 @@ from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = Mapping[RuntimeName, RuntimeProcess]
 Job = tuple[Bundle, Precision, ArtifactFormat]
+GRAPHS = {ArtifactFormat.TFLITE: tflite_graph, ArtifactFormat.ONNX: onnx_graph}
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def build_graph(
         precision: of the weights.
         artifact_format: TFLite or ONNX.
     """
-    graphs = tflite_graph if artifact_format is ArtifactFormat.TFLITE else onnx_graph
+    graphs = GRAPHS[artifact_format]
     if precision.is_integer:
         return graphs.integer_graph(spec, quantize_network(spec, weights, calibration, precision.bits))
     return graphs.float_graph(spec, weights, half=precision is Precision.FP16)
@@ -84,15 +87,16 @@ def half_weights(weights: Weights) -> dict[str, Floats]:
 
 def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat) -> Candidate:
     """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
-    spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
-    observations = bundle.golden().observations
-    data = build_graph(spec, weights, calibration, precision, artifact_format)
+    spec, weights, observations = bundle.spec, bundle.weights(), bundle.golden().observations
+    graphs = GRAPHS[artifact_format]
     if precision.is_integer:
-        network = quantize_network(spec, weights, calibration, precision.bits)
+        network = quantize_network(spec, weights, bundle.calibration(), precision.bits)
         reference = integer_reference(spec, network, observations)
+        data = graphs.integer_graph(spec, network)
         return Candidate(precision, artifact_format, data, reference, spec.network.layer_norm)
-    stored = half_weights(weights) if precision is Precision.FP16 else weights
-    return Candidate(precision, artifact_format, data, float_reference(spec, stored, observations))
+    half = precision is Precision.FP16
+    reference = float_reference(spec, half_weights(weights) if half else weights, observations)
+    return Candidate(precision, artifact_format, graphs.float_graph(spec, weights, half=half), reference)
 
 
 def judge(bundle: Bundle, candidate: Candidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
@@ -107,7 +111,7 @@ def judge(bundle: Bundle, candidate: Candidate, runtimes: Runtimes) -> dict[Runt
         if runtime.artifact_format is not candidate.format:
             continue
         try:
-            execution = process.execute(bundle.spec, candidate.data, bundle.golden().observations)
+            execution = process.execute(bundle.spec, candidate.data, candidate.reference.observations)
         except ExecutionError as error:
             raise ParityError(f"{name}: {error} Nothing was written.") from error
         parities[runtime] = check(runtime, name, bundle.spec, execution, candidate.reference)

@@ -18,11 +18,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import quantization
-from policy.integer import IntegerLayer, IntegerNetwork, accumulate, cut, forward_norm
-from policy.network import apply_head, as_batch, normalise, observation_shape
+from policy.integer import IntegerLayer, IntegerNetwork, forward_integer
 from policy.quantization import Affine, Floats
-from policy.spec import ContinuousHead, PolicySpec
+from policy.spec import PolicySpec
 
 FRACTION_BITS = 31
 
@@ -51,15 +49,11 @@ def fixed_point_requantize(
 
 def forward_fixed_point(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
     """``policy.integer.forward_integer`` in the arithmetic of TFLite's built-in kernels, bit by bit."""
-    normalised = normalise(spec.normaliser, as_batch(spec, observations))
-    input_map = network.input
-    levels = quantize_half_away(normalised, input_map).reshape(-1, *observation_shape(spec))
-    for layer in network.layers:
-        accumulator = accumulate(layer, input_map, levels).astype(np.int64)
-        scaled = fixed_point_requantize(accumulator, *fixed_point_multipliers(layer, input_map))
-        levels = forward_norm(layer, cut(layer, scaled))
-        input_map = layer.result
-    return apply_head(spec, quantization.dequantize_affine(levels, input_map))
+
+    def requantize(layer: IntegerLayer, input_map: Affine, accumulator: NDArray[np.float64]) -> NDArray[np.int64]:
+        return fixed_point_requantize(accumulator.astype(np.int64), *fixed_point_multipliers(layer, input_map))
+
+    return forward_integer(spec, network, observations, quantize_half_away, requantize)
 
 
 def quantize_half_away(values: np.ndarray, affine: Affine) -> NDArray[np.int32]:
@@ -71,15 +65,6 @@ def quantize_half_away(values: np.ndarray, affine: Affine) -> NDArray[np.int32]:
     steps = values.astype(np.float32) / np.float32(affine.scale)
     levels = _round_half_away(steps.astype(np.float64)) + affine.zero_point
     return np.clip(levels, affine.low, affine.high).astype(np.int32)
-
-
-def action_step(spec: PolicySpec, network: IntegerNetwork) -> float:
-    """One step of the head's levels, in the unit of the outputs: the largest that squashing and gain can make of it."""
-    if not isinstance(spec.head, ContinuousHead):
-        return network.output_step
-    # |d tanh| and |d clip| are at most 1
-    widest = max(high - low for low, high in zip(spec.head.low, spec.head.high, strict=True))
-    return network.output_step * widest / 2
 
 
 def _round_half_away(values: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ levels are dequantized, normalised, cut at zero and quantized again, for a mean 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from policy.network import (
     as_batch,
     layer_names,
     layer_norm,
+    linear_part,
     normalise,
     observation_shape,
     windows,
@@ -30,7 +32,7 @@ from policy.network import (
 from policy.quantization import INT8_MAX, Affine, Floats
 from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
 from policy.quantization_aware import kernel_scales as scales_of_kernel
-from policy.ranges import calibrated_ranges, linear_part
+from policy.ranges import calibrated_ranges
 from policy.spec import PolicySpec
 
 INT32_MAX = 2**31 - 1
@@ -103,6 +105,12 @@ class IntegerNetwork:
     def output_step(self) -> float:
         """One step of the head's raw output (logits for a discrete head)."""
         return self.layers[-1].output.scale
+
+
+Quantize = Callable[[np.ndarray, Affine], NDArray[np.int32]]
+"""Floats to levels of a map."""
+Requantize = Callable[[IntegerLayer, Affine, NDArray[np.float64]], np.ndarray]
+"""Accumulators of a layer, given the map of its input, to whole multiples of its output's step."""
 
 
 def quantize_network(
@@ -215,12 +223,20 @@ def accumulate(layer: IntegerLayer, input_map: Affine, levels: NDArray[np.int32]
     )
 
 
-def forward_layer(layer: IntegerLayer, input_map: Affine, levels: NDArray[np.int32]) -> NDArray[np.int32]:
+def float_multiplier(layer: IntegerLayer, input_map: Affine, accumulator: NDArray[np.float64]) -> np.ndarray:
+    """round(acc · m_c), in float32 and half to even, as XNNPACK and onnxruntime do."""
+    return np.rint(accumulator.astype(np.float32) * requantization_multipliers(layer, input_map))
+
+
+def forward_layer(
+    layer: IntegerLayer,
+    input_map: Affine,
+    levels: NDArray[np.int32],
+    requantize: Requantize = float_multiplier,
+) -> NDArray[np.int32]:
     """Input levels to output levels, as :func:`accumulate`, exactly as an integer kernel computes them."""
-    accumulator = accumulate(layer, input_map, levels)
-    # q_out = clip(round(acc · m_c) + z_out), in float32 and half to even, as XNNPACK and onnxruntime do
-    scaled = accumulator.astype(np.float32) * requantization_multipliers(layer, input_map)
-    return forward_norm(layer, cut(layer, np.rint(scaled)))
+    # q_out = clip(round(acc · m_c) + z_out)
+    return forward_norm(layer, cut(layer, requantize(layer, input_map, accumulate(layer, input_map, levels))))
 
 
 def cut(layer: IntegerLayer, scaled: np.ndarray) -> NDArray[np.int32]:
@@ -237,16 +253,34 @@ def forward_norm(layer: IntegerLayer, levels: NDArray[np.int32]) -> NDArray[np.i
     return quantization.quantize_affine(np.maximum(y, np.float32(0.0)), layer.norm.output)
 
 
-def input_levels(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> NDArray[np.int32]:
+def input_levels(
+    spec: PolicySpec,
+    network: IntegerNetwork,
+    observations: np.ndarray,
+    quantize: Quantize = quantization.quantize_affine,
+) -> NDArray[np.int32]:
     """Raw observations (batch, observation_size) to what the first layer is fed: (batch, size) or (batch, H, W, C)."""
     normalised = normalise(spec.normaliser, as_batch(spec, observations))
-    return quantization.quantize_affine(normalised, network.input).reshape(-1, *observation_shape(spec))
+    return quantize(normalised, network.input).reshape(-1, *observation_shape(spec))
 
 
-def forward_integer(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
-    """Raw observations (batch, observation_size) to outputs (batch, output_size), float32."""
-    input_map, levels = network.input, input_levels(spec, network, observations)
+def forward_integer(
+    spec: PolicySpec,
+    network: IntegerNetwork,
+    observations: np.ndarray,
+    quantize: Quantize = quantization.quantize_affine,
+    requantize: Requantize = float_multiplier,
+) -> Floats:
+    """Raw observations (batch, observation_size) to outputs (batch, output_size), float32.
+
+    Args:
+        spec, network: the policy.
+        observations: raw.
+        quantize: how a kernel rounds the normalised observation to levels.
+        requantize: how it brings an accumulator to whole steps of the output.
+    """
+    input_map, levels = network.input, input_levels(spec, network, observations, quantize)
     for layer in network.layers:
-        levels = forward_layer(layer, input_map, levels)
+        levels = forward_layer(layer, input_map, levels, requantize)
         input_map = layer.result
     return apply_head(spec, quantization.dequantize_affine(levels, input_map))

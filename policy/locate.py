@@ -8,8 +8,10 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from policy.bundle import WEIGHTS_FILE, Bundle, copy_bundle, locked
+from policy.bundle import WEIGHTS_FILE, Bundle
+from policy.bundle_writer import copy_bundle
 from policy.errors import BundleError
+from policy.files import locked
 from policy.manifest import MANIFEST_FILE
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent

@@ -31,6 +31,17 @@ class FileRecord:
         """The record of these bytes."""
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
+    @classmethod
+    def of_file(cls, path: Path) -> FileRecord:
+        """The record of a file, read a block at a time.
+
+        Raises:
+            OSError: it is missing or cannot be read.
+        """
+        with path.open("rb") as stream:
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            return cls(stream.tell(), sha256)
+
 
 @dataclass(frozen=True)
 class Parity:

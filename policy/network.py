@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policy.errors import SpecError
+from policy.quantization_aware import INPUT
 from policy.spec import ContinuousHead, NetworkSpec, Normaliser, PolicySpec, Squash
 
 Floats = NDArray[np.float32]
 Weights = Mapping[str, Floats]
+Through = Callable[[str, Floats], Floats]
 
 IMAGES_AT_ONCE = 16  # of a convolution in numpy
 LAYER_NORM_EPSILON = 1e-5  # inside the root; Keras and PyTorch use 1e-3 and 1e-5
@@ -116,25 +118,37 @@ def normaliser_constants(normaliser: Normaliser) -> tuple[Floats, Floats]:
     return mean, (np.float32(1.0) / np.asarray(normaliser.scale, np.float32)).astype(np.float32)
 
 
-def hidden_activations(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> list[Floats]:
+def hidden_activations(
+    spec: PolicySpec, weights: Weights, observations: np.ndarray, through: Through = lambda tensor, values: values
+) -> list[Floats]:
     """[normalised observation, output of the first layer, …, raw output of the head].
 
     Each is (batch, width), and (batch, height, width, channels) before and after convolutions.
+
+    Args:
+        spec, weights: the policy.
+        observations: raw, (batch, observation_size).
+        through: what becomes of each activation tensor before it is used, given its name (``input``, every layer's, and
+            :func:`linear_part` of what is normalised): fake quantization.
     """
     normalised = normalise(spec.normaliser, as_batch(spec, observations))
-    activations = [normalised.reshape(len(normalised), *observation_shape(spec))]
-    for index, layer in enumerate(spec.network.convolutions):
-        y = convolve(activations[-1], weights[f"conv_{index}/kernel"], layer.stride) + weights[f"conv_{index}/bias"]
-        activations.append(np.maximum(y, np.float32(0.0)))
-    for name in layer_names(spec)[len(spec.network.convolutions) :]:
+    activations = [through(INPUT, normalised.reshape(len(normalised), *observation_shape(spec)))]
+    for index, name in enumerate(layer_names(spec)):
+        x, kernel, bias = activations[-1], weights[f"{name}/kernel"], weights[f"{name}/bias"]
         # y = x W + b;   hidden layers: y = max(y, 0), or y = max(γ (y − mean) / √(var + ε) + β, 0)
-        y = activations[-1].reshape(len(normalised), -1) @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
-        if name != "head":
-            if spec.network.layer_norm:
-                y = layer_norm(y, weights[f"{name}/gamma"], weights[f"{name}/beta"])
-            y = np.maximum(y, np.float32(0.0))
-        activations.append(y)
+        if kernel.ndim == 4:
+            y = convolve(x, kernel, spec.network.convolutions[index].stride) + bias
+        else:
+            y = x.reshape(len(x), -1) @ kernel + bias
+            if name != "head" and spec.network.layer_norm:
+                y = layer_norm(through(linear_part(name), y), weights[f"{name}/gamma"], weights[f"{name}/beta"])
+        activations.append(through(name, y if name == "head" else np.maximum(y, np.float32(0.0))))
     return activations
+
+
+def linear_part(layer: str) -> str:
+    """Name of what the layer's normalisation is fed."""
+    return f"{layer}/linear"
 
 
 def before_layer_norm(spec: PolicySpec, weights: Weights, activations: list[Floats]) -> dict[str, Floats]:

@@ -18,6 +18,7 @@ from policy.network import (
     grey_levels,
     hidden_activations,
     layer_names,
+    linear_part,
     normalise,
 )
 from policy.quantization_aware import INPUT, TrainedQuantization
@@ -63,11 +64,6 @@ def calibrated_ranges(
     for name, y in before_layer_norm(spec, weights, activations).items():
         ranges[linear_part(name)] = _ends(y)
     return ranges
-
-
-def linear_part(layer: str) -> str:
-    """Name of what the layer's normalisation is fed."""
-    return f"{layer}/linear"
 
 
 def output_range(spec: PolicySpec, raw: NDArray[np.float32]) -> Range:

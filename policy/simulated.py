@@ -31,20 +31,10 @@ import numpy as np
 from policy import quantization
 from policy.errors import QuantizationError
 from policy.integer import agreeing_scales, trained_with
-from policy.network import (
-    Weights,
-    apply_head,
-    as_batch,
-    check_weights,
-    convolve,
-    layer_names,
-    layer_norm,
-    normalise,
-    observation_shape,
-)
+from policy.network import Weights, apply_head, check_weights, hidden_activations, layer_names, linear_part
 from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, LARGEST_WEIGHT_BITS, Affine, Floats, Scheme
 from policy.quantization_aware import INPUT, WeightRange, kernel_scales
-from policy.ranges import Range, calibrated_ranges, linear_part
+from policy.ranges import Range, calibrated_ranges
 from policy.spec import PolicySpec
 
 HALF_BITS = 16
@@ -220,18 +210,5 @@ def _layer(
 
 def forward_simulated(spec: PolicySpec, simulated: Simulated, observations: np.ndarray) -> Floats:
     """Raw observations (batch, observation_size) to outputs (batch, output_size), float32, through the quantizers."""
-    weights = simulated.weights
-    normalised = normalise(spec.normaliser, as_batch(spec, observations))
-    x = simulated.quantized(INPUT, normalised).reshape(-1, *observation_shape(spec))
-    for index, name in enumerate(layer_names(spec)):
-        kernel, bias = weights[f"{name}/kernel"], weights[f"{name}/bias"]
-        # y = x̂ Ŵ + b;   hidden layers: y = max(y, 0), or y = max(γ (ŷ − mean) / √(var + ε) + β, 0)
-        if kernel.ndim == 4:
-            y = convolve(x, kernel, spec.network.convolutions[index].stride) + bias
-        else:
-            y = x.reshape(len(x), -1) @ kernel + bias
-            if name != "head" and spec.network.layer_norm:
-                y = simulated.quantized(linear_part(name), y)
-                y = layer_norm(y, weights[f"{name}/gamma"], weights[f"{name}/beta"])
-        x = simulated.quantized(name, y if name == "head" else np.maximum(y, np.float32(0.0)))
-    return apply_head(spec, x)
+    activations = hidden_activations(spec, simulated.weights, observations, simulated.quantized)
+    return apply_head(spec, activations[-1])

@@ -76,6 +76,11 @@ class RuntimeName(Enum):
         """The format that this runtime executes."""
         return ArtifactFormat.ONNX if self is RuntimeName.ONNXRUNTIME else ArtifactFormat.TFLITE
 
+    @property
+    def distribution(self) -> str:
+        """The name that pip installs it by."""
+        return "ai-edge-litert" if self is RuntimeName.LITERT else self.value
+
 
 class Activation(Enum):
     """Nonlinearity between the hidden layers."""

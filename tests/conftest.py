@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.network import apply_head, choose_actions, forward_float, normalise
 from policy.spec import ContinuousHead, PolicySpec
 from train.episodes import Actions, Decide, Observations

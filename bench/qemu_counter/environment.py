@@ -12,7 +12,7 @@ from bench.qemu_counter.building import folder
 from bench.qemu_counter.sysroot import SERIES, locked
 from device.host.payload import CODE, code_files
 from device.host.places import project_root
-from device.host.wheels import DISTRIBUTIONS, NUMPY, Wheel, fetch, load_pins
+from device.host.wheels import NUMPY, Wheel, fetch, load_pins
 from policy.spec import RuntimeName
 
 MACHINE = "aarch64"
@@ -25,7 +25,7 @@ def wheels_for(runtime: RuntimeName) -> list[Wheel]:
         BenchError: there is none for this runtime.
     """
     found = []
-    for distribution in (NUMPY, DISTRIBUTIONS[runtime]):
+    for distribution in (NUMPY, runtime.distribution):
         pins = [p for p in load_pins() if (p.distribution, p.machine, p.python) == (distribution, MACHINE, SERIES)]
         if not pins:
             raise BenchError(f"no wheel of {distribution} for Python {SERIES} on {MACHINE} is pinned.")

@@ -117,7 +117,8 @@ def measure(bundle: Bundle, task: Task, asked: Asked, target: str) -> Measured:
     """
     from bench.measuring.access import connected
     from device.host.probe import probe
-    from policy.bundle import Bundle, copy_bundle
+    from policy.bundle import Bundle
+    from policy.bundle_writer import copy_bundle
 
     name = bundle.spec.name
     with tempfile.TemporaryDirectory(prefix="recommend-") as folder:

@@ -128,7 +128,7 @@ class Remembered:
 
     def add(self, command: str) -> None:
         """This one is made."""
-        from policy.bundle import write_atomically
+        from policy.files import write_atomically
 
         with self._lock:
             self.commands.append(command)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.report.store import RESULTS, StoreError
-from policy.bundle import write_atomically
+from policy.files import write_atomically
 
 if TYPE_CHECKING:
     from pandas import DataFrame

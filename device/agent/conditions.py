@@ -86,12 +86,27 @@ def read_text(path: Path) -> str | None:
         return None
 
 
-def read_number(path: Path) -> float | None:
-    """The file's number, or None."""
+def number(text: str | None) -> float | None:
+    """The text's number, or None."""
     try:
-        return float(read_text(path) or "")
+        return float(text or "")
     except ValueError:
         return None
+
+
+def read_number(path: Path) -> float | None:
+    """The file's number, or None."""
+    return number(read_text(path))
+
+
+def read_cpuinfo(root: Path) -> dict[str, str]:
+    """First value of every key of /proc/cpuinfo."""
+    values: dict[str, str] = {}
+    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
+        key, separator, value = line.partition(":")
+        if separator:
+            values.setdefault(key.strip(), value.strip())
+    return values
 
 
 def look(root: Path = ROOT) -> Conditions:
@@ -111,14 +126,7 @@ def mhz_now(root: Path = ROOT) -> float | None:
     khz = read_number(root / CPU / "cpu0/cpufreq/scaling_cur_freq")
     if khz is not None:
         return khz / 1000.0
-    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "cpu MHz":
-            try:
-                return float(value)
-            except ValueError:
-                return None
-    return None
+    return number(read_cpuinfo(root).get("cpu MHz"))
 
 
 def throttled(root: Path = ROOT) -> Throttled | None:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from device.agent.conditions import CPU, ROOT, look, read_number, read_text
+from device.agent.conditions import CPU, ROOT, look, number, read_cpuinfo, read_number, read_text
 
 ARM_PARTS = {
     "0xc07": "Cortex-A7",
@@ -52,16 +52,6 @@ def fingerprint(root: Path = ROOT) -> dict[str, Any]:
         "evidence": evidence,
         **look(root).to_dict(),
     }
-
-
-def read_cpuinfo(root: Path) -> dict[str, str]:
-    """First value of every key of /proc/cpuinfo."""
-    values: dict[str, str] = {}
-    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
-        key, separator, value = line.partition(":")
-        if separator:
-            values.setdefault(key.strip(), value.strip())
-    return values
 
 
 def _model(root: Path, cpuinfo: dict[str, str]) -> str | None:
@@ -125,7 +115,7 @@ def emulation(
             [f"the machine is {machine} but its kernel keeps time by {', '.join(sorted(foreign))}: qemu-user"],
         )
     compatible = read_text(root / "proc/device-tree/compatible") or ""
-    if arm and _number(cpuinfo.get("BogoMIPS")) == QEMU_BOGOMIPS:
+    if arm and number(cpuinfo.get("BogoMIPS")) == QEMU_BOGOMIPS:
         evidence.append("BogoMIPS 125.00 is QEMU's timer of 62.5 MHz")
         return True, True, evidence
     hypervisor = "hypervisor" in cpuinfo.get("flags", "").split()
@@ -144,10 +134,3 @@ def emulation(
         evidence.append("nothing hints at a hypervisor or an emulator")
         return False, False, evidence
     return None, None, evidence
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None

@@ -5,27 +5,24 @@ from __future__ import annotations
 import gc
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from device.agent import memory
+from device.agent.golden import check_golden
 from device.agent.memory import MemoryLog
 from device.agent.operations import Load
 from device.agent.protocol import AgentError, ErrorCode
 from device.agent.runtimes import (
-    DISTRIBUTIONS,
-    Executor,
     import_runtime,
     imported_runtime,
     installed_runtimes,
     open_artifact,
 )
-from device.agent.serving import ColdTimes, GoldenCheck, Serving
+from device.agent.serving import ColdTimes, Serving
 from policy.bundle import DEVICE_FILES, Bundle
 from policy.errors import BundleError
 from policy.manifest import ArtifactEntry
-from policy.network import choose_actions
 from policy.spec import PolicySpec, RuntimeName
 
 NAVIGATION_IDS = ("AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0")
@@ -118,14 +115,14 @@ def choose(bundle: Bundle, request: Load, in_use: RuntimeName | None) -> tuple[R
         raise AgentError(
             ErrorCode.UNAVAILABLE,
             f"no inference runtime is installed here; known are {', '.join(name.value for name in RuntimeName)}.",
-            f"Type: pip install {DISTRIBUTIONS[RuntimeName.LITERT]}",
+            f"Type: pip install {RuntimeName.LITERT.distribution}",
         )
     if request.runtime is not None and request.runtime not in installed:
         raise AgentError(
             ErrorCode.UNAVAILABLE,
             f"the runtime {request.runtime.value} is not installed here; "
             f"installed are: {', '.join(name.value for name in installed)}.",
-            f"Type: pip install {DISTRIBUTIONS[request.runtime]}",
+            f"Type: pip install {request.runtime.distribution}",
         )
     if in_use is not None and request.runtime not in (None, in_use):
         raise AgentError(
@@ -142,71 +139,3 @@ def choose(bundle: Bundle, request: Load, in_use: RuntimeName | None) -> tuple[R
         except BundleError:
             continue
     return candidates[-1], bundle.artifact(request.precision, candidates[-1].artifact_format)
-
-
-def check_golden(
-    spec: PolicySpec,
-    entry: ArtifactEntry,
-    executor: Executor,
-    observations: list[Any],
-    expected: np.ndarray,
-    float_actions: np.ndarray,
-    runtime: RuntimeName,
-) -> GoldenCheck:
-    """Execute every golden vector and compare it with the numpy reference of this precision.
-
-    Args:
-        observations: each float32 (1, N).
-        expected: (n, A) outputs of the reference.
-        float_actions: (n,) or (n, A) actions of the float policy.
-
-    Raises:
-        AgentError: GOLDEN: names the vector, what was computed and what was expected.
-    """
-    outputs = np.empty_like(expected)
-    actions = []
-    for index, observation in enumerate(observations):
-        actions.append(executor.decide(observation))
-        outputs[index] = executor.outputs()
-    own, reference = choose_actions(spec, outputs), choose_actions(spec, expected)
-    finite = np.isfinite(outputs).all(axis=1)
-    errors = np.where(finite, np.abs(outputs.astype(np.float64) - expected).max(axis=1), np.inf)
-    worst = int(errors.argmax())
-    if errors[worst] > entry.tolerance:
-        failed = int((errors > entry.tolerance).sum())
-        computed = f"an error of {_in_words(errors[worst], entry)}" if finite[worst] else "NaN or infinity"
-        raise AgentError(
-            ErrorCode.GOLDEN,
-            f"{entry.file} computes wrongly in {runtime.value} on this device: golden vector {worst} has {computed}, "
-            f"allowed is {_in_words(entry.tolerance, entry)}. {failed} of {len(errors)} vectors fail.",
-            "Load another runtime or precision, or convert the policy again.",
-        )
-    chosen = np.asarray(actions)
-    if not np.array_equal(chosen, own):
-        wrong = int(np.flatnonzero((chosen != own).reshape(len(own), -1).any(axis=1))[0])
-        raise AgentError(
-            ErrorCode.GOLDEN,
-            f"{entry.file} chooses wrongly in {runtime.value} on this device: on golden vector {wrong} its action is "
-            f"{chosen[wrong].tolist()}, but its own outputs say {own[wrong].tolist()}.",
-            "Load another runtime or precision, or convert the policy again.",
-        )
-
-    def agreement(others: np.ndarray) -> float:
-        if spec.is_discrete:
-            return float((chosen == others).mean())
-        return float((np.abs(chosen.astype(np.float64) - others) <= entry.tolerance).all(axis=1).mean())
-
-    return GoldenCheck(
-        vectors=len(errors),
-        max_error=float(errors[worst]),
-        max_error_steps=None if not entry.output_step else float(errors[worst] / entry.output_step),
-        tolerance=entry.tolerance,
-        action_agreement=agreement(reference),
-        fp32_agreement=agreement(float_actions),
-    )
-
-
-def _in_words(error: float, entry: ArtifactEntry) -> str:
-    """An error in the unit of the outputs, and in steps of their scale where they have one."""
-    steps = f" ({error / entry.output_step:.3f} steps)" if entry.output_step else ""
-    return f"{error:.5g}{steps}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -94,16 +95,8 @@ def required_runs(quantile: float) -> int:
     def chance(runs: int) -> float:
         return quantile**runs + runs * (1.0 - quantile) * quantile ** (runs - 1)
 
-    low, high = 1, 2  # chance(low) is too large
-    while chance(high) > 1.0 - PERCENTILE_CONFIDENCE:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if chance(middle) > 1.0 - PERCENTILE_CONFIDENCE:
-            low = middle
-        else:
-            high = middle
-    return high
+    # Of one run the chance is 1; it falls with every further one.
+    return bisect_left(range(2**31), True, lo=2, key=lambda runs: chance(runs) <= 1.0 - PERCENTILE_CONFIDENCE)
 
 
 def percentile(sorted_values: Sequence[int], quantile: float) -> int:

@@ -32,11 +32,6 @@ PACKAGES = {
     RuntimeName.TFLITE_RUNTIME: "tflite_runtime",
     RuntimeName.ONNXRUNTIME: "onnxruntime",
 }
-DISTRIBUTIONS = {
-    RuntimeName.LITERT: "ai-edge-litert",
-    RuntimeName.TFLITE_RUNTIME: "tflite-runtime",
-    RuntimeName.ONNXRUNTIME: "onnxruntime",
-}
 
 Floats = NDArray[np.float32]
 
@@ -65,7 +60,7 @@ def installed_runtimes() -> dict[RuntimeName, str]:
         spec = importlib.util.find_spec(PACKAGES[name])
         if spec is not None and spec.submodule_search_locations:
             folder = Path(next(iter(spec.submodule_search_locations))).parent
-            found[name] = _distribution_version(folder, DISTRIBUTIONS[name])
+            found[name] = _distribution_version(folder, name.distribution)
     return found
 
 
@@ -102,7 +97,7 @@ def import_runtime(name: RuntimeName) -> Any:
             ErrorCode.UNAVAILABLE,
             f"the runtime {name.value} cannot be imported here ({type(error).__name__}: {error}); "
             f"installed are: {installed}.",
-            f"Type: pip install {DISTRIBUTIONS[name]}",
+            f"Type: pip install {name.distribution}",
         ) from error
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from device.agent import AGENT_VERSION, conditions, loading, measure, memory
-from device.agent.fingerprint import emulation, fingerprint, mhz_nominal, read_cpuinfo
+from device.agent.fingerprint import emulation, fingerprint, mhz_nominal
 from device.agent.measure import Statistics
 from device.agent.memory import MemoryLog
 from device.agent.operations import (
@@ -301,7 +301,7 @@ def error_reply(error: Exception) -> dict[str, str]:
 def notes(looks: list[conditions.Conditions]) -> list[str]:
     """What a reader of the figures should know although it does not make them invalid."""
     said = []
-    cpuinfo = read_cpuinfo(conditions.ROOT)
+    cpuinfo = conditions.read_cpuinfo(conditions.ROOT)
     emulated, _, evidence = emulation(conditions.ROOT, cpuinfo, platform.machine(), platform.release())
     if emulated:
         said.append(f"emulated: {'; '.join(evidence)}")

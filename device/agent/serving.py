@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from device.agent.golden import GoldenCheck
 from device.agent.protocol import AgentError, ErrorCode, short
 from device.agent.runtimes import Executor
 from policy.bundle import Bundle
@@ -17,27 +18,6 @@ from policy.spec import PolicySpec, RuntimeName
 
 _NUMBERS = {int, float}
 _LARGEST = float(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True)
-class GoldenCheck:
-    """What the golden vectors showed on this device.
-
-    Attributes:
-        vectors: how many were executed (all there are).
-        max_error: largest |output − expected| in the unit of the outputs.
-        max_error_steps: the same in steps of the output's scale; None for a float artifact.
-        tolerance: what was allowed.
-        action_agreement: share of them on which the action is that of this precision's numpy reference.
-        fp32_agreement: share on which it is that of the float policy (continuous: all outputs within the tolerance).
-    """
-
-    vectors: int
-    max_error: float
-    max_error_steps: float | None
-    tolerance: float
-    action_agreement: float
-    fp32_agreement: float
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import enum
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,17 +11,16 @@ from typing import Any
 
 from device.host.connection import Connection, connect
 from device.host.deploy import deploy
-from device.host.errors import ChangedHostKeyError, HostError, TargetError, UnknownHostKeyError, WheelError
+from device.host.errors import ChangedHostKeyError, TargetError, UnknownHostKeyError, WheelError
 from device.host.handshake import accept_command, fetch_host_key
 from device.host.hostkeys import KnownHosts, Verdict
 from device.host.probe import probe
 from device.host.progress import progress_bars
 from device.host.releases import DeviceReleases, list_releases, rollback
 from device.host.target import Target, resolve
+from device.host.verbs import run_verb, verb_adder
 from device.host.wheels import fetch, parse_runtimes, select, select_unseen
-from policy import interruption
-from policy.errors import PolicyError
-from policy.hints import Parser, as_typed
+from policy.hints import Parser
 from policy.locate import working_bundle
 from policy.spec import Precision
 
@@ -189,14 +185,7 @@ def parser() -> argparse.ArgumentParser:
     common = Parser(add_help=False)
     common.add_argument("--target", default="local", help="local (default), user@host or user@host:port")
     common.add_argument("--identity", type=Path, help="private key to offer first")
-    common.add_argument("--json", action="store_true", help="print one JSON object")
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    def verb(name: str, run: Any) -> argparse.ArgumentParser:
-        added = verbs.add_parser(name, parents=[common], help=run.__doc__, description=run.__doc__)
-        added.set_defaults(run=run)
-        return added
-
+    verb = verb_adder(top, common)
     deploying = verb("deploy", run_deploy)
     deploying.add_argument("--policy", required=True, help="name (III) or folder of a bundle")
     deploying.add_argument("--bits", default="8", help="8 (default), 16, 32, 7 … 2, or a list: 32,8")
@@ -218,34 +207,6 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def to_json(value: Any) -> Any:
-    """Dataclasses and enums as plain data."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {key: to_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(item) for item in value]
-    return value
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb. Returns 0, or 1 when it failed (the message says what to do), 2 for wrong usage."""
-    interruption.loaded()
-    options = parser().parse_args(argv)
-    try:
-        result, text = options.run(options)
-    except (HostError, PolicyError) as error:
-        if options.json:
-            told = error.to_json() if isinstance(error, HostError) else {"code": "policy", "message": str(error)}
-            print(json.dumps({"ok": False, "error": told}))
-        else:
-            print(as_typed(f"error: {error}"), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; what was half done on the device is discarded", file=sys.stderr)
-        return 130
-    print(json.dumps({"ok": True, **to_json(result)}) if options.json else as_typed(text))
-    return 0
+    """Run one verb. Returns 0, 1 when it failed (the message says what to do), 2 for wrong usage, 130 interrupted."""
+    return run_verb(parser(), argv, "interrupted; what was half done on the device is discarded")

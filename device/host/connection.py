@@ -245,9 +245,9 @@ def connect(
         use_agent = not target.is_local and "SSH_AUTH_SOCK" in os.environ
         if target.is_local:
             local = stack.enter_context(running_local_device(local_folder or local_device_folder()))
-            known_hosts = KnownHosts(local.known_hosts_file)
+            known_hosts = KnownHosts(local.folder.known_hosts_file)
             endpoint = Endpoint(
-                local.host, local.port, user_name(), LOCAL_HOST_KEY_NAME, (local.client_key_file,), True
+                local.host, local.port, user_name(), LOCAL_HOST_KEY_NAME, (local.folder.client_key_file,), True
             )
         else:
             known_hosts = known_hosts if known_hosts is not None else KnownHosts.of_user()

@@ -6,12 +6,13 @@ vector that differs, leaves nothing of the new release behind.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import socket
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def install(
     with helper(connection, wheel_set.python.path, silence_s=silence_s) as session:
         state = begin(session, payload.policy, payload.digest, wait_s)
         serving = state["current"]
-        try:
+        with still_serving(serving):
             known = _known_release(session, state["same"])
             if known is not None and known == serving:
                 return DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
@@ -140,9 +141,6 @@ def install(
                 release = known
                 checks = golden_checks(connection, payload.policy, f"releases/{release}", payload.checks, tell)
             previous = session.call("switch", release=release)["previous"]
-        except HostError as error:
-            error.also(f"Release {serving} still serves." if serving else "No release was serving before.")
-            raise
         removed, warnings = _prune(session, release, previous)
     return DeployResult(
         request=request,
@@ -164,6 +162,16 @@ def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float
     """Take the device's lock under our name."""
     by = {"user": user_name(), "host": socket.gethostname(), "pid": os.getpid(), "policy": policy}
     return session.call("begin", policy=policy, digest=digest, by=by, wait_s=wait_s, timeout=wait_s + 60)
+
+
+@contextlib.contextmanager
+def still_serving(release: str | None) -> Iterator[None]:
+    """Errors within the block say that this release (None: no release) serves as before."""
+    try:
+        yield
+    except HostError as error:
+        error.also(f"Release {release} still serves." if release else "No release was serving before.")
+        raise
 
 
 def _prune(session: HelperSession, serving: str, previous: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -21,7 +21,7 @@ from device.host.errors import (
 )
 from device.host.on_device import helper as helper_module
 from device.host.on_device import store as store_module
-from device.host.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
+from device.host.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess, program_of
 
 HEARTBEAT_S = 5.0
 SILENCE_S = 30.0  # the device gives the lock back when it hears nothing for so long
@@ -126,13 +126,7 @@ def _script(silence_s: float) -> bytes:
     """The program for the device: its two modules as text, entered by name, then started."""
     parts = (store_module, helper_module)
     modules = {part.__name__: Path(str(part.__file__)).read_text("utf-8") for part in parts}
-    return f"""
-import sys, types
-for name, text in {modules!r}.items():
-    module = sys.modules[name] = types.ModuleType(name)
-    exec(compile(text, name, "exec"), module.__dict__)
-module.main({silence_s!r})
-""".encode()
+    return program_of(modules, f"module.main({silence_s!r})\n")
 
 
 @contextlib.contextmanager

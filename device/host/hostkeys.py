@@ -15,12 +15,12 @@ import binascii
 import fnmatch
 import hashlib
 import hmac
-import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from device.host.places import state_folder
+from policy.files import write_atomically
 
 
 class Verdict(Enum):
@@ -156,10 +156,4 @@ class KnownHosts:
         dropped = {entry.line for entry in read_entries(self.own) if replace and entry.matches(name)}
         kept = [line for number, line in enumerate(old, 1) if number not in dropped]
         kept.append(f"{name} {key.kind} {base64.b64encode(key.blob).decode()}")
-        temporary = self.own.with_name(f"{self.own.name}.{os.getpid()}.part")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write("\n".join(kept) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(self.own)
+        write_atomically(self.own, ("\n".join(kept) + "\n").encode(), mode=0o600)

@@ -7,6 +7,7 @@ import json
 import os
 import selectors
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device.host.errors import ConnectionFailedError
+from policy.files import write_atomically
 
 LOCAL_HOST_KEY_NAME = "quarl-local-device"  # its port changes with every start, so its host key has a name of its own
 HOST_KEY = "host_ed25519"
@@ -63,15 +65,12 @@ class LocalDevice:
     port: int
     pid: int
 
-    @property
-    def known_hosts_file(self) -> Path:
-        """The file with its host key."""
-        return self.folder.known_hosts_file
 
-    @property
-    def client_key_file(self) -> Path:
-        """The private key that is let in."""
-        return self.folder.client_key_file
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def write_interpreter(folder: Path) -> None:
@@ -81,11 +80,9 @@ def write_interpreter(folder: Path) -> None:
     """
     interpreter = getattr(sys, "_base_executable", None) or sys.executable
     script = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
-    python, part = folder / "python3", folder / "python3.part"
+    python = folder / "python3"
     if not python.exists() or python.read_text() != script:
-        part.write_text(script)
-        part.chmod(0o755)
-        part.replace(python)
+        write_atomically(python, script.encode(), mode=0o755)
 
 
 def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:

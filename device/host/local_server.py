@@ -18,45 +18,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import asyncssh
 
 from device.host.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder, write_interpreter
 from device.host.places import user_name
+from policy.files import locked, write_atomically
 
 LISTEN = "127.0.0.1"
 GRACE_S = 3.0  # between the end of a command's input and SIGTERM, and between SIGTERM and SIGKILL
 _CHUNK = 1 << 16
 
 
-@contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-        stream.write(data)
-    temporary.replace(path)
-
-
 def _prepare_key(path: Path) -> asyncssh.SSHKey:
     if path.exists():
         return asyncssh.read_private_key(str(path))
     key = asyncssh.generate_private_key("ssh-ed25519", comment=path.name)
-    _write_private(path, key.export_private_key())
+    write_atomically(path, key.export_private_key(), mode=0o600)
     return key
 
 
@@ -64,12 +49,13 @@ def prepare(folder: LocalFolder) -> tuple[asyncssh.SSHKey, asyncssh.SSHKey]:
     """Make what is missing: folders (0700), keys (0600), known_hosts, interpreter. Safe when two do it at once."""
     for path in (folder.root, folder.keys, folder.home, folder.bin):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _exclusive(folder.root / "prepare.lock"):
+    with locked(folder.root):
         host_key, client_key = _prepare_key(folder.keys / HOST_KEY), _prepare_key(folder.client_key_file)
         if not folder.known_hosts_file.exists():
             # Recorded when the key is made, never later: a host key that changes afterwards is refused.
             public = host_key.export_public_key().decode().split()
-            _write_private(folder.known_hosts_file, f"{LOCAL_HOST_KEY_NAME} {public[0]} {public[1]}\n".encode())
+            line = f"{LOCAL_HOST_KEY_NAME} {public[0]} {public[1]}\n"
+            write_atomically(folder.known_hosts_file, line.encode(), mode=0o600)
         write_interpreter(folder.bin)
     return host_key, client_key
 

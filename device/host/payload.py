@@ -1,22 +1,22 @@
 """What is sent to a device, and nothing else: the agent's code, the part of the bundle it needs, a starter.
 
 run-agent                 starts the agent of this very folder; speaks JSON lines on stdin and stdout
-lib/policy/               the contract
-lib/airlearning_envs/     the modules that the agent imports: the simulator core, never its Gymnasium face
 lib/device/agent/         the agent
+lib/policy/               what it imports of the contract: the reader of bundles, never their writer
+lib/airlearning_envs/     what it imports of the simulator: its core, never its Gymnasium face
 bundle/                   policy.json, golden.npz, manifest.json, the chosen artifacts and their expected outputs;
                           never the fp32 master weights, never the calibration observations
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 from device.host.errors import VerificationError
@@ -29,6 +29,8 @@ from policy.spec import Precision, RuntimeName
 
 STARTER = "run-agent"
 CODE, BUNDLE = "lib", "bundle"
+# Imported by a function that the agent never calls: Gymnasium's face of the simulator.
+STAYS_AT_HOME = ["airlearning_envs.gym_env"]
 _POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
@@ -167,43 +169,12 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
 
 
 def code_files(root: Path) -> list[PayloadFile]:
-    """The agent's code: policy/, device/agent/ and what these import of airlearning_envs/."""
-    paths = {root / "device" / "__init__.py", *_modules(root / "policy"), *_modules(root / "device" / "agent")}
-    paths |= simulator_modules(root, sorted(paths))
-    return [PayloadFile(f"{CODE}/{path.relative_to(root)}", path.read_bytes()) for path in sorted(paths)]
-
-
-def _modules(folder: Path) -> Iterable[Path]:
-    return (path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
-
-
-def simulator_modules(root: Path, users: Sequence[Path]) -> set[Path]:
-    """The files of airlearning_envs/ that ``users`` need, followed import by import.
-
-    What the package's own __init__ imports inside functions is its Gymnasium face, which stays at home.
-    """
-    package = root / "airlearning_envs"
-    found: set[Path] = set()
-    left = list(users)
-    while left:
-        path = left.pop()
-        tree = ast.parse(path.read_bytes())
-        nodes = tree.body if path == package / "__init__.py" else ast.walk(tree)
-        names: set[str] = set()
-        for node in nodes:
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        for name in names:
-            parts = name.split(".")
-            if parts[0] != package.name:
-                continue
-            for file in (package / "__init__.py", package.joinpath(*parts[1:]).with_suffix(".py")):
-                if file.is_file() and file not in found:
-                    found.add(file)
-                    left.append(file)
-    return found
+    """The agent's code: every module of the checkout ``root`` that ``python -m device.agent`` may come to import."""
+    finder = ModuleFinder([str(root)], excludes=STAYS_AT_HOME)
+    finder.run_script(str(root / "device" / "agent" / "__main__.py"))  # reads; nothing is executed
+    files = (getattr(module, "__file__", None) for module in finder.modules.values())  # None: built into Python
+    paths = sorted(Path(file) for file in files if file is not None)
+    return [PayloadFile(f"{CODE}/{path.relative_to(root)}", path.read_bytes()) for path in paths]
 
 
 def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:

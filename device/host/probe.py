@@ -9,6 +9,7 @@ from pathlib import Path
 
 from device.host.connection import Connection
 from device.host.errors import RemoteCommandError, UnsupportedDeviceError
+from device.host.remote_process import program_of
 
 # Every line it prints is KEY=VALUE; a line without a known key (a login greeting) is skipped. Python is asked for
 # its own word size: a 32-bit Raspberry Pi OS runs under a 64-bit kernel, and `uname -m` names the kernel.
@@ -39,10 +40,7 @@ echo "end=1"
 """
 # The agent's own judgement, before the agent is there: its two modules need nothing but the standard library.
 EMULATION_SCRIPT = """
-import platform, sys, types
-for name, source in {sources!r}.items():
-    module = sys.modules[name] = types.ModuleType(name)
-    exec(compile(source, name, "exec"), vars(module))
+import platform
 said = sys.modules["device.agent.fingerprint"]
 found = said.emulation(said.ROOT, said.read_cpuinfo(said.ROOT), platform.machine(), platform.release())
 print("emulated=%s" % found[0])
@@ -170,6 +168,6 @@ def is_emulated(connection: Connection, facts: TargetFacts) -> bool:
         RemoteCommandError, ConnectionLostError.
     """
     sources = {f"device.agent.{name}": (AGENT / f"{name}.py").read_text() for name in ("conditions", "fingerprint")}
-    script = EMULATION_SCRIPT.format(sources=sources)
-    result = connection.run(f"exec {shlex.quote(facts.python.path)} -s -", stdin=script.encode(), timeout=60)
+    script = program_of(sources, EMULATION_SCRIPT)
+    result = connection.run(f"exec {shlex.quote(facts.python.path)} -s -", stdin=script, timeout=60)
     return "emulated=True" in result.stdout.splitlines()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from device.host.connection import Connection
-from device.host.deploy import begin
-from device.host.errors import HostError, ReleaseError, VerificationError
+from device.host.deploy import begin, still_serving
+from device.host.errors import ReleaseError, VerificationError
 from device.host.golden import GoldenCheck, Progress, golden_checks
 from device.host.helper_session import helper
 from device.host.payload import GoldenRun, check_policy_name
@@ -117,7 +117,7 @@ def rollback(
         state = begin(session, policy, None, wait_s)
         serving, names = state["current"], state["releases"]
         wanted = release or _before(names, serving, policy, connection)
-        try:
+        with still_serving(serving):
             found = session.call("check", release=wanted)
             damaged = [*found["damaged"], *found["missing_environments"]]
             if damaged:
@@ -134,9 +134,6 @@ def rollback(
             tell = progress if progress is not None else lambda step: None
             checks = golden_checks(connection, policy, f"releases/{wanted}", runs, tell)
             previous = session.call("switch", release=wanted)["previous"]
-        except HostError as error:
-            error.also(f"Release {serving} still serves." if serving else "No release was serving before.")
-            raise
     return RollbackResult(policy, release, wanted, previous, checks, time.monotonic() - begun)
 
 

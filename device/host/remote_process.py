@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 
 import paramiko
 
@@ -26,6 +27,21 @@ class LineTimeoutError(HostError):
     """No whole line came in the time given."""
 
     code = "line-timeout"
+
+
+def program_of(modules: Mapping[str, str], then: str) -> bytes:
+    """A Python program for a device on which nothing is installed: modules as text, entered by name, then what to do.
+
+    Args:
+        modules: text by name, each after those that it imports.
+        then: the last statements; ``sys`` is imported, and ``module`` is the last module.
+    """
+    return f"""
+import sys, types
+for name, text in {dict(modules)!r}.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, name, "exec"), vars(module))
+{then}""".encode()
 
 
 class RemoteProcess:

@@ -24,11 +24,12 @@ from device.host.agent_session import AgentSession
 from device.host.connection import Connection, connect
 from device.host.errors import ConnectionFailedError
 from device.host.hostkeys import KnownHosts, read_entries
-from device.host.local_device import LocalDevice, write_interpreter
+from device.host.local_device import LocalDevice, free_port, write_interpreter
 from device.host.payload import STARTER, GoldenRun, Payload, PayloadFile
 from device.host.places import user_name
 from device.host.target import Target, host_key_name
-from device.host.wheels import Wheel, file_sha256, load_pins
+from device.host.wheels import Wheel, load_pins
+from policy.manifest import FileRecord
 from policy.spec import Precision, RuntimeName
 
 SSHD = Path("/usr/sbin/sshd")
@@ -82,10 +83,10 @@ class TestDevice:
 def as_test_device(local: LocalDevice) -> TestDevice:
     """The embedded device as any other SSH host, reached by address and port."""
     known = local.folder.keys / f"known_hosts.{local.port}"
-    entry = read_entries(local.known_hosts_file)[0]
-    words = local.known_hosts_file.read_text().split()
+    entry = read_entries(local.folder.known_hosts_file)[0]
+    words = local.folder.known_hosts_file.read_text().split()
     known.write_text(f"{host_key_name(local.host, local.port)} {entry.key.kind} {words[2]}\n")
-    return TestDevice(local.host, local.port, local.client_key_file, known, local.folder.home)
+    return TestDevice(local.host, local.port, local.folder.client_key_file, known, local.folder.home)
 
 
 def eventually(true: Callable[[], bool], seconds: float = 20.0) -> bool:
@@ -108,13 +109,6 @@ def served_text(connection: Connection, policy: str) -> str:
     """The text of the stand-in release whose agent answers."""
     with AgentSession(connection, policy) as agent:
         return str(agent.request("hello")["text"])
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -326,4 +320,4 @@ def stand_in_wheel(cache: Path, content: bytes) -> tuple[Wheel, Path]:
     cache.mkdir()
     with zipfile.ZipFile(cache / pin.file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("numpy/content.bin", content)
-    return dataclasses.replace(pin, sha256=file_sha256(cache / pin.file)), cache
+    return dataclasses.replace(pin, sha256=FileRecord.of_file(cache / pin.file).sha256), cache

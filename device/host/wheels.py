@@ -10,7 +10,6 @@ either, so there it is 2.2.6. 32-bit ARM has tflite-runtime and nothing else: nu
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import subprocess
@@ -23,14 +22,10 @@ from pathlib import Path
 from device.host.errors import UnsupportedDeviceError, WheelError
 from device.host.places import cache_folder
 from device.host.probe import MACHINES, PythonFacts, TargetFacts
+from policy.manifest import FileRecord
 from policy.spec import RuntimeName
 
 PINS_FILE = Path(__file__).with_name("wheels.json")
-DISTRIBUTIONS = {
-    RuntimeName.TFLITE_RUNTIME: "tflite-runtime",
-    RuntimeName.LITERT: "ai-edge-litert",
-    RuntimeName.ONNXRUNTIME: "onnxruntime",
-}
 NUMPY = "numpy"
 DOWNLOAD_TIMEOUT_S = 900
 _OLD_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}  # PEP 600
@@ -116,7 +111,7 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
     for python in facts.pythons:
         found: list[Wheel] = []
         missing: list[str] = []
-        for distribution in (NUMPY, *(DISTRIBUTIONS[runtime] for runtime in runtimes)):
+        for distribution in (NUMPY, *(runtime.distribution for runtime in runtimes)):
             wheel = next(
                 (
                     pin
@@ -180,12 +175,6 @@ def supported(pins: Sequence[Wheel]) -> str:
     return "Supported: " + "; ".join(lines) + "."
 
 
-def file_sha256(path: Path) -> str:
-    """The hash of a file on the host."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def fetch(
     wheels: Sequence[Wheel], cache: Path | None = None, progress: Callable[[Wheel], None] | None = None
 ) -> dict[Wheel, Path]:
@@ -204,7 +193,7 @@ def fetch(
     found = {}
     for wheel in wheels:
         path = folder / wheel.file
-        if not (path.is_file() and file_sha256(path) == wheel.sha256):
+        if not (path.is_file() and FileRecord.of_file(path).sha256 == wheel.sha256):
             if progress is not None:
                 progress(wheel)
             _download(wheel, path)
@@ -237,9 +226,9 @@ def _download(wheel: Wheel, path: Path) -> None:
                 f"pip could not download {wheel} for Python {wheel.python} on {wheel.machine}: {said}.",
                 f"Is this machine online? Or put {wheel.file} into {path.parent}.",
             )
-        if file_sha256(files[0]) != wheel.sha256:
+        if (sha256 := FileRecord.of_file(files[0]).sha256) != wheel.sha256:
             raise WheelError(
-                f"{files[0].name} has the sha256 {file_sha256(files[0])}; pinned is {wheel.sha256}. It was not used.",
+                f"{files[0].name} has the sha256 {sha256}; pinned is {wheel.sha256}. It was not used.",
                 "Find out where pip gets its packages from.",
             )
         files[0].replace(path)

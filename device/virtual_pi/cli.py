@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from device.host.errors import HostError
+from device.host.verbs import run_verb, verb_adder
 from device.virtual_pi import naming, running
-from device.virtual_pi.image import describe, ensure_image
+from device.virtual_pi.image import ensure_image
 from device.virtual_pi.machine import MEMORY_MB, MachineSettings
 from device.virtual_pi.recipe import MachineKind
-from policy import interruption
-from policy.hints import Parser, as_typed
+from policy.hints import Parser
 
 
 def _say(text: str) -> None:
@@ -47,7 +45,7 @@ def run_start(options: argparse.Namespace) -> tuple[Any, str]:
         f"  console: {begun.serial}",
         "  make pi-stop" if not name else f"  python -m device.virtual_pi stop{name}",
     ]
-    return running.to_json(begun), "\n".join(lines)
+    return begun, "\n".join(lines)
 
 
 def run_stop(options: argparse.Namespace) -> tuple[Any, str]:
@@ -65,16 +63,14 @@ def run_status(options: argparse.Namespace) -> tuple[Any, str]:
         f"{machine.target}: {machine.settings.description}, 127.0.0.1 port {machine.port}, process {machine.pid}"
         for machine in machines
     ]
-    return {"machines": [running.to_json(machine) for machine in machines]}, "\n".join(
-        lines
-    ) or "No virtual Pi runs. Type: make pi"
+    return {"machines": machines}, "\n".join(lines) or "No virtual Pi runs. Type: make pi"
 
 
 def run_build(options: argparse.Namespace) -> tuple[Any, str]:
     """Build the image if there is none of the present recipe (needs root)."""
     image = ensure_image(_say, rebuild=options.rebuild)
     size = sum(path.stat().st_blocks * 512 for path in image.folder.iterdir())
-    return describe(image), f"The image is in {image.folder} ({size / 1e6:.0f} MB, kernel {image.kernel_version})."
+    return image, f"The image is in {image.folder} ({size / 1e6:.0f} MB, kernel {image.kernel_version})."
 
 
 def run_clean(options: argparse.Namespace) -> tuple[Any, str]:
@@ -86,15 +82,7 @@ def run_clean(options: argparse.Namespace) -> tuple[Any, str]:
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
     top = Parser(prog="python -m device.virtual_pi", description="A Raspberry Pi 3b, emulated.")
-    common = Parser(add_help=False)
-    common.add_argument("--json", action="store_true", help="print one JSON object")
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    def verb(name: str, run: Any) -> argparse.ArgumentParser:
-        added = verbs.add_parser(name, parents=[common], help=run.__doc__, description=run.__doc__)
-        added.set_defaults(run=run)
-        return added
-
+    verb = verb_adder(top)
     starting = verb("start", run_start)
     starting.add_argument(
         "--machine",
@@ -118,18 +106,4 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Returns 0, 1 when it failed (the message says what to do), 2 for wrong usage, 130 interrupted."""
-    interruption.loaded()
-    options = parser().parse_args(argv)
-    try:
-        result, text = options.run(options)
-    except HostError as error:
-        if options.json:
-            print(json.dumps({"ok": False, "error": error.to_json()}))
-        else:
-            print(as_typed(f"error: {error}"), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; nothing is left running", file=sys.stderr)
-        return 130
-    print(json.dumps({"ok": True, **result}) if options.json else as_typed(text))
-    return 0
+    return run_verb(parser(), argv, "interrupted; nothing is left running")

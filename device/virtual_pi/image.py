@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import compileall
 import contextlib
-import fcntl
 import json
 import os
 import py_compile
@@ -25,7 +24,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from device.host.places import cache_folder
@@ -34,6 +33,7 @@ from device.virtual_pi.card import write_card
 from device.virtual_pi.errors import BuildError
 from device.virtual_pi.initrd import load_order, parse_dependencies, write_initrd
 from device.virtual_pi.sources import own_sources
+from policy.files import locked
 
 Tell = Callable[[str], None]
 _DOWNLOAD_TIMEOUT_S = 1200
@@ -96,15 +96,6 @@ def load_image(folder: Path) -> Image | None:
         return None
 
 
-@contextlib.contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Wait for, hold and release a lock: two commands at once build one image."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with file.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
 def ensure_image(tell: Tell, *, rebuild: bool = False, base: Path | None = None) -> Image:
     """The image of the present recipe, built when it is not there.
 
@@ -118,7 +109,7 @@ def ensure_image(tell: Tell, *, rebuild: bool = False, base: Path | None = None)
     """
     images = (base or base_folder()) / "images"
     folder = images / recipe.recipe_hash()
-    with given_to_user(images), locked(images / ".lock"):
+    with given_to_user(images), locked(images, mode=0o700):
         found = load_image(folder)
         if found is not None and not rebuild:
             return found
@@ -305,8 +296,3 @@ def _compile_python(root: Path) -> None:
             workers=os.cpu_count() or 1,
             invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
         )
-
-
-def describe(image: Image) -> dict[str, object]:
-    """An image for ``--json``."""
-    return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(image).items()}

@@ -10,8 +10,8 @@ from device.host.hostkeys import HostKey, KnownHosts, Verdict
 from device.host.places import state_folder
 from device.host.target import LOCAL, ssh_config_folder
 from device.virtual_pi.errors import MachineNameError
-from device.virtual_pi.image import locked
 from device.virtual_pi.recipe import USER
+from policy.files import locked, write_atomically
 
 DEFAULT_NAME = "virtual"
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}\Z")
@@ -71,16 +71,14 @@ def register(name: str, port: int, client_key: Path, host_key: str) -> bool:
     """
     kind, encoded = host_key.split()
     key = HostKey(kind, base64.b64decode(encoded, validate=True))
-    with locked(state_folder() / ".virtual-pi.lock"):
+    with locked(state_folder(), mode=0o700):
         known_hosts = KnownHosts.of_user()
         verdict = known_hosts.check(host_key_alias(name), key).verdict
         if verdict is not Verdict.KNOWN:
             known_hosts.accept(host_key_alias(name), key, replace=True)
         file = config_file(name)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        part.write_text(stanza(name, port, client_key, known_hosts.own))
-        part.replace(file)
+        write_atomically(file, stanza(name, port, client_key, known_hosts.own).encode())
     return verdict is Verdict.CHANGED
 
 

@@ -11,21 +11,21 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from device.host.connection import connect
 from device.host.errors import HostError
+from device.host.local_device import free_port
 from device.host.target import Target
 from device.virtual_pi import naming, programs
 from device.virtual_pi.errors import StartError
-from device.virtual_pi.image import Image, Tell, base_folder, ensure_image, locked
+from device.virtual_pi.image import Image, Tell, base_folder, ensure_image
 from device.virtual_pi.machine import Files, MachineSettings, command
 from device.virtual_pi.recipe import USER, MachineKind
+from policy.files import locked
 
 BOOT_TIMEOUT_S = 180.0
 POWEROFF_TIMEOUT_S = 20.0
@@ -134,7 +134,7 @@ def start(
     programs.require(programs.RUNNING)
     image = ensure_image(tell)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(folder / ".lock"):
+    with locked(folder):
         running = find(name)
         if running is not None:
             if running.settings != settings or fresh:
@@ -178,13 +178,6 @@ def prepare_card(folder: Path, image: Image, fresh: bool, tell: Tell) -> bool:
     part.replace(card)
     note.write_text(json.dumps({"build": image.build}))
     return True
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _launch(name: str, settings: MachineSettings, image: Image, folder: Path) -> tuple[Running, bool]:
@@ -294,7 +287,7 @@ def stop(name: str = naming.DEFAULT_NAME) -> bool:
     folder = folder_of(name)
     if not folder.is_dir():
         return False
-    with locked(folder / ".lock"):
+    with locked(folder):
         machine = find(name)
         if machine is not None:
             with contextlib.suppress(HostError), connect(Target.parse(f"root@{name}")) as connection:
@@ -318,12 +311,3 @@ def clean() -> list[str]:
             shutil.rmtree(folder)
             removed.append(f"image {folder.name}")
     return removed
-
-
-def to_json(value: Any) -> Any:
-    """Dataclasses, enums and paths as plain data."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, MachineKind):
-        return value.value
-    return str(value) if isinstance(value, Path) else value

@@ -19,7 +19,8 @@ from bench.measuring.baseline import framework_calls
 from bench.measuring.questions import ask_latency
 from bench.report import store
 from bench.report.document import Kind, Transport
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.network import weight_shapes
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
 

@@ -18,7 +18,8 @@ from bench.measuring import pressure_probe
 from bench.measuring.legacy_model import LEGACY_OBSERVATION, Skeleton, enlarge
 from bench.pressure import Case, speed_ups, table
 from convert.pipeline import convert_all
-from policy.bundle import Bundle, copy_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import copy_bundle
 from policy.locate import ZOO
 from policy.spec import ArtifactFormat, Precision
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from convert.executor import RuntimeProcess, runtime_processes
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.network import weight_shapes
 from policy.spec import (
     DiscreteHead,

@@ -9,8 +9,9 @@ import pytest
 
 from convert import pipeline
 from convert.executor import RuntimeProcess
-from convert.rounding import action_step
-from policy.bundle import Bundle, write_bundle
+from convert.reference import action_step
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.integer import quantize_network
 from policy.network import weight_shapes
 from policy.spec import (

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from convert import __main__ as cli
-from policy.bundle import WEIGHTS_FILE, Bundle, copy_bundle
+from policy.bundle import WEIGHTS_FILE, Bundle
+from policy.bundle_writer import copy_bundle
 from policy.integer import forward_integer, quantize_network
 from policy.spec import ArtifactFormat, Precision
 
@@ -134,7 +135,7 @@ def test_a_disk_that_is_full_is_said(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "fp32.tflite")
 
-    monkeypatch.setattr("policy.bundle.os.fsync", full)
+    monkeypatch.setattr("policy.files.os.fsync", full)
     assert cli.main(["--policy", str(bundle.path), "--bits", "32"]) == 1
     assert "fp32.tflite cannot be written: No space left" in capsys.readouterr().err
     assert Bundle.load(bundle.path).manifest.artifacts == {}

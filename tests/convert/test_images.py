@@ -13,11 +13,11 @@ from ai_edge_litert import schema_py_generated as schema
 from convert import onnx_graph, tflite_graph
 from convert.calibration import inspect
 from convert.executor import RuntimeProcess
-from convert.float_error import float_tolerance
-from convert.parity import NORM_STEPS, ParityError
+from convert.parity import ParityError
 from convert.pipeline import build, convert, half_weights, judge
+from convert.reference import NORM_STEPS, float_tolerance
 from convert.rounding import forward_fixed_point
-from policy.bundle import write_bundle
+from policy.bundle_writer import write_bundle
 from policy.integer import forward_integer, quantize_network
 from policy.network import Weights, forward_float, weight_shapes
 from policy.spec import (

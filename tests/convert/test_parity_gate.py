@@ -17,8 +17,8 @@ from ai_edge_litert import schema_py_generated as schema
 from convert import __main__ as cli
 from convert import executor, onnx_graph, pipeline, tflite_graph
 from convert.executor import Execution, ExecutionError, RuntimeProcess
-from convert.float_error import UNIT_ROUNDOFF, float_tolerance
-from convert.parity import ParityError, check, float_reference, integer_reference
+from convert.parity import ParityError, check
+from convert.reference import UNIT_ROUNDOFF, float_reference, float_tolerance, integer_reference
 from policy.bundle import Bundle
 from policy.integer import IntegerNetwork, quantize_network
 from policy.network import forward_float

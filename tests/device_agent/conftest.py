@@ -18,7 +18,8 @@ from airlearning_envs.actions import ACTION_COMMANDS, ACTION_NAMES
 from airlearning_envs.core import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationCore
 from airlearning_envs.flights import blind_policy
 from policy import network
-from policy.bundle import Bundle, add_artifact, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import add_artifact, write_bundle
 from policy.integer import forward_integer, quantize_network
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.spec import (

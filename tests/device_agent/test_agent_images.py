@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from device.agent.protocol import MAX_LINE_BYTES
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.network import forward_float, weight_shapes
 from policy.spec import (
     Convolution,

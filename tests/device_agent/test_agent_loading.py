@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from device.agent import runtimes
-from device.agent.loading import check_golden
+from device.agent.golden import GoldenCheck, check_golden
 from device.agent.protocol import AgentError
 from device.agent.runtimes import _match, _Tensor, installed_runtimes
-from device.agent.serving import GoldenCheck
-from policy.bundle import Bundle, npz
+from policy.bundle import Bundle
+from policy.bundle_writer import npz
 from policy.manifest import FileRecord
 from policy.spec import ArtifactFormat, ObservationField, Precision, RuntimeName
 

@@ -20,7 +20,8 @@ from device.host.probe import probe
 from device.host.testing import TestDevice, as_test_device, openssh_server, stand_in_payload
 from device.host.wheels import WheelSet
 from policy import network
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.spec import (
     ArtifactFormat,
     DiscreteHead,

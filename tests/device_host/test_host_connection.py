@@ -24,8 +24,9 @@ from device.host.errors import (
     UnknownHostKeyError,
 )
 from device.host.hostkeys import KnownHosts
+from device.host.local_device import free_port
 from device.host.target import Target
-from device.host.testing import Line, TestDevice, free_port, make_key
+from device.host.testing import Line, TestDevice, make_key
 from tests.device_host.needs import needs_ssh
 
 

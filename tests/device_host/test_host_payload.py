@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from device.host.payload import build_payload, code_files, starter
+from device.host.payload import STAYS_AT_HOME, build_payload, code_files, starter
 from device.host.places import project_root
 from device.host.probe import PythonFacts
 from device.host.wheels import WheelSet, load_pins
@@ -43,16 +44,30 @@ def test_the_devices_part_of_a_bundle(bundle: Bundle) -> None:
     assert not {path for path in both if "weights" in path or "calibration" in path}
 
 
-def test_the_code_is_the_agents_and_no_more(bundle: Bundle) -> None:
-    found = {path for path in names(bundle, [INT8], [LITERT]) if path.startswith("lib/")}
-    assert {"lib/policy/bundle.py", "lib/device/__init__.py", "lib/device/agent/__main__.py"} <= found
-    assert {
-        "lib/airlearning_envs/__init__.py",
-        "lib/airlearning_envs/core.py",
-        "lib/airlearning_envs/flights.py",
-    } <= found
-    assert all(path.split("/")[1] in ("policy", "device", "airlearning_envs") for path in found)
-    assert not {path for path in found if "gym_env" in path or "vector_env" in path or "device/host" in path}
+def closure_of(module: str) -> set[str]:
+    """The files of the checkout that a module imports, and what these import, packages included."""
+    root, found, left = project_root(), set(), [module]
+    while left:
+        name = left.pop()
+        path = root.joinpath(*name.split("."))
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if name in STAYS_AT_HOME or not file.is_file() or str(file.relative_to(root)) in found:
+            continue
+        found.add(str(file.relative_to(root)))
+        left.append(name.rpartition(".")[0])
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                left += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                left += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
+def test_what_is_sent_is_what_the_agent_imports_and_no_more(bundle: Bundle) -> None:
+    found = {path.removeprefix("lib/") for path in names(bundle, [INT8], [LITERT]) if path.startswith("lib/")}
+    assert found == closure_of("device.agent.__main__")
+    assert {"policy/bundle.py", "device/__init__.py", "airlearning_envs/flights.py"} <= found
+    assert not {path for path in found if "writer" in path or "gym_env" in path or "device/host" in path}
     for file in code_files(project_root()):
         assert b"import gymnasium" not in file.data
 

@@ -19,7 +19,8 @@ from device.host.deploy import deploy
 from device.host.errors import AgentError, CheckFailedError, ConnectionLostError
 from device.host.releases import list_releases, rollback
 from device.host.testing import Line, TestDevice
-from policy.bundle import Bundle, npz
+from policy.bundle import Bundle
+from policy.bundle_writer import npz
 from policy.spec import Precision, RuntimeName
 
 INT8, FP32 = Precision.INT8, Precision.FP32

@@ -16,6 +16,7 @@ from device.host.errors import UnsupportedDeviceError, WheelError
 from device.host.places import cache_folder
 from device.host.probe import PythonFacts, TargetFacts
 from device.host.wheels import Wheel, fetch, load_pins, parse_runtimes, select, select_unseen
+from policy.manifest import FileRecord
 from policy.spec import RuntimeName
 
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
@@ -157,7 +158,8 @@ def test_prefetching_for_a_device_that_is_not_there(
     assert told["files"] == [str(away / wheel.file) for wheel in expected]
     assert told["downloaded"] == ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
     # What the cache has is not fetched, and Python 3.11 is what is meant when none is named.
-    monkeypatch.setattr(wheels, "file_sha256", lambda path: {w.file: w.sha256 for w in expected}[path.name])
+    pinned = {wheel.file: FileRecord(0, wheel.sha256) for wheel in expected}
+    monkeypatch.setattr(FileRecord, "of_file", staticmethod(lambda path: pinned[path.name]))
     assert cli.main(["prefetch", "--platform", "arm64", "--runtime", "litert"]) == 0
     assert "2 wheels for Python 3.11 on aarch64 are in the cache, 0 of them new" in capsys.readouterr().out
     assert len(asked) == 2

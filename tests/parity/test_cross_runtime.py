@@ -21,7 +21,8 @@ from airlearning_envs.core import CONTROL_PERIOD_S, OBSERVATION_FIELDS
 from airlearning_envs.flights import blind_policy
 from bench.agreement import decide_with, disagreements, executed_everywhere, flown_observations
 from convert.executor import RuntimeProcess, runtime_processes
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.locate import ZOO
 from policy.network import forward_float, hidden_activations, weight_shapes
 from policy.spec import (

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.errors import BundleError, SpecError
 from policy.integer import (
     IntegerLayer,

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from policy.bundle import CALIBRATION_FILE, GOLDEN_FILE, Bundle, npz, write_bundle
+from policy.bundle import CALIBRATION_FILE, GOLDEN_FILE, Bundle
+from policy.bundle_writer import npz, write_bundle
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE, FileRecord
 from policy.network import choose_actions, forward_float

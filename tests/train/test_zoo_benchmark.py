@@ -11,7 +11,8 @@ import pytest
 
 from convert.executor import RuntimeProcess, runtime_processes
 from convert.pipeline import convert
-from policy.bundle import Bundle, copy_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import copy_bundle
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 from train.evaluate import check_task, task_options
 from train.logs import CURVE_FILE, column, read_rows

@@ -20,7 +20,8 @@ from device.virtual_pi.image import base_folder, ensure_image, load_image
 from device.virtual_pi.machine import MachineSettings
 from device.virtual_pi.recipe import recipe_hash
 from device.virtual_pi.running import Running, Started
-from policy.bundle import Bundle, copy_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import copy_bundle
 from policy.locate import ZOO
 from policy.spec import ArtifactFormat
 from tests.virtual_pi.releases import NEW, OLD

@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench.report.page import sources as sources
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
 
     began = time.monotonic()
     zoo, results = arguments.zoo or sources.ZOO, arguments.results or sources.RESULTS

@@ -31,7 +31,7 @@ from bench.study.actorq.layout import LINK_BYTES_PER_S, Services
 from bench.study.actorq.points import POINT_RATIOS, POINT_SECONDS, real_runs, shared
 from bench.study.actorq.simulation import curve
 from bench.study.sweep.store import rounded
-from policy.bundle import write_atomically
+from policy.files import write_atomically
 
 FOLDER = RESULTS / "actorq"
 KIND, FORMAT_VERSION = "actorq-scaling", 1

@@ -203,7 +203,8 @@ def judge(bundle: Bundle, episodes: int, seed: int, runtime: RuntimeName) -> Ans
     from bench.report.document import code_version
     from bench.report.machine import describe_machine
     from convert.pipeline import convert_all
-    from policy.bundle import Bundle, copy_bundle
+    from policy.bundle import Bundle
+    from policy.bundle_writer import copy_bundle
     from policy.spec import ArtifactFormat, Precision
     from train.artifact import ArtifactPolicy, find_artifact
     from train.evaluate import check_task, difference, task_options, trained_on
@@ -300,7 +301,7 @@ def answer_from(document: Mapping[str, Any]) -> Answer:
 
 def keep(answer: Answer, path: Path | None = None) -> None:
     """Add an answer to the file, in place of that of the same bundle; answers of bundles that are gone are dropped."""
-    from policy.bundle import locked, write_atomically
+    from policy.files import locked, write_atomically
 
     path = path or ANSWERS
     there = set(bundle_names()) | {answer.name} if path == ANSWERS else None

@@ -106,7 +106,8 @@ def kept_files(bundle: Bundle) -> dict[str, Any]:
 
 def write_renamed(bundle: Bundle, target: Path, name: str, row: dict[str, Any]) -> Bundle:
     """Write the bundle anew under another name with this judgement in its provenance; the golden vectors stay."""
-    from policy.bundle import HOST_FILES, write_bundle
+    from policy.bundle import HOST_FILES
+    from policy.bundle_writer import write_bundle
 
     extra = {file: (bundle.path / file).read_bytes() for file in kept_files(bundle) if file not in HOST_FILES}
     origin = {**bundle.spec.provenance, "judged": [row]}

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench.report import tables as rendering
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
 
     document = measure(arguments)
     if arguments.keep:

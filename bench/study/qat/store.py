@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.report.store import StoreError
 from bench.study.sweep.store import STUDY, Change, Outcome, change_from, dumped, outcome_from, rounded
-from policy.bundle import locked, write_atomically
+from policy.files import locked, write_atomically
 
 FILE = STUDY / "qat.json"
 FORMAT_VERSION = 1

@@ -92,7 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.report import store
     from bench.report import tables as rendering
     from bench.study.speed.env_speed import one_core
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
 
     if arguments.keep and (arguments.ours_only or arguments.cell or arguments.steps):
         raise command_line.BenchError("--keep stores a whole table; it takes no --cell, --steps and --ours-only.")

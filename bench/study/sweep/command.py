@@ -104,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.report import tables as rendering
     from bench.study.sweep import store as study_store
     from bench.study.sweep.flying import Asked
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
     from policy.quantization import Scheme
     from train.__main__ import quiet_libraries
 

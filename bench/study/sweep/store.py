@@ -17,7 +17,7 @@ from typing import Any
 from bench.measuring.execution import Execution
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
-from policy.bundle import write_atomically
+from policy.files import write_atomically
 from policy.locate import PROJECT_ROOT
 from policy.quantization import Scheme
 from policy.spec_parts import parse_enum

@@ -180,7 +180,7 @@ def correlations(points: Sequence[Point], source: str) -> dict[str, Correlation]
 
 def keep(points: Sequence[Point], path: Path) -> None:
     """Store the points, one a line."""
-    from policy.bundle import write_atomically
+    from policy.files import write_atomically
 
     lines = ",\n".join(json.dumps(asdict(point), ensure_ascii=False) for point in points)
     write_atomically(path, f'{{"points": [\n{lines}\n]}}\n'.encode())

@@ -251,7 +251,7 @@ def test_the_curves_picture_cuts_nothing_off_and_names_every_panel() -> None:
 
 
 def test_curves_are_read_from_bundles_in_the_tables_order(tmp_path: Path, balancing: Balancing) -> None:
-    from policy.bundle import write_bundle
+    from policy.bundle_writer import write_bundle
 
     rows = b"step,episodes,return,greedy_return\n10,1,5,\n20,1,7,9\n"
     for name, method in (("cartpole-ppo", "ppo"), ("cartpole-dqn", "dqn")):

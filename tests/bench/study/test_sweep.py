@@ -18,7 +18,8 @@ from bench.study.sweep import command as sweep
 from bench.study.sweep import store as study_store
 from bench.study.sweep.flying import Asked, Flown, decide_with, share_differing, widths_of
 from bench.study.sweep.store import Sweep
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.locate import ZOO
 from policy.network import choose_actions
 from policy.quantization import Scheme

@@ -18,7 +18,8 @@ from bench.study.weights import view as weight_view
 from bench.study.weights.activations import Range, activation_ranges, table
 from bench.study.weights.figure import View, beside_figure, bundle_title, parameters_figure
 from bench.study.weights.view import levels_of, parameters
-from policy.bundle import Bundle, write_bundle
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
 from policy.errors import QuantizationError
 from policy.quantization import Affine, Scheme
 from policy.quantization_aware import WeightRange

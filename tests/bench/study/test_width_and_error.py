@@ -16,7 +16,7 @@ from bench.study.width import command as command
 from bench.study.width.command import error_words, notes, table
 from bench.study.width.figure import save_figure, width_figure
 from bench.study.width.points import DEVICE, QUARL_8, Error, Point, Width, correlations, read, study_errors
-from policy.bundle import write_bundle
+from policy.bundle_writer import write_bundle
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 
 ROOT = Path(__file__).resolve().parents[3]

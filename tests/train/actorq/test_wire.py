@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load
 
 from convert.executor import RuntimeProcess, runtime_processes
-from convert.parity import float_reference
 from convert.pipeline import build_graph, half_weights
+from convert.reference import float_reference
 from policy.errors import PolicyError, QuantizationError
 from policy.integer import forward_integer, quantize_network
 from policy.network import choose_actions, weight_shapes

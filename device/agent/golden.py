@@ -1,0 +1,116 @@
+"""The golden vectors: executed one by one and held to what the numpy reference of the same precision computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from device.agent.protocol import AgentError, ErrorCode
+from device.agent.runtimes import Executor, Floats
+from policy.manifest import ArtifactEntry
+from policy.network import choose_actions
+from policy.spec import PolicySpec, RuntimeName
+
+
+@dataclass(frozen=True)
+class GoldenCheck:
+    """What the golden vectors showed on this device.
+
+    Attributes:
+        vectors: how many were executed (all there are).
+        max_error: largest |output − expected| in the unit of the outputs.
+        max_error_steps: the same in steps of the output's scale; None for a float artifact.
+        tolerance: what was allowed.
+        action_agreement: share of them on which the action is that of this precision's numpy reference.
+        fp32_agreement: share on which it is that of the float policy (continuous: all outputs within the tolerance).
+    """
+
+    vectors: int
+    max_error: float
+    max_error_steps: float | None
+    tolerance: float
+    action_agreement: float
+    fp32_agreement: float
+
+
+def decide_all(executor: Executor, observations: Iterable[Floats]) -> tuple[Floats, np.ndarray]:
+    """Decide on raw observations, each float32 (1, N), one at a time.
+
+    Returns:
+        Outputs, float32 (n, A), and actions: int64 (n,) of a discrete head, float32 (n, A) of a continuous one.
+    """
+    outputs, actions = [], []
+    for observation in observations:
+        actions.append(executor.decide(observation))
+        outputs.append(executor.outputs())
+    return np.stack(outputs), np.array(actions)
+
+
+def first_wrong_action(spec: PolicySpec, outputs: Floats, actions: np.ndarray) -> int | None:
+    """The first vector whose action is not the one that its own outputs choose; None where there is none."""
+    wrong = (actions != choose_actions(spec, outputs)).reshape(len(outputs), -1).any(axis=1)
+    return int(wrong.argmax()) if wrong.any() else None
+
+
+def check_golden(
+    spec: PolicySpec,
+    entry: ArtifactEntry,
+    executor: Executor,
+    observations: Iterable[Floats],
+    expected: np.ndarray,
+    float_actions: np.ndarray,
+    runtime: RuntimeName,
+) -> GoldenCheck:
+    """Execute every golden vector and compare it with the numpy reference of this precision.
+
+    Args:
+        observations: each float32 (1, N).
+        expected: (n, A) outputs of the reference.
+        float_actions: (n,) or (n, A) actions of the float policy.
+
+    Raises:
+        AgentError: GOLDEN: names the vector, what was computed and what was expected.
+    """
+    outputs, actions = decide_all(executor, observations)
+    finite = np.isfinite(outputs).all(axis=1)
+    errors = np.where(finite, np.abs(outputs.astype(np.float64) - expected).max(axis=1), np.inf)
+    worst = int(errors.argmax())
+    if errors[worst] > entry.tolerance:
+        failed = int((errors > entry.tolerance).sum())
+        computed = f"an error of {_in_words(errors[worst], entry)}" if finite[worst] else "NaN or infinity"
+        raise AgentError(
+            ErrorCode.GOLDEN,
+            f"{entry.file} computes wrongly in {runtime.value} on this device: golden vector {worst} has {computed}, "
+            f"allowed is {_in_words(entry.tolerance, entry)}. {failed} of {len(errors)} vectors fail.",
+            "Load another runtime or precision, or convert the policy again.",
+        )
+    wrong = first_wrong_action(spec, outputs, actions)
+    if wrong is not None:
+        raise AgentError(
+            ErrorCode.GOLDEN,
+            f"{entry.file} chooses wrongly in {runtime.value} on this device: on golden vector {wrong} its action is "
+            f"{actions[wrong].tolist()}, but its own outputs say {choose_actions(spec, outputs)[wrong].tolist()}.",
+            "Load another runtime or precision, or convert the policy again.",
+        )
+
+    def agreement(others: np.ndarray) -> float:
+        if spec.is_discrete:
+            return float((actions == others).mean())
+        return float((np.abs(actions.astype(np.float64) - others) <= entry.tolerance).all(axis=1).mean())
+
+    return GoldenCheck(
+        vectors=len(errors),
+        max_error=float(errors[worst]),
+        max_error_steps=None if not entry.output_step else float(errors[worst] / entry.output_step),
+        tolerance=entry.tolerance,
+        action_agreement=agreement(choose_actions(spec, expected)),
+        fp32_agreement=agreement(float_actions),
+    )
+
+
+def _in_words(error: float, entry: ArtifactEntry) -> str:
+    """An error in the unit of the outputs, and in steps of their scale where they have one."""
+    steps = f" ({error / entry.output_step:.3f} steps)" if entry.output_step else ""
+    return f"{error:.5g}{steps}"

@@ -1,0 +1,75 @@
+"""A command line of verbs: one function a verb, which returns what was done as data and as a text for people."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from device.host.errors import HostError
+from policy import interruption
+from policy.errors import PolicyError
+from policy.hints import Parser, as_typed
+
+Run = Callable[[argparse.Namespace], tuple[Any, str]]
+
+
+def verb_adder(top: Parser, *common: Parser) -> Callable[[str, Run], argparse.ArgumentParser]:
+    """What adds a verb to a parser: by its name and function, whose docstring is its help.
+
+    Args:
+        top: the program's parser.
+        common: parsers whose options every verb has, before ``--json``, which each of them has anyway.
+    """
+    last = Parser(add_help=False)
+    last.add_argument("--json", action="store_true", help="print one JSON object")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def add(name: str, run: Run) -> argparse.ArgumentParser:
+        added = verbs.add_parser(name, parents=[*common, last], help=run.__doc__, description=run.__doc__)
+        added.set_defaults(run=run)
+        return added
+
+    return add
+
+
+def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, interrupted: str) -> int:
+    """Run the verb that was typed, and print its text, or with ``--json`` its data.
+
+    Returns:
+        0, or 1 when it failed (the message says what to do), or 130 after Ctrl-C, when ``interrupted`` is said.
+        Wrong usage ends the process with 2.
+    """
+    interruption.loaded()
+    options = parser.parse_args(argv)
+    try:
+        result, text = options.run(options)
+    except (HostError, PolicyError) as error:
+        if options.json:
+            told = error.to_json() if isinstance(error, HostError) else {"code": "policy", "message": str(error)}
+            print(json.dumps({"ok": False, "error": told}))
+        else:
+            print(as_typed(f"error: {error}"), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        return 130
+    data = result if isinstance(result, dict) else plain(result)
+    print(json.dumps({"ok": True, **data}, default=plain) if options.json else as_typed(text))
+    return 0
+
+
+def plain(value: Any) -> Any:
+    """One layer of what :mod:`json` cannot write by itself: a dataclass, an enum or a path."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,156 @@
+"""Writing bundles (host only; ``policy.bundle`` says what is in one).
+
+Writing is atomic: whenever it is cut off, the bundle is the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import shutil
+import uuid
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from policy import network
+from policy.bundle import CALIBRATION_FILE, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, Bundle, Golden, read_manifest
+from policy.files import locked, write_atomically
+from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
+from policy.spec import PolicySpec
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+
+
+def write_bundle(
+    path: Path | str,
+    spec: PolicySpec,
+    weights: network.Weights,
+    calibration: np.ndarray,
+    golden_observations: np.ndarray,
+    extra_files: Mapping[str, bytes] | None = None,
+) -> Bundle:
+    """Write a new bundle, in place of one of the same path, atomically; the golden outputs are computed here.
+
+    Args:
+        path: the folder to make.
+        spec, weights: the policy.
+        calibration: raw observations (n, observation_size) recorded from real rollouts.
+        golden_observations: likewise; other ones than the calibration's make a better test.
+        extra_files: more files to keep in the bundle by plain name, e.g. the learning curve.
+
+    Raises:
+        SpecError: the weights or observations do not fit the spec.
+    """
+    network.check_weights(spec, weights)
+    golden = Golden.record(spec, weights, golden_observations)
+    contents = {
+        SPEC_FILE: spec.to_json().encode(),
+        WEIGHTS_FILE: save({name: np.ascontiguousarray(value) for name, value in weights.items()}),
+        CALIBRATION_FILE: npz(observations=_stored(spec, network.as_batch(spec, calibration))),
+        GOLDEN_FILE: npz(
+            observations=_stored(spec, golden.observations), outputs=golden.outputs, actions=golden.actions
+        ),
+        **(extra_files or {}),
+    }
+    manifest = Manifest(spec.name, {name: FileRecord.of(data) for name, data in contents.items()})
+    with locked(Path(path).parent):
+        _replace_folder(Path(path), {**contents, MANIFEST_FILE: manifest.to_json().encode()})
+    return Bundle.load(path)
+
+
+def _stored(spec: PolicySpec, observations: NDArray[np.float32]) -> np.ndarray:
+    """Images as uint8, a quarter of the bytes; observations that are no grey levels stay float32."""
+    levels = network.grey_levels(observations) if spec.is_image else None
+    return observations if levels is None else levels
+
+
+def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected_outputs: np.ndarray) -> Bundle:
+    """Put an artifact that passed the parity gate into the bundle. The manifest is written last, atomically.
+
+    Args:
+        bundle: as loaded.
+        entry: its record must be that of ``data``.
+        data: the artifact.
+        expected_outputs: the reference's outputs on the golden observations, float32 (n, output_size).
+    """
+    golden = npz(outputs=expected_outputs.astype(np.float32))
+    with locked(bundle.path):
+        # Read again: another process may have added another artifact meanwhile.
+        current = read_manifest(bundle.path)
+        valid = current.without_stale(current.with_artifact(entry, FileRecord.of(golden)))
+        if valid != current:
+            # An interruption between the files must not leave a manifest that calls the new ones tampered with.
+            write_atomically(bundle.path / MANIFEST_FILE, valid.to_json().encode())
+        manifest = valid.with_artifact(entry, FileRecord.of(golden))
+        write_atomically(bundle.path / entry.golden_file, golden)
+        write_atomically(bundle.path / entry.file, data)
+        write_atomically(bundle.path / MANIFEST_FILE, manifest.to_json().encode())
+    return replace(bundle, manifest=manifest)
+
+
+def copy_bundle(source: Bundle, path: Path, origin: str) -> Bundle:
+    """A copy of a bundle's files without its artifacts, whose manifest says where it came from.
+
+    Two that copy to the same path at once have to hold :func:`policy.files.locked` of its parent, each.
+    """
+    files = {
+        name: record
+        for name, record in source.manifest.files.items()
+        if name not in {entry.golden_file for entry in source.manifest.artifacts.values()}
+    }
+    contents = {name: source.data(name) for name in files}
+    manifest = Manifest(source.manifest.policy, files, {}, origin)
+    _replace_folder(path, {**contents, MANIFEST_FILE: manifest.to_json().encode()})
+    return Bundle.load(path)
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    """Arrays as a compressed npz file with the same bytes for the same arrays (fixed dates inside)."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            archive.writestr(info, member.getvalue(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _replace_folder(path: Path, contents: Mapping[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.old")
+    try:
+        part.mkdir()
+        for name, data in contents.items():
+            write_atomically(part / name, data)
+        if not (path.exists() and _exchange(part, path)):
+            if path.exists():
+                path.rename(old)
+            part.rename(path)
+    finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two folders in one step, so that neither is ever absent (renameat2: Linux 3.15, glibc 2.28).
+
+    Returns:
+        False where the system or the file system cannot; then nothing was done.
+    """
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError):
+        return False
+    paths = (AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other))
+    return bool(renameat2(*paths, RENAME_EXCHANGE) == 0)

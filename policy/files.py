@@ -1,0 +1,52 @@
+"""Files and folders that several processes of the host use at once: written whole or not at all, held by a lock."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a part.
+
+    Args:
+        path: the file.
+        data: what it is to hold.
+        mode: its permissions, from the first byte on; default those of any new file.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
+        with os.fdopen(descriptor, "wb") as stream:
+            if mode is not None:
+                os.fchmod(descriptor, mode)  # whatever the process's mask takes away
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path, mode: int = 0o777) -> Iterator[None]:
+    """Hold a folder against other processes that change what is in it; readers need no lock.
+
+    The kernel drops the lock when its process ends, however it ends. A file system without locks goes without.
+
+    Args:
+        folder: made when it is missing.
+        mode: the permissions it is then made with.
+    """
+    folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
