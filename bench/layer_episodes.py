@@ -18,8 +18,8 @@ from policy.manifest import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
-    from train.episodes import Decide
-    from train.tasks import Task
+    from train.suites.episodes import Decide
+    from train.suites.task import Task
 
 BENCHMARK = (
     "cartpole-ppo", "cartpole-a2c", "cartpole-dqn", "mountaincar-dqn", "acrobot-dqn", "mountaincarcontinuous-ddpg",

@@ -19,11 +19,12 @@ import numpy as np
 
 from bench.catch import catch_task
 from policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
-from train import dqn, networks
-from train.logs import read_rows
-from train.mixed_precision import Compute, fresh_loss_scale
-from train.run import Run, RunRequest
-from train.tasks import Task, make_task
+from train.algorithms import dqn
+from train.networks import forward as networks
+from train.quantization.mixed_precision import Compute, fresh_loss_scale
+from train.runs.logs import read_rows
+from train.runs.run import Run, RunRequest
+from train.suites.task import Task, make_task
 
 IMAGE, ACTIONS = (84, 84, 4), 6  # Pong
 FLOAT32 = Compute.FLOAT32.value

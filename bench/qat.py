@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from bench.qat_store import Answer
     from bench.sweep_flying import Flown
     from policy.bundle import Bundle
-    from train.run import RunRequest
-    from train.tasks import Task
+    from train.runs.run import RunRequest
+    from train.suites.task import Task
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = ROOT / "artifacts" / "qat"
@@ -166,7 +166,7 @@ def answer_seed(
     """
     from bench.sweep import open_bundle
     from bench.sweep_flying import float_decide, fly
-    from train.tasks import episode_seed
+    from train.suites.task import episode_seed
 
     request = request_of(cell, seed, bits[0], arguments.scratch)
     good = [a for a in known if (a.settings_sha256, a.episodes) == (settings_hash(request), cell.episodes)]
@@ -207,7 +207,7 @@ def compare(
     from bench.sweep_flying import decide_with, fly
     from policy.quantization import Scheme
     from policy.simulated import Widths, simulate
-    from train.tasks import episode_seed
+    from train.suites.task import episode_seed
 
     (base, learned), (machine, code) = bundles, here()
     flown = []

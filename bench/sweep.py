@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bench.study_store import Outcome, Sweep, Width
     from bench.sweep_flying import Asked
     from policy.bundle import Bundle
-    from train.tasks import Task
+    from train.suites.task import Task
 
 SCHEMES = ("quarl", "quarl-released", "symmetric")  # those of policy.quantization, by value: --help loads no numpy
 WIDTHS = ("2", "3", "4", "5", "6", "7", "8", "10", "12", "14", "16", "fp16", "20", "24", "28", "32")
@@ -141,8 +141,8 @@ def open_bundle(name: str) -> tuple[Bundle, Task]:
     from policy.errors import PolicyError
     from policy.locate import working_bundle
     from train.evaluate import check_task, task_options, trained_on
-    from train.task_error import TaskError
-    from train.tasks import make_task
+    from train.suites.errors import TaskError
+    from train.suites.task import make_task
 
     try:
         bundle = working_bundle(name)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bench.sweep_flying import Flown
     from bench.wide_store import Answer, Kernel, Quantized
     from policy.bundle import Bundle
-    from train.tasks import Task
+    from train.suites.task import Task
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = ROOT / "artifacts" / "wide"
@@ -192,7 +192,7 @@ def measured(cell: Cell, variant: Variant, seed: int, sha256: str, bundle: Bundl
     from bench.sweep_flying import float_decide, fly
     from bench.weight_view import all_weights
     from bench.wide_store import Answer
-    from train.tasks import episode_seed
+    from train.suites.task import episode_seed
 
     _, task = open_bundle(str(bundle.path))
     episode = episode_seed(seed, PURPOSE)

@@ -75,7 +75,7 @@ def test_nothing_imports_upwards(room: str) -> None:
 
 
 def test_the_import_test_sees_a_wrong_import() -> None:
-    assert forbidden_imports("policy", {"train.ppo"}) == ["train.ppo"]
+    assert forbidden_imports("policy", {"train.algorithms.ppo"}) == ["train.algorithms.ppo"]
     assert forbidden_imports("device.agent", {"tensorflow"}) == ["tensorflow"]
     assert forbidden_imports("device.agent", {"json", "policy.spec", "onnxruntime"}) == []
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from policy.hints import Parser, as_typed
-from train.presets import settings_path
+from train.runs.presets import settings_path
 from train.suites.cells import Cell, load_cells
 from train.suites.installed import NEEDS, missing_packages
 from train.suites.names import Suite, known_words, resolve

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from train.presets import settings_path
+from train.runs.presets import settings_path
+from train.suites.errors import TaskError
 from train.suites.names import Suite, TaskName
-from train.task_error import TaskError
 
 if TYPE_CHECKING:
-    from train.run import Run, Trained
-    from train.tasks import Task
+    from train.runs.run import Run, Trained
+    from train.suites.task import Task
 
 DISCRETE, CONTINUOUS = "discrete", "continuous"
 
 
 @dataclass(frozen=True)
 class Method:
-    """One algorithm, the module ``train.NAME``.
+    """One algorithm, the module ``train.algorithms.NAME``.
 
     Attributes:
         settings: name of its settings dataclass.
@@ -69,11 +69,11 @@ def refuse_mismatch(method: str, task: Task) -> None:
 
 def settings_class(method: str) -> Any:
     """The settings dataclass of an algorithm; imports it, and TensorFlow with it."""
-    return getattr(import_module(f"train.{method}"), METHODS[method].settings)
+    return getattr(import_module(f"train.algorithms.{method}"), METHODS[method].settings)
 
 
 def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
     """Run the algorithm; ``teacher`` is the bundle that a distillation learns from."""
-    module = import_module(f"train.{method}")
+    module = import_module(f"train.algorithms.{method}")
     trained: Trained = module.train(run, settings, *((teacher,) if method == "distill" else ()))
     return trained

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from train.methods import METHODS
-from train.presets import DEFAULT_EVALUATIONS, load_settings, settings_path
+from train.runs.presets import DEFAULT_EVALUATIONS, load_settings, settings_path
 from train.suites.names import Suite, TaskName, resolve
 
 FOLDER = Path(__file__).resolve().parent
@@ -30,12 +30,12 @@ class Setting:
 
 def settings_of(method: str) -> tuple[Setting, ...]:
     """The settings of an algorithm, in their order."""
-    return tuple(fields_of(method, METHODS[method].settings).values())
+    return tuple(fields_of(f"algorithms.{method}", METHODS[method].settings).values())
 
 
 def fields_of(module: str, name: str) -> dict[str, Setting]:
     """The fields of a dataclass in ``train.MODULE`` by name: those of its bases first, as a dataclass orders them."""
-    tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((FOLDER / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     imported = {
         alias.asname or alias.name: (str(node.module).removeprefix("train."), alias.name)
@@ -85,7 +85,7 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
     name = resolve(task)
     found = load_settings(task, method, policy or "I")
     path = settings_path(name, method)
-    source = f"train/settings/{path.name}" if path is not None else f"the defaults of train/{method}.py"
+    source = f"train/settings/{path.name}" if path is not None else f"the defaults of train/algorithms/{method}.py"
     every = found.evaluate_every or max(found.steps // DEFAULT_EVALUATIONS, 1)
     lines = [
         f"python -m train --task {name.word or name.canonical} --method {method}",
@@ -112,8 +112,8 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
 
 def described(name: TaskName, options: Any, method: str) -> list[str]:
     """What the task shows and takes; whether the method fits; what is missing where the suite is not installed."""
-    from train.task_error import TaskError
-    from train.tasks import make_task
+    from train.suites.errors import TaskError
+    from train.suites.task import make_task
 
     kind = "" if name.suite in (Suite.NAVIGATION, Suite.GYMNASIUM) else f" ({name.suite.value})"
     try:
@@ -140,7 +140,7 @@ def described(name: TaskName, options: Any, method: str) -> list[str]:
 
 def network_words(name: TaskName, policy: str | None, model: str | None, found: Any) -> str:
     """The network that would be trained."""
-    from train.policies import POLICIES
+    from train.networks.policies import POLICIES
 
     text = model or (found.get("model") if policy is None else None)
     if text is None and policy is None and name.suite is Suite.ATARI:

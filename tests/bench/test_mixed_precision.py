@@ -9,7 +9,7 @@ import pytest
 
 from bench import mixed_measuring, mixed_precision
 from bench.catch import Catch, catch_task
-from train.episodes import judge
+from train.suites.episodes import judge
 
 
 def timing(milliseconds: float) -> dict[str, Any]:

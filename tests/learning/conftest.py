@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
-from train.episodes import StepResult, judge
-from train.run import Run, RunRequest
-from train.tasks import Evaluation, Task, mean_interval
+from train.runs.run import Run, RunRequest
+from train.suites.episodes import StepResult, judge
+from train.suites.task import Evaluation, Task, mean_interval
 
 LENGTH = 10  # cells from the start to the goal
 TIME_LIMIT = 40
@@ -77,7 +77,7 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
         seed: int = 1,
         network: NetworkSpec = NetworkSpec((32, 32)),  # noqa: B008 (frozen)
     ) -> Evaluation:
-        from train.networks import Acting
+        from train.networks.forward import Acting
 
         chosen = task or corridor_task()
         request = RunRequest(

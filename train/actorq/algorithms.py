@@ -1,8 +1,8 @@
 """D4PG and DQN as ActorQ's learner and actors see them: one face for two algorithms.
 
-The mathematics stays where it is: the compiled rounds of ``train/d4pg.py`` and ``train/dqn.py``, and the exploration of
-``train/exploration.py`` and ``train/epsilon_greedy.py``. Here is only what differs once acting and learning live in
-different processes.
+The mathematics stays where it is: the compiled rounds of ``train/algorithms/d4pg.py`` and ``train/algorithms/dqn.py``,
+and the exploration of ``train/algorithms/common/exploration.py`` and ``train/algorithms/common/epsilon_greedy.py``.
+Here is only what differs once acting and learning live in different processes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, DiscreteHead, Squash
-from train import d4pg, ddpg, dqn, networks
 from train.actorq import METHODS
 from train.actorq.settings import Plan
 from train.actorq.stepping import UNCOUNTED
-from train.checkpoint import Checkpoint, CheckpointError
-from train.epsilon_greedy import EpsilonGreedy, exploration_rate
-from train.exploration import ActionRange, ExplorationNoise, noise_scale
-from train.networks import Weights
-from train.presets import build
-from train.tasks import Task
+from train.algorithms import d4pg, ddpg, dqn
+from train.algorithms.common.epsilon_greedy import EpsilonGreedy, exploration_rate
+from train.algorithms.common.exploration import ActionRange, ExplorationNoise, noise_scale
+from train.networks import forward as networks
+from train.networks.forward import Weights
+from train.runs.checkpoint import Checkpoint, CheckpointError
+from train.runs.presets import build
+from train.suites.task import Task
 
 Floats = NDArray[np.float32]
 
@@ -127,7 +128,7 @@ def head_of(task: Task) -> DiscreteHead | ContinuousHead:
 
 
 class D4PG:
-    """The learner of ``train/d4pg.py``."""
+    """The learner of ``train/algorithms/d4pg.py``."""
 
     def __init__(self, plan: Plan, task: Task) -> None:
         self.settings: Any = settings_of(plan)
@@ -174,7 +175,7 @@ class D4PG:
 
 
 class DQN:
-    """The learner of ``train/dqn.py``."""
+    """The learner of ``train/algorithms/dqn.py``."""
 
     def __init__(self, plan: Plan, task: Task) -> None:
         self.settings: Any = settings_of(plan)
@@ -231,7 +232,7 @@ def restored(algorithm: Algorithm, checkpoint: Checkpoint) -> None:
 
 
 class NoisyActions:
-    """D4PG's: a ← clip(μ(s) + noise, −1, 1); see ``train/exploration.py``."""
+    """D4PG's: a ← clip(μ(s) + noise, −1, 1); see ``train/algorithms/common/exploration.py``."""
 
     def __init__(self, settings: d4pg.D4PGSettings, task: Task, generator: np.random.Generator) -> None:
         self._settings, self._generator = settings, generator
@@ -260,7 +261,7 @@ class NoisyActions:
 
 
 class RandomActions:
-    """DQN's: ε-greedy, with random actions that may be held; see ``train/epsilon_greedy.py``."""
+    """DQN's: ε-greedy, with random actions that may be held; see ``train/algorithms/common/epsilon_greedy.py``."""
 
     def __init__(self, settings: dqn.DQNSettings, task: Task, generator: np.random.Generator) -> None:
         self._settings, self._generator, self._actions = settings, generator, task.outputs

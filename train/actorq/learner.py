@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from policy.spec import PolicySpec
-from train import networks
 from train.actorq.algorithms import (
     epsilon_greedy_probabilities,
     greedy_of,
@@ -27,10 +26,11 @@ from train.actorq.algorithms import (
 from train.actorq.service import Columns, Reply
 from train.actorq.settings import Plan
 from train.actorq.wire import Pushed
-from train.checkpoint import Checkpoint, flattened, gathered
-from train.normalisation import RunningNormaliser
-from train.run import DivergenceError
-from train.tasks import make_task
+from train.algorithms.common.normalisation import RunningNormaliser
+from train.networks import forward as networks
+from train.runs.checkpoint import Checkpoint, flattened, gathered
+from train.runs.run import DivergenceError
+from train.suites.task import make_task
 
 PARTS = ("data", "prepare", "learn", "push", "watch")
 """Where the learner's time goes: waiting for minibatches; normalising and weighing them; the updates; handing over

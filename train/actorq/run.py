@@ -1,7 +1,8 @@
 """One run from its start to its bundle: the supervisor in the process that the user started.
 
 It starts learner and actors, replaces those that die, judges the policy greedily, writes checkpoints and logs through
-``train/run.py``, and in the end tells where the time went. What dies is said and goes into the bundle's provenance:
+``train/runs/run.py``, and in the end tells where the time went. What dies is said and goes into the bundle's
+provenance:
 
 - an actor: replaced; its unsent transitions are lost (at most ``insert_every`` and an n-step window).
 - the learner: replaced, and goes on from the last checkpoint; the replay is a process of its own and keeps its rows.
@@ -25,12 +26,12 @@ from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, sums
 from train.actorq.processes import GoneError, called
 from train.actorq.report import breakdown, summed
 from train.actorq.settings import Plan
-from train.best import BestPolicy, Policy
-from train.checkpoint import flattened
-from train.episodes import Decide
-from train.networks import Weights
-from train.results import greedy
-from train.run import Run, Trained
+from train.networks.forward import Weights
+from train.runs.best import BestPolicy, Policy
+from train.runs.checkpoint import flattened
+from train.runs.results import greedy
+from train.runs.run import Run, Trained
+from train.suites.episodes import Decide
 
 LOOK_EVERY_S = 0.25
 REPORT_EVERY_S = 1.0
@@ -318,7 +319,8 @@ class Supervisor:
 
 def metric_names(method: str) -> tuple[str, ...]:
     """The learner's metrics, in the order of its rows."""
-    from train import collection, dqn
+    from train.algorithms import dqn
+    from train.algorithms.common import collection
 
     return collection.METRICS if method == "d4pg" else dqn.METRICS
 

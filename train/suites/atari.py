@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
-from train.episodes import Actions, Decide, Observations, StepResult, judge
-from train.tasks import Evaluation, Task, TaskError
+from train.suites.episodes import Actions, Decide, Observations, StepResult, judge
+from train.suites.task import Evaluation, Task, TaskError
 
 SIDE, STACKED, FRAMES_A_STEP, FRAMES_A_SECOND = 84, 4, 4, 60
 LONGEST_FRAMES = 108_000
@@ -64,7 +64,7 @@ class AtariEpisodes:
         )
 
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
-        """Begin the masked episodes; see ``train.episodes.Episodes``.
+        """Begin the masked episodes; see ``train.suites.episodes.Episodes``.
 
         The vector environment would begin an ended episode by itself at its next step; an explicit reset before that
         step takes precedence, and only it can seed the episode.
@@ -75,7 +75,7 @@ class AtariEpisodes:
         return channels_last(observation)
 
     def step(self, actions: Actions) -> StepResult:
-        """One step of four frames; see ``train.episodes.Episodes``."""
+        """One step of four frames; see ``train.suites.episodes.Episodes``."""
         observation, reward, terminated, truncated, info = self._vector.step(np.asarray(actions, np.int64))
         lost = info["lives"] < self._lives if self._marks_lives else None  # a bonus life is no loss
         self._lives = info["lives"].copy()

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, EnvironmentSpec, ObservationField, Squash
-from train.episodes import Actions, Decide, Floats, StepResult, judge
 from train.quiet import silenced
+from train.suites.episodes import Actions, Decide, Floats, StepResult, judge
 from train.suites.names import TaskName
-from train.tasks import Evaluation, Task, TaskError
+from train.suites.task import Evaluation, Task, TaskError
 
 JUDGING_ENVIRONMENTS = 16
 RENDERER = "MUJOCO_GL"
@@ -67,7 +67,7 @@ class DeepMindEpisodes:
         self._observation: Floats = np.zeros((environments, size), np.float32)
 
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
-        """Begin the masked episodes; see ``train.episodes.Episodes``."""
+        """Begin the masked episodes; see ``train.suites.episodes.Episodes``."""
         self._observation = self._observation.copy()
         for place in np.flatnonzero(mask):
             words = np.random.SeedSequence([self._seed, int(episode_ids[place])]).generate_state(4)
@@ -76,7 +76,7 @@ class DeepMindEpisodes:
         return self._observation
 
     def step(self, actions: Actions) -> StepResult:
-        """One control step; see ``train.episodes.Episodes``. Actions are clipped to the suite's bounds."""
+        """One control step; see ``train.suites.episodes.Episodes``. Actions are clipped to the suite's bounds."""
         chosen = np.clip(actions.astype(np.float64), self._low, self._high)
         observation = np.empty_like(self._observation)
         reward = np.empty(self.environments, np.float32)

@@ -27,8 +27,8 @@ from train.actorq.learner import mismatch
 from train.actorq.report import breakdown
 from train.actorq.settings import ActorQSettings, Plan
 from train.actorq.stepping import UNCOUNTED
-from train.checkpoint import CheckpointError
-from train.tasks import make_task
+from train.runs.checkpoint import CheckpointError
+from train.suites.task import make_task
 
 # --- importance ratios ----------------------------------------------------------------------------------------------
 

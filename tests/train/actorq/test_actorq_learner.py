@@ -19,8 +19,8 @@ from train.actorq.learner import CALIBRATION_ROWS, LearnerLoop
 from train.actorq.service import Columns, Reply
 from train.actorq.settings import Plan
 from train.actorq.wire import Pushed
-from train.checkpoint import Checkpoint
-from train.run import DivergenceError
+from train.runs.checkpoint import Checkpoint
+from train.runs.run import DivergenceError
 
 RECENT = make_rows(10, first=100)  # as many as learning_starts: the statistics of the observations
 

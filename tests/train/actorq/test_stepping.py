@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from train.actorq.stepping import UNCOUNTED, Step, Window
-from train.episodes import Transition
-from train.replay import Replay, n_step_returns
+from train.algorithms.common.replay import Replay, n_step_returns
+from train.suites.episodes import Transition
 
 
 def step(time: int, reward: float = 0.0, end: str = "", **others: Any) -> Step:
@@ -77,7 +77,7 @@ def test_an_episode_shorter_than_the_window_is_not_lost() -> None:
 
 
 def test_the_rows_are_those_that_the_other_replay_puts_together() -> None:
-    """One environment, 300 steps with ends of both kinds: every step's row is train/replay.py's."""
+    """One environment, 300 steps with ends of both kinds: every step's row is train/algorithms/common/replay.py's."""
     generator, window, replay = np.random.default_rng(0), Window(4, 0.9), Replay(400, 1, (2,))
     for time in range(300):
         end = str(generator.choice(["", "", "", "", "terminated", "time limit"]))

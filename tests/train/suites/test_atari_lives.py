@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from train.episodes import EpisodeStream
 from train.suites.atari import DEFAULTS, AtariEpisodes
+from train.suites.episodes import EpisodeStream
 from train.suites.installed import missing_packages
 from train.suites.names import Suite
-from train.tasks import make_task
+from train.suites.task import make_task
 
 pytestmark = pytest.mark.skipif(bool(missing_packages(Suite.ATARI)), reason="atari is not installed; type make suites")
 

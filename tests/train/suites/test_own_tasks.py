@@ -14,8 +14,8 @@ from policy.bundle import Bundle
 from tests.train.small_runs import train
 from train import __main__ as command
 from train import evaluate
-from train.task_error import TaskError
-from train.tasks import make_task
+from train.suites.errors import TaskError
+from train.suites.task import make_task
 
 MODULE = """
 import gymnasium

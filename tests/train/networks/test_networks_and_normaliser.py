@@ -1,0 +1,85 @@
+"""Networks, Adam and the running normaliser against numbers worked by hand."""
+
+import numpy as np
+import pytest
+
+from policy.network import normalise
+from policy.spec import NetworkSpec
+from train.algorithms.common.normalisation import CLIP, RunningNormaliser
+from train.networks import forward as networks
+
+
+def test_adam_by_hand() -> None:
+    # First step, g = 2: m = 0.2, v = 0.004; both corrections give m̂ = 2, v̂ = 4, so θ = 1 − 0.1 · 2 / (2 + 1).
+    weights, first, second = networks.adam_step(
+        {"w": np.array([1.0])}, {"w": np.array([2.0])}, {"w": np.zeros(1)}, {"w": np.zeros(1)}, 1.0, 0.1, epsilon=1.0
+    )
+    assert weights["w"][0] == pytest.approx(1.0 - 0.1 * 2.0 / 3.0)
+    assert (first["w"][0], second["w"][0]) == (pytest.approx(0.2), pytest.approx(0.004))
+    # Second step, g = 0: m = 0.18, v = 0.003996; m̂ = 0.18 / 0.19, v̂ = 0.003996 / 0.001999.
+    weights, _, _ = networks.adam_step(weights, {"w": np.zeros(1)}, first, second, 2.0, 0.1, epsilon=1.0)
+    move = 0.1 * (0.18 / 0.19) / ((0.003996 / 0.001999) ** 0.5 + 1.0)
+    assert weights["w"][0] == pytest.approx(1.0 - 0.1 * 2.0 / 3.0 - move)
+
+
+def test_mlp_by_hand() -> None:
+    weights = {
+        "dense_0/kernel": np.array([[1.0, -1.0]], np.float32),
+        "dense_0/bias": np.array([0.0, 1.0], np.float32),
+        "head/kernel": np.array([[2.0], [3.0]], np.float32),
+        "head/bias": np.array([0.5], np.float32),
+    }
+    # x = 3: hidden [3, −2] → [3, 0] → 6.5;  x = −1: hidden [−1, 2] → [0, 2] → 6.5;  x = 0: [0, 1] → 3.5
+    outputs = networks.mlp(weights, np.array([[3.0], [-1.0], [0.0]], np.float32))
+    np.testing.assert_array_equal(outputs[:, 0], [6.5, 6.5, 3.5])
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (3, 7), (7, 3)])
+def test_orthogonal_matrices_are_orthogonal(shape: tuple[int, int]) -> None:
+    matrix = networks.orthogonal(np.random.default_rng(0), shape, gain=2.0)
+    product = matrix @ matrix.T if shape[0] <= shape[1] else matrix.T @ matrix
+    np.testing.assert_allclose(product, 4.0 * np.eye(min(shape)), atol=1e-5)
+
+
+def test_a_fresh_policy_is_nearly_uniform() -> None:
+    weights = networks.initial_weights(np.random.default_rng(0), NetworkSpec((64, 64)), (8,), 4, head_gain=0.01)
+    logits = networks.mlp(weights, np.random.default_rng(1).normal(size=(100, 8)).astype(np.float32))
+    assert np.abs(np.exp(networks.log_softmax(logits)) - 0.25).max() < 0.02
+
+
+def test_sampled_actions_follow_the_distribution() -> None:
+    logits = np.tile(np.log(np.array([0.1, 0.6, 0.3], np.float32)), (20_000, 1))
+    actions, log_probabilities = networks.sample_actions(np.random.default_rng(0), logits)
+    shares = np.bincount(actions, minlength=3) / len(actions)
+    np.testing.assert_allclose(shares, [0.1, 0.6, 0.3], atol=0.015)  # 4 standard deviations are 0.014
+    np.testing.assert_allclose(np.exp(log_probabilities), np.array([0.1, 0.6, 0.3])[actions], rtol=1e-5)
+
+
+def test_statistics_of_batches_are_those_of_everything() -> None:
+    rows = np.random.default_rng(0).normal([1.0, -50.0], [2.0, 30.0], size=(1000, 2)).astype(np.float32)
+    normaliser = RunningNormaliser(2, until=10_000)
+    for part in np.split(rows, [10, 400]):
+        normaliser.update(part)
+    np.testing.assert_allclose(normaliser.mean, rows.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(normaliser.scale, rows.std(axis=0), rtol=1e-5)
+
+
+def test_statistics_stand_still_after_enough_rows() -> None:
+    normaliser = RunningNormaliser(1, until=4)
+    normaliser.update(np.array([[0.0], [2.0], [0.0], [2.0]], np.float32))  # mean 1, standard deviation 1
+    normaliser.update(np.full((100, 1), 1000.0, np.float32))
+    assert (normaliser.mean[0], normaliser.scale[0]) == (1.0, 1.0)
+    np.testing.assert_array_equal(normaliser(np.array([[3.0], [1000.0]], np.float32))[:, 0], [2.0, CLIP])
+
+
+def test_the_frozen_normaliser_gives_the_same_bits_in_the_contract() -> None:
+    rows = np.random.default_rng(0).normal(3.0, 7.0, size=(500, 5)).astype(np.float32)
+    normaliser = RunningNormaliser(5, until=500)
+    normaliser.update(rows)
+    np.testing.assert_array_equal(normaliser(rows), normalise(normaliser.frozen(), rows))
+
+
+def test_a_field_that_never_moves_is_centred_and_not_blown_up() -> None:
+    normaliser = RunningNormaliser(1, until=10)
+    normaliser.update(np.full((10, 1), 20.0, np.float32))
+    assert abs(float(normaliser(np.array([[20.0 + 1e-4]], np.float32))[0, 0])) < 0.2

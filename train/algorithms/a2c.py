@@ -1,0 +1,224 @@
+"""A2C: advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016), read from top to bottom.
+
+One iteration: every environment makes ``rollout_steps`` steps; n-step returns (or generalized advantages) are computed
+in numpy; then one gradient step on the whole batch in one compiled call. What A2C shares with PPO: the networks in
+``train/algorithms/common/actor_critic.py``; rollouts, advantages and checkpoint in
+``train/algorithms/common/rollouts.py``; settings in ``train/algorithms/common/settings.py``. Equations and deviations
+from the paper: ``docs/algorithms/a2c.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import NetworkSpec
+from train.accelerator.engine import uses_numpy
+from train.accelerator.on_policy import a2c_update
+from train.algorithms.common.actor_critic import Learner, clipped, outputs_and_values
+from train.algorithms.common.distributions import Distribution
+from train.algorithms.common.rollouts import Rollouts, training_batch
+from train.algorithms.common.settings import RolloutSettings
+from train.lazily import tf
+from train.networks import forward as networks
+from train.quantization.aware import fake_quantization
+from train.quantization.fake import QUANTIZER, faked, passed_through
+from train.quantization.mixed_precision import gradients_of, settled
+from train.quantization.weight_control import OFF
+from train.runs.run import Run, Trained
+
+METRICS = ("policy_loss", "value_loss", "entropy", "policy_norm", "value_norm")
+MOMENTS = {"rmsprop": ("second",), "adam": ("first", "second")}
+"""What each optimiser remembers, by the names of ``Learner.moments``."""
+
+
+@dataclass(frozen=True)
+class A2CSettings(RolloutSettings):
+    """Settings of one A2C run; the files in ``train/settings/`` hold the ones that were tuned, with their source.
+
+    Those that PPO has as well are in ``train/algorithms/common/settings.py``. A batch is environments × rollout_steps,
+    the paper's n; ``gae_lambda`` 1 gives its n-step returns.
+    """
+
+    environments: int = 16
+    rollout_steps: int = 5
+    gae_lambda: float = 1.0
+    value_weight: float = 0.5
+    optimiser: str = "rmsprop"
+    """"rmsprop" as in the paper, or "adam"."""
+    rms_decay: float = 0.99
+    """α of RMSProp's running mean of squares."""
+    rms_epsilon: float = 1e-5
+    """ε under RMSProp's root."""
+    normalise_advantages: bool = False
+    """Whether the advantages of a batch are brought to mean 0 and deviation 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optimiser not in MOMENTS:
+            raise ValueError(f"optimiser {self.optimiser!r} is not known; allowed are {', '.join(MOMENTS)}.")
+
+
+# --- pure functions ---------------------------------------------------------------------------------------------
+
+
+def loss_parts(
+    distribution: Distribution,
+    weights: Mapping[str, Any],
+    outputs: Any,
+    values: Any,
+    batch: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The three parts of the loss for one batch (Mnih et al. 2016, section 4).
+
+    policy_loss = −E[log π(a|s) · A], A fixed;  value_loss = ½ E[(R − V(s))²];  entropy = E[H(π(·|s))]
+
+    Args:
+        distribution: of the actions; its own weights are among ``weights``.
+        weights: of the policy.
+        outputs: of the policy's network, (batch, outputs).
+        values: V(s), (batch,).
+        batch: ``action``, ``advantage`` A and ``return`` R = A + V.
+    """
+    log_probabilities = distribution.log_probability(outputs, batch["action"], weights)
+    return {
+        "policy_loss": -tf.reduce_mean(log_probabilities * batch["advantage"]),
+        "value_loss": 0.5 * tf.reduce_mean(tf.square(values - batch["return"])),
+        "entropy": tf.reduce_mean(distribution.entropy(outputs, weights)),
+    }
+
+
+def rmsprop_step(
+    weights: Mapping[str, Any],
+    gradients: Mapping[str, Any],
+    second_moment: Mapping[str, Any],
+    learning_rate: Any,
+    decay: float,
+    epsilon: float,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One step of RMSProp without momentum (Mnih et al. 2016, equations 8 and 9): new weights and moments.
+
+    g ← α g + (1 − α) Δθ²;  θ ← θ − η Δθ / √(g + ε)
+
+    Args:
+        weights: θ by name; likewise the gradients Δθ and the running means of their squares g.
+        gradients: see above.
+        second_moment: see above.
+        learning_rate: η.
+        decay: α.
+        epsilon: ε.
+    """
+    moments = {name: decay * second_moment[name] + (1.0 - decay) * g * g for name, g in gradients.items()}
+    moved = {
+        name: weights[name] - learning_rate * g / (moments[name] + epsilon) ** 0.5 for name, g in gradients.items()
+    }
+    return moved, moments
+
+
+# --- the update ---------------------------------------------------------------------------------------------------
+
+
+def make_update(
+    settings: A2CSettings, network: NetworkSpec, distribution: Distribution
+) -> Callable[..., tuple[Any, Any]]:
+    """The compiled update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
+
+    XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
+    """
+    if uses_numpy(settings.engine, network):
+        return a2c_update(settings, distribution, fake_quantization(settings, network))
+    shared, fake = bool(network.convolutions), fake_quantization(settings, network)
+    controls = {"policy": settings.weight_control, "value": OFF}
+
+    @tf.function(jit_compile=True, autograph=False)
+    def descend(
+        state: dict[str, Any], of_policy: Any, of_value: Any, count: Any, rate: Any
+    ) -> tuple[dict[str, Any], Any, Any]:
+        """One step along the clipped gradients: the new state, and the norms before clipping."""
+        of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
+        new: dict[str, Any] = {}
+        for name, gradients in (("policy", of_policy), ("value", of_value)):
+            weights, second = controls[name].decayed(state[name], rate), state[f"{name}_second"]
+            if settings.optimiser == "rmsprop":
+                moved, new[f"{name}_second"] = rmsprop_step(
+                    weights, gradients, second, rate, settings.rms_decay, settings.rms_epsilon
+                )
+            else:
+                moved, new[f"{name}_first"], new[f"{name}_second"] = networks.adam_step(
+                    weights, gradients, state[f"{name}_first"], second, count, rate
+                )
+            new[name] = controls[name].clipped(moved)
+        return new, policy_norm, value_norm
+
+    @tf.function(jit_compile=not shared, autograph=False)
+    def update(state: dict[str, Any], batch: dict[str, Any], count: Any, rate: Any, bonus: Any) -> tuple[Any, Any]:
+        policy, value = state["policy"], state["value"]
+        if settings.normalise_advantages:
+            advantages = batch["advantage"]
+            centred = advantages - tf.reduce_mean(advantages)
+            batch = {**batch, "advantage": centred / (tf.math.reduce_std(advantages) + 1e-8)}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch((policy, value))
+            quantized = faked(policy, state.get(QUANTIZER, {}), fake)
+            outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
+            parts = loss_parts(distribution, policy, outputs, values, batch)
+            loss = parts["policy_loss"] + settings.value_weight * parts["value_loss"] - bonus * parts["entropy"]
+        (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
+        new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
+        new = settled(new, state, finite) | passed_through(state)
+        parts = parts | {"policy_norm": policy_norm, "value_norm": value_norm}
+        return new, tf.stack([parts[name] for name in METRICS])
+
+    return lambda *arguments: update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
+
+
+def learn(
+    update: Callable[..., tuple[Any, Any]],
+    learner: Learner,
+    batch: Mapping[str, Any],
+    rate: float,
+    bonus: float,
+    quantizer: Mapping[str, Any] | None = None,
+) -> NDArray[np.float32]:
+    """Run the compiled update on the learner, with the group ``quantizer`` if it is active; its metrics (5,)."""
+    learner.updates += 1
+    numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
+    state, metrics = update({**learner.state(), **(quantizer or {})}, batch, *numbers)
+    learner.put(state)
+    return np.asarray(metrics)
+
+
+# --- the loop -----------------------------------------------------------------------------------------------------
+
+REPORT_EVERY = 2048
+"""Steps between two rows of the log: an iteration is too short for a row of its own."""
+
+
+def train(run: Run, settings: A2CSettings) -> Trained:
+    """Train until all steps are made or the run wants to stop.
+
+    Raises:
+        DivergenceError: a loss or gradient became NaN or infinite; the last good checkpoint is kept.
+    """
+    rollouts = Rollouts(run, settings, MOMENTS[settings.optimiser])
+    learner, steps, step = rollouts.learner, rollouts.iteration_steps, run.start_step
+    update = make_update(settings, run.request.network, rollouts.distribution)
+    updates_a_row = max(REPORT_EVERY // steps, 1)
+    while step < run.request.steps and run.stop_reason is None:
+        rollouts.begin(step)
+        metrics = np.empty((updates_a_row, len(METRICS)), np.float32)
+        for index in range(updates_a_row):
+            rate, bonus = settings.schedules(step / run.request.steps)
+            batch = training_batch(rollouts.gather(), settings)
+            del batch["log_probability"]
+            metrics[index] = learn(update, learner, batch, rate, bonus, rollouts.aware.group)
+            rollouts.aware.count(1)
+            step += steps
+            run.check_finite(step, metrics[index : index + 1], METRICS)  # before NaN is acted on
+        means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
+        rollouts.report(step, updates_a_row * steps, {**means, "learning_rate": rate})
+    return rollouts.finished(step)

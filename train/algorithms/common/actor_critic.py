@@ -1,0 +1,175 @@
+"""The networks that PPO and A2C share: policy and value, how they act, and the clipping of their gradients.
+
+For vectors, policy and value are two multilayer perceptrons that act in numpy. For images they share the convolutions
+and hidden layers, and the value is a second head: one compiled forward pass gives both, and one loss trains both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import NetworkSpec
+from train.lazily import tf
+from train.networks import forward as networks
+from train.networks.forward import Weights
+from train.networks.optimiser import clipped_by_norm
+from train.quantization.fake import QUANTIZER
+from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale
+from train.suites.episodes import Observations
+
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class Learner:
+    """What an update changes: policy, value network or head, the optimiser's moments, and the number of updates made.
+
+    Weights are arrays, or tensors where the trunk is shared: converting those of a convolutional network at every
+    update would cost as much as a step.
+    """
+
+    network: NetworkSpec
+    policy: Weights
+    value: Weights
+    moments: dict[str, Weights]
+    updates: int = 0
+
+    @classmethod
+    def fresh(
+        cls,
+        generator: np.random.Generator,
+        network: NetworkSpec,
+        observation: tuple[int, ...],
+        outputs: int,
+        value_hidden: tuple[int, ...] = (),
+        moments: tuple[str, ...] = ("first", "second"),
+        extra: Weights | None = None,
+        compute: str = "float32",
+    ) -> Learner:
+        """Orthogonal weights; the policy's head starts near the uniform distribution.
+
+        Args:
+            generator: of the weights.
+            network: of the policy; with convolutions the value shares its trunk.
+            observation: shape of one.
+            outputs: of the policy.
+            value_hidden: hidden layers of a value network of its own; empty means those of the policy.
+            moments: the optimiser's, each kept for the policy and for the value.
+            extra: the distribution's weights, learned with the policy's.
+            compute: number type of the update; float16 keeps a loss scale among the moments.
+        """
+        policy = networks.initial_weights(generator, network, observation, outputs, head_gain=0.01)
+        if network.convolutions:
+            width = (network.hidden[-1],) if network.hidden else (network.dense_inputs(observation),)
+            value = networks.initial_weights(generator, NetworkSpec(()), width, 1, head_gain=1.0)
+        else:
+            value_network = dataclasses.replace(network, hidden=value_hidden or network.hidden)
+            value = networks.initial_weights(generator, value_network, observation, 1, head_gain=1.0)
+        policy |= extra or {}
+        groups = {"policy": policy, "value": value}
+        kept = {f"{group}_{name}": networks.zeros_like(groups[group]) for group in groups for name in moments}
+        if loss_scale := fresh_loss_scale(Compute(compute)):
+            kept["loss_scale"] = loss_scale
+        learner = cls(network, policy, value, kept)
+        learner.put(learner.state())
+        return learner
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether policy and value share their trunk."""
+        return bool(self.network.convolutions)
+
+    def state(self) -> dict[str, Any]:
+        """All weights and moments by group."""
+        return {"policy": self.policy, "value": self.value, **self.moments}
+
+    def put(self, state: dict[str, Any]) -> None:
+        """Replace what :meth:`state` gave, by arrays or tensors."""
+        convert = tf.convert_to_tensor if self.is_shared else np.asarray
+        learned = {name: group for name, group in state.items() if name != QUANTIZER}  # which an update passes through
+        groups = {name: {key: convert(part) for key, part in group.items()} for name, group in learned.items()}
+        self.policy, self.value = groups.pop("policy"), groups.pop("value")
+        self.moments = groups
+
+
+def outputs_and_values(
+    network: NetworkSpec, policy: Any, value: Any, observations: Any, compute: str = "float32"
+) -> tuple[Any, Any]:
+    """The policy's outputs (batch, outputs) and V (batch,) for normalised observations or uint8 images (tensors).
+
+    Args:
+        network: of the policy.
+        policy: its weights, float32.
+        value: the value's weights, float32.
+        observations: see above.
+        compute: the number type of the hidden layers; both heads and all weights stay float32.
+    """
+    mixed = Compute(compute)
+    hidden = networks.features(network, cast(policy, mixed), observations)
+    if mixed.is_mixed:
+        hidden = tf.cast(hidden, tf.float32)
+    outputs = hidden @ policy["head/kernel"] + policy["head/bias"]
+    if network.convolutions:
+        return outputs, (hidden @ value["head/kernel"] + value["head/bias"])[:, 0]
+    return outputs, networks.mlp(cast(value, mixed), observations)[:, 0]
+
+
+class Forward:
+    """Outputs and values of a learner for batches of any size, as arrays."""
+
+    def __init__(
+        self, learner: Learner, compute: str = "float32", quantized: Callable[[Weights], Any] = lambda policy: policy
+    ) -> None:
+        """Args:
+        learner: whose policy and value these are.
+        compute: number type of a shared trunk; perceptrons act in float32.
+        quantized: the policy's weights to the ones to compute with.
+        """
+        self._learner, self._quantized = learner, quantized
+        network = learner.network
+        if learner.is_shared:
+            self._graph = tf.function(
+                lambda policy, value, images: outputs_and_values(network, policy, value, images, compute),
+                autograph=False,
+                reduce_retracing=True,
+            )
+
+    def outputs(self, observations: Observations) -> Floats:
+        """Of the policy, (batch, outputs)."""
+        if self._learner.is_shared:
+            return self.both(observations)[0]
+        return networks.mlp(self._quantized(self._learner.policy), observations)
+
+    def values(self, observations: Observations) -> Floats:
+        """V, (batch,)."""
+        if self._learner.is_shared:
+            return self.both(observations)[1]
+        return networks.mlp(self._learner.value, observations)[:, 0]
+
+    def both(self, images: Observations) -> tuple[Floats, Floats]:
+        """Both from one pass through a shared trunk."""
+        outputs, values = self._graph(self._quantized(self._learner.policy), self._learner.value, tf.constant(images))
+        return outputs.numpy(), values.numpy()
+
+
+def clipped_together(policy: Any, value: Any, largest: float) -> tuple[Any, Any, tf.Tensor]:
+    """Gradients of policy and value, clipped by the norm of all of them together."""
+    merged = {f"policy/{name}": g for name, g in policy.items()} | {f"value/{name}": g for name, g in value.items()}
+    parts, norm = clipped_by_norm(merged, largest)
+    return {name: parts[f"policy/{name}"] for name in policy}, {name: parts[f"value/{name}"] for name in value}, norm
+
+
+def clipped(shared: bool, policy: Any, value: Any, largest: float) -> tuple[Any, Any, tf.Tensor, tf.Tensor]:
+    """Both gradients clipped, each by its own norm, or together where the trunk is shared; and both norms before."""
+    if shared:
+        policy, value, norm = clipped_together(policy, value, largest)
+        return policy, value, norm, norm
+    policy, policy_norm = clipped_by_norm(policy, largest)
+    value, value_norm = clipped_by_norm(value, largest)
+    return policy, value, policy_norm, value_norm

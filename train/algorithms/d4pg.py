@@ -1,0 +1,201 @@
+"""D4PG: distributed distributional deterministic policy gradients (Barth-Maron et al. 2018), read from top to bottom.
+
+DDPG whose critic predicts the distribution of the return as probabilities of fixed atoms (Bellemare et al. 2017), with
+n-step returns and target networks that are copied every so many updates. The learner and its steps are
+those of ``train.algorithms.ddpg``, the loop around the update is ``Collection.train`` in
+``train/algorithms/common/collection.py``.
+
+Deviations from the paper, in order of weight:
+1. Many environments stepped together in one process take the place of many actors; the ratio of steps and updates is
+   a setting. (Actors in processes of their own, quantized, are ``train/actorq``, which learns by this file's update.)
+2. The replay is drawn from uniformly; the paper found priorities to help little and sometimes to harm.
+3. Observations are normalised by the statistics of the first steps; a time limit is bootstrapped.
+4. Actions enter the critic's first layer; no layer normalisation unless set; the first ``learning_starts`` steps are
+   uniformly random.
+5. Gradients are clipped by their norm.
+6. The bundle holds the policy of the best greedy evaluation, not the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.algorithms.common.collection import METRICS, Collection, CollectionSettings
+from train.algorithms.ddpg import Learner, State, compiled_round, descend, learn, part
+from train.lazily import tf
+from train.networks import forward as networks
+from train.networks.forward import Weights
+from train.quantization.aware import fake_quantization
+from train.quantization.fake import QUANTIZER, FakeQuantization, faked
+from train.quantization.mixed_precision import Compute, cast
+from train.runs.run import Run, Trained
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class D4PGSettings(CollectionSettings):
+    """Settings of one D4PG run; defaults as ActorQ states them where it does (see ``docs/algorithms/d4pg.md``).
+
+    Those that DDPG has as well are in ``train/algorithms/common/collection.py``, those of every replay in
+    ``train/algorithms/common/settings.py``.
+    """
+
+    minibatch: int = 256
+    n_step: int = 5
+    replay_capacity: int = 100_000
+    actor_learning_rate: float = 1e-4
+    critic_learning_rate: float = 1e-4
+    gradient_norm: float = 40.0
+    atoms: int = 51
+    """Number of values whose probabilities the critic predicts."""
+    value_min: float = 0.0
+    """Smallest atom, in units of the scaled discounted return."""
+    value_max: float = 100.0
+    """Largest atom; rewards of 0 … 1 with γ = 0.99 sum up to 100."""
+    target_period: int = 100
+    """Updates between two copies of the learned networks to the target networks."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.atoms < 2 or not self.value_min < self.value_max:
+            raise ValueError(
+                f"{self.atoms} atoms between value_min {self.value_min} and value_max {self.value_max} hold no "
+                "distribution; take at least 2 atoms and value_min < value_max."
+            )
+        self.require_at_least_one("target_period")
+
+    @property
+    def support(self) -> Floats:
+        """z, the atoms (atoms,)."""
+        return np.linspace(self.value_min, self.value_max, self.atoms, dtype=np.float32)
+
+
+# --- pure functions ---------------------------------------------------------------------------------------------
+
+
+def project_distribution(
+    returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Tensor, support: Floats
+) -> tf.Tensor:
+    """The distribution of R + γ' Z on the atoms again, (batch, atoms) (Bellemare et al. 2017, equation 7).
+
+    mᵢ = Σⱼ [1 − |clip(R + γ' zⱼ, z₀, z₋₁) − zᵢ| / Δz]⁺ pⱼ
+
+    Each shifted atom shares its probability among the two atoms it fell between, the nearer one getting more; one that
+    fell on an atom gives it all; one beyond the ends goes to the end.
+
+    Args:
+        returns: R, the discounted n-step reward (batch,).
+        discounts: γ', γ to the number of rewards in R, or 0 where the episode terminated (batch,).
+        probabilities: p of the next state and action (batch, atoms).
+        support: z, evenly spaced (atoms,).
+    """
+    spacing = float(support[-1] - support[0]) / (len(support) - 1)
+    moved = tf.clip_by_value(returns[:, None] + discounts[:, None] * support, support[0], support[-1])
+    shares = tf.nn.relu(1.0 - tf.abs(moved[:, None, :] - support[None, :, None]) / spacing)  # (batch, atom i, atom j)
+    return tf.reduce_sum(shares * probabilities[:, None, :], axis=2)
+
+
+def cross_entropy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """−Σ mᵢ log softmax(logits)ᵢ, row by row (batch,)."""
+    return -tf.reduce_sum(targets * tf.nn.log_softmax(logits), axis=1)
+
+
+def mean_value(logits: tf.Tensor, support: Floats) -> tf.Tensor:
+    """Q = Σ zᵢ pᵢ with p = softmax(logits); (batch,)."""
+    return tf.reduce_sum(tf.nn.softmax(logits) * support, axis=1)
+
+
+def critic_logits(critic: Mapping[str, Any], observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """Logits (batch, atoms) of the return's distribution; ``critic`` as in ``ddpg.py``, with one critic."""
+    return networks.mlp(part(critic, 0), tf.concat([observations, actions], axis=1))
+
+
+def actor_loss(
+    actor: Mapping[str, Any], critic: Mapping[str, Any], observations: tf.Tensor, support: Floats
+) -> tf.Tensor:
+    """−mean E Z(s, tanh y(s)): its gradient is the policy gradient of Barth-Maron et al. 2018, equation 4."""
+    actions = tf.tanh(networks.mlp(actor, observations))
+    return -tf.reduce_mean(mean_value(critic_logits(critic, observations, actions), support))
+
+
+def copied_when(renew: tf.Tensor, target: Mapping[str, Any], learned: Mapping[str, Any]) -> dict[str, Any]:
+    """θ' ← θ where ``renew``, else θ' stays."""
+    return {name: tf.where(renew, learned[name], old) for name, old in target.items()}
+
+
+# --- the update: a whole round in one compiled call -----------------------------------------------------------------
+
+
+def make_update(
+    settings: D4PGSettings, fake: FakeQuantization | None = None, with_losses: bool = False
+) -> Callable[..., tuple[Any, tf.Tensor]]:
+    """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
+
+    ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
+    the columns of ``Collection.draw``, and ``weight`` where transitions count differently; metrics are (updates, 4),
+    with the critic's loss on every transition behind them where ``with_losses`` asks for it (prioritized replay).
+    """
+    support, compute = settings.support, Compute(settings.compute)
+
+    def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[State, tf.Tensor]:
+        following = batch["next_observation"]
+        actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
+        scales = state.get(QUANTIZER, {})
+        next_action = tf.tanh(networks.mlp(faked(actor_target, scales, fake), following))
+        next_probabilities = tf.nn.softmax(critic_logits(critic_target, following, next_action))
+        targets = project_distribution(batch["return"], batch["discount"], next_probabilities, support)
+        values: list[tf.Tensor] = []
+
+        def critic_loss(weights: Weights) -> tf.Tensor:
+            logits = critic_logits(weights, batch["observation"], batch["action"])
+            losses = cross_entropy(targets, logits)
+            values.extend((tf.reduce_mean(mean_value(logits, support)), losses))
+            return tf.reduce_mean(batch["weight"] * losses if "weight" in batch else losses)
+
+        def policy_loss(weights: Weights) -> tf.Tensor:
+            critic = cast(state["critic"], compute)
+            return actor_loss(faked(weights, scales, fake), critic, batch["observation"], support)
+
+        steps, largest = tf.cast(count + 1, tf.float32), settings.gradient_norm
+        rates = share * settings.critic_learning_rate, share * settings.actor_learning_rate
+        state, loss, critic_norm = descend(state, "critic", critic_loss, steps, rates[0], largest, compute)
+        state, _, actor_norm = descend(
+            state, "actor", policy_loss, steps, rates[1], largest, compute, settings.weight_control
+        )
+        renew = tf.equal((count + 1) % settings.target_period, 0)
+        for name in ("actor", "critic"):
+            state[f"{name}_target"] = copied_when(renew, state[f"{name}_target"], state[name])
+        metrics = tf.stack([loss, values[0], critic_norm, actor_norm])
+        return state, tf.concat([metrics, values[1]], axis=0) if with_losses else metrics
+
+    return compiled_round(one, len(METRICS) + (settings.minibatch if with_losses else 0))
+
+
+# --- the run ------------------------------------------------------------------------------------------------------
+
+
+def train(run: Run, settings: D4PGSettings) -> Trained:
+    """Train in the loop of ``Collection.train``; the best evaluated policy is returned.
+
+    Raises:
+        ValueError: the task has discrete actions.
+        DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
+    """
+    collection = Collection(run, settings)
+    learner = Learner.fresh(
+        collection.generator,
+        run.request.network,
+        settings.critic,
+        run.task.observation_shape,
+        run.task.outputs,
+        critic_outputs=settings.atoms,
+        compute=settings.compute,
+    )
+    update, aware = make_update(settings, fake_quantization(settings, run.request.network)), collection.aware
+    return collection.train(learner, lambda batches, share: learn(update, learner, batches, share, aware.group))

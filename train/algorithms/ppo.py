@@ -1,0 +1,245 @@
+"""PPO: proximal policy optimization with a clipped surrogate (Schulman et al. 2017), read from top to bottom.
+
+One iteration: every environment makes ``rollout_steps`` steps; generalized advantages are computed in numpy; then all
+epochs and minibatches of the update run in one compiled call. What PPO shares with A2C: the networks in
+``train/algorithms/common/actor_critic.py``; rollouts, advantages and checkpoint in
+``train/algorithms/common/rollouts.py``; settings in ``train/algorithms/common/settings.py``. Equations and deviations
+from the paper: ``docs/algorithms/ppo.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import NetworkSpec
+from train.accelerator.engine import uses_numpy
+from train.algorithms.common.actor_critic import Learner, clipped, outputs_and_values
+from train.algorithms.common.distributions import Distribution
+from train.algorithms.common.rollouts import Rollouts, training_batch
+from train.algorithms.common.settings import RolloutSettings
+from train.lazily import tf
+from train.networks import forward as networks
+from train.quantization.aware import fake_quantization
+from train.quantization.fake import QUANTIZER, faked, passed_through
+from train.quantization.mixed_precision import gradients_of, settled
+from train.quantization.weight_control import OFF
+from train.runs.run import Run, Trained
+
+METRICS = ("policy_loss", "value_loss", "entropy", "divergence", "clipped", "policy_norm", "value_norm")
+
+
+@dataclass(frozen=True)
+class PPOSettings(RolloutSettings):
+    """Settings of one PPO run; the files in ``train/settings/`` hold the ones that were tuned, with their source.
+
+    Those that A2C has as well are in ``train/algorithms/common/settings.py``; the batch is environments ×
+    rollout_steps.
+    """
+
+    environments: int = 128
+    rollout_steps: int = 64
+    entropy_last: float = 0.001
+    epochs: int = 4
+    """Passes over the batch in one update."""
+    minibatch: int = 2048
+    """Rows of one gradient step; must divide the batch."""
+    clip_range: float = 0.2
+    """ε: how far the probability ratio may move the objective away from 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_at_least_one("epochs", "minibatch")
+        batch = self.environments * self.rollout_steps
+        if batch % self.minibatch:
+            raise ValueError(
+                f"minibatch {self.minibatch} does not divide the batch of {self.environments} environments × "
+                f"{self.rollout_steps} steps = {batch}. Choose a divisor, for example {batch // 4}."
+            )
+
+
+# --- pure functions ---------------------------------------------------------------------------------------------
+
+
+def clipped_surrogate(ratio: tf.Tensor, advantages: tf.Tensor, clip_range: float) -> tf.Tensor:
+    """L = E[min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)] (Schulman et al. 2017, equation 7), to be made large; ρ, A (batch,)."""
+    return tf.reduce_mean(
+        tf.minimum(ratio * advantages, tf.clip_by_value(ratio, 1.0 - clip_range, 1.0 + clip_range) * advantages)
+    )
+
+
+def normalised_advantages(advantages: tf.Tensor) -> tf.Tensor:
+    """(A − mean A) / (std A + 10⁻⁸), (batch,)."""
+    return (advantages - tf.reduce_mean(advantages)) / (tf.math.reduce_std(advantages) + 1e-8)
+
+
+def policy_loss(
+    distribution: Distribution,
+    weights: Mapping[str, tf.Tensor],
+    outputs: tf.Tensor,
+    batch: Mapping[str, tf.Tensor],
+    clip_range: float,
+    entropy_coefficient: tf.Tensor,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """−L_clip − c · H and its parts for one minibatch.
+
+    ρ = π(a|s) / π_old(a|s);  H = E[−Σ π log π];  divergence ≈ E[(ρ − 1) − log ρ] (Schulman's k3 estimate of KL)
+
+    Args:
+        distribution: of the actions; its own weights are among ``weights``.
+        weights: of the policy.
+        outputs: of the policy's network, (batch, outputs).
+        batch: ``action``, ``log_probability`` (old) and ``advantage``.
+        clip_range: ε.
+        entropy_coefficient: c.
+    """
+    log_ratio = distribution.log_probability(outputs, batch["action"], weights) - batch["log_probability"]
+    ratio = tf.exp(log_ratio)
+    entropy = tf.reduce_mean(distribution.entropy(outputs, weights))
+    surrogate = clipped_surrogate(ratio, normalised_advantages(batch["advantage"]), clip_range)
+    parts = {
+        "policy_loss": -surrogate,
+        "entropy": entropy,
+        "divergence": tf.reduce_mean(ratio - 1.0 - log_ratio),
+        "clipped": tf.reduce_mean(tf.cast(tf.abs(ratio - 1.0) > clip_range, tf.float32)),
+    }
+    return -surrogate - entropy_coefficient * entropy, parts
+
+
+def value_loss(values: tf.Tensor, returns: tf.Tensor) -> tf.Tensor:
+    """½ E[(V(s) − R)²] with R = A + V_old(s)."""
+    return 0.5 * tf.reduce_mean(tf.square(values - returns))
+
+
+# --- the update: all epochs and minibatches in one compiled call --------------------------------------------------
+
+
+def make_update(
+    settings: PPOSettings, network: NetworkSpec, distribution: Distribution
+) -> Callable[..., tuple[Any, tf.Tensor]]:
+    """The compiled update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
+
+    ``order`` (minibatches, rows) int32 names the rows of every minibatch of every epoch; ``metrics``
+    (minibatches, 7) has the columns of ``METRICS``, in which a NaN betrays the minibatch that made it.
+
+    XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
+
+    Raises:
+        SettingsError: the engine "numpy" cannot compute the network's gradient.
+    """
+    if uses_numpy(settings.engine, network):
+        from train.accelerator.on_policy import ppo_update
+
+        return ppo_update(settings, distribution, fake_quantization(settings, network))
+    shared, fake = bool(network.convolutions), fake_quantization(settings, network)
+    controls = {"policy": settings.weight_control, "value": OFF}
+
+    @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen
+    def descend(
+        state: dict[str, Any], of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
+        """One step of Adam along the clipped gradients: the new state, and the norms before clipping."""
+        of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
+        new: dict[str, Any] = {}
+        for name, gradients in (("policy", of_policy), ("value", of_value)):
+            moments = state[f"{name}_first"], state[f"{name}_second"]
+            weights = controls[name].decayed(state[name], rate)
+            moved, new[f"{name}_first"], new[f"{name}_second"] = networks.adam_step(
+                weights, gradients, *moments, count, rate
+            )
+            new[name] = controls[name].clipped(moved)
+        return new, policy_norm, value_norm
+
+    def one_minibatch(
+        state: dict[str, Any], batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor, bonus: tf.Tensor
+    ) -> tuple[dict[str, Any], tf.Tensor]:
+        policy, value = state["policy"], state["value"]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch((policy, value))
+            quantized = faked(policy, state.get(QUANTIZER, {}), fake)
+            outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
+            loss, parts = policy_loss(distribution, policy, outputs, batch, settings.clip_range, bonus)
+            error = value_loss(values, batch["return"])
+            loss += settings.value_weight * error
+        (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
+        new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
+        new = settled(new, state, finite) | passed_through(state)
+        parts = parts | {"value_loss": error, "policy_norm": policy_norm, "value_norm": value_norm}
+        return new, tf.stack([parts[name] for name in METRICS])
+
+    @tf.function(jit_compile=not shared, autograph=False)
+    def update(
+        state: dict[str, Any],
+        batch: dict[str, tf.Tensor],
+        order: tf.Tensor,
+        count: tf.Tensor,
+        rate: tf.Tensor,
+        bonus: tf.Tensor,
+    ) -> tuple[dict[str, Any], tf.Tensor]:
+        minibatches = order.shape[0]
+
+        def body(
+            index: tf.Tensor, state: dict[str, Any], metrics: tf.Tensor
+        ) -> tuple[tf.Tensor, dict[str, Any], tf.Tensor]:
+            rows = {name: tf.gather(column, order[index]) for name, column in batch.items()}
+            state, row = one_minibatch(state, rows, count + tf.cast(index, tf.float32) + 1.0, rate, bonus)
+            return index + 1, state, tf.tensor_scatter_nd_update(metrics, [[index]], row[None])
+
+        start = (tf.constant(0), state, tf.zeros((minibatches, len(METRICS))))
+        _, state, metrics = tf.while_loop(lambda index, *_: index < minibatches, body, start)
+        return state, metrics
+
+    return lambda *arguments: update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
+
+
+def shuffled_order(generator: np.random.Generator, rows: int, minibatch: int, epochs: int) -> NDArray[np.int32]:
+    """A fresh permutation of the rows for every epoch, cut into minibatches: (epochs × rows / minibatch, minibatch)."""
+    order = np.concatenate([generator.permutation(rows) for _ in range(epochs)])
+    return order.reshape(-1, minibatch).astype(np.int32)
+
+
+def learn(
+    update: Callable[..., tuple[Any, tf.Tensor]],
+    learner: Learner,
+    batch: dict[str, NDArray[Any]],
+    order: NDArray[np.int32],
+    rate: float,
+    bonus: float,
+    quantizer: Mapping[str, Any] | None = None,
+) -> NDArray[np.float32]:
+    """Run the compiled update on the learner, with the group ``quantizer`` if active; metrics (minibatches, 7)."""
+    numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
+    state, metrics = update({**learner.state(), **(quantizer or {})}, batch, order, *numbers)
+    learner.put(state)
+    learner.updates += len(order)
+    return np.asarray(metrics)
+
+
+# --- the loop -----------------------------------------------------------------------------------------------------
+
+
+def train(run: Run, settings: PPOSettings) -> Trained:
+    """Train until all steps are made or the run wants to stop.
+
+    Raises:
+        DivergenceError: a loss or gradient became NaN or infinite; the last good checkpoint is kept.
+    """
+    rollouts = Rollouts(run, settings)
+    learner, steps, step = rollouts.learner, rollouts.iteration_steps, run.start_step
+    update = make_update(settings, run.request.network, rollouts.distribution)
+    while step < run.request.steps and run.stop_reason is None:
+        rate, bonus = settings.schedules(step / run.request.steps)
+        rollouts.begin(step)
+        rollout = rollouts.gather()
+        order = shuffled_order(rollouts.generator, steps, settings.minibatch, settings.epochs)
+        metrics = learn(update, learner, training_batch(rollout, settings), order, rate, bonus, rollouts.aware.group)
+        rollouts.aware.count(len(order))
+        step += steps
+        run.check_finite(step, metrics, METRICS)
+        means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
+        rollouts.report(step, steps, {**means, "learning_rate": rate})
+    return rollouts.finished(step)
