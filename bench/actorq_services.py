@@ -67,7 +67,7 @@ class Setup:
         from train.actorq.__main__ import actorq_settings, make_plan, parser
         from train.networks.models import DEFAULT_POLICY
         from train.runs.presets import load_settings
-        from train.suites.task import make_task
+        from train.suites.make import make_task
 
         arguments = parser().parse_args(self.command(n_actors, bits, samples_per_insert, steps))
         arguments.set.append(f"minibatch={arguments.batch_size}")

@@ -210,7 +210,7 @@ def judge(bundle: Bundle, episodes: int, seed: int, runtime: RuntimeName) -> Ans
     from policy.spec import ArtifactFormat, Precision
     from train.evaluate import check_task, difference, task_options, trained_on
     from train.runs.artifact import ArtifactPolicy, find_artifact
-    from train.suites.task import make_task
+    from train.suites.make import make_task
 
     spec = bundle.spec
     task = make_task(trained_on(spec), options=task_options(spec, trained_on(spec)))

@@ -78,7 +78,7 @@ def cell_name(bundle: Bundle) -> str:
 def judged(bundle: Bundle, episodes: int, seed: int) -> Evaluation:
     """The float policy on episodes of its own task."""
     from train.evaluate import check_task, float_policy, task_options, trained_on
-    from train.suites.task import make_task
+    from train.suites.make import make_task
 
     spec = bundle.spec
     task = make_task(trained_on(spec), options=task_options(spec, trained_on(spec)))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bench.qat_store import Answer
     from bench.sweep_flying import Flown
     from policy.bundle import Bundle
-    from train.runs.run import RunRequest
+    from train.runs.request import RunRequest
     from train.suites.task import Task
 
 ROOT = Path(__file__).resolve().parent.parent

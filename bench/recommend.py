@@ -157,7 +157,7 @@ def asked_for(arguments: argparse.Namespace, task: Task) -> Asked:
     from bench.recommend_measuring import chosen_preset
     from bench.recommend_timing import Asked
     from device.agent.runtimes import PREFERENCE
-    from train.suites.task import NAVIGATION
+    from train.suites.names import NAVIGATION
 
     usual = FLIGHTS if task.name == NAVIGATION else GAMES if task.is_image else EPISODES
     return Asked(

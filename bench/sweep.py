@@ -142,7 +142,7 @@ def open_bundle(name: str) -> tuple[Bundle, Task]:
     from policy.locate import working_bundle
     from train.evaluate import check_task, task_options, trained_on
     from train.suites.errors import TaskError
-    from train.suites.task import make_task
+    from train.suites.make import make_task
 
     try:
         bundle = working_bundle(name)

@@ -32,7 +32,8 @@ from train.suites.names import Suite, resolve
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
-    from train.runs.run import Run, RunRequest
+    from train.runs.request import RunRequest
+    from train.runs.run import Run
     from train.suites.task import Task
 
 BEGAN = time.monotonic()
@@ -152,7 +153,7 @@ def answered(train: Callable[[], int], output_path: Path | None) -> int:
     from train.runs.checkpoint import CheckpointError
     from train.runs.presets import SettingsError
     from train.runs.run import DivergenceError
-    from train.suites.task import TaskError
+    from train.suites.errors import TaskError
 
     try:
         return train()
@@ -201,7 +202,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     from train.runs.presets import load_settings
     from train.runs.results import write_result
     from train.runs.run import Run
-    from train.suites.task import make_task
+    from train.suites.make import make_task
 
     quantization = quantization_settings(arguments)
     method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
@@ -263,7 +264,7 @@ def make_request(
     """
     from train.networks.models import choose_network
     from train.runs import presets
-    from train.runs.run import RunRequest
+    from train.runs.request import RunRequest
 
     for option in ("steps", "evaluate_every", "evaluate_episodes", "final_episodes"):
         value = getattr(arguments, option)

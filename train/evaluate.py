@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     quiet_libraries()
     from airlearning_envs.errors import SettingsError
     from policy.errors import PolicyError
-    from train.suites.task import TaskError
+    from train.suites.errors import TaskError
 
     interruption.loaded()
     try:
@@ -100,7 +100,7 @@ def check_usage(arguments: argparse.Namespace) -> None:
     Raises:
         TaskError: says which.
     """
-    from train.suites.task import TaskError
+    from train.suites.errors import TaskError
 
     if arguments.episodes < 1:
         raise TaskError(f"--episodes {arguments.episodes} is too few; take at least 1.")
@@ -117,7 +117,8 @@ def check_usage(arguments: argparse.Namespace) -> None:
 def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     """Fly what was asked for, and what it is compared with, on the same episodes; the report as JSON values."""
     from policy.locate import working_bundle
-    from train.suites.task import TaskError, make_task
+    from train.suites.errors import TaskError
+    from train.suites.make import make_task
 
     bundle = working_bundle(arguments.input_path)
     name = resolve(arguments.task or trained_on(bundle.spec)).canonical

@@ -11,7 +11,8 @@ from train.suites.errors import TaskError
 from train.suites.names import Suite, TaskName
 
 if TYPE_CHECKING:
-    from train.runs.run import Run, Trained
+    from train.runs.request import Trained
+    from train.runs.run import Run
     from train.suites.task import Task
 
 DISCRETE, CONTINUOUS = "discrete", "continuous"

@@ -113,7 +113,7 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
 def described(name: TaskName, options: Any, method: str) -> list[str]:
     """What the task shows and takes; whether the method fits; what is missing where the suite is not installed."""
     from train.suites.errors import TaskError
-    from train.suites.task import make_task
+    from train.suites.make import make_task
 
     kind = "" if name.suite in (Suite.NAVIGATION, Suite.GYMNASIUM) else f" ({name.suite.value})"
     try:

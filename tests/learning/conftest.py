@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
-from train.runs.run import Run, RunRequest
+from train.runs.request import RunRequest
+from train.runs.run import Run
 from train.suites.episodes import StepResult, judge
 from train.suites.task import Evaluation, Task, mean_interval
 

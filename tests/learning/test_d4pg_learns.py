@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.learning.continuous import beginning, learned
 from train.algorithms import d4pg
-from train.suites.task import make_task
+from train.suites.make import make_task
 
 SETTINGS = d4pg.D4PGSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,

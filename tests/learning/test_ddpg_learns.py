@@ -10,7 +10,7 @@ from tests.learning.continuous import beginning, learned
 from train.algorithms import ddpg
 from train.algorithms.common import collection
 from train.runs.run import DivergenceError
-from train.suites.task import make_task
+from train.suites.make import make_task
 
 SETTINGS = ddpg.DDPGSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,

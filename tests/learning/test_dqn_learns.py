@@ -12,9 +12,11 @@ from policy.spec import Convolution, DiscreteHead, EnvironmentSpec, NetworkSpec,
 from train.algorithms import dqn
 from train.algorithms.common.replay import Replay
 from train.runs.checkpoint import load_checkpoint
-from train.runs.run import Run, RunRequest
+from train.runs.request import RunRequest
+from train.runs.run import Run
 from train.suites.episodes import StepResult, judge
-from train.suites.task import Evaluation, Task, make_task, mean_interval
+from train.suites.make import make_task
+from train.suites.task import Evaluation, Task, mean_interval
 
 SETTINGS = dqn.DQNSettings(
     environments=16, rollout_steps=16, updates=32, minibatch=64, learning_rate=1e-3, learning_starts=2048,

@@ -32,7 +32,9 @@ from train import evaluate
 from train.runs.artifact import ArtifactError, ArtifactPolicy
 from train.runs.film import film
 from train.suites.episodes import Decide, Judged
-from train.suites.task import Evaluation, Task, TaskError, make_task
+from train.suites.errors import TaskError
+from train.suites.make import make_task
+from train.suites.task import Evaluation, Task
 
 Balancing = Callable[..., Bundle]
 

@@ -15,7 +15,7 @@ from train.algorithms.dqn import DQNSettings
 from train.methods import METHODS as METHODS_OF_HELP
 from train.methods import settings_class
 from train.runs.presets import load_settings
-from train.runs.resumption import TRAINING_FOLDER
+from train.runs.request import TRAINING_FOLDER
 from train.task_help import settings_of
 
 NAVIGATION = ["--task", "navigation"]

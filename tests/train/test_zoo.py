@@ -7,7 +7,7 @@ import pytest
 from policy.bundle import Bundle
 from train.networks.policies import POLICIES
 from train.runs.results import greedy
-from train.suites.task import make_task
+from train.suites.make import make_task
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo"
 BARS = {"I": 0.86, "II": 0.88, "III": 0.88}  # success on the hard arena that the project asks of each

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.quantization_aware import INPUT
-from train.networks.forward import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON, Weights, hidden_layers
+from train.networks.optimiser import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON
+from train.networks.weights import Weights, hidden_layers
 from train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, fake_hidden, fake_input, faked
 from train.quantization.weight_control import OFF, WeightControl
 
@@ -147,7 +148,7 @@ def clip_by_norm(gradients: Sequence[Floats], largest: float) -> np.float32:
 
 
 class Adam:
-    """Steps of Adam on a vector, in place; see ``train.networks.forward.adam_step`` for the equations."""
+    """Steps of Adam on a vector, in place; see ``train.networks.optimiser.adam_step`` for the equations."""
 
     def __init__(self, first: Mapping[str, NDArray[Any]], second: Mapping[str, NDArray[Any]]) -> None:
         self.first, self.second = Vector(first), Vector(second)

@@ -39,7 +39,7 @@ from train.suites.names import resolve
 
 if TYPE_CHECKING:
     from train.actorq.settings import Plan
-    from train.runs.run import RunRequest
+    from train.runs.request import RunRequest
     from train.suites.task import Task
 
 BEGAN = time.monotonic()
@@ -141,7 +141,8 @@ def run_training(arguments: argparse.Namespace) -> int:
     from train.networks.models import DEFAULT_POLICY
     from train.runs.presets import SettingsError, load_settings
     from train.runs.resumption import taken_up
-    from train.suites.task import TaskError, make_task
+    from train.suites.errors import TaskError
+    from train.suites.make import make_task
 
     asked = actorq_settings(arguments)
     method = arguments.method or default_method(resolve(arguments.task), arguments.policy)

@@ -20,7 +20,8 @@ from train.actorq.settings import Plan
 from train.actorq.stepping import Step, Window
 from train.actorq.wire import Published, unpacked
 from train.suites.episodes import EpisodeStream
-from train.suites.task import episode_seed, make_task
+from train.suites.make import make_task
+from train.suites.task import episode_seed
 
 PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "wait", "idle")
 """Where an actor's time goes: the environment; the artifact; asking for and receiving parameters; making the artifact's

@@ -21,8 +21,8 @@ from train.actorq.stepping import UNCOUNTED
 from train.algorithms import d4pg, ddpg, dqn
 from train.algorithms.common.epsilon_greedy import EpsilonGreedy, exploration_rate
 from train.algorithms.common.exploration import ActionRange, ExplorationNoise, noise_scale
-from train.networks import forward as networks
-from train.networks.forward import Weights
+from train.networks.forward import mlp
+from train.networks.weights import Weights
 from train.runs.checkpoint import Checkpoint, CheckpointError
 from train.runs.presets import build
 from train.suites.task import Task
@@ -324,5 +324,5 @@ def truncated_ratios(learner: Floats, actor: Floats, counted: NDArray[np.bool_])
 
 def greedy_of(plan: Plan, weights: Weights, inputs: Floats) -> NDArray[Any]:
     """What the fp32 policy chooses for normalised observations: actions (rows,), or tanh outputs (rows, k)."""
-    outputs = networks.mlp(weights, inputs)
+    outputs = mlp(weights, inputs)
     return np.tanh(outputs) if plan.method == "d4pg" else outputs.argmax(axis=1)

@@ -27,10 +27,10 @@ from train.actorq.service import Columns, Reply
 from train.actorq.settings import Plan
 from train.actorq.wire import Pushed
 from train.algorithms.common.normalisation import RunningNormaliser
-from train.networks import forward as networks
+from train.networks.forward import mlp
 from train.runs.checkpoint import Checkpoint, flattened, gathered
 from train.runs.run import DivergenceError
-from train.suites.task import make_task
+from train.suites.make import make_task
 
 PARTS = ("data", "prepare", "learn", "push", "watch")
 """Where the learner's time goes: waiting for minibatches; normalising and weighing them; the updates; handing over
@@ -171,7 +171,7 @@ class LearnerLoop:
         learner = np.ones(len(epsilon), np.float32)
         if counted.any():
             inputs = self._normaliser(following.reshape(-1, size)[counted])
-            values = networks.mlp(self._algorithm.policy, inputs)
+            values = mlp(self._algorithm.policy, inputs)
             actions = columns["following_action"].reshape(-1)[counted]
             learner[counted] = epsilon_greedy_probabilities(values, actions, epsilon[counted])
         return truncated_ratios(learner.reshape(-1, steps), probability.reshape(-1, steps), counted.reshape(-1, steps))

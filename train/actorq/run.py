@@ -26,11 +26,12 @@ from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, sums
 from train.actorq.processes import GoneError, called
 from train.actorq.report import breakdown, summed
 from train.actorq.settings import Plan
-from train.networks.forward import Weights
+from train.networks.weights import Weights
 from train.runs.best import BestPolicy, Policy
 from train.runs.checkpoint import flattened
+from train.runs.request import Trained
 from train.runs.results import greedy
-from train.runs.run import Run, Trained
+from train.runs.run import Run
 from train.suites.episodes import Decide
 
 LOOK_EVERY_S = 0.25

@@ -105,7 +105,7 @@ class Plan:
     """All that a process needs to take its part in a run.
 
     Attributes:
-        task, preset, task_options: as :func:`train.suites.task.make_task` takes them.
+        task, preset, task_options: as :func:`train.suites.make.make_task` takes them.
         method: ``d4pg`` or ``dqn``.
         policy: the bundle's name for the policy.
         network: of the policy.

@@ -28,12 +28,13 @@ from numpy.typing import NDArray
 from train.algorithms.common.collection import METRICS, Collection, CollectionSettings
 from train.algorithms.ddpg import Learner, State, compiled_round, descend, learn, part
 from train.lazily import tf
-from train.networks import forward as networks
-from train.networks.forward import Weights
+from train.networks.forward import mlp
+from train.networks.weights import Weights
 from train.quantization.aware import fake_quantization
 from train.quantization.fake import QUANTIZER, FakeQuantization, faked
 from train.quantization.mixed_precision import Compute, cast
-from train.runs.run import Run, Trained
+from train.runs.request import Trained
+from train.runs.run import Run
 
 Floats = NDArray[np.float32]
 
@@ -113,14 +114,14 @@ def mean_value(logits: tf.Tensor, support: Floats) -> tf.Tensor:
 
 def critic_logits(critic: Mapping[str, Any], observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """Logits (batch, atoms) of the return's distribution; ``critic`` as in ``ddpg.py``, with one critic."""
-    return networks.mlp(part(critic, 0), tf.concat([observations, actions], axis=1))
+    return mlp(part(critic, 0), tf.concat([observations, actions], axis=1))
 
 
 def actor_loss(
     actor: Mapping[str, Any], critic: Mapping[str, Any], observations: tf.Tensor, support: Floats
 ) -> tf.Tensor:
     """−mean E Z(s, tanh y(s)): its gradient is the policy gradient of Barth-Maron et al. 2018, equation 4."""
-    actions = tf.tanh(networks.mlp(actor, observations))
+    actions = tf.tanh(mlp(actor, observations))
     return -tf.reduce_mean(mean_value(critic_logits(critic, observations, actions), support))
 
 
@@ -147,7 +148,7 @@ def make_update(
         following = batch["next_observation"]
         actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
         scales = state.get(QUANTIZER, {})
-        next_action = tf.tanh(networks.mlp(faked(actor_target, scales, fake), following))
+        next_action = tf.tanh(mlp(faked(actor_target, scales, fake), following))
         next_probabilities = tf.nn.softmax(critic_logits(critic_target, following, next_action))
         targets = project_distribution(batch["return"], batch["discount"], next_probabilities, support)
         values: list[tf.Tensor] = []

@@ -31,14 +31,15 @@ from train.accelerator.engine import uses_numpy
 from train.accelerator.off_policy import ddpg_update
 from train.algorithms.common.collection import METRICS, Collection, CollectionSettings
 from train.lazily import tf
-from train.networks import forward as networks
-from train.networks.forward import Weights
-from train.networks.optimiser import clipped_by_norm
+from train.networks.forward import mlp
+from train.networks.optimiser import adam_step, clipped_by_norm
+from train.networks.weights import Weights, initial_weights, zeros_like
 from train.quantization.aware import fake_quantization
 from train.quantization.fake import QUANTIZER, FakeQuantization, faked
 from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
 from train.quantization.weight_control import OFF, WeightControl
-from train.runs.run import Run, Trained
+from train.runs.request import Trained
+from train.runs.run import Run
 
 Floats = NDArray[np.float32]
 
@@ -101,14 +102,14 @@ def part(critics: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 def critic_value(critics: Mapping[str, Any], index: int, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """Q(s, a) (batch,) of one critic."""
-    return networks.mlp(part(critics, index), tf.concat([observations, actions], axis=1))[:, 0]
+    return mlp(part(critics, index), tf.concat([observations, actions], axis=1))[:, 0]
 
 
 def actor_loss(
     actor: Mapping[str, Any], critics: Mapping[str, Any], observations: tf.Tensor, penalty: float
 ) -> tf.Tensor:
     """−mean Q(s, tanh y(s)) + penalty · mean y²: its gradient is the deterministic policy gradient (equation 6)."""
-    raw = networks.mlp(actor, observations)
+    raw = mlp(actor, observations)
     value = critic_value(critics, 0, observations, tf.tanh(raw))
     return penalty * tf.reduce_mean(raw * raw) - tf.reduce_mean(value)
 
@@ -142,16 +143,16 @@ class Learner:
         compute: str = "float32",
     ) -> Learner:
         """Orthogonal weights with small heads: actions and values start near 0; the targets are copies."""
-        actor = networks.initial_weights(generator, network, observation, actions, head_gain=0.01)
+        actor = initial_weights(generator, network, observation, actions, head_gain=0.01)
         size = (observation[0] + actions,)
         both: Weights = {}
         for index in range(critics):
-            drawn = networks.initial_weights(generator, critic, size, critic_outputs, head_gain=0.1)
+            drawn = initial_weights(generator, critic, size, critic_outputs, head_gain=0.1)
             both |= {f"{index}/{name}": value for name, value in drawn.items()}
         groups: dict[str, Weights] = {}
         for name, weights in (("actor", actor), ("critic", both)):
             groups |= {name: weights, f"{name}_target": dict(weights)}
-            groups |= {f"{name}_first": networks.zeros_like(weights), f"{name}_second": networks.zeros_like(weights)}
+            groups |= {f"{name}_first": zeros_like(weights), f"{name}_second": zeros_like(weights)}
             if loss_scale := fresh_loss_scale(Compute(compute)):
                 groups[f"{name}_loss_scale"] = loss_scale
         return cls(groups)
@@ -183,7 +184,7 @@ def descend(
     gradients, norm = clipped_by_norm(gradients, largest)
     names = (group, f"{group}_first", f"{group}_second")
     moments = state[names[1]], state[names[2]]
-    moved, *learned = networks.adam_step(control.decayed(weights, rate), gradients, *moments, steps, rate)
+    moved, *learned = adam_step(control.decayed(weights, rate), gradients, *moments, steps, rate)
     new = settled(dict(zip(names, (control.clipped(moved), *learned), strict=True)), state, finite, key)
     return {**state, **new}, value, norm
 
@@ -210,7 +211,7 @@ def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) ->
     def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[State, tf.Tensor]:
         following = batch["next_observation"]
         actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
-        next_action = tf.tanh(networks.mlp(faked(actor_target, state.get(QUANTIZER, {}), fake), following))
+        next_action = tf.tanh(mlp(faked(actor_target, state.get(QUANTIZER, {}), fake), following))
         if settings.target_noise > 0:
             next_action = tf.clip_by_value(next_action + batch["target_noise"], -1.0, 1.0)
         next_values = [critic_value(critic_target, index, following, next_action) for index in critics]

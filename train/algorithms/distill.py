@@ -23,12 +23,13 @@ from policy.bundle import WEIGHTS_FILE, Bundle
 from policy.locate import working_bundle
 from policy.network import normalise
 from policy.spec import Normaliser
-from train.networks import forward as networks
-from train.networks.forward import Weights
-from train.networks.optimiser import clipped_by_norm
+from train.networks.forward import mlp
+from train.networks.optimiser import adam_step, clipped_by_norm
+from train.networks.weights import Weights, initial_weights, zeros_like
 from train.runs.best import Policy
 from train.runs.checkpoint import CheckpointError, Keeper, gathered
-from train.runs.run import Run, Trained
+from train.runs.request import Trained
+from train.runs.run import Run
 from train.suites.episodes import EpisodeStream
 from train.suites.task import episode_seed
 
@@ -145,10 +146,10 @@ def make_update(settings: DistillSettings) -> Callable[..., tuple[Any, tf.Tensor
     ) -> tuple[dict[str, Any], tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(state["student"])
-            logits = networks.mlp(state["student"], batch["observation"])
+            logits = mlp(state["student"], batch["observation"])
             loss = tf.reduce_mean(divergence(batch["teacher"], logits, settings.temperature))
         gradients, norm = clipped_by_norm(tape.gradient(loss, state["student"]), settings.gradient_norm)
-        student, first, second = networks.adam_step(
+        student, first, second = adam_step(
             state["student"], gradients, state["first"], state["second"], tf.cast(count + 1, tf.float32), rate
         )
         same = tf.equal(tf.argmax(logits, axis=1), tf.argmax(batch["teacher"], axis=1))
@@ -201,7 +202,7 @@ class Teacher:
 
     def logits(self, observations: Floats) -> Floats:
         """Its logits (batch, actions) for normalised observations (batch, size)."""
-        logits: Floats = networks.mlp(self.weights, observations)
+        logits: Floats = mlp(self.weights, observations)
         return logits
 
 
@@ -217,8 +218,8 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     teacher = Teacher.load(teacher_name, run)
     generator = np.random.default_rng(request.seed)
     actions = task.outputs
-    student = networks.initial_weights(generator, request.network, task.observation_shape, actions, head_gain=0.01)
-    learner = Learner(student, networks.zeros_like(student), networks.zeros_like(student))
+    student = initial_weights(generator, request.network, task.observation_shape, actions, head_gain=0.01)
+    learner = Learner(student, zeros_like(student), zeros_like(student))
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     answers = Answers(settings.capacity, task.observation_size, actions)
     keepers: dict[str, Keeper] = {"stream": stream, "answers": answers}
@@ -235,7 +236,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     step = run.start_step
 
     def decide(observation: Floats) -> NDArray[np.int64]:
-        return networks.mlp(learner.student, normalise(teacher.normaliser, observation)).argmax(axis=1)
+        return mlp(learner.student, normalise(teacher.normaliser, observation)).argmax(axis=1)
 
     def save() -> None:
         arrays, facts = gathered(learner.groups(), keepers, learner.updates, generator)
@@ -274,7 +275,7 @@ def collect(
         answers.add(observation, logits)
         actions = logits.argmax(axis=1)
         if by_teacher < len(observation):
-            actions[by_teacher:] = networks.mlp(learner.student, observation[by_teacher:]).argmax(axis=1)
+            actions[by_teacher:] = mlp(learner.student, observation[by_teacher:]).argmax(axis=1)
         stream.step(actions)
 
 

@@ -22,16 +22,17 @@ from train.algorithms.common.priorities import importance_weights
 from train.algorithms.common.replay import n_step_returns
 from train.algorithms.common.settings import ReplaySettings
 from train.lazily import tf
-from train.networks import forward as networks
-from train.networks.forward import Weights
-from train.networks.optimiser import clipped_by_norm
+from train.networks.forward import Acting, forward
+from train.networks.optimiser import adam_step, clipped_by_norm
+from train.networks.weights import Weights, initial_weights, zeros_like
 from train.quantization.aware import fake_quantization
 from train.quantization.fake import QUANTIZER, faked, passed_through
 from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
 from train.runs.best import Policy
 from train.runs.checkpoint import gathered
 from train.runs.presets import SettingsError
-from train.runs.run import Run, Trained
+from train.runs.request import Trained
+from train.runs.run import Run
 from train.suites.episodes import Actions, Observations
 
 Floats = NDArray[np.float32]
@@ -129,8 +130,8 @@ class Learner:
         compute: str = "float32",
     ) -> Learner:
         """Orthogonal weights with a small head: action values start near 0."""
-        online = networks.initial_weights(generator, network, observation, outputs, head_gain=0.01)
-        zeros = networks.zeros_like(online)
+        online = initial_weights(generator, network, observation, outputs, head_gain=0.01)
+        zeros = zeros_like(online)
         return cls(online, dict(online), zeros, dict(zeros), loss_scale=fresh_loss_scale(Compute(compute)))
 
     def groups(self) -> dict[str, Weights]:
@@ -157,14 +158,14 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tu
         return dqn_update(settings, fake_quantization(settings, network))
     compiled, compute, control = not network.convolutions, Compute(settings.compute), settings.weight_control
     fake = fake_quantization(settings, network)
-    adam_step = networks.adam_step if compiled else tf.function(networks.adam_step, jit_compile=True, autograph=False)
+    adam = adam_step if compiled else tf.function(adam_step, jit_compile=True, autograph=False)
 
     def descend(
         weights: Any, gradients: Any, first: Any, second: Any, steps: tf.Tensor, rate: tf.Tensor
     ) -> tuple[Any, Any, Any, tf.Tensor]:
         """One step of Adam along the clipped gradients: new weights and moments, and the norm before clipping."""
         gradients, norm = clipped_by_norm(gradients, settings.gradient_norm)
-        moved, first, second = adam_step(control.decayed(weights, rate), gradients, first, second, steps, rate)
+        moved, first, second = adam(control.decayed(weights, rate), gradients, first, second, steps, rate)
         return control.clipped(moved), first, second, norm
 
     if compute.is_mixed and not compiled:  # fewer passes over the weights; in float32 other bits than those of old runs
@@ -176,7 +177,7 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tu
         scales = state.get(QUANTIZER, {})
 
         def action_values(weights: Any, observations: tf.Tensor) -> tf.Tensor:
-            return networks.forward(network, cast(faked(weights, scales, fake), compute), observations)
+            return forward(network, cast(faked(weights, scales, fake), compute), observations)
 
         next_online = action_values(state["online"], batch["next_observation"])
         next_target = action_values(state["target"], batch["next_observation"])
@@ -280,7 +281,7 @@ def train(run: Run, settings: DQNSettings) -> Trained:
         if task.is_image:
             run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
     update = make_update(settings, request.network)
-    act, aware = networks.Acting(request.network, Compute(settings.compute)), memory.aware
+    act, aware = Acting(request.network, Compute(settings.compute)), memory.aware
     iteration_steps = settings.environments * settings.rollout_steps
     step = run.start_step
 

@@ -23,12 +23,13 @@ from train.algorithms.common.distributions import Distribution
 from train.algorithms.common.rollouts import Rollouts, training_batch
 from train.algorithms.common.settings import RolloutSettings
 from train.lazily import tf
-from train.networks import forward as networks
+from train.networks.optimiser import adam_step
 from train.quantization.aware import fake_quantization
 from train.quantization.fake import QUANTIZER, faked, passed_through
 from train.quantization.mixed_precision import gradients_of, settled
 from train.quantization.weight_control import OFF
-from train.runs.run import Run, Trained
+from train.runs.request import Trained
+from train.runs.run import Run
 
 METRICS = ("policy_loss", "value_loss", "entropy", "divergence", "clipped", "policy_norm", "value_norm")
 
@@ -148,9 +149,7 @@ def make_update(
         for name, gradients in (("policy", of_policy), ("value", of_value)):
             moments = state[f"{name}_first"], state[f"{name}_second"]
             weights = controls[name].decayed(state[name], rate)
-            moved, new[f"{name}_first"], new[f"{name}_second"] = networks.adam_step(
-                weights, gradients, *moments, count, rate
-            )
+            moved, new[f"{name}_first"], new[f"{name}_second"] = adam_step(weights, gradients, *moments, count, rate)
             new[name] = controls[name].clipped(moved)
         return new, policy_norm, value_norm
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
 from policy.spec import NetworkSpec, Normaliser
 from train.algorithms.common.settings import FULL_BITS, SharedSettings
-from train.networks import forward as networks
-from train.networks.forward import Weights
+from train.networks.forward import activations
+from train.networks.weights import Weights
 from train.quantization.fake import QUANTIZER, FakeQuantization, faked, scales_of
 from train.runs.best import BestPolicy, Policy
 
@@ -93,7 +93,7 @@ class QuantizationAware:
             return
         rows = LOOK_IMAGES if self._network.convolutions else LOOK_ROWS
         chosen = inputs[:: max(len(inputs) // rows, 1)][:rows]
-        values = networks.activations(self._network, self.acting(weights), chosen)
+        values = activations(self._network, self.acting(weights), chosen)
         low, high = (float(end) for end in (chosen.min(), chosen.max()))
         if self._network.convolutions:
             low, high = 0.0, 1.0

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from policy.quantization_aware import TrainedQuantization, WeightRange
 from policy.spec import Normaliser
-from train.networks.forward import Weights
+from train.networks.weights import Weights
 from train.runs.checkpoint import flattened
 
 

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.suites.episodes import Actions, Decide, Observations
-from train.suites.task import NAVIGATION, Task, TaskError
+from train.suites.errors import TaskError
+from train.suites.names import NAVIGATION
+from train.suites.task import Task
 
 LONGEST = 27_000
 """Frames of a film at most: half an hour at 15 a second, the longest that an Atari game lasts."""

@@ -20,7 +20,8 @@ from policy.spec import ContinuousHead, PolicySpec
 from train.networks.forward import Acting
 from train.quantization.fake import FakeQuantization, faked, scales_of
 from train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
-from train.runs.run import Run, RunRequest, Trained, describe
+from train.runs.request import RunRequest, Trained
+from train.runs.run import Run, describe
 from train.suites.episodes import Actions, Decide, Observations
 from train.suites.task import Task, episode_seed
 

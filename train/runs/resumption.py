@@ -1,26 +1,16 @@
-"""The run that a command goes on with: the one asked for, or the last one of the same options if it did not end.
-
-A run's folder is ``artifacts/.training/NAME``, beside its bundle: checkpoint, learning curve and TensorBoard file, and
-:data:`UNFINISHED` for as long as it has not ended. A run that was killed has not ended either.
-"""
+"""The run that a command goes on with: the one asked for, or the last one of the same options if it did not end."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from train.runs.checkpoint import FILE_NAME, Checkpoint, CheckpointError, load_checkpoint
+from train.runs.request import UNFINISHED, RunRequest
 from train.suites.names import resolve
 
-if TYPE_CHECKING:
-    from train.runs.run import RunRequest
-
-TRAINING_FOLDER = ".training"
-UNFINISHED = "unfinished"
-"""Folder in that of a run, there until the run has ended and its bundle is written. Of a run that was interrupted it
-holds the bundle of what had been learned."""
 ADDED_SETTINGS = {
     "compute": "float32",
     "quantization_bits": 32,

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
 from train.suites.episodes import Actions, Decide, Observations, StepResult, judge
-from train.suites.task import Evaluation, Task, TaskError
+from train.suites.errors import TaskError
+from train.suites.task import Evaluation, Task
 
 SIDE, STACKED, FRAMES_A_STEP, FRAMES_A_SECOND = 84, 4, 4, 60
 LONGEST_FRAMES = 108_000

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from policy.spec import ContinuousHead, EnvironmentSpec, ObservationField, Squash
 from train.quiet import silenced
 from train.suites.episodes import Actions, Decide, Floats, StepResult, judge
+from train.suites.errors import TaskError
 from train.suites.names import TaskName
-from train.suites.task import Evaluation, Task, TaskError
+from train.suites.task import Evaluation, Task
 
 JUDGING_ENVIRONMENTS = 16
 RENDERER = "MUJOCO_GL"

@@ -20,9 +20,10 @@ from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, Squash
 from train.quiet import silenced
 from train.suites.classic import PHYSICS, ClassicEpisodes
 from train.suites.episodes import Actions, Decide, Episodes, Observations, StepResult, judge
+from train.suites.errors import TaskError
 from train.suites.fields import observation_fields
 from train.suites.names import NAVIGATION_ID, Suite, TaskName, known_words, resolve
-from train.suites.task import Evaluation, Task, TaskError
+from train.suites.task import Evaluation, Task
 
 JUDGING_ENVIRONMENTS = 32
 LARGEST_VECTOR = 4096

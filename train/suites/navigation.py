@@ -14,8 +14,9 @@ from airlearning_envs.errors import SettingsError
 from airlearning_envs.flights import blind_policy, fly
 from policy.spec import DiscreteHead, EnvironmentSpec
 from train.suites.episodes import Decide, Floats, StepResult
-from train.suites.names import NAVIGATION_ID
-from train.suites.task import NAVIGATION, Evaluation, Task, TaskError, mean_interval
+from train.suites.errors import TaskError
+from train.suites.names import NAVIGATION, NAVIGATION_ID
+from train.suites.task import Evaluation, Task, mean_interval
 
 JUDGED_ON = ("hard", "shipped")  # both bars of the case study
 JUDGING_ENVIRONMENTS = 128

@@ -1,13 +1,10 @@
-"""Task names and what training needs of a task: a batch of environments, the facts for the spec, and judging.
-
-``navigation`` is the task of ``airlearning_envs`` flown through its numpy core. Any other name is a word of the
-benchmark suites or a Gymnasium id such as ``CartPole-v1`` (``train/suites/names.py``).
-"""
+"""What training needs of a task: a batch of environments, the facts for the spec, and judging."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -16,11 +13,6 @@ from numpy.typing import NDArray
 from airlearning_envs.flights import wilson_interval
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
 from train.suites.episodes import Decide, Episodes, Judged
-from train.suites.errors import TaskError as TaskError
-from train.suites.installed import require_installed
-from train.suites.names import Suite, resolve
-
-NAVIGATION = "navigation"
 
 
 @dataclass(frozen=True)
@@ -127,46 +119,11 @@ class Task:
         return self.head.size
 
 
-def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] | None = None) -> Task:
-    """The task of that name.
-
-    Args:
-        name: a word (``breakout``), a suite's name (``dm_control,walker_stand``) or a Gymnasium id; see
-            :func:`train.suites.names.resolve`.
-        preset: preset to train on, for a task that has presets; None is the task's own default.
-        options: further settings of the task, as found in the settings file.
-
-    Raises:
-        TaskError: the name, the preset or an option is not known, or the suite is not installed; says what is.
-    """
-    chosen = resolve(name)
-    require_installed(chosen)
-    if chosen.suite is Suite.NAVIGATION:
-        from train.suites.navigation import navigation_task
-
-        return navigation_task(preset, options or {})
-    if preset is not None:
-        raise TaskError(f"--preset {preset} means nothing to the task {name}. Leave it out.")
-    if chosen.suite is Suite.ATARI:
-        from train.suites.atari import atari_task
-
-        return replace(atari_task(chosen.target, options or {}), name=chosen.canonical)
-    if chosen.suite is Suite.DM_CONTROL:
-        from train.suites.deepmind import deepmind_task
-
-        return deepmind_task(chosen, options or {})
-    from train.suites.gymnasium_task import gymnasium_task
-
-    return gymnasium_task(chosen, options or {})
-
-
 def episode_seed(seed: int, purpose: str) -> int:
     """A 63-bit seed for one purpose of a run, so that training and judging never share an episode.
 
     Deterministic on every machine: the first bytes of SHA-256 of ``purpose:seed``.
     """
-    from hashlib import sha256
-
     return int.from_bytes(sha256(f"{purpose}:{seed}".encode()).digest()[:8], "big") >> 1
 
 

@@ -20,7 +20,8 @@ from train.accelerator.on_policy import a2c_update, ppo_update, surrogate
 from train.algorithms import a2c, ddpg, dqn, ppo
 from train.algorithms.common.actor_critic import Learner
 from train.algorithms.common.distributions import Categorical, Distribution, Gaussian
-from train.networks import forward as networks
+from train.networks.forward import mlp
+from train.networks.weights import initial_weights
 from train.quantization.aware import fake_quantization
 from train.quantization.fake import QUANTIZER, scales_of
 from train.runs.presets import SettingsError
@@ -94,15 +95,15 @@ def moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
 
 
 def test_backward_is_the_slope_of_a_loss() -> None:
-    weights = networks.initial_weights(np.random.default_rng(1), NETWORK, (3,), 2, head_gain=1.0)
+    weights = initial_weights(np.random.default_rng(1), NETWORK, (3,), 2, head_gain=1.0)
     inputs, direction = normal(5, 3), normal(5, 2)
     network = Perceptron(weights)
 
     def loss(changed: Mapping[str, Any], given: NDArray[Any]) -> float:  # L = Σ direction · y, in float64
         precise = {name: np.asarray(value, np.float64) for name, value in changed.items()}
-        return float((networks.mlp(precise, np.asarray(given, np.float64)) * direction).sum())
+        return float((mlp(precise, np.asarray(given, np.float64)) * direction).sum())
 
-    np.testing.assert_allclose(network.forward(inputs), networks.mlp(weights, inputs), atol=ROUNDING)
+    np.testing.assert_allclose(network.forward(inputs), mlp(weights, inputs), atol=ROUNDING)
     of_inputs = network.backward(direction, inputs_too=True)
     assert of_inputs is not None
     step = 1e-6

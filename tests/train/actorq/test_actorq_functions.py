@@ -28,7 +28,7 @@ from train.actorq.report import breakdown
 from train.actorq.settings import ActorQSettings, Plan
 from train.actorq.stepping import UNCOUNTED
 from train.runs.checkpoint import CheckpointError
-from train.suites.task import make_task
+from train.suites.make import make_task
 
 # --- importance ratios ----------------------------------------------------------------------------------------------
 

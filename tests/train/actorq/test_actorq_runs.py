@@ -22,7 +22,7 @@ from tests.train.actorq.live_runs import LIMIT_S, Command, descendants, processe
 from train import evaluate
 from train.actorq import __main__ as command
 from train.runs.logs import read_rows
-from train.runs.resumption import TRAINING_FOLDER, UNFINISHED
+from train.runs.request import TRAINING_FOLDER, UNFINISHED
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq"

@@ -12,7 +12,7 @@ from policy.spec import NetworkSpec
 from train.algorithms import d4pg, ddpg
 from train.algorithms.d4pg import D4PGSettings
 from train.algorithms.ddpg import Learner
-from train.networks import forward as networks
+from train.networks.forward import mlp
 
 ATOMS = np.array([0.0, 1.0, 2.0, 3.0], np.float32)
 
@@ -172,7 +172,7 @@ def test_with_losses_the_loss_of_every_transition_comes_behind_the_metrics() -> 
     assert_same_critics(learner, same)
     # The first update's, from the networks as they were: targets of the target networks, cross entropy of the critic.
     following = batch["next_observation"][0]
-    action = tf.tanh(networks.mlp(before["actor_target"], following))
+    action = tf.tanh(mlp(before["actor_target"], following))
     probabilities = tf.nn.softmax(d4pg.critic_logits(before["critic_target"], following, action))
     targets = d4pg.project_distribution(batch["return"][0], batch["discount"][0], probabilities, WATCHED.support)
     logits = d4pg.critic_logits(before["critic"], batch["observation"][0], batch["action"][0])

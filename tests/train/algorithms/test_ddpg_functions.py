@@ -11,7 +11,7 @@ from policy.spec import ContinuousHead, DiscreteHead, NetworkSpec, Squash
 from train.algorithms import ddpg
 from train.algorithms.common.exploration import ActionRange, ExplorationNoise, noise_scale
 from train.algorithms.ddpg import DDPGSettings, Learner
-from train.networks.forward import Weights
+from train.networks.weights import Weights
 
 
 def test_targets_by_hand() -> None:

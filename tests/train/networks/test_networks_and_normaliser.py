@@ -5,19 +5,22 @@ import pytest
 
 from policy.network import normalise
 from policy.spec import NetworkSpec
+from train.algorithms.common.distributions import log_softmax, sample_actions
 from train.algorithms.common.normalisation import CLIP, RunningNormaliser
-from train.networks import forward as networks
+from train.networks.forward import mlp
+from train.networks.optimiser import adam_step
+from train.networks.weights import initial_weights, orthogonal
 
 
 def test_adam_by_hand() -> None:
     # First step, g = 2: m = 0.2, v = 0.004; both corrections give m̂ = 2, v̂ = 4, so θ = 1 − 0.1 · 2 / (2 + 1).
-    weights, first, second = networks.adam_step(
+    weights, first, second = adam_step(
         {"w": np.array([1.0])}, {"w": np.array([2.0])}, {"w": np.zeros(1)}, {"w": np.zeros(1)}, 1.0, 0.1, epsilon=1.0
     )
     assert weights["w"][0] == pytest.approx(1.0 - 0.1 * 2.0 / 3.0)
     assert (first["w"][0], second["w"][0]) == (pytest.approx(0.2), pytest.approx(0.004))
     # Second step, g = 0: m = 0.18, v = 0.003996; m̂ = 0.18 / 0.19, v̂ = 0.003996 / 0.001999.
-    weights, _, _ = networks.adam_step(weights, {"w": np.zeros(1)}, first, second, 2.0, 0.1, epsilon=1.0)
+    weights, _, _ = adam_step(weights, {"w": np.zeros(1)}, first, second, 2.0, 0.1, epsilon=1.0)
     move = 0.1 * (0.18 / 0.19) / ((0.003996 / 0.001999) ** 0.5 + 1.0)
     assert weights["w"][0] == pytest.approx(1.0 - 0.1 * 2.0 / 3.0 - move)
 
@@ -30,26 +33,26 @@ def test_mlp_by_hand() -> None:
         "head/bias": np.array([0.5], np.float32),
     }
     # x = 3: hidden [3, −2] → [3, 0] → 6.5;  x = −1: hidden [−1, 2] → [0, 2] → 6.5;  x = 0: [0, 1] → 3.5
-    outputs = networks.mlp(weights, np.array([[3.0], [-1.0], [0.0]], np.float32))
+    outputs = mlp(weights, np.array([[3.0], [-1.0], [0.0]], np.float32))
     np.testing.assert_array_equal(outputs[:, 0], [6.5, 6.5, 3.5])
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (3, 7), (7, 3)])
 def test_orthogonal_matrices_are_orthogonal(shape: tuple[int, int]) -> None:
-    matrix = networks.orthogonal(np.random.default_rng(0), shape, gain=2.0)
+    matrix = orthogonal(np.random.default_rng(0), shape, gain=2.0)
     product = matrix @ matrix.T if shape[0] <= shape[1] else matrix.T @ matrix
     np.testing.assert_allclose(product, 4.0 * np.eye(min(shape)), atol=1e-5)
 
 
 def test_a_fresh_policy_is_nearly_uniform() -> None:
-    weights = networks.initial_weights(np.random.default_rng(0), NetworkSpec((64, 64)), (8,), 4, head_gain=0.01)
-    logits = networks.mlp(weights, np.random.default_rng(1).normal(size=(100, 8)).astype(np.float32))
-    assert np.abs(np.exp(networks.log_softmax(logits)) - 0.25).max() < 0.02
+    weights = initial_weights(np.random.default_rng(0), NetworkSpec((64, 64)), (8,), 4, head_gain=0.01)
+    logits = mlp(weights, np.random.default_rng(1).normal(size=(100, 8)).astype(np.float32))
+    assert np.abs(np.exp(log_softmax(logits)) - 0.25).max() < 0.02
 
 
 def test_sampled_actions_follow_the_distribution() -> None:
     logits = np.tile(np.log(np.array([0.1, 0.6, 0.3], np.float32)), (20_000, 1))
-    actions, log_probabilities = networks.sample_actions(np.random.default_rng(0), logits)
+    actions, log_probabilities = sample_actions(np.random.default_rng(0), logits)
     shares = np.bincount(actions, minlength=3) / len(actions)
     np.testing.assert_allclose(shares, [0.1, 0.6, 0.3], atol=0.015)  # 4 standard deviations are 0.014
     np.testing.assert_allclose(np.exp(log_probabilities), np.array([0.1, 0.6, 0.3])[actions], rtol=1e-5)

@@ -13,7 +13,8 @@ from policy.network import normalise
 from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 from train.algorithms.ppo import PPOSettings
-from train.networks import forward as networks
+from train.networks.forward import activations, mlp, relu
+from train.networks.weights import initial_weights
 from train.quantization.aware import QuantizationAware, best_top
 from train.quantization.fake import LEVELS, FakeQuantization, fake_hidden, fake_input, faked, scales_of
 from train.runs.presets import SettingsError, build
@@ -38,12 +39,12 @@ def spec(quantization: TrainedQuantization) -> PolicySpec:
 def trained(bits: int, weight_range: WeightRange) -> tuple[PolicySpec, dict[str, np.ndarray], np.ndarray]:
     """A random network with the ranges that 500 observations have; and the observations."""
     generator = np.random.default_rng(bits)
-    weights = networks.initial_weights(generator, NETWORK, (6,), 3, head_gain=1.0)
+    weights = initial_weights(generator, NETWORK, (6,), 3, head_gain=1.0)
     weights |= {n: 0.3 * generator.standard_normal(w.shape, np.float32) for n, w in weights.items() if "bias" in n}
     observations = 2 * generator.standard_normal((500, 6), np.float32)
     inputs = normalise(Normaliser((0.1,) * 6, (1.5,) * 6, 5.0), observations)
     ranges = {INPUT: (float(inputs.min()), float(inputs.max()))}
-    for name, values in zip(NETWORK.hidden_names, networks.activations(NETWORK, weights, inputs), strict=True):
+    for name, values in zip(NETWORK.hidden_names, activations(NETWORK, weights, inputs), strict=True):
         ranges[name] = (0.0, 0.9 * float(values.max()))  # some are cut
     return spec(TrainedQuantization(bits, ranges, weight_range)), weights, observations
 
@@ -83,7 +84,7 @@ def test_the_artifacts_integers_are_those_of_training(bits: int, weight_range: W
     np.testing.assert_allclose(ours, (levels - source.zero_point) * np.float32(source.scale), rtol=1e-6)
     for layer, next_name in zip(network.layers[:-1], NETWORK.hidden_names, strict=True):
         values = (levels - source.zero_point) * np.float32(source.scale)
-        ours = networks.relu(values @ made[f"{next_name}/kernel"] + made[f"{next_name}/bias"])
+        ours = relu(values @ made[f"{next_name}/kernel"] + made[f"{next_name}/bias"])
         ours = fake_hidden(ours, made[f"{next_name}/{LEVELS}"]) / np.float32(layer.output.scale)
         levels = integer.forward_layer(layer, source, levels)
         apart = np.abs(np.rint(ours) - (levels - layer.output.zero_point))
@@ -108,7 +109,7 @@ def test_tensors_compute_what_arrays_do(bits: int, weight_range: WeightRange) ->
     for name, value in arrays.items():
         np.testing.assert_allclose(tensors[name].numpy(), value, rtol=3e-7, err_msg=name)
     inputs = normalise(policy.normaliser, observations[:1])
-    np.testing.assert_allclose(networks.mlp(tensors, tf.constant(inputs)), networks.mlp(arrays, inputs), atol=1e-5)
+    np.testing.assert_allclose(mlp(tensors, tf.constant(inputs)), mlp(arrays, inputs), atol=1e-5)
 
 
 def test_gradients_pass_the_rounding_and_stop_at_the_top() -> None:
@@ -144,7 +145,7 @@ def test_the_delay_is_a_share_or_a_number_of_steps() -> None:
 
 def test_quantizers_begin_after_the_delay_and_follow_the_ranges() -> None:
     aware = QuantizationAware(PPOSettings(quantization_bits=4, quant_delay=0.5), NETWORK, 100)
-    weights = networks.initial_weights(np.random.default_rng(0), NETWORK, (6,), 3, head_gain=1.0)
+    weights = initial_weights(np.random.default_rng(0), NETWORK, (6,), 3, head_gain=1.0)
     inputs = np.random.default_rng(1).standard_normal((64, 6)).astype(np.float32)
     assert not aware.begin(49)
     assert aware.acting(weights) is weights

@@ -10,7 +10,8 @@ import tensorflow as tf
 from policy.bundle import Bundle
 from policy.spec import Convolution, NetworkSpec
 from train import __main__ as command
-from train.networks import forward as networks
+from train.networks.forward import forward, layer_norm, relu
+from train.networks.weights import initial_weights
 from train.quantization import mixed_precision
 from train.quantization.mixed_precision import (
     Compute,
@@ -23,7 +24,7 @@ from train.quantization.mixed_precision import (
 )
 from train.runs.checkpoint import load_checkpoint
 from train.runs.presets import FOLDER
-from train.runs.run import TRAINING_FOLDER
+from train.runs.request import TRAINING_FOLDER
 
 NETWORK = NetworkSpec((16,), convolutions=(Convolution(8, 4, 2), Convolution(12, 3, 1)), layer_norm=True)
 SHAPE = (13, 13, 2)  # a convolution of 4 × 4 and stride 2 leaves a row of pictures of odd height unused
@@ -32,7 +33,7 @@ HALF = [Compute.BFLOAT16, Compute.FLOAT16]
 
 def weights_and_images() -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     generator = np.random.default_rng(0)
-    weights = networks.initial_weights(generator, NETWORK, SHAPE, 3, head_gain=1.0)
+    weights = initial_weights(generator, NETWORK, SHAPE, 3, head_gain=1.0)
     images = generator.integers(0, 256, (8, *SHAPE), dtype=np.uint8)
     return {name: tf.constant(value) for name, value in weights.items()}, tf.constant(images)
 
@@ -41,7 +42,7 @@ def outputs_and_gradients(compute: Compute) -> tuple[tf.Tensor, dict[str, tf.Ten
     weights, images = weights_and_images()
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        outputs = networks.forward(NETWORK, cast(weights, compute), images)
+        outputs = forward(NETWORK, cast(weights, compute), images)
         loss = tf.reduce_mean(outputs**2)
     return outputs, tape.gradient(loss, weights)
 
@@ -71,9 +72,9 @@ def test_float32_is_computed_as_if_there_was_no_choice() -> None:
         values = tf.nn.conv2d(values, weights[f"conv_{index}/kernel"], layer.stride, "VALID")
         values = tf.nn.relu(tf.nn.bias_add(values, weights[f"conv_{index}/bias"]))
     values = tf.reshape(values, (len(images), -1)) @ weights["dense_0/kernel"] + weights["dense_0/bias"]
-    values = networks.relu(networks.layer_norm(values, weights["dense_0/gamma"], weights["dense_0/beta"]))
+    values = relu(layer_norm(values, weights["dense_0/gamma"], weights["dense_0/beta"]))
     expected = values @ weights["head/kernel"] + weights["head/bias"]
-    np.testing.assert_array_equal(networks.forward(NETWORK, weights, images), expected)
+    np.testing.assert_array_equal(forward(NETWORK, weights, images), expected)
 
 
 @pytest.mark.parametrize("compute", HALF)
@@ -83,7 +84,7 @@ def test_layer_normalisation_stays_float32(compute: Compute) -> None:
     assert kinds == {"kernel": compute.value, "bias": compute.value, "gamma": "float32", "beta": "float32"}
     # Mean 1000, deviation 1: in bfloat16 the neighbours of 1000 are 996 and 1004, in float16 squares overflow.
     values = tf.constant([[999.0, 1001.0]])
-    normalised = networks.layer_norm(tf.cast(values, compute.value), tf.ones(2), tf.zeros(2))
+    normalised = layer_norm(tf.cast(values, compute.value), tf.ones(2), tf.zeros(2))
     assert normalised.dtype == tf.float32
     if compute is Compute.FLOAT16:
         np.testing.assert_allclose(normalised, [[-1.0, 1.0]], atol=1e-4)

@@ -24,7 +24,7 @@ from train.algorithms.common.distributions import Categorical
 from train.quantization.weight_control import OFF, WeightControl
 from train.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from train.runs.presets import SettingsError, build
-from train.runs.run import TRAINING_FOLDER
+from train.runs.request import TRAINING_FOLDER
 
 NETWORK = NetworkSpec((8,))
 GENERATOR = np.random.default_rng(0)

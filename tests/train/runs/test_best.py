@@ -14,7 +14,8 @@ from train.runs.best import BestPolicy, Policy
 from train.runs.checkpoint import Checkpoint, CheckpointError
 from train.runs.logs import column, read_rows
 from train.runs.results import greedy
-from train.suites.task import episode_seed, make_task
+from train.suites.make import make_task
+from train.suites.task import episode_seed
 
 QUANTIZATION = TrainedQuantization(3, {"input": (-1.0, 2.0), "dense_0": (0.0, 3.0)}, WeightRange.MEAN)
 

@@ -25,7 +25,7 @@ from policy.spec import (
     ObservationField,
     PolicySpec,
 )
-from train.networks.forward import initial_weights
+from train.networks.weights import initial_weights
 from train.runs.results import greedy, record_images, record_observations, versions
 from train.suites.episodes import Actions, Decide, Observations, StepResult, judge
 from train.suites.task import Evaluation, Task

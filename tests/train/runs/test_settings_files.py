@@ -9,8 +9,8 @@ from train.methods import METHODS, default_method, refuse_mismatch, settings_cla
 from train.networks.models import choose_network
 from train.runs.presets import FOLDER, SettingsError, build, load_settings, parse_overrides, settings_path
 from train.suites.installed import missing_packages
+from train.suites.make import make_task
 from train.suites.names import resolve
-from train.suites.task import make_task
 
 FILES = sorted(FOLDER.glob("*.json"))
 

@@ -14,7 +14,7 @@ import pytest
 from policy.bundle import Bundle
 from tests.train.small_runs import AWARE, DISTILL, DQN, METHODS, PPO, SMALL, assert_same_weights, curve, train
 from train.runs.checkpoint import load_checkpoint
-from train.runs.resumption import TRAINING_FOLDER, UNFINISHED
+from train.runs.request import TRAINING_FOLDER, UNFINISHED
 from train.runs.run import Run
 
 

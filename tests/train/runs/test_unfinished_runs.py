@@ -15,7 +15,7 @@ import pytest
 from policy.bundle import Bundle
 from tests.train.small_runs import PPO, assert_same_weights, curve, train
 from train.runs.progress import time_left
-from train.runs.resumption import TRAINING_FOLDER, UNFINISHED
+from train.runs.request import TRAINING_FOLDER, UNFINISHED
 from train.runs.run import Run
 
 RUN = [*PPO, "--steps", "1024"]  # four iterations

@@ -6,8 +6,8 @@ import pytest
 from train.suites.atari import DEFAULTS, AtariEpisodes
 from train.suites.episodes import EpisodeStream
 from train.suites.installed import missing_packages
+from train.suites.make import make_task
 from train.suites.names import Suite
-from train.suites.task import make_task
 
 pytestmark = pytest.mark.skipif(bool(missing_packages(Suite.ATARI)), reason="atari is not installed; type make suites")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from train.suites.episodes import EpisodeStream, StepResult, judge
-from train.suites.task import make_task
+from train.suites.make import make_task
 
 
 class Counting:

@@ -15,7 +15,7 @@ from tests.train.small_runs import train
 from train import __main__ as command
 from train import evaluate
 from train.suites.errors import TaskError
-from train.suites.task import make_task
+from train.suites.make import make_task
 
 MODULE = """
 import gymnasium

@@ -10,8 +10,9 @@ from policy.spec import ContinuousHead
 from train.suites.episodes import EpisodeStream
 from train.suites.errors import TaskError
 from train.suites.installed import missing_packages
+from train.suites.make import make_task
 from train.suites.names import resolve
-from train.suites.task import Task, make_task
+from train.suites.task import Task
 
 # task, observation, actions, s between decisions
 TASKS = [

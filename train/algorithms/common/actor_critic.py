@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec
 from train.lazily import tf
-from train.networks import forward as networks
-from train.networks.forward import Weights
+from train.networks.forward import features, mlp
 from train.networks.optimiser import clipped_by_norm
+from train.networks.weights import Weights, initial_weights, zeros_like
 from train.quantization.fake import QUANTIZER
 from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale
 from train.suites.episodes import Observations
@@ -64,16 +64,16 @@ class Learner:
             extra: the distribution's weights, learned with the policy's.
             compute: number type of the update; float16 keeps a loss scale among the moments.
         """
-        policy = networks.initial_weights(generator, network, observation, outputs, head_gain=0.01)
+        policy = initial_weights(generator, network, observation, outputs, head_gain=0.01)
         if network.convolutions:
             width = (network.hidden[-1],) if network.hidden else (network.dense_inputs(observation),)
-            value = networks.initial_weights(generator, NetworkSpec(()), width, 1, head_gain=1.0)
+            value = initial_weights(generator, NetworkSpec(()), width, 1, head_gain=1.0)
         else:
             value_network = dataclasses.replace(network, hidden=value_hidden or network.hidden)
-            value = networks.initial_weights(generator, value_network, observation, 1, head_gain=1.0)
+            value = initial_weights(generator, value_network, observation, 1, head_gain=1.0)
         policy |= extra or {}
         groups = {"policy": policy, "value": value}
-        kept = {f"{group}_{name}": networks.zeros_like(groups[group]) for group in groups for name in moments}
+        kept = {f"{group}_{name}": zeros_like(groups[group]) for group in groups for name in moments}
         if loss_scale := fresh_loss_scale(Compute(compute)):
             kept["loss_scale"] = loss_scale
         learner = cls(network, policy, value, kept)
@@ -111,13 +111,13 @@ def outputs_and_values(
         compute: the number type of the hidden layers; both heads and all weights stay float32.
     """
     mixed = Compute(compute)
-    hidden = networks.features(network, cast(policy, mixed), observations)
+    hidden = features(network, cast(policy, mixed), observations)
     if mixed.is_mixed:
         hidden = tf.cast(hidden, tf.float32)
     outputs = hidden @ policy["head/kernel"] + policy["head/bias"]
     if network.convolutions:
         return outputs, (hidden @ value["head/kernel"] + value["head/bias"])[:, 0]
-    return outputs, networks.mlp(cast(value, mixed), observations)[:, 0]
+    return outputs, mlp(cast(value, mixed), observations)[:, 0]
 
 
 class Forward:
@@ -144,13 +144,13 @@ class Forward:
         """Of the policy, (batch, outputs)."""
         if self._learner.is_shared:
             return self.both(observations)[0]
-        return networks.mlp(self._quantized(self._learner.policy), observations)
+        return mlp(self._quantized(self._learner.policy), observations)
 
     def values(self, observations: Observations) -> Floats:
         """V, (batch,)."""
         if self._learner.is_shared:
             return self.both(observations)[1]
-        return networks.mlp(self._learner.value, observations)[:, 0]
+        return mlp(self._learner.value, observations)[:, 0]
 
     def both(self, images: Observations) -> tuple[Floats, Floats]:
         """Both from one pass through a shared trunk."""

@@ -17,12 +17,13 @@ from train.algorithms.common.exploration import ActionRange, ExplorationNoise, n
 from train.algorithms.common.normalisation import RunningNormaliser
 from train.algorithms.common.replay import Replay, n_step_returns
 from train.algorithms.common.settings import ReplaySettings
-from train.networks import forward as networks
-from train.networks.forward import Weights
+from train.networks.forward import mlp
+from train.networks.weights import Weights
 from train.quantization.aware import QuantizationAware
 from train.runs.best import BestPolicy, Policy
 from train.runs.checkpoint import Keeper, gathered
-from train.runs.run import Run, Trained
+from train.runs.request import Trained
+from train.runs.run import Run
 from train.suites.episodes import EpisodeStream
 from train.suites.task import episode_seed
 
@@ -119,7 +120,7 @@ class Collection:
 
     def greedy(self, actor: Weights, observations: Floats) -> Floats:
         """tanh of the actor's outputs for raw observations: actions (n, size) in −1 … 1."""
-        return np.tanh(networks.mlp(self.aware.acting(actor), self.normaliser(observations)))
+        return np.tanh(mlp(self.aware.acting(actor), self.normaliser(observations)))
 
     def sigma(self, step: int) -> float:
         """σ of the noise at a step."""

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead
 from train.lazily import tf
-from train.networks import forward as networks
-from train.networks.forward import Weights
+from train.networks.weights import Weights
 from train.suites.episodes import Actions
 from train.suites.task import Task
 
@@ -53,6 +52,26 @@ class Distribution(Protocol):
         """In nats, (batch,)."""
 
 
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """log p = y − max y − log Σ exp(y − max y), row by row, (batch, actions)."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def sample_actions(
+    generator: np.random.Generator, logits: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Draw one action a row from softmax(logits): actions (batch,) and their log-probabilities (batch,).
+
+    The inverse of the cumulated distribution at one uniform draw a row; always the same number of draws.
+    """
+    log_probabilities = log_softmax(logits)
+    cumulated = np.exp(log_probabilities).cumsum(axis=1)
+    draws = generator.random((len(logits), 1), dtype=np.float32) * cumulated[:, -1:]
+    actions = np.minimum((cumulated <= draws).sum(axis=1), logits.shape[1] - 1)
+    return actions, log_probabilities[np.arange(len(logits)), actions]
+
+
 class Categorical:
     """π(a|s) = softmax(y)ₐ."""
 
@@ -64,8 +83,8 @@ class Categorical:
         return {}
 
     def sample(self, generator: np.random.Generator, outputs: Floats, weights: Mapping[str, Any]) -> tuple[Any, Floats]:
-        """See :func:`train.networks.forward.sample_actions`."""
-        return networks.sample_actions(generator, outputs)
+        """See :func:`sample_actions`."""
+        return sample_actions(generator, outputs)
 
     def to_environment(self, actions: NDArray[Any]) -> Actions:
         """The numbers of the actions."""

@@ -16,7 +16,7 @@ from train.suites.task import Task, episode_seed
 
 if TYPE_CHECKING:
     from train.algorithms.dqn import DQNSettings
-    from train.runs.run import RunRequest
+    from train.runs.request import RunRequest
 
 
 @dataclass

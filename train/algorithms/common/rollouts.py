@@ -16,7 +16,8 @@ from train.algorithms.common.settings import RolloutSettings
 from train.quantization.aware import QuantizationAware
 from train.runs.best import BestPolicy, Policy
 from train.runs.checkpoint import Keeper, gathered
-from train.runs.run import Run, Trained
+from train.runs.request import Trained
+from train.runs.run import Run
 from train.suites.episodes import Actions, EpisodeStream, Observations
 from train.suites.task import episode_seed
 
