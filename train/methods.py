@@ -74,7 +74,19 @@ def settings_class(method: str) -> Any:
 
 
 def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
-    """Run the algorithm; ``teacher`` is the bundle that a distillation learns from."""
-    module = import_module(f"train.algorithms.{method}")
-    trained: Trained = module.train(run, settings, *((teacher,) if method == "distill" else ()))
+    """Run the algorithm, with an update of ``train/accelerator`` where the settings want one.
+
+    Args:
+        method: the algorithm.
+        run: of it.
+        settings: of the algorithm.
+        teacher: the bundle that a distillation learns from.
+    """
+    from train.accelerator.table import UPDATES, accelerated
+
+    train = import_module(f"train.algorithms.{method}").train
+    more: dict[str, Any] = {"teacher_name": teacher} if method == "distill" else {}
+    if method in UPDATES:
+        more = {"accelerated": accelerated(method, settings, run.request.network)}
+    trained: Trained = train(run, settings, **more)
     return trained

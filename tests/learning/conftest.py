@@ -78,6 +78,7 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
         seed: int = 1,
         network: NetworkSpec = NetworkSpec((32, 32)),  # noqa: B008 (frozen)
     ) -> Evaluation:
+        from train.accelerator.table import accelerated
         from train.networks.forward import Acting
 
         chosen = task or corridor_task()
@@ -85,7 +86,8 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
             chosen.name, "I", "test", network, steps, seed, tmp_path / "I", evaluate_every=0, quiet=True
         )
         with Run(request, chosen) as training:
-            trained = train(training, settings)
+            by_hand = accelerated(getattr(train, "__module__", "").rpartition(".")[2], settings, network)
+            trained = train(training, settings, **({"accelerated": by_hand} if by_hand else {}))
 
         normaliser = trained.policy.normaliser
         mean, scale = (np.array(v, np.float32) for v in (normaliser.mean, normaliser.scale))

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from train.accelerator.layers import Adam, Learning, Perceptron, State, Vector, arrays_of, clip_by_norm
-from train.quantization.fake import QUANTIZER
+from train.quantization.fake import QUANTIZER, FakeQuantization
 from train.quantization.weight_control import OFF, WeightControl
-
-if TYPE_CHECKING:
-    from train.algorithms.ddpg import DDPGSettings
-    from train.algorithms.dqn import DQNSettings
-    from train.quantization.fake import FakeQuantization
 
 Floats = NDArray[np.float32]
 Update = Callable[..., tuple[dict[str, Any], Floats]]
@@ -29,7 +24,7 @@ def huber(errors: Floats, delta: float) -> tuple[Floats, Floats]:
     return losses, inside
 
 
-def dqn_update(settings: DQNSettings, fake: FakeQuantization | None = None) -> ReplayUpdate:
+def dqn_update(settings: Any, fake: FakeQuantization | None = None) -> ReplayUpdate:
     """The round: (state, batches, updates before, rate) → (state, metrics, errors); as in ``dqn.py``."""
     control = settings.weight_control
 
@@ -95,7 +90,7 @@ class Followed(Learning):
         return {**super().vectors(), f"{self._group}_target": self.target.weights}
 
 
-def ddpg_update(settings: DDPGSettings, fake: FakeQuantization | None = None) -> Update:
+def ddpg_update(settings: Any, fake: FakeQuantization | None = None) -> Update:
     """The round: (state, batches, updates before, share of the rates) → (state, metrics); as in ``ddpg.py``."""
 
     def learn_critics(

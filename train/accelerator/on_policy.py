@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from train.accelerator.layers import Learning, State, arrays_of
 from train.accelerator.scores import score_of
-from train.algorithms.common.distributions import Distribution
-
-if TYPE_CHECKING:
-    from train.algorithms.a2c import A2CSettings
-    from train.algorithms.ppo import PPOSettings
-    from train.quantization.fake import FakeQuantization
+from train.quantization.fake import FakeQuantization
 
 Floats = NDArray[np.float32]
 
@@ -30,9 +25,7 @@ def surrogate(ratio: Floats, advantages: Floats, clip_range: float) -> tuple[np.
     return np.float32(value), plain
 
 
-def ppo_update(
-    settings: PPOSettings, distribution: Distribution, fake: FakeQuantization | None = None
-) -> Callable[..., tuple[Any, Floats]]:
+def ppo_update(settings: Any, fake: FakeQuantization | None = None) -> Callable[..., tuple[Any, Floats]]:
     """The update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
 
     As ``train.algorithms.ppo.make_update`` describes it.
@@ -48,7 +41,7 @@ def ppo_update(
     ) -> tuple[dict[str, Any], Floats]:
         policy = Learning(state, "policy", fake=fake, control=settings.weight_control)
         value = Learning(state, "value")
-        score = score_of(distribution, policy.network)
+        score = score_of(policy.network)
         metrics = np.empty((len(order), 7), np.float32)
         rate, bonus, rows = float(rate), float(bonus), order.shape[1]
         for index, chosen in enumerate(order):
@@ -77,9 +70,7 @@ def ppo_update(
     return update
 
 
-def a2c_update(
-    settings: A2CSettings, distribution: Distribution, fake: FakeQuantization | None = None
-) -> Callable[..., tuple[Any, Floats]]:
+def a2c_update(settings: Any, fake: FakeQuantization | None = None) -> Callable[..., tuple[Any, Floats]]:
     """The update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
 
     As ``train.algorithms.a2c.make_update``.
@@ -92,7 +83,7 @@ def a2c_update(
     ) -> tuple[dict[str, Any], Floats]:
         policy = Learning(state, "policy", rmsprop=rmsprop, fake=fake, control=settings.weight_control)
         value = Learning(state, "value", rmsprop=rmsprop)
-        score = score_of(distribution, policy.network)
+        score = score_of(policy.network)
         advantages, rows = batch["advantage"], len(batch["advantage"])
         if settings.normalise_advantages:
             advantages = (advantages - advantages.mean()) / (advantages.std() + np.float32(1e-8))

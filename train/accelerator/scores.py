@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.accelerator.layers import Perceptron
-from train.algorithms.common.distributions import HALF_LOG_2_PI, LOG_STD, Categorical, Distribution
+from train.algorithms.common.distributions import HALF_LOG_2_PI, LOG_STD
 
 Floats = NDArray[np.float32]
 
@@ -73,6 +73,6 @@ class GaussianScore:
         return weighted
 
 
-def score_of(distribution: Distribution, policy: Perceptron) -> Score:
-    """The score of a distribution."""
-    return CategoricalScore() if isinstance(distribution, Categorical) else GaussianScore(policy)
+def score_of(policy: Perceptron) -> Score:
+    """That of the distribution whose weights the policy has."""
+    return GaussianScore(policy) if LOG_STD in policy.weights.views else CategoricalScore()

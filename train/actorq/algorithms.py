@@ -1,7 +1,7 @@
 """D4PG and DQN as ActorQ's learner and actors see them: one face for two algorithms.
 
 The mathematics stays where it is: the compiled rounds of ``train/algorithms/d4pg.py`` and ``train/algorithms/dqn.py``,
-and the exploration of ``train/algorithms/common/exploration.py`` and ``train/algorithms/common/epsilon_greedy.py``.
+and the exploration of ``train/algorithms/common/exploration.py``.
 Here is only what differs once acting and learning live in different processes.
 """
 
@@ -15,12 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, DiscreteHead, Squash
+from train.accelerator.table import accelerated
 from train.actorq import METHODS
 from train.actorq.settings import Plan
 from train.actorq.stepping import UNCOUNTED
-from train.algorithms import d4pg, ddpg, dqn
-from train.algorithms.common.epsilon_greedy import EpsilonGreedy, exploration_rate
-from train.algorithms.common.exploration import ActionRange, ExplorationNoise, noise_scale
+from train.algorithms import d4pg, dqn
+from train.algorithms.common.deterministic import fresh_learner
+from train.algorithms.common.exploration import (
+    ActionRange,
+    EpsilonGreedy,
+    ExplorationNoise,
+    exploration_rate,
+    noise_scale,
+)
+from train.algorithms.common.learner import learn
 from train.networks.forward import mlp
 from train.networks.weights import Weights
 from train.runs.checkpoint import Checkpoint, CheckpointError
@@ -62,36 +70,6 @@ class Explorer(Protocol):
         """An episode is over."""
 
 
-class Algorithm(Protocol):
-    """What the learner process drives: arrays by group, and rounds of updates."""
-
-    settings: Any
-    metrics: tuple[str, ...]
-
-    @property
-    def updates(self) -> int:
-        """Updates made."""
-
-    @property
-    def policy(self) -> Weights:
-        """The policy network's weights, as a bundle names them."""
-
-    def learn(self, columns: Mapping[str, NDArray[Any]], share: float) -> tuple[Floats, Floats | None]:
-        """One round: metrics (updates, …) and, for prioritized replay, errors (updates, minibatch).
-
-        Args:
-            columns: (updates, minibatch, …): observation and next_observation normalised, action, return, discount,
-                and weight where transitions count differently.
-            share: of all steps that are made.
-        """
-
-    def groups(self) -> dict[str, Weights]:
-        """All arrays by group, for a checkpoint."""
-
-    def put(self, groups: Mapping[str, Mapping[str, Any]], updates: int) -> None:
-        """Go on from what :meth:`groups` gave."""
-
-
 def settings_of(plan: Plan) -> Any:
     """The algorithm's own settings.
 
@@ -102,13 +80,6 @@ def settings_of(plan: Plan) -> Any:
     if plan.method not in kinds:
         raise ValueError(f"--method {plan.method} is not distributed; take {' or '.join(METHODS)}.")
     return build(kinds[plan.method], plan.algorithm)
-
-
-def make_algorithm(plan: Plan, task: Task) -> Algorithm:
-    """The learner's side, with fresh networks drawn from the plan's seed."""
-    if plan.method == "d4pg":
-        return D4PG(plan, task)
-    return DQN(plan, task)
 
 
 def make_explorer(plan: Plan, task: Task, generator: np.random.Generator) -> Explorer:
@@ -127,24 +98,36 @@ def head_of(task: Task) -> DiscreteHead | ContinuousHead:
     return head
 
 
-class D4PG:
-    """The learner of ``train/algorithms/d4pg.py``."""
+class Algorithm:
+    """What the learner process drives: the learner of ``d4pg.py`` or ``dqn.py``, drawn from the plan's seed.
+
+    Attributes:
+        settings: of the algorithm.
+        metrics: names of what every update tells of itself.
+    """
 
     def __init__(self, plan: Plan, task: Task) -> None:
-        self.settings: Any = settings_of(plan)
-        self.metrics: tuple[str, ...] = d4pg.METRICS
-        settings: d4pg.D4PGSettings = self.settings
-        self._learner = ddpg.Learner.fresh(
-            np.random.default_rng(plan.seed),
-            plan.network,
-            settings.critic,
-            task.observation_shape,
-            task.outputs,
-            critic_outputs=settings.atoms,
-            compute=settings.compute,
-        )
+        self.settings = settings = settings_of(plan)
+        self.metrics = metric_names(plan.method)
         self._prioritized = plan.actorq.priority_exponent > 0
-        self._update = d4pg.make_update(settings, with_losses=self._prioritized)
+        generator, network, outputs = np.random.default_rng(plan.seed), plan.network, task.outputs
+        observation, compute = task.observation_shape, settings.compute
+        if plan.method == "d4pg":
+            self._learner = fresh_learner(
+                generator,
+                network,
+                settings.critic,
+                observation,
+                outputs,
+                critic_outputs=settings.atoms,
+                compute=compute,
+            )
+            self._update = d4pg.make_update(settings, with_losses=self._prioritized)
+            self._deployed, self._rate = "actor", 1.0
+        else:
+            self._learner = dqn.fresh_learner(generator, network, observation, outputs, compute)
+            self._update = accelerated(plan.method, settings, network) or dqn.make_update(settings, network)
+            self._deployed, self._rate = "online", settings.learning_rate
 
     @property
     def updates(self) -> int:
@@ -153,82 +136,49 @@ class D4PG:
 
     @property
     def policy(self) -> Weights:
-        """See :class:`Algorithm`."""
-        return self._learner.groups["actor"]
+        """The policy network's weights, as a bundle names them."""
+        return self._learner.groups[self._deployed]
 
     def learn(self, columns: Mapping[str, NDArray[Any]], share: float) -> tuple[Floats, Floats | None]:
-        """See :class:`Algorithm`; a transition's priority is the critic's loss on it, as in the paper."""
-        rate = 1.0 + (self.settings.learning_rate_last - 1.0) * share
-        told = ddpg.learn(self._update, self._learner, dict(columns), rate)
-        width = len(self.metrics)
-        return told[:, :width], told[:, width:] if self._prioritized else None
+        """One round: metrics (updates, …) and, for prioritized replay, errors (updates, minibatch).
+
+        A transition's priority is D4PG's loss on it, as in the paper, or DQN's error.
+
+        Args:
+            columns: (updates, minibatch, …): observation and next_observation normalised, action, return, discount,
+                and weight where transitions count differently.
+            share: of all steps that are made.
+        """
+        rate = self._rate * (1.0 + (self.settings.learning_rate_last - 1.0) * share)
+        metrics, *errors = learn(self._update, self._learner, dict(columns), rate)
+        return metrics, errors[0] if self._prioritized else None
 
     def groups(self) -> dict[str, Weights]:
-        """See :class:`Algorithm`."""
+        """All arrays by group, for a checkpoint."""
         return dict(self._learner.groups)
 
-    def put(self, groups: Mapping[str, Mapping[str, Any]], updates: int) -> None:
-        """See :class:`Algorithm`."""
-        checked(groups, self._learner.groups)
-        self._learner.groups = {name: dict(arrays) for name, arrays in groups.items()}
-        self._learner.updates = updates
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint's arrays.
+
+        Raises:
+            CheckpointError: names the first group that is of another network.
+        """
+        state = {name: checkpoint.group(name) for name in self._learner.groups}
+        for name, arrays in self._learner.groups.items():
+            if shapes_of(state[name]) != shapes_of(arrays):
+                raise CheckpointError(f"the checkpoint's {name} is of another network. Leave out --resume.")
+        self._learner.put(state)
+        self._learner.updates = int(checkpoint.facts["updates"])
 
 
-class DQN:
-    """The learner of ``train/algorithms/dqn.py``."""
-
-    def __init__(self, plan: Plan, task: Task) -> None:
-        self.settings: Any = settings_of(plan)
-        self.metrics: tuple[str, ...] = dqn.METRICS
-        self._learner = dqn.Learner.fresh(
-            np.random.default_rng(plan.seed), plan.network, task.observation_shape, task.outputs, self.settings.compute
-        )
-        self._prioritized = plan.actorq.priority_exponent > 0
-        self._update = dqn.make_update(self.settings, plan.network)
-
-    @property
-    def updates(self) -> int:
-        """Updates made."""
-        return self._learner.updates
-
-    @property
-    def policy(self) -> Weights:
-        """See :class:`Algorithm`."""
-        return self._learner.online
-
-    def learn(self, columns: Mapping[str, NDArray[Any]], share: float) -> tuple[Floats, Floats | None]:
-        """See :class:`Algorithm`; a transition's priority is its error."""
-        rate = self.settings.learning_rate * (1.0 + (self.settings.learning_rate_last - 1.0) * share)
-        metrics, errors = dqn.learn(self._update, self._learner, dict(columns), rate)
-        return metrics, errors if self._prioritized else None
-
-    def groups(self) -> dict[str, Weights]:
-        """See :class:`Algorithm`."""
-        return self._learner.groups()
-
-    def put(self, groups: Mapping[str, Mapping[str, Any]], updates: int) -> None:
-        """See :class:`Algorithm`."""
-        checked(groups, self._learner.groups())
-        self._learner.put(groups)
-        self._learner.updates = updates
+def metric_names(method: str) -> tuple[str, ...]:
+    """The learner's metrics, in the order of its rows."""
+    return d4pg.METRICS if method == "d4pg" else dqn.METRICS
 
 
-def checked(found: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise unless both have the same arrays by name and shape.
-
-    Raises:
-        CheckpointError: names the first group that differs.
-    """
-    for group, arrays in wanted.items():
-        shapes = {name: tuple(value.shape) for name, value in arrays.items()}
-        if {name: tuple(value.shape) for name, value in found.get(group, {}).items()} != shapes:
-            raise CheckpointError(f"the checkpoint's {group} is of another network. Leave out --resume.")
-
-
-def restored(algorithm: Algorithm, checkpoint: Checkpoint) -> None:
-    """Put a checkpoint's arrays into the learner."""
-    groups = {name: checkpoint.group(name) for name in algorithm.groups()}
-    algorithm.put(groups, int(checkpoint.facts["updates"]))
+def shapes_of(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shape of every array by name."""
+    return {name: tuple(value.shape) for name, value in arrays.items()}
 
 
 class NoisyActions:
@@ -261,7 +211,7 @@ class NoisyActions:
 
 
 class RandomActions:
-    """DQN's: ε-greedy, with random actions that may be held; see ``train/algorithms/common/epsilon_greedy.py``."""
+    """DQN's: ε-greedy, with random actions that may be held; see ``train/algorithms/common/exploration.py``."""
 
     def __init__(self, settings: dqn.DQNSettings, task: Task, generator: np.random.Generator) -> None:
         self._settings, self._generator, self._actions = settings, generator, task.outputs

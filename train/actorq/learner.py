@@ -16,11 +16,10 @@ from safetensors.numpy import save
 
 from policy.spec import PolicySpec
 from train.actorq.algorithms import (
+    Algorithm,
     epsilon_greedy_probabilities,
     greedy_of,
     head_of,
-    make_algorithm,
-    restored,
     truncated_ratios,
 )
 from train.actorq.service import Columns, Reply
@@ -64,13 +63,13 @@ class LearnerLoop:
         self._plan, self._asked = plan, plan.actorq
         self._sample, self._recent, self._push, self._prioritise = sample, recent, push, prioritise
         self._task = make_task(plan.task, plan.preset, plan.task_options)
-        self._algorithm = make_algorithm(plan, self._task)
+        self._algorithm = Algorithm(plan, self._task)
         settings = self._algorithm.settings
         until = settings.learning_starts if getattr(settings, "normalise", True) else 0
         self._normaliser = RunningNormaliser(self._task.observation_size, until)
         self._generator = np.random.default_rng(plan.seed)
         if checkpoint is not None:
-            restored(self._algorithm, checkpoint)
+            self._algorithm.restore(checkpoint)
             self._normaliser.restore(checkpoint.group("normaliser"))
             if self._normaliser.count:  # none: it was taken before learning began
                 self._normaliser.until = min(self._normaliser.until, self._normaliser.count)

@@ -22,6 +22,7 @@ from safetensors.numpy import load
 
 from policy.spec import ContinuousHead, PolicySpec, Squash
 from train.actorq import cluster
+from train.actorq.algorithms import metric_names
 from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, sums_of
 from train.actorq.processes import GoneError, called
 from train.actorq.report import breakdown, summed
@@ -316,14 +317,6 @@ class Supervisor:
             "deaths": self._deaths.notes,
         }
         return {"updates": learner.get("updates", 0), **self._best.notes(), "actorq": told}
-
-
-def metric_names(method: str) -> tuple[str, ...]:
-    """The learner's metrics, in the order of its rows."""
-    from train.algorithms import dqn
-    from train.algorithms.common import collection
-
-    return collection.METRICS if method == "d4pg" else dqn.METRICS
 
 
 def train(run: Run, plan: Plan, is_local: bool) -> Trained:

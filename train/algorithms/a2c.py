@@ -1,27 +1,25 @@
 """A2C: advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016), read from top to bottom.
 
 One iteration: every environment makes ``rollout_steps`` steps; n-step returns (or generalized advantages) are computed
-in numpy; then one gradient step on the whole batch in one compiled call. What A2C shares with PPO: the networks in
-``train/algorithms/common/actor_critic.py``; rollouts, advantages and checkpoint in
-``train/algorithms/common/rollouts.py``; settings in ``train/algorithms/common/settings.py``. Equations and deviations
-from the paper: ``docs/algorithms/a2c.md``.
+in numpy; then one gradient step on the whole batch in one compiled call. What A2C shares with PPO is in ``common/``:
+the networks in ``actor_critic.py``, rollouts and advantages in ``rollouts.py``, the loop's reports and checkpoints in
+``loop.py``. Equations and deviations from the paper: ``docs/algorithms/a2c.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec
-from train.accelerator.engine import uses_numpy
-from train.accelerator.on_policy import a2c_update
-from train.algorithms.common.actor_critic import Learner, clipped, outputs_and_values
+from policy.spec import NetworkSpec, Squash
+from train.algorithms.common.actor_critic import clipped, outputs_and_values
 from train.algorithms.common.distributions import Distribution
-from train.algorithms.common.rollouts import Rollouts, training_batch
+from train.algorithms.common.learner import Learner, State, Update
+from train.algorithms.common.rollouts import Rollouts
 from train.algorithms.common.settings import RolloutSettings
 from train.lazily import tf
 from train.networks.optimiser import adam_step
@@ -34,7 +32,7 @@ from train.runs.run import Run
 
 METRICS = ("policy_loss", "value_loss", "entropy", "policy_norm", "value_norm")
 MOMENTS = {"rmsprop": ("second",), "adam": ("first", "second")}
-"""What each optimiser remembers, by the names of ``Learner.moments``."""
+"""What each optimiser remembers; see ``ActorCritic.fresh``."""
 
 
 @dataclass(frozen=True)
@@ -123,25 +121,19 @@ def rmsprop_step(
 # --- the update ---------------------------------------------------------------------------------------------------
 
 
-def make_update(
-    settings: A2CSettings, network: NetworkSpec, distribution: Distribution
-) -> Callable[..., tuple[Any, Any]]:
+def make_update(settings: A2CSettings, network: NetworkSpec, distribution: Distribution) -> Update:
     """The compiled update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
 
     XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
     """
-    if uses_numpy(settings.engine, network):
-        return a2c_update(settings, distribution, fake_quantization(settings, network))
     shared, fake = bool(network.convolutions), fake_quantization(settings, network)
     controls = {"policy": settings.weight_control, "value": OFF}
 
     @tf.function(jit_compile=True, autograph=False)
-    def descend(
-        state: dict[str, Any], of_policy: Any, of_value: Any, count: Any, rate: Any
-    ) -> tuple[dict[str, Any], Any, Any]:
+    def descend(state: State, of_policy: Any, of_value: Any, count: Any, rate: Any) -> tuple[State, Any, Any]:
         """One step along the clipped gradients: the new state, and the norms before clipping."""
         of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
-        new: dict[str, Any] = {}
+        new: State = {}
         for name, gradients in (("policy", of_policy), ("value", of_value)):
             weights, second = controls[name].decayed(state[name], rate), state[f"{name}_second"]
             if settings.optimiser == "rmsprop":
@@ -156,7 +148,7 @@ def make_update(
         return new, policy_norm, value_norm
 
     @tf.function(jit_compile=not shared, autograph=False)
-    def update(state: dict[str, Any], batch: dict[str, Any], count: Any, rate: Any, bonus: Any) -> tuple[Any, Any]:
+    def update(state: State, batch: dict[str, Any], count: Any, rate: Any, bonus: Any) -> tuple[Any, Any]:
         policy, value = state["policy"], state["value"]
         if settings.normalise_advantages:
             advantages = batch["advantage"]
@@ -178,7 +170,7 @@ def make_update(
 
 
 def learn(
-    update: Callable[..., tuple[Any, Any]],
+    update: Update,
     learner: Learner,
     batch: Mapping[str, Any],
     rate: float,
@@ -188,9 +180,8 @@ def learn(
     """Run the compiled update on the learner, with the group ``quantizer`` if it is active; its metrics (5,)."""
     learner.updates += 1
     numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
-    state, metrics = update({**learner.state(), **(quantizer or {})}, batch, *numbers)
-    learner.put(state)
-    return np.asarray(metrics)
+    (metrics,) = learner.take(update, batch, *numbers, quantizer=quantizer)
+    return metrics
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
@@ -199,27 +190,26 @@ REPORT_EVERY = 2048
 """Steps between two rows of the log: an iteration is too short for a row of its own."""
 
 
-def train(run: Run, settings: A2CSettings) -> Trained:
+def train(run: Run, settings: A2CSettings, accelerated: Update | None = None) -> Trained:
     """Train until all steps are made or the run wants to stop.
 
     Raises:
         DivergenceError: a loss or gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    rollouts = Rollouts(run, settings, MOMENTS[settings.optimiser])
-    learner, steps, step = rollouts.learner, rollouts.iteration_steps, run.start_step
-    update = make_update(settings, run.request.network, rollouts.distribution)
-    updates_a_row = max(REPORT_EVERY // steps, 1)
-    while step < run.request.steps and run.stop_reason is None:
-        rollouts.begin(step)
+    loop = Rollouts(run, settings, MOMENTS[settings.optimiser])
+    # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
+    update = accelerated or make_update(settings, run.request.network, loop.distribution)
+    updates_a_row = max(REPORT_EVERY // loop.iteration_steps, 1)
+    while loop.goes_on():
         metrics = np.empty((updates_a_row, len(METRICS)), np.float32)
         for index in range(updates_a_row):
-            rate, bonus = settings.schedules(step / run.request.steps)
-            batch = training_batch(rollouts.gather(), settings)
+            rate, bonus = loop.schedules()
+            batch = loop.gather()
             del batch["log_probability"]
-            metrics[index] = learn(update, learner, batch, rate, bonus, rollouts.aware.group)
-            rollouts.aware.count(1)
-            step += steps
-            run.check_finite(step, metrics[index : index + 1], METRICS)  # before NaN is acted on
-        means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        rollouts.report(step, updates_a_row * steps, {**means, "learning_rate": rate})
-    return rollouts.finished(step)
+            metrics[index] = learn(update, loop.learner, batch, rate, bonus, loop.aware.group)
+            loop.aware.count(1)
+            loop.step += loop.iteration_steps
+            run.check_finite(loop.step, metrics[index : index + 1], METRICS)  # before NaN is acted on
+        row = {**loop.means(metrics, METRICS), "learning_rate": rate}
+        loop.report(row, loop.decide, updates_a_row * loop.iteration_steps, settings.keep_best)
+    return loop.finished(Squash.CLIP)

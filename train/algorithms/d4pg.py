@@ -1,9 +1,8 @@
 """D4PG: distributed distributional deterministic policy gradients (Barth-Maron et al. 2018), read from top to bottom.
 
 DDPG whose critic predicts the distribution of the return as probabilities of fixed atoms (Bellemare et al. 2017), with
-n-step returns and target networks that are copied every so many updates. The learner and its steps are
-those of ``train.algorithms.ddpg``, the loop around the update is ``Collection.train`` in
-``train/algorithms/common/collection.py``.
+n-step returns and target networks that are copied every so many updates. What D4PG shares with DDPG (actor and critic,
+a step of both, noisy steps) is in ``common/deterministic.py``.
 
 Deviations from the paper, in order of weight:
 1. Many environments stepped together in one process take the place of many actors; the ratio of steps and updates is
@@ -18,15 +17,22 @@ Deviations from the paper, in order of weight:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from train.algorithms.common.collection import METRICS, Collection, CollectionSettings
-from train.algorithms.ddpg import Learner, State, compiled_round, descend, learn, part
+from train.algorithms.common.deterministic import (
+    METRICS,
+    DeterministicSettings,
+    NoisyLoop,
+    descend,
+    fresh_learner,
+    part,
+)
+from train.algorithms.common.learner import ROWS, State, Update, compiled_round, learn
 from train.lazily import tf
 from train.networks.forward import mlp
 from train.networks.weights import Weights
@@ -40,10 +46,10 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class D4PGSettings(CollectionSettings):
+class D4PGSettings(DeterministicSettings):
     """Settings of one D4PG run; defaults as ActorQ states them where it does (see ``docs/algorithms/d4pg.md``).
 
-    Those that DDPG has as well are in ``train/algorithms/common/collection.py``, those of every replay in
+    Those that DDPG has as well are in ``train/algorithms/common/deterministic.py``, those of every replay in
     ``train/algorithms/common/settings.py``.
     """
 
@@ -113,7 +119,7 @@ def mean_value(logits: tf.Tensor, support: Floats) -> tf.Tensor:
 
 
 def critic_logits(critic: Mapping[str, Any], observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """Logits (batch, atoms) of the return's distribution; ``critic`` as in ``ddpg.py``, with one critic."""
+    """Logits (batch, atoms) of the return's distribution; ``critic`` of one critic."""
     return mlp(part(critic, 0), tf.concat([observations, actions], axis=1))
 
 
@@ -133,18 +139,16 @@ def copied_when(renew: tf.Tensor, target: Mapping[str, Any], learned: Mapping[st
 # --- the update: a whole round in one compiled call -----------------------------------------------------------------
 
 
-def make_update(
-    settings: D4PGSettings, fake: FakeQuantization | None = None, with_losses: bool = False
-) -> Callable[..., tuple[Any, tf.Tensor]]:
+def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None, with_losses: bool = False) -> Update:
     """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
     ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
-    the columns of ``Collection.draw``, and ``weight`` where transitions count differently; metrics are (updates, 4),
-    with the critic's loss on every transition behind them where ``with_losses`` asks for it (prioritized replay).
+    the columns of ``ReplayLoop.draw``, and ``weight`` where transitions count differently; metrics are (updates, 4),
+    and behind them comes the critic's loss on every transition where ``with_losses`` asks for it (prioritized replay).
     """
     support, compute = settings.support, Compute(settings.compute)
 
-    def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[State, tf.Tensor]:
+    def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[Any, ...]:
         following = batch["next_observation"]
         actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
         scales = state.get(QUANTIZER, {})
@@ -173,30 +177,34 @@ def make_update(
         for name in ("actor", "critic"):
             state[f"{name}_target"] = copied_when(renew, state[f"{name}_target"], state[name])
         metrics = tf.stack([loss, values[0], critic_norm, actor_norm])
-        return state, tf.concat([metrics, values[1]], axis=0) if with_losses else metrics
+        return (state, metrics, values[1]) if with_losses else (state, metrics)
 
-    return compiled_round(one, len(METRICS) + (settings.minibatch if with_losses else 0))
+    return compiled_round(one, len(METRICS), *((ROWS,) if with_losses else ()))
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
 
 
 def train(run: Run, settings: D4PGSettings) -> Trained:
-    """Train in the loop of ``Collection.train``; the best evaluated policy is returned.
+    """Train until all steps are made or the run wants to stop; the policy of the best evaluation is returned.
 
     Raises:
         ValueError: the task has discrete actions.
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    collection = Collection(run, settings)
-    learner = Learner.fresh(
-        collection.generator,
-        run.request.network,
+    network, task = run.request.network, run.task
+    loop = NoisyLoop(run, settings)
+    learner = fresh_learner(
+        loop.generator,
+        network,
         settings.critic,
-        run.task.observation_shape,
-        run.task.outputs,
+        task.observation_shape,
+        task.outputs,
         critic_outputs=settings.atoms,
         compute=settings.compute,
     )
-    update, aware = make_update(settings, fake_quantization(settings, run.request.network)), collection.aware
-    return collection.train(learner, lambda batches, share: learn(update, learner, batches, share, aware.group))
+    loop.follow(learner, "actor")
+    update = make_update(settings, fake_quantization(settings, network))
+    while loop.goes_on():
+        loop.iterate(lambda batches, share: learn(update, learner, batches, share, loop.aware.group))
+    return loop.finished()

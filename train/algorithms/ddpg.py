@@ -1,8 +1,8 @@
 """DDPG: deep deterministic policy gradients (Lillicrap et al. 2016), read from top to bottom.
 
 One iteration: every environment makes ``rollout_steps`` noisy steps with numpy weights into a replay of plain arrays;
-then ``updates`` minibatches are drawn at once and learned in one call compiled by XLA. The loop around the update is
-``Collection.train`` in ``train/algorithms/common/collection.py``, which D4PG shares.
+then ``updates`` minibatches are drawn at once and learned in one call compiled by XLA. What DDPG shares with D4PG
+(actor and critic, a step of both, noisy steps) is in ``common/deterministic.py``.
 
 Deviations from the paper, in order of weight:
 1. Many environments at once and many updates between their steps; the ratio of both is a setting.
@@ -19,25 +19,28 @@ Deviations from the paper, in order of weight:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec
-from train.accelerator.engine import uses_numpy
-from train.accelerator.off_policy import ddpg_update
-from train.algorithms.common.collection import METRICS, Collection, CollectionSettings
+from train.algorithms.common.deterministic import (
+    METRICS,
+    DeterministicSettings,
+    NoisyLoop,
+    descend,
+    fresh_learner,
+    part,
+)
+from train.algorithms.common.learner import State, Update, compiled_round, learn
 from train.lazily import tf
 from train.networks.forward import mlp
-from train.networks.optimiser import adam_step, clipped_by_norm
-from train.networks.weights import Weights, initial_weights, zeros_like
+from train.networks.weights import Weights
 from train.quantization.aware import fake_quantization
 from train.quantization.fake import QUANTIZER, FakeQuantization, faked
-from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
-from train.quantization.weight_control import OFF, WeightControl
+from train.quantization.mixed_precision import Compute, cast
 from train.runs.request import Trained
 from train.runs.run import Run
 
@@ -45,10 +48,10 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class DDPGSettings(CollectionSettings):
+class DDPGSettings(DeterministicSettings):
     """Settings of one DDPG run; the files in ``train/settings/`` hold the ones that were tuned, with their source.
 
-    Those that D4PG has as well are in ``train/algorithms/common/collection.py``, those of every replay in
+    Those that D4PG has as well are in ``train/algorithms/common/deterministic.py``, those of every replay in
     ``train/algorithms/common/settings.py``.
     """
 
@@ -94,12 +97,6 @@ def soft_update(target: Mapping[str, Any], learned: Mapping[str, Any], rate: flo
     return {name: (1.0 - rate) * old + rate * learned[name] for name, old in target.items()}
 
 
-def part(critics: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """The weights of one critic; ``critics`` holds those of all under ``0/…``, ``1/…``."""
-    prefix = f"{index}/"
-    return {name.removeprefix(prefix): value for name, value in critics.items() if name.startswith(prefix)}
-
-
 def critic_value(critics: Mapping[str, Any], index: int, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """Q(s, a) (batch,) of one critic."""
     return mlp(part(critics, index), tf.concat([observations, actions], axis=1))[:, 0]
@@ -123,77 +120,11 @@ def target_action_noise(generator: np.random.Generator, shape: tuple[int, ...], 
 # --- the update: a whole round in one compiled call -----------------------------------------------------------------
 
 
-@dataclass
-class Learner:
-    """What the update changes, as plain arrays by group: actor, critic, their targets and Adam's moments of both."""
-
-    groups: dict[str, Weights]
-    updates: int = 0
-
-    @classmethod
-    def fresh(
-        cls,
-        generator: np.random.Generator,
-        network: NetworkSpec,
-        critic: NetworkSpec,
-        observation: tuple[int, ...],
-        actions: int,
-        critics: int = 1,
-        critic_outputs: int = 1,
-        compute: str = "float32",
-    ) -> Learner:
-        """Orthogonal weights with small heads: actions and values start near 0; the targets are copies."""
-        actor = initial_weights(generator, network, observation, actions, head_gain=0.01)
-        size = (observation[0] + actions,)
-        both: Weights = {}
-        for index in range(critics):
-            drawn = initial_weights(generator, critic, size, critic_outputs, head_gain=0.1)
-            both |= {f"{index}/{name}": value for name, value in drawn.items()}
-        groups: dict[str, Weights] = {}
-        for name, weights in (("actor", actor), ("critic", both)):
-            groups |= {name: weights, f"{name}_target": dict(weights)}
-            groups |= {f"{name}_first": zeros_like(weights), f"{name}_second": zeros_like(weights)}
-            if loss_scale := fresh_loss_scale(Compute(compute)):
-                groups[f"{name}_loss_scale"] = loss_scale
-        return cls(groups)
-
-
-State = dict[str, Any]
-One = Callable[[State, dict[str, Any], Any, Any], tuple[State, Any]]  # tensors; not named, which would load TensorFlow
-
-
-def descend(
-    state: State,
-    group: str,
-    loss: Callable[[Weights], Any],
-    steps: tf.Tensor,
-    rate: tf.Tensor,
-    largest: float,
-    compute: Compute = Compute.FLOAT32,
-    control: WeightControl = OFF,
-) -> tuple[State, Any, tf.Tensor]:
-    """One step of Adam of ``actor`` or ``critic`` down its loss: the new state, the loss and the gradient's norm.
-
-    The loss is given the weights in the type that is computed in; ``control`` holds the kernels.
-    """
-    weights, key = state[group], f"{group}_loss_scale"
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(weights)
-        value = loss(cast(weights, compute))
-    gradients, finite = gradients_of(tape, value, weights, state.get(key, {}))
-    gradients, norm = clipped_by_norm(gradients, largest)
-    names = (group, f"{group}_first", f"{group}_second")
-    moments = state[names[1]], state[names[2]]
-    moved, *learned = adam_step(control.decayed(weights, rate), gradients, *moments, steps, rate)
-    new = settled(dict(zip(names, (control.clipped(moved), *learned), strict=True)), state, finite, key)
-    return {**state, **new}, value, norm
-
-
-def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) -> Callable[..., tuple[Any, tf.Tensor]]:
+def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) -> Update:
     """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
     ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
-    the columns of ``Collection.draw``, and ``target_noise`` where it is on; metrics are (updates, 4).
+    the columns of ``ReplayLoop.draw``, and ``target_noise`` where it is on; metrics are (updates, 4).
     """
     critics, compute = range(2 if settings.twin else 1), Compute(settings.compute)
 
@@ -243,58 +174,20 @@ def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) ->
     return compiled_round(one, len(METRICS))
 
 
-def compiled_round(one: One, metrics: int) -> Callable[..., tuple[Any, tf.Tensor]]:
-    """``one`` update after the other for columns (updates, minibatch, …), compiled by XLA into one call."""
-
-    @tf.function(jit_compile=True, autograph=False)
-    def update(
-        state: State, batches: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor
-    ) -> tuple[State, tf.Tensor]:
-        updates = batches["return"].shape[0]
-
-        def body(index: tf.Tensor, state: State, rows: tf.Tensor) -> tuple[tf.Tensor, State, tf.Tensor]:
-            batch = {name: column[index] for name, column in batches.items()}
-            state, row = one(state, batch, count + index, share)
-            return index + 1, state, tf.tensor_scatter_nd_update(rows, [[index]], row[None])
-
-        start = (tf.constant(0), state, tf.zeros((updates, metrics)))
-        _, state, rows = tf.while_loop(lambda index, *_: index < updates, body, start)
-        return state, rows
-
-    return update
-
-
-def learn(
-    update: Callable[..., tuple[Any, tf.Tensor]],
-    learner: Learner,
-    batches: dict[str, NDArray[Any]],
-    share: float,
-    quantizer: Mapping[str, Any] | None = None,
-) -> NDArray[np.float32]:
-    """Run the compiled round on the learner, with the group ``quantizer`` if it is active; metrics (updates, …)."""
-    groups = {**learner.groups, **(quantizer or {})}
-    state, metrics = update(groups, batches, np.int32(learner.updates), np.float32(share))
-    learner.groups = {
-        group: {name: np.asarray(array) for name, array in state[group].items()} for group in learner.groups
-    }
-    learner.updates += len(metrics)
-    return np.asarray(metrics)
-
-
 # --- the run ------------------------------------------------------------------------------------------------------
 
 
-def train(run: Run, settings: DDPGSettings) -> Trained:
-    """Train in the loop of ``Collection.train``; the best evaluated policy is returned.
+def train(run: Run, settings: DDPGSettings, accelerated: Update | None = None) -> Trained:
+    """Train until all steps are made or the run wants to stop; the policy of the best evaluation is returned.
 
     Raises:
         ValueError: the task has discrete actions.
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
     """
     network, task = run.request.network, run.task
-    collection = Collection(run, settings)
-    learner = Learner.fresh(
-        collection.generator,
+    loop = NoisyLoop(run, settings)
+    learner = fresh_learner(
+        loop.generator,
         network,
         settings.critic,
         task.observation_shape,
@@ -302,13 +195,15 @@ def train(run: Run, settings: DDPGSettings) -> Trained:
         critics=2 if settings.twin else 1,
         compute=settings.compute,
     )
-    by_hand = uses_numpy(settings.engine, network, settings.critic)
-    fake = fake_quantization(settings, network)
-    update = ddpg_update(settings, fake) if by_hand else make_update(settings, fake)
+    loop.follow(learner, "actor")
+    # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
+    update = accelerated or make_update(settings, fake_quantization(settings, network))
 
-    def learn_round(batches: dict[str, NDArray[Any]], share: float) -> Floats:
+    def learn_round(batches: dict[str, NDArray[Any]], share: float) -> list[NDArray[Any]]:
         if settings.target_noise > 0:
-            batches["target_noise"] = target_action_noise(collection.generator, batches["action"].shape, settings)
-        return learn(update, learner, batches, share, collection.aware.group)
+            batches["target_noise"] = target_action_noise(loop.generator, batches["action"].shape, settings)
+        return learn(update, learner, batches, share, loop.aware.group)
 
-    return collection.train(learner, learn_round)
+    while loop.goes_on():
+        loop.iterate(learn_round)
+    return loop.finished()

@@ -11,18 +11,18 @@ observations are forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from policy.bundle import WEIGHTS_FILE, Bundle
 from policy.locate import working_bundle
 from policy.network import normalise
 from policy.spec import Normaliser
+from train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
+from train.lazily import tf
 from train.networks.forward import mlp
 from train.networks.optimiser import adam_step, clipped_by_norm
 from train.networks.weights import Weights, initial_weights, zeros_like
@@ -120,30 +120,10 @@ class Answers:
 # --- the update -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Learner:
-    """What the update changes, as plain arrays."""
-
-    student: Weights
-    first: Weights
-    second: Weights
-    updates: int = 0
-
-    def groups(self) -> dict[str, Weights]:
-        """The arrays by name."""
-        return {"student": self.student, "first": self.first, "second": self.second}
-
-    def put(self, groups: Mapping[str, Weights]) -> None:
-        """Replace what :meth:`groups` gave."""
-        self.student, self.first, self.second = groups["student"], groups["first"], groups["second"]
-
-
-def make_update(settings: DistillSettings) -> Callable[..., tuple[Any, tf.Tensor]]:
+def make_update(settings: DistillSettings) -> Update:
     """The compiled round: (state, batches, updates before, learning rate) → (state, metrics (updates, 3))."""
 
-    def one(
-        state: dict[str, Any], batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor
-    ) -> tuple[dict[str, Any], tf.Tensor]:
+    def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor) -> tuple[State, tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(state["student"])
             logits = mlp(state["student"], batch["observation"])
@@ -156,24 +136,7 @@ def make_update(settings: DistillSettings) -> Callable[..., tuple[Any, tf.Tensor
         row = tf.stack([loss, tf.reduce_mean(tf.cast(same, tf.float32)), norm])
         return {"student": student, "first": first, "second": second}, row
 
-    @tf.function(jit_compile=True, autograph=False)
-    def update(
-        state: dict[str, Any], batches: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor
-    ) -> tuple[dict[str, Any], tf.Tensor]:
-        updates = batches["teacher"].shape[0]
-
-        def body(
-            index: tf.Tensor, state: dict[str, Any], metrics: tf.Tensor
-        ) -> tuple[tf.Tensor, dict[str, Any], tf.Tensor]:
-            batch = {name: column[index] for name, column in batches.items()}
-            state, row = one(state, batch, count + index, rate)
-            return index + 1, state, tf.tensor_scatter_nd_update(metrics, [[index]], row[None])
-
-        start = (tf.constant(0), state, tf.zeros((updates, len(METRICS))))
-        _, state, metrics = tf.while_loop(lambda index, *_: index < updates, body, start)
-        return state, metrics
-
-    return update
+    return compiled_round(one, len(METRICS))
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
@@ -219,7 +182,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     generator = np.random.default_rng(request.seed)
     actions = task.outputs
     student = initial_weights(generator, request.network, task.observation_shape, actions, head_gain=0.01)
-    learner = Learner(student, zeros_like(student), zeros_like(student))
+    learner = Learner({"student": student, "first": zeros_like(student), "second": zeros_like(student)})
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     answers = Answers(settings.capacity, task.observation_size, actions)
     keepers: dict[str, Keeper] = {"stream": stream, "answers": answers}
@@ -229,17 +192,17 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
                 f"the checkpoint is of a run with another teacher than {teacher_name}. Resume with the one it was "
                 "started with (--teacher), or begin anew with --fresh."
             )
-        groups, learner.updates, generator = run.checkpoint.put_back(learner.groups(), keepers)
+        groups, learner.updates, generator = run.checkpoint.put_back(learner.groups, keepers)
         learner.put(groups)
     update = make_update(settings)
     iteration_steps = settings.environments * settings.rollout_steps
     step = run.start_step
 
     def decide(observation: Floats) -> NDArray[np.int64]:
-        return mlp(learner.student, normalise(teacher.normaliser, observation)).argmax(axis=1)
+        return mlp(learner.groups["student"], normalise(teacher.normaliser, observation)).argmax(axis=1)
 
     def save() -> None:
-        arrays, facts = gathered(learner.groups(), keepers, learner.updates, generator)
+        arrays, facts = gathered(learner.groups, keepers, learner.updates, generator)
         run.save(step, arrays, {**facts, "teacher": teacher.sha256})
 
     while step < request.steps and run.stop_reason is None:
@@ -247,7 +210,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         flown_by_teacher = round(settings.environments * teacher_share(settings, share))
         collect(stream, answers, teacher, learner, flown_by_teacher, settings.rollout_steps)
         rate = settings.learning_rate * (1.0 - share)
-        metrics = learn(update, learner, answers.sample(generator, (settings.updates, settings.minibatch)), rate)
+        (metrics,) = learn(update, learner, answers.sample(generator, (settings.updates, settings.minibatch)), rate)
         step += iteration_steps
         run.check_finite(step, metrics, METRICS)
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
@@ -262,7 +225,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         "teacher_weights_sha256": teacher.sha256,
         "updates": learner.updates,
     }
-    return Trained(Policy(learner.student, teacher.normaliser), step, notes)
+    return Trained(Policy(learner.groups["student"], teacher.normaliser), step, notes)
 
 
 def collect(
@@ -275,16 +238,5 @@ def collect(
         answers.add(observation, logits)
         actions = logits.argmax(axis=1)
         if by_teacher < len(observation):
-            actions[by_teacher:] = mlp(learner.student, observation[by_teacher:]).argmax(axis=1)
+            actions[by_teacher:] = mlp(learner.groups["student"], observation[by_teacher:]).argmax(axis=1)
         stream.step(actions)
-
-
-def learn(
-    update: Callable[..., tuple[Any, tf.Tensor]], learner: Learner, batches: dict[str, Floats], rate: float
-) -> NDArray[np.float32]:
-    """Run the compiled round on the learner; its metrics (updates, 3)."""
-    state, metrics = update(learner.groups(), batches, np.int32(learner.updates), np.float32(rate))
-    learner.put(tf.nest.map_structure(lambda tensor: tensor.numpy(), state))
-    learner.updates += len(metrics)
-    result: NDArray[np.float32] = metrics.numpy()
-    return result

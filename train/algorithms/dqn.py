@@ -1,25 +1,24 @@
 """DQN: deep Q-learning (Mnih et al. 2015) with double targets, n-step returns and, if asked for, priorities.
 
 Read it from top to bottom. One iteration: every environment makes ``rollout_steps`` ε-greedy steps into a replay of
-plain arrays; then ``updates`` minibatches are drawn at once and learned in one compiled call. Equations, numbered
+plain arrays; then ``updates`` minibatches are drawn at once and learned in one compiled call. The replay and the loop's
+other half are in ``common/replay_loop.py``. Equations, numbered
 deviations from the papers and the settings' sources: ``docs/algorithms/dqn.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec
-from train.accelerator.engine import uses_numpy
-from train.algorithms.common.dqn_memory import Memory
-from train.algorithms.common.epsilon_greedy import exploration_rate
-from train.algorithms.common.priorities import importance_weights
-from train.algorithms.common.replay import n_step_returns
+from train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
+from train.algorithms.common.learner import ROWS, Learner, Update, compiled_round, learn
+from train.algorithms.common.replay_loop import ReplayLoop
 from train.algorithms.common.settings import ReplaySettings
 from train.lazily import tf
 from train.networks.forward import Acting, forward
@@ -28,8 +27,6 @@ from train.networks.weights import Weights, initial_weights, zeros_like
 from train.quantization.aware import fake_quantization
 from train.quantization.fake import QUANTIZER, faked, passed_through
 from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
-from train.runs.best import Policy
-from train.runs.checkpoint import gathered
 from train.runs.presets import SettingsError
 from train.runs.request import Trained
 from train.runs.run import Run
@@ -108,54 +105,28 @@ def huber(errors: tf.Tensor, delta: float) -> tf.Tensor:
 # --- the update: a whole round in one compiled call -----------------------------------------------------------------
 
 
-@dataclass
-class Learner:
-    """What the update changes, as plain arrays."""
-
-    online: Weights
-    target: Weights
-    first: Weights
-    second: Weights
-    updates: int = 0
-    loss_scale: Weights = field(default_factory=dict)
-    """Of float16; see ``train/quantization/mixed_precision.py``."""
-
-    @classmethod
-    def fresh(
-        cls,
-        generator: np.random.Generator,
-        network: NetworkSpec,
-        observation: tuple[int, ...],
-        outputs: int,
-        compute: str = "float32",
-    ) -> Learner:
-        """Orthogonal weights with a small head: action values start near 0."""
-        online = initial_weights(generator, network, observation, outputs, head_gain=0.01)
-        zeros = zeros_like(online)
-        return cls(online, dict(online), zeros, dict(zeros), loss_scale=fresh_loss_scale(Compute(compute)))
-
-    def groups(self) -> dict[str, Weights]:
-        """The arrays by name."""
-        groups = {"online": self.online, "target": self.target, "first": self.first, "second": self.second}
-        return {**groups, "loss_scale": self.loss_scale} if self.loss_scale else groups
-
-    def put(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace what :meth:`groups` gave, by arrays or tensors."""
-        for group, values in groups.items():
-            setattr(self, group, {name: np.asarray(value) for name, value in values.items()})
+def fresh_learner(
+    generator: np.random.Generator,
+    network: NetworkSpec,
+    observation: tuple[int, ...],
+    outputs: int,
+    compute: str = "float32",
+) -> Learner:
+    """Orthogonal weights with a small head: action values start near 0. The target is a copy."""
+    online = initial_weights(generator, network, observation, outputs, head_gain=0.01)
+    zeros = zeros_like(online)
+    groups: dict[str, Weights] = {"online": online, "target": dict(online), "first": zeros, "second": dict(zeros)}
+    if loss_scale := fresh_loss_scale(Compute(compute)):
+        groups["loss_scale"] = loss_scale
+    return Learner(groups)
 
 
-def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tuple[Any, tf.Tensor, tf.Tensor]]:
+def make_update(settings: DQNSettings, network: NetworkSpec) -> Update:
     """The compiled round: (state, batches, updates before, rate) → (state, metrics (updates, 3), errors as drawn).
 
-    ``batches`` are the columns of ``draw`` with the shape (updates, minibatch, …). Perceptrons are compiled by XLA;
-    convolutions are not, since oneDNN's are faster, except for Adam's many small operators. The engine "numpy" computes
-    the same without TensorFlow.
+    ``batches`` are the columns of ``ReplayLoop.draw`` with the shape (updates, minibatch, …). Perceptrons are compiled
+    by XLA; convolutions are not, since oneDNN's are faster, except for Adam's many small operators.
     """
-    if uses_numpy(settings.engine, network):
-        from train.accelerator.off_policy import dqn_update
-
-        return dqn_update(settings, fake_quantization(settings, network))
     compiled, compute, control = not network.convolutions, Compute(settings.compute), settings.weight_control
     fake = fake_quantization(settings, network)
     adam = adam_step if compiled else tf.function(adam_step, jit_compile=True, autograph=False)
@@ -197,72 +168,13 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Callable[..., tu
         new_state["target"] = {name: tf.where(renew, online[name], old) for name, old in state["target"].items()}
         return new_state | passed_through(state), tf.stack([loss, tf.reduce_mean(chosen), norm]), targets - chosen
 
-    @tf.function(jit_compile=compiled, autograph=False)
-    def update(
-        state: dict[str, Any], batches: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor
-    ) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
-        updates, minibatch = batches["return"].shape
-
-        def body(
-            index: tf.Tensor, state: dict[str, Any], metrics: tf.Tensor, errors: tf.Tensor
-        ) -> tuple[tf.Tensor, dict[str, Any], tf.Tensor, tf.Tensor]:
-            batch = {name: column[index] for name, column in batches.items()}
-            state, row, error = one(state, batch, count + index, rate)
-            metrics = tf.tensor_scatter_nd_update(metrics, [[index]], row[None])
-            return index + 1, state, metrics, tf.tensor_scatter_nd_update(errors, [[index]], error[None])
-
-        start = (tf.constant(0), state, tf.zeros((updates, len(METRICS))), tf.zeros((updates, minibatch)))
-        _, state, metrics, errors = tf.while_loop(lambda index, *_: index < updates, body, start)
-        return state, metrics, errors
-
-    return update
-
-
-def learn(
-    update: Callable[..., tuple[Any, tf.Tensor, tf.Tensor]],
-    learner: Learner,
-    batches: dict[str, NDArray[Any]],
-    rate: float,
-    quantizer: Mapping[str, Any] | None = None,
-) -> tuple[Floats, Floats]:
-    """Run the compiled round on the learner, with the group ``quantizer`` if it is active.
-
-    Returns its metrics (updates, 3) and errors (updates, minibatch).
-    """
-    groups = {**learner.groups(), **(quantizer or {})}
-    state, metrics, errors = update(groups, batches, np.int32(learner.updates), np.float32(rate))
-    learner.put({name: group for name, group in state.items() if name != QUANTIZER})
-    learner.updates += len(metrics)
-    return np.asarray(metrics), np.asarray(errors)
-
-
-def draw(memory: Memory, generator: np.random.Generator, settings: DQNSettings) -> dict[str, NDArray[Any]]:
-    """Minibatches for one round from the replay: columns (updates, minibatch, …) and the ``rows`` they are from."""
-    shape = (settings.updates, settings.minibatch)
-    columns: dict[str, NDArray[Any]] = {}
-    if memory.priorities is None:
-        drawn = memory.replay.sample(generator, settings.updates * settings.minibatch, settings.n_step)
-    else:
-        memory.priorities.follow(memory.replay.written)
-        rows, probabilities = memory.priorities.draw(generator, shape)
-        drawn = memory.replay.take(rows.ravel(), settings.n_step)
-        columns["weight"] = importance_weights(probabilities, settings.importance_exponent).ravel()
-    returns, discounts = n_step_returns(drawn.rewards, drawn.cut, drawn.terminated, settings.discount)
-    columns |= {
-        "observation": memory.normaliser(drawn.observations),
-        "action": drawn.actions.astype(np.int32),
-        "return": returns * np.float32(settings.reward_scale),
-        "discount": discounts,
-        "next_observation": memory.normaliser(drawn.next_observations),
-        "rows": drawn.rows,
-    }
-    return {name: column.reshape(*shape, *column.shape[1:]) for name, column in columns.items()}
+    return compiled_round(one, len(METRICS), ROWS, compiled=compiled)
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
 
 
-def train(run: Run, settings: DQNSettings) -> Trained:
+def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) -> Trained:
     """Train until all steps are made or the run wants to stop; the policy of the best evaluation is returned.
 
     Raises:
@@ -272,61 +184,30 @@ def train(run: Run, settings: DQNSettings) -> Trained:
     request, task = run.request, run.task
     if not task.is_discrete:
         raise SettingsError(f"dqn chooses among actions and {task.name}'s are continuous. Type --method ddpg.")
-    generator = np.random.default_rng(request.seed)
-    learner = Learner.fresh(generator, request.network, task.observation_shape, task.outputs, settings.compute)
-    memory = Memory.fresh(task, request, settings)
-    if run.checkpoint is not None:
-        groups, learner.updates, generator = run.checkpoint.put_back(learner.groups(), memory.parts())
-        learner.put(groups)
-        if task.is_image:
-            run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
-    update = make_update(settings, request.network)
-    act, aware = Acting(request.network, Compute(settings.compute)), memory.aware
-    iteration_steps = settings.environments * settings.rollout_steps
-    step = run.start_step
+    explore = EpsilonGreedy(settings.environments, settings.exploration_hold)
+    loop = ReplayLoop(run, settings, {"explore": explore})
+    learner = fresh_learner(loop.generator, request.network, task.observation_shape, task.outputs, settings.compute)
+    loop.follow(learner, "online")
+    if run.checkpoint is not None and task.is_image:
+        run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
+    # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
+    update = accelerated or make_update(settings, request.network)
+    outputs = Acting(request.network, Compute(settings.compute))
 
     def values(observation: Observations) -> Floats:
-        return act(aware.acting(learner.online), memory.normaliser(observation))
+        return outputs(loop.aware.acting(loop.weights), loop.normaliser(observation))
+
+    def act(observation: Observations, epsilon: float) -> Actions:
+        return explore(loop.generator, values(observation), epsilon)
 
     def decide(observation: Observations) -> Actions:
         return values(observation).argmax(axis=1)
 
-    def policy() -> Policy:
-        return aware.policy(learner.online, memory.normaliser.frozen())
-
-    def save() -> None:  # a replay of images is left out
-        run.save(step, *gathered(learner.groups(), memory.parts(), learner.updates, generator))
-
-    while step < request.steps and run.stop_reason is None:
-        aware.begin_when_due(step, run.progress.say, memory.best)
-        share = step / request.steps
+    while loop.goes_on():
+        share = loop.share
         epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
         rate = settings.learning_rate * (1.0 + (settings.learning_rate_last - 1.0) * share)
-        for _ in range(settings.rollout_steps):
-            observation = memory.stream.observation
-            memory.normaliser.update(observation)
-            actions = memory.explore(generator, values(observation), epsilon)
-            transition = memory.stream.step(actions)
-            memory.replay.add(observation, actions, transition)
-            memory.explore.begin(transition.done)
-        step += iteration_steps
-        means = dict.fromkeys(METRICS, float("nan"))
-        if memory.replay.written * settings.environments >= settings.learning_starts:
-            batches = draw(memory, generator, settings)
-            rows = batches.pop("rows")
-            metrics, errors = learn(update, learner, batches, rate, aware.group)
-            aware.count(len(metrics))
-            run.check_finite(step, metrics, METRICS)
-            if memory.priorities is not None:
-                memory.priorities.update(rows, errors)
-            means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        row = {**memory.stream.take_tally().row(), **means, "epsilon": epsilon, "learning_rate": rate}
-        aware.look(learner.online, memory.normaliser(memory.stream.observation))
-        run.report(step, row, iteration_steps, decide)
-        if memory.normaliser.settled:  # judged as it will be in the bundle
-            memory.best.offer(run.last_row, policy, step)
-        if run.wants_checkpoint:
-            save()
-    save()
-    notes = {"updates": learner.updates, **aware.notes(), **memory.best.notes()}
-    return Trained(memory.best.policy(policy), step, notes)
+        loop.gather(partial(act, epsilon=epsilon))
+        means = loop.learn(partial(learn, update, learner, rate=rate, quantizer=loop.aware.group), METRICS)
+        loop.report({**means, "epsilon": epsilon, "learning_rate": rate}, decide)
+    return loop.finished()

@@ -1,26 +1,25 @@
 """PPO: proximal policy optimization with a clipped surrogate (Schulman et al. 2017), read from top to bottom.
 
 One iteration: every environment makes ``rollout_steps`` steps; generalized advantages are computed in numpy; then all
-epochs and minibatches of the update run in one compiled call. What PPO shares with A2C: the networks in
-``train/algorithms/common/actor_critic.py``; rollouts, advantages and checkpoint in
-``train/algorithms/common/rollouts.py``; settings in ``train/algorithms/common/settings.py``. Equations and deviations
-from the paper: ``docs/algorithms/ppo.md``.
+epochs and minibatches of the update run in one compiled call. What PPO shares with A2C is in ``common/``: the networks
+in ``actor_critic.py``, rollouts and advantages in ``rollouts.py``, the loop's reports and checkpoints in ``loop.py``.
+Equations and deviations from the paper: ``docs/algorithms/ppo.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec
-from train.accelerator.engine import uses_numpy
-from train.algorithms.common.actor_critic import Learner, clipped, outputs_and_values
+from policy.spec import NetworkSpec, Squash
+from train.algorithms.common.actor_critic import clipped, outputs_and_values
 from train.algorithms.common.distributions import Distribution
-from train.algorithms.common.rollouts import Rollouts, training_batch
+from train.algorithms.common.learner import Learner, State, Update, scan_updates
+from train.algorithms.common.rollouts import Rollouts
 from train.algorithms.common.settings import RolloutSettings
 from train.lazily import tf
 from train.networks.optimiser import adam_step
@@ -119,33 +118,24 @@ def value_loss(values: tf.Tensor, returns: tf.Tensor) -> tf.Tensor:
 # --- the update: all epochs and minibatches in one compiled call --------------------------------------------------
 
 
-def make_update(
-    settings: PPOSettings, network: NetworkSpec, distribution: Distribution
-) -> Callable[..., tuple[Any, tf.Tensor]]:
+def make_update(settings: PPOSettings, network: NetworkSpec, distribution: Distribution) -> Update:
     """The compiled update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
 
     ``order`` (minibatches, rows) int32 names the rows of every minibatch of every epoch; ``metrics``
     (minibatches, 7) has the columns of ``METRICS``, in which a NaN betrays the minibatch that made it.
 
     XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
-
-    Raises:
-        SettingsError: the engine "numpy" cannot compute the network's gradient.
     """
-    if uses_numpy(settings.engine, network):
-        from train.accelerator.on_policy import ppo_update
-
-        return ppo_update(settings, distribution, fake_quantization(settings, network))
     shared, fake = bool(network.convolutions), fake_quantization(settings, network)
     controls = {"policy": settings.weight_control, "value": OFF}
 
     @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen
     def descend(
-        state: dict[str, Any], of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
-    ) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
+        state: State, of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[State, tf.Tensor, tf.Tensor]:
         """One step of Adam along the clipped gradients: the new state, and the norms before clipping."""
         of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
-        new: dict[str, Any] = {}
+        new: State = {}
         for name, gradients in (("policy", of_policy), ("value", of_value)):
             moments = state[f"{name}_first"], state[f"{name}_second"]
             weights = controls[name].decayed(state[name], rate)
@@ -154,8 +144,8 @@ def make_update(
         return new, policy_norm, value_norm
 
     def one_minibatch(
-        state: dict[str, Any], batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor, bonus: tf.Tensor
-    ) -> tuple[dict[str, Any], tf.Tensor]:
+        state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor, bonus: tf.Tensor
+    ) -> tuple[State, tf.Tensor]:
         policy, value = state["policy"], state["value"]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((policy, value))
@@ -172,25 +162,18 @@ def make_update(
 
     @tf.function(jit_compile=not shared, autograph=False)
     def update(
-        state: dict[str, Any],
+        state: State,
         batch: dict[str, tf.Tensor],
         order: tf.Tensor,
         count: tf.Tensor,
         rate: tf.Tensor,
         bonus: tf.Tensor,
-    ) -> tuple[dict[str, Any], tf.Tensor]:
-        minibatches = order.shape[0]
-
-        def body(
-            index: tf.Tensor, state: dict[str, Any], metrics: tf.Tensor
-        ) -> tuple[tf.Tensor, dict[str, Any], tf.Tensor]:
+    ) -> tuple[State, tf.Tensor]:
+        def one(index: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
             rows = {name: tf.gather(column, order[index]) for name, column in batch.items()}
-            state, row = one_minibatch(state, rows, count + tf.cast(index, tf.float32) + 1.0, rate, bonus)
-            return index + 1, state, tf.tensor_scatter_nd_update(metrics, [[index]], row[None])
+            return one_minibatch(state, rows, count + tf.cast(index, tf.float32) + 1.0, rate, bonus)
 
-        start = (tf.constant(0), state, tf.zeros((minibatches, len(METRICS))))
-        _, state, metrics = tf.while_loop(lambda index, *_: index < minibatches, body, start)
-        return state, metrics
+        return scan_updates(one, state, order.shape[0], len(METRICS))
 
     return lambda *arguments: update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
 
@@ -202,7 +185,7 @@ def shuffled_order(generator: np.random.Generator, rows: int, minibatch: int, ep
 
 
 def learn(
-    update: Callable[..., tuple[Any, tf.Tensor]],
+    update: Update,
     learner: Learner,
     batch: dict[str, NDArray[Any]],
     order: NDArray[np.int32],
@@ -212,33 +195,30 @@ def learn(
 ) -> NDArray[np.float32]:
     """Run the compiled update on the learner, with the group ``quantizer`` if active; metrics (minibatches, 7)."""
     numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
-    state, metrics = update({**learner.state(), **(quantizer or {})}, batch, order, *numbers)
-    learner.put(state)
+    (metrics,) = learner.take(update, batch, order, *numbers, quantizer=quantizer)
     learner.updates += len(order)
-    return np.asarray(metrics)
+    return metrics
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
 
 
-def train(run: Run, settings: PPOSettings) -> Trained:
+def train(run: Run, settings: PPOSettings, accelerated: Update | None = None) -> Trained:
     """Train until all steps are made or the run wants to stop.
 
     Raises:
         DivergenceError: a loss or gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    rollouts = Rollouts(run, settings)
-    learner, steps, step = rollouts.learner, rollouts.iteration_steps, run.start_step
-    update = make_update(settings, run.request.network, rollouts.distribution)
-    while step < run.request.steps and run.stop_reason is None:
-        rate, bonus = settings.schedules(step / run.request.steps)
-        rollouts.begin(step)
-        rollout = rollouts.gather()
-        order = shuffled_order(rollouts.generator, steps, settings.minibatch, settings.epochs)
-        metrics = learn(update, learner, training_batch(rollout, settings), order, rate, bonus, rollouts.aware.group)
-        rollouts.aware.count(len(order))
-        step += steps
-        run.check_finite(step, metrics, METRICS)
-        means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        rollouts.report(step, steps, {**means, "learning_rate": rate})
-    return rollouts.finished(step)
+    loop = Rollouts(run, settings)
+    # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
+    update = accelerated or make_update(settings, run.request.network, loop.distribution)
+    while loop.goes_on():
+        rate, bonus = loop.schedules()
+        batch = loop.gather()
+        order = shuffled_order(loop.generator, loop.iteration_steps, settings.minibatch, settings.epochs)
+        metrics = learn(update, loop.learner, batch, order, rate, bonus, loop.aware.group)
+        loop.aware.count(len(order))
+        loop.step += loop.iteration_steps
+        row = {**loop.means(metrics, METRICS), "learning_rate": rate}
+        loop.report(row, loop.decide, keep_best=settings.keep_best)
+    return loop.finished(Squash.CLIP)

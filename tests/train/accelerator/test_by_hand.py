@@ -13,12 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, NetworkSpec, Squash
-from train.accelerator.engine import uses_numpy
 from train.accelerator.layers import Adam, Perceptron, RMSProp, Vector, clip_by_norm
 from train.accelerator.off_policy import ddpg_update, dqn_update, huber
 from train.accelerator.on_policy import a2c_update, ppo_update, surrogate
-from train.algorithms import a2c, ddpg, dqn, ppo
-from train.algorithms.common.actor_critic import Learner
+from train.accelerator.table import accelerated
+from train.algorithms import a2c, d4pg, ddpg, dqn, ppo
+from train.algorithms.common.actor_critic import ActorCritic
+from train.algorithms.common.deterministic import fresh_learner
 from train.algorithms.common.distributions import Categorical, Distribution, Gaussian
 from train.networks.forward import mlp
 from train.networks.weights import initial_weights
@@ -161,9 +162,9 @@ def test_losses_by_hand() -> None:
 # --- each update against the one that TensorFlow computes -----------------------------------------------------------
 
 
-def on_policy(distribution: Distribution, outputs: int, moments: tuple[str, ...]) -> tuple[Learner, dict[str, Any]]:
+def on_policy(distribution: Distribution, outputs: int, moments: tuple[str, ...]) -> tuple[ActorCritic, dict[str, Any]]:
     extra = distribution.extra_weights()
-    learner = Learner.fresh(np.random.default_rng(2), NETWORK, (3,), outputs, (7,), moments, extra)
+    learner = ActorCritic.fresh(np.random.default_rng(2), NETWORK, (3,), outputs, (7,), moments, extra)
     discrete = not distribution.action_shape
     actions = GENERATOR.integers(outputs, size=48).astype(np.int32) if discrete else normal(48, outputs)
     columns = {"observation": normal(48, 3), "action": actions, "advantage": normal(48), "return": normal(48)}
@@ -210,10 +211,10 @@ def test_ppo(eagerly: None, distribution: Distribution, quantized: bool, held: d
     small = {"environments": 4, "rollout_steps": 12, "minibatch": 16}
     settings = ppo.PPOSettings(**small, value_weight=0.7, gradient_norm=0.3, **bits(quantized), **held)
     order = one_of(ppo.shuffled_order(np.random.default_rng(3), 48, 16, 2), quantized)
-    given = with_scales(learner.state(), quantized)
+    given = with_scales(learner.groups, quantized)
     arguments = (given, batch, order, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = ppo.make_update(settings, NETWORK, distribution)(*arguments)
-    by_hand, rows = ppo_update(settings, distribution, fake_quantization(settings, NETWORK))(*arguments)
+    by_hand, rows = ppo_update(settings, fake_quantization(settings, NETWORK))(*arguments)
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.004
@@ -231,9 +232,9 @@ def test_a2c(
     del batch["log_probability"]
     own = {"optimiser": optimiser, "normalise_advantages": optimiser == "adam"}
     settings = a2c.A2CSettings(**own, gradient_norm=0.3, **bits(quantized), **held)
-    arguments = (with_scales(learner.state(), quantized), batch, np.float32(3), np.float32(0.01), np.float32(0.02))
+    arguments = (with_scales(learner.groups, quantized), batch, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = a2c.make_update(settings, NETWORK, distribution)(*arguments)
-    by_hand, row = a2c_update(settings, distribution, fake_quantization(settings, NETWORK))(*arguments)
+    by_hand, row = a2c_update(settings, fake_quantization(settings, NETWORK))(*arguments)
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), row, atol=1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.001
@@ -250,21 +251,21 @@ def transitions(action: NDArray[Any]) -> dict[str, NDArray[Any]]:
 @pytest.mark.parametrize("weighted", [False, True])
 @drawn_again
 def test_dqn(eagerly: None, weighted: bool, quantized: bool, held: dict[str, float]) -> None:
-    learner = dqn.Learner.fresh(np.random.default_rng(4), NETWORK, (3,), 4)
+    learner = dqn.fresh_learner(np.random.default_rng(4), NETWORK, (3,), 4)
     batches = transitions(GENERATOR.integers(4, size=(5, 16)).astype(np.int32))
     if weighted:
         batches["weight"] = GENERATOR.random((5, 16), dtype=np.float32)
     settings = dqn.DQNSettings(target_period=3, gradient_norm=0.5, **bits(quantized), **held)
     batches = {name: one_of(column, quantized) for name, column in batches.items()}
     count = np.int32(5 if quantized else 3)  # the target is renewed at the sixth update
-    arguments = (with_scales(learner.groups(), quantized), batches, count, np.float32(0.01))
+    arguments = (with_scales(learner.groups, quantized), batches, count, np.float32(0.01))
     state, metrics, errors = dqn.make_update(settings, NETWORK)(*tensors(arguments))
     by_hand, rows, differences = dqn_update(settings, fake_quantization(settings, NETWORK))(*arguments)
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
     np.testing.assert_allclose(np.asarray(errors), differences, atol=1e-5)
-    assert moved(learner.target, by_hand["target"]) > 0.004  # it was copied at the sixth update
-    assert_held(by_hand["online"], learner.online, held)
+    assert moved(learner.groups["target"], by_hand["target"]) > 0.004  # it was copied at the sixth update
+    assert_held(by_hand["online"], learner.groups["online"], held)
 
 
 @CASES
@@ -275,7 +276,7 @@ def test_dqn(eagerly: None, weighted: bool, quantized: bool, held: dict[str, flo
 def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool, held: dict[str, float]) -> None:
     settings = ddpg.DDPGSettings(gradient_norm=0.5, target_rate=0.1, **more, **bits(quantized), **held)
     critics = 2 if settings.twin else 1
-    learner = ddpg.Learner.fresh(np.random.default_rng(5), NETWORK, NetworkSpec((9,)), (3,), 2, critics)
+    learner = fresh_learner(np.random.default_rng(5), NETWORK, NetworkSpec((9,)), (3,), 2, critics)
     batches = transitions(normal(4, 16, 2).clip(-1, 1))
     if settings.target_noise:
         batches["target_noise"] = normal(4, 16, 2) * np.float32(0.1)
@@ -294,10 +295,16 @@ def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool, held: dict[s
 
 
 def test_the_engine_refuses_what_it_does_not_know() -> None:
-    assert uses_numpy("numpy", NETWORK)
-    assert not uses_numpy("tensorflow", NetworkSpec((8,), layer_norm=True))
-    with pytest.raises(SettingsError, match="plain perceptrons"):
-        uses_numpy("numpy", NETWORK, NetworkSpec((8,), layer_norm=True))
+    norm = NetworkSpec((8,), layer_norm=True)
+    assert accelerated("a2c", a2c.A2CSettings(engine="numpy"), NETWORK) is not None
+    assert accelerated("a2c", a2c.A2CSettings(), norm) is None
+    assert accelerated("d4pg", d4pg.D4PGSettings(), NETWORK) is None
+    for method, settings in (
+        ("ppo", ppo.PPOSettings(engine="numpy")),
+        ("ddpg", ddpg.DDPGSettings(engine="numpy", critic_layer_norm=True)),
+    ):
+        with pytest.raises(SettingsError, match="plain perceptrons"):
+            accelerated(method, settings, norm if method == "ppo" else NETWORK)
     with pytest.raises(ValueError, match="'torch' is unknown; take one of tensorflow, numpy"):
         a2c.A2CSettings(engine="torch")
     with pytest.raises(ValueError, match="take one of tensorflow, numpy"):

@@ -16,8 +16,8 @@ from policy.spec import NetworkSpec, Precision
 from tests.train.actorq.small_plans import make_plan
 from train.actorq.actor import PARTS
 from train.actorq.algorithms import (
+    Algorithm,
     Explorer,
-    checked,
     epsilon_greedy_probabilities,
     make_explorer,
     settings_of,
@@ -27,7 +27,7 @@ from train.actorq.learner import mismatch
 from train.actorq.report import breakdown
 from train.actorq.settings import ActorQSettings, Plan
 from train.actorq.stepping import UNCOUNTED
-from train.runs.checkpoint import CheckpointError
+from train.runs.checkpoint import Checkpoint, CheckpointError, flattened
 from train.suites.make import make_task
 
 # --- importance ratios ----------------------------------------------------------------------------------------------
@@ -222,11 +222,15 @@ def test_a_method_that_is_not_distributed_is_refused(method: str) -> None:
 
 
 def test_arrays_of_another_network_are_refused() -> None:
-    wanted = {"online": {"head/bias": np.zeros(2)}, "target": {"head/bias": np.zeros(2)}}
-    checked(wanted, wanted)
+    plan = make_plan()
+    algorithm = Algorithm(plan, make_task(plan.task))
+    wanted = algorithm.groups()
+    facts = {"updates": 3}
+    algorithm.restore(Checkpoint(flattened(wanted), facts))
+    assert algorithm.updates == 3
     for other in ({}, {"head/bias": np.zeros(3)}, {"head/kernel": np.zeros(2)}):
         with pytest.raises(CheckpointError, match="target is of another network"):
-            checked({**wanted, "target": other}, wanted)
+            algorithm.restore(Checkpoint(flattened({**wanted, "target": other}), facts))
 
 
 # --- the report -----------------------------------------------------------------------------------------------------

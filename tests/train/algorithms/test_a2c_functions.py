@@ -9,7 +9,7 @@ import tensorflow as tf
 from policy.spec import ContinuousHead, Convolution, NetworkSpec, Squash
 from train.algorithms import a2c
 from train.algorithms.a2c import A2CSettings
-from train.algorithms.common.actor_critic import Forward, Learner, clipped_together, outputs_and_values
+from train.algorithms.common.actor_critic import ActorCritic, Forward, clipped_together, outputs_and_values
 from train.algorithms.common.distributions import LOG_STD, Categorical, Gaussian, exported
 from train.algorithms.common.rollouts import generalized_advantages
 
@@ -79,7 +79,7 @@ def test_actions_reach_the_environment_in_its_units_and_within_its_bounds() -> N
 
 
 def test_a_bundle_holds_the_networks_weights_and_not_the_distributions() -> None:
-    learner = Learner.fresh(np.random.default_rng(0), NetworkSpec((4,)), (3,), 2, extra=GAUSSIAN.extra_weights())
+    learner = ActorCritic.fresh(np.random.default_rng(0), NetworkSpec((4,)), (3,), 2, extra=GAUSSIAN.extra_weights())
     assert LOG_STD in learner.policy
     assert set(exported(learner.policy)) == {"dense_0/kernel", "dense_0/bias", "head/kernel", "head/bias"}
 
@@ -89,8 +89,8 @@ def test_a_bundle_holds_the_networks_weights_and_not_the_distributions() -> None
 PICTURES = NetworkSpec((6,), convolutions=(Convolution(4, 3, 1),))
 
 
-def picture_learner() -> Learner:
-    return Learner.fresh(np.random.default_rng(0), PICTURES, (5, 5, 2), 3)
+def picture_learner() -> ActorCritic:
+    return ActorCritic.fresh(np.random.default_rng(0), PICTURES, (5, 5, 2), 3)
 
 
 def test_both_heads_stand_on_one_trunk() -> None:
@@ -133,7 +133,7 @@ def test_the_compiled_update_is_the_uncompiled_one(optimiser: str) -> None:
     results = []
     for eager in (False, True):
         names = a2c.MOMENTS[optimiser]
-        learner = Learner.fresh(np.random.default_rng(2), NetworkSpec((8,)), (3,), 4, moments=names)
+        learner = ActorCritic.fresh(np.random.default_rng(2), NetworkSpec((8,)), (3,), 4, moments=names)
         tf.config.run_functions_eagerly(eager)
         try:
             metrics = a2c.learn(a2c.make_update(settings, learner.network, Categorical()), learner, batch, 1e-3, 0.01)

@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from policy.spec import NetworkSpec
-from train.algorithms import d4pg, ddpg
+from train.algorithms import d4pg
+from train.algorithms.common.deterministic import fresh_learner
+from train.algorithms.common.learner import Learner, learn
 from train.algorithms.d4pg import D4PGSettings
-from train.algorithms.ddpg import Learner
 from train.networks.forward import mlp
 
 ATOMS = np.array([0.0, 1.0, 2.0, 3.0], np.float32)
@@ -112,11 +113,11 @@ def columns(updates: int) -> dict[str, np.ndarray]:
 def test_the_targets_are_copied_every_period_and_only_then() -> None:
     settings = D4PGSettings(target_period=3, actor_learning_rate=1e-2, critic_learning_rate=1e-2)
     start = np.random.default_rng(0)
-    learner = Learner.fresh(start, NetworkSpec((8,)), NetworkSpec((8,)), (3,), 2, critic_outputs=51)
+    learner = fresh_learner(start, NetworkSpec((8,)), NetworkSpec((8,)), (3,), 2, critic_outputs=51)
     update = d4pg.make_update(settings)
     for done in range(1, 7):
         before = learner.groups
-        ddpg.learn(update, learner, columns(1), 1.0)
+        learn(update, learner, columns(1), 1.0)
         for name in ("actor", "critic"):
             source = learner.groups[name] if done % 3 == 0 else before[f"{name}_target"]
             for key, value in learner.groups[f"{name}_target"].items():
@@ -125,13 +126,13 @@ def test_the_targets_are_copied_every_period_and_only_then() -> None:
 
 def test_the_critic_learns_the_distribution_of_terminal_rewards() -> None:
     settings = D4PGSettings(critic_learning_rate=1e-2)
-    learner = Learner.fresh(
+    learner = fresh_learner(
         np.random.default_rng(0), NetworkSpec((8,)), NetworkSpec((32,)), (3,), 2, critic_outputs=settings.atoms
     )
     batch = columns(1)
     batch["discount"][:] = 0.0
     many = {name: np.repeat(column, 400, axis=0) for name, column in batch.items()}
-    ddpg.learn(d4pg.make_update(settings), learner, many, 1.0)
+    learn(d4pg.make_update(settings), learner, many, 1.0)
     logits = d4pg.critic_logits(learner.groups["critic"], batch["observation"][0], batch["action"][0])
     np.testing.assert_allclose(d4pg.mean_value(logits, settings.support), batch["return"][0], atol=1.5)
 
@@ -151,9 +152,10 @@ def watched_update(with_losses: bool) -> Callable[..., Any]:
 def two_updates(batch: dict[str, np.ndarray], with_losses: bool) -> tuple[np.ndarray, dict[str, Any], Learner]:
     """What a round of two updates tells, the arrays before it, and the learner after it."""
     network = NetworkSpec((8,))
-    learner = Learner.fresh(np.random.default_rng(0), network, network, (3,), 2, critic_outputs=WATCHED.atoms)
+    learner = fresh_learner(np.random.default_rng(0), network, network, (3,), 2, critic_outputs=WATCHED.atoms)
     before = learner.groups
-    return ddpg.learn(watched_update(with_losses), learner, batch, 1.0), before, learner
+    told = learn(watched_update(with_losses), learner, batch, 1.0)
+    return np.concatenate(told, axis=1), before, learner
 
 
 def assert_same_critics(one: Learner, other: Learner) -> None:

@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from policy.spec import ContinuousHead, DiscreteHead, NetworkSpec, Squash
 from train.algorithms import ddpg
+from train.algorithms.common.deterministic import fresh_learner
 from train.algorithms.common.exploration import ActionRange, ExplorationNoise, noise_scale
-from train.algorithms.ddpg import DDPGSettings, Learner
+from train.algorithms.common.learner import Learner, learn
+from train.algorithms.ddpg import DDPGSettings
 from train.networks.weights import Weights
 
 
@@ -179,7 +181,7 @@ def batches(updates: int, size: int = 4, observations: int = 3, actions: int = 2
 
 
 def learner(critics: int = 1) -> Learner:
-    return Learner.fresh(np.random.default_rng(0), NetworkSpec((8,)), NetworkSpec((8,)), (3,), 2, critics)
+    return fresh_learner(np.random.default_rng(0), NetworkSpec((8,)), NetworkSpec((8,)), (3,), 2, critics)
 
 
 def test_one_update_by_the_equations() -> None:
@@ -187,7 +189,7 @@ def test_one_update_by_the_equations() -> None:
     # the learned weights by τ.
     settings = DDPGSettings(updates=1, target_rate=0.25, actor_learning_rate=1e-3, critic_learning_rate=1e-2)
     start, new = learner(), learner()
-    ddpg.learn(ddpg.make_update(settings), new, batches(1), 1.0)
+    learn(ddpg.make_update(settings), new, batches(1), 1.0)
     for name, rate in (("actor", 1e-3), ("critic", 1e-2)):
         for key, old in start.groups[name].items():
             moved = new.groups[name][key] - old
@@ -201,7 +203,7 @@ def test_the_critic_falls_towards_the_targets_and_the_actor_climbs_the_critic() 
     settings = DDPGSettings(updates=200, target_rate=1e-9, actor_learning_rate=1e-3, critic_learning_rate=1e-2)
     columns = {name: np.repeat(column, 200, axis=0) for name, column in batches(1).items()}
     new = learner()
-    metrics = ddpg.learn(ddpg.make_update(settings), new, columns, 1.0)
+    (metrics,) = learn(ddpg.make_update(settings), new, columns, 1.0)
     assert metrics[-1, 0] < 0.01 * metrics[0, 0]
     start, states, critic = learner().groups["actor"], columns["observation"][0], new.groups["critic"]
     before, after = (float(ddpg.actor_loss(actor, critic, states, 0.0)) for actor in (start, new.groups["actor"]))
@@ -214,7 +216,7 @@ def test_a_policy_period_delays_actor_and_targets() -> None:
     update, new, old = ddpg.make_update(settings), learner(2), learner(2)
     moved = []
     for _ in range(3):
-        ddpg.learn(update, new, batches(1), 1.0)
+        learn(update, new, batches(1), 1.0)
         moved.append(not np.array_equal(new.groups["actor"]["head/kernel"], old.groups["actor"]["head/kernel"]))
         same = np.array_equal(
             new.groups["critic_target"]["1/head/kernel"], old.groups["critic_target"]["1/head/kernel"]
@@ -227,10 +229,10 @@ def test_a_policy_period_delays_actor_and_targets() -> None:
 def test_many_updates_in_one_call_are_the_same_as_one_by_one() -> None:
     settings = DDPGSettings(updates=3, policy_period=2, twin=True, target_noise=0.2)
     together, single, columns = learner(2), learner(2), batches(3)
-    ddpg.learn(ddpg.make_update(settings), together, columns, 1.0)
+    learn(ddpg.make_update(settings), together, columns, 1.0)
     update = ddpg.make_update(dataclasses.replace(settings, updates=1))
     for index in range(3):
-        ddpg.learn(update, single, {name: column[index : index + 1] for name, column in columns.items()}, 1.0)
+        learn(update, single, {name: column[index : index + 1] for name, column in columns.items()}, 1.0)
     for group, arrays in together.groups.items():
         for name, array in arrays.items():
             np.testing.assert_allclose(array, single.groups[group][name], atol=1e-6, err_msg=f"{group} {name}")

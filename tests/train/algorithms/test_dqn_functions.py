@@ -5,9 +5,11 @@ import pytest
 import tensorflow as tf
 
 from policy.spec import NetworkSpec
-from train.accelerator.engine import ENGINES
+from train.accelerator.table import accelerated
 from train.algorithms import dqn
+from train.algorithms.common.learner import learn
 from train.algorithms.common.replay import n_step_returns
+from train.algorithms.common.settings import ENGINES
 from train.algorithms.dqn import DQNSettings
 
 
@@ -49,7 +51,7 @@ def test_a_replay_too_small_for_one_rollout_is_refused() -> None:
 def test_the_target_network_is_renewed_every_period_and_only_then() -> None:
     settings = DQNSettings(target_period=3, updates=2, minibatch=4)
     generator = np.random.default_rng(0)
-    learner = dqn.Learner.fresh(generator, NetworkSpec((4,)), (2,), 3)
+    learner = dqn.fresh_learner(generator, NetworkSpec((4,)), (2,), 3)
     update = dqn.make_update(settings, NetworkSpec((4,)))
     shape = (2, 4)
     batches = {
@@ -59,15 +61,15 @@ def test_the_target_network_is_renewed_every_period_and_only_then() -> None:
         "discount": np.full(shape, 0.9, np.float32),
         "next_observation": generator.normal(size=(*shape, 2)).astype(np.float32),
     }
-    first = learner.target["head/bias"].copy()
-    dqn.learn(update, learner, batches, 1e-2)  # updates 1 and 2
-    np.testing.assert_array_equal(learner.target["head/bias"], first)
-    assert not np.array_equal(learner.online["head/bias"], first)
-    dqn.learn(update, learner, batches, 1e-2)  # update 3 renews, update 4 moves on
-    assert not np.array_equal(learner.target["head/bias"], first)
-    assert not np.array_equal(learner.target["head/bias"], learner.online["head/bias"])
-    dqn.learn(update, learner, batches, 1e-2)  # update 6 is the last one and renews
-    np.testing.assert_array_equal(learner.target["head/bias"], learner.online["head/bias"])
+    first = learner.groups["target"]["head/bias"].copy()
+    learn(update, learner, batches, 1e-2)  # updates 1 and 2
+    np.testing.assert_array_equal(learner.groups["target"]["head/bias"], first)
+    assert not np.array_equal(learner.groups["online"]["head/bias"], first)
+    learn(update, learner, batches, 1e-2)  # update 3 renews, update 4 moves on
+    assert not np.array_equal(learner.groups["target"]["head/bias"], first)
+    assert not np.array_equal(learner.groups["target"]["head/bias"], learner.groups["online"]["head/bias"])
+    learn(update, learner, batches, 1e-2)  # update 6 is the last one and renews
+    np.testing.assert_array_equal(learner.groups["target"]["head/bias"], learner.groups["online"]["head/bias"])
 
 
 def test_both_engines_learn_the_same_and_minibatches_may_be_weighted() -> None:
@@ -84,11 +86,10 @@ def test_both_engines_learn_the_same_and_minibatches_may_be_weighted() -> None:
     learned = []
     for engine in ENGINES:
         settings = DQNSettings(target_period=2, updates=3, minibatch=5, engine=engine)
-        learner = dqn.Learner.fresh(np.random.default_rng(1), network, (2,), 3)
-        metrics, errors = dqn.learn(dqn.make_update(settings, network), learner, batches, 1e-2)
-        learned.append(
-            {**{f"{g}/{n}": v for g, w in learner.groups().items() for n, v in w.items()}, "metrics": metrics}
-        )
+        learner = dqn.fresh_learner(np.random.default_rng(1), network, (2,), 3)
+        update = accelerated("dqn", settings, network) or dqn.make_update(settings, network)
+        metrics, errors = learn(update, learner, batches, 1e-2)
+        learned.append({**{f"{g}/{n}": v for g, w in learner.groups.items() for n, v in w.items()}, "metrics": metrics})
         learned[-1]["errors"] = errors
     assert learned[0].keys() == learned[1].keys()
     for name, value in learned[0].items():

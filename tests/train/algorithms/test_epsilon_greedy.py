@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from train.algorithms.common.epsilon_greedy import EpsilonGreedy, exploration_rate
+from train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
 
 
 def values(rows: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from policy.spec import NetworkSpec
 from train.algorithms import ppo
-from train.algorithms.common.actor_critic import Learner
+from train.algorithms.common.actor_critic import ActorCritic
 from train.algorithms.common.distributions import Categorical
 from train.algorithms.common.rollouts import generalized_advantages
 from train.algorithms.common.settings import linear
@@ -139,7 +139,7 @@ def test_the_compiled_update_is_the_uncompiled_one() -> None:
     order = ppo.shuffled_order(generator, 32, 16, 2)
     results = []
     for eager in (False, True):
-        learner = Learner.fresh(np.random.default_rng(2), NetworkSpec((8,)), (3,), 4)
+        learner = ActorCritic.fresh(np.random.default_rng(2), NetworkSpec((8,)), (3,), 4)
         tf.config.run_functions_eagerly(eager)
         try:
             metrics = ppo.learn(

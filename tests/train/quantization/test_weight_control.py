@@ -19,7 +19,8 @@ from policy.spec import Convolution, NetworkSpec
 from train import __main__ as command
 from train.accelerator.layers import Learning
 from train.algorithms import a2c, d4pg, ddpg, dqn, ppo
-from train.algorithms.common.actor_critic import Learner
+from train.algorithms.common.actor_critic import ActorCritic
+from train.algorithms.common.deterministic import fresh_learner
 from train.algorithms.common.distributions import Categorical
 from train.quantization.weight_control import OFF, WeightControl
 from train.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -128,7 +129,7 @@ def test_the_actor_is_held_and_the_critic_is_not(eagerly: None, method: str) -> 
     module: Any = {"ddpg": ddpg, "d4pg": d4pg}[method]
     settings = (ddpg.DDPGSettings if method == "ddpg" else d4pg.D4PGSettings)(weight_clip=0.5)
     outputs = 1 if method == "ddpg" else settings.atoms
-    learner = ddpg.Learner.fresh(np.random.default_rng(1), NETWORK, NETWORK, (3,), 2, critic_outputs=outputs)
+    learner = fresh_learner(np.random.default_rng(1), NETWORK, NETWORK, (3,), 2, critic_outputs=outputs)
     batches = transitions(GENERATOR.standard_normal((2, 4, 2), np.float32).clip(-1, 1))
     groups = {name: {key: tf.constant(value) for key, value in group.items()} for name, group in learner.groups.items()}
     state, _ = module.make_update(settings)(groups, batches, tf.constant(0), tf.constant(1.0))
@@ -139,14 +140,14 @@ def test_the_actor_is_held_and_the_critic_is_not(eagerly: None, method: str) -> 
 
 def test_of_a_shared_trunk_the_value_is_not_held(eagerly: None) -> None:
     network = NetworkSpec((8,), convolutions=(Convolution(2, 3, 1),))
-    learner = Learner.fresh(np.random.default_rng(2), network, (5, 5, 1), 2)
+    learner = ActorCritic.fresh(np.random.default_rng(2), network, (5, 5, 1), 2)
     columns = {"observation": GENERATOR.integers(0, 255, (8, 5, 5, 1)).astype(np.uint8)}
     columns |= {name: GENERATOR.standard_normal(8, np.float32) for name in ("advantage", "return", "log_probability")}
     columns |= {"action": GENERATOR.integers(0, 2, 8).astype(np.int32)}
     small = {"environments": 2, "rollout_steps": 4, "minibatch": 8, "weight_clip": 0.4}
     update = ppo.make_update(ppo.PPOSettings(**small), network, Categorical())
     order = np.arange(8, dtype=np.int32)[None]
-    state, _ = update(learner.state(), columns, order, np.float32(0), np.float32(1e-3), np.float32(0.0))
+    state, _ = update(learner.groups, columns, order, np.float32(0), np.float32(1e-3), np.float32(0.0))
     held = largest(state["policy"])
     assert held["conv_0/kernel"] == pytest.approx(0.4) and held["dense_0/kernel"] == pytest.approx(0.4)
     assert largest(state["value"])["head/kernel"] > 0.6

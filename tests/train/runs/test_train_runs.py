@@ -13,6 +13,7 @@ import pytest
 
 from policy.bundle import Bundle
 from tests.train.small_runs import AWARE, DISTILL, DQN, METHODS, PPO, SMALL, assert_same_weights, curve, train
+from train.algorithms.common.learner import Learner
 from train.runs.checkpoint import load_checkpoint
 from train.runs.request import TRAINING_FOLDER, UNFINISHED
 from train.runs.run import Run
@@ -138,10 +139,10 @@ def nan_in_the_returns(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("options", "drawing", "third", "message"),
     [
-        (PPO, "train.algorithms.ppo.training_batch", 768, "value_loss became nan at step 768"),
-        (A2C, "train.algorithms.a2c.training_batch", 384, "value_loss became nan at step 384"),
-        (DQN, "train.algorithms.dqn.draw", 512, "loss became nan at step 512"),
-        (DDPG, "train.algorithms.common.collection.Collection.draw", 320, "critic_loss became nan at step 320"),
+        (PPO, "train.algorithms.common.rollouts.training_batch", 768, "value_loss became nan at step 768"),
+        (A2C, "train.algorithms.common.rollouts.training_batch", 384, "value_loss became nan at step 384"),
+        (DQN, "train.algorithms.common.replay_loop.ReplayLoop.draw", 512, "loss became nan at step 512"),
+        (DDPG, "train.algorithms.common.replay_loop.ReplayLoop.draw", 320, "critic_loss became nan at step 320"),
     ],
     ids=["ppo", "a2c", "dqn", "ddpg"],
 )
@@ -205,10 +206,11 @@ def test_weights_that_are_no_numbers_are_not_saved_either(
     monkeypatch.setattr("train.runs.run.CHECKPOINT_EVERY_S", 0.0)
     learn = dqn.learn
 
-    def poisoned(update: Any, learner: dqn.Learner, *rest: Any) -> Any:
+    def poisoned(update: Any, learner: Learner, *rest: Any, **named: Any) -> Any:
         if learner.updates == 64:  # after two rounds of 32
-            learner.online = {name: np.full_like(value, np.nan) for name, value in learner.online.items()}
-        return learn(update, learner, *rest)
+            online = learner.groups["online"]
+            learner.groups["online"] = {name: np.full_like(value, np.nan) for name, value in online.items()}
+        return learn(update, learner, *rest, **named)
 
     monkeypatch.setattr(dqn, "learn", poisoned)
     assert train(tmp_path / "I", *DQN, "--steps", "1024") == 1

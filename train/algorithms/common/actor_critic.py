@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec
+from train.algorithms.common.learner import Learner
 from train.lazily import tf
 from train.networks.forward import features, mlp
 from train.networks.optimiser import clipped_by_norm
 from train.networks.weights import Weights, initial_weights, zeros_like
-from train.quantization.fake import QUANTIZER
 from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale
 from train.suites.episodes import Observations
 
@@ -27,18 +27,13 @@ Floats = NDArray[np.float32]
 
 
 @dataclass
-class Learner:
-    """What an update changes: policy, value network or head, the optimiser's moments, and the number of updates made.
+class ActorCritic(Learner):
+    """The learner of PPO and A2C: the groups ``policy`` and ``value``, and the optimiser's moments of both.
 
-    Weights are arrays, or tensors where the trunk is shared: converting those of a convolutional network at every
-    update would cost as much as a step.
+    Tensors where the trunk is shared.
     """
 
-    network: NetworkSpec
-    policy: Weights
-    value: Weights
-    moments: dict[str, Weights]
-    updates: int = 0
+    network: NetworkSpec = field(kw_only=True)
 
     @classmethod
     def fresh(
@@ -51,7 +46,7 @@ class Learner:
         moments: tuple[str, ...] = ("first", "second"),
         extra: Weights | None = None,
         compute: str = "float32",
-    ) -> Learner:
+    ) -> ActorCritic:
         """Orthogonal weights; the policy's head starts near the uniform distribution.
 
         Args:
@@ -76,26 +71,24 @@ class Learner:
         kept = {f"{group}_{name}": zeros_like(groups[group]) for group in groups for name in moments}
         if loss_scale := fresh_loss_scale(Compute(compute)):
             kept["loss_scale"] = loss_scale
-        learner = cls(network, policy, value, kept)
-        learner.put(learner.state())
+        learner = cls({**groups, **kept}, as_tensors=bool(network.convolutions), network=network)
+        learner.put(learner.groups)
         return learner
 
     @property
     def is_shared(self) -> bool:
         """Whether policy and value share their trunk."""
-        return bool(self.network.convolutions)
+        return self.as_tensors
 
-    def state(self) -> dict[str, Any]:
-        """All weights and moments by group."""
-        return {"policy": self.policy, "value": self.value, **self.moments}
+    @property
+    def policy(self) -> Weights:
+        """The policy's weights."""
+        return self.groups["policy"]
 
-    def put(self, state: dict[str, Any]) -> None:
-        """Replace what :meth:`state` gave, by arrays or tensors."""
-        convert = tf.convert_to_tensor if self.is_shared else np.asarray
-        learned = {name: group for name, group in state.items() if name != QUANTIZER}  # which an update passes through
-        groups = {name: {key: convert(part) for key, part in group.items()} for name, group in learned.items()}
-        self.policy, self.value = groups.pop("policy"), groups.pop("value")
-        self.moments = groups
+    @property
+    def value(self) -> Weights:
+        """Those of the value network, or of its head."""
+        return self.groups["value"]
 
 
 def outputs_and_values(
@@ -124,7 +117,10 @@ class Forward:
     """Outputs and values of a learner for batches of any size, as arrays."""
 
     def __init__(
-        self, learner: Learner, compute: str = "float32", quantized: Callable[[Weights], Any] = lambda policy: policy
+        self,
+        learner: ActorCritic,
+        compute: str = "float32",
+        quantized: Callable[[Weights], Any] = lambda policy: policy,
     ) -> None:
         """Args:
         learner: whose policy and value these are.

@@ -1,4 +1,4 @@
-"""What PPO and A2C share beside their networks: rollouts, generalized advantages, report, checkpoint, best policy."""
+"""What PPO and A2C share beside their networks: rollouts of the policy as it is, and generalized advantages."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import Squash
-from train.algorithms.common.actor_critic import Forward, Learner
-from train.algorithms.common.distributions import Distribution, distribution_of, exported
+from train.algorithms.common.actor_critic import ActorCritic, Forward
+from train.algorithms.common.distributions import Distribution, distribution_of
+from train.algorithms.common.loop import Loop
 from train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
 from train.algorithms.common.settings import RolloutSettings
-from train.quantization.aware import QuantizationAware
-from train.runs.best import BestPolicy, Policy
-from train.runs.checkpoint import Keeper, gathered
-from train.runs.request import Trained
 from train.runs.run import Run
 from train.suites.episodes import Actions, EpisodeStream, Observations
-from train.suites.task import episode_seed
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -48,7 +43,7 @@ class Rollout:
 def collect(
     stream: EpisodeStream,
     normaliser: RunningNormaliser | ImageScaling,
-    learner: Learner,
+    learner: ActorCritic,
     forward: Forward,
     distribution: Distribution,
     generator: np.random.Generator,
@@ -151,8 +146,8 @@ def training_batch(rollout: Rollout, settings: RolloutSettings) -> dict[str, NDA
 # --- one run --------------------------------------------------------------------------------------------------------
 
 
-class Rollouts:
-    """Learner, environments, normaliser, random generator and the best policy of one run."""
+class Rollouts(Loop):
+    """A loop that learns from rollouts of the policy as it is; see :class:`train.algorithms.common.loop.Loop`."""
 
     def __init__(self, run: Run, settings: RolloutSettings, moments: tuple[str, ...] = ("first", "second")) -> None:
         """All at its beginning, or as the run's checkpoint has it.
@@ -160,13 +155,13 @@ class Rollouts:
         Args:
             run: whose task and seed they are for.
             settings: of the algorithm.
-            moments: what the optimiser remembers; see ``Learner.fresh``.
+            moments: what the optimiser remembers; see ``ActorCritic.fresh``.
         """
+        super().__init__(run, settings, settings.normaliser_steps)
         request, task = run.request, run.task
-        self._run, self._settings = run, settings
-        self.generator = np.random.default_rng(request.seed)
+        self._settings = settings
         self.distribution = distribution_of(task, settings.log_std)
-        self.learner = Learner.fresh(
+        self.actor_critic = ActorCritic.fresh(
             self.generator,
             request.network,
             task.observation_shape,
@@ -176,70 +171,26 @@ class Rollouts:
             self.distribution.extra_weights(),
             settings.compute,
         )
-        self.aware = QuantizationAware(settings, request.network, request.steps)
-        self._forward = Forward(self.learner, settings.compute, self.aware.acting)
-        self._normaliser = (
-            ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, settings.normaliser_steps)
-        )
-        self._stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
-        self._best = BestPolicy(task.presets[0])
-        if run.checkpoint is not None:
-            learned, updates, self.generator = run.checkpoint.put_back(self.learner.state(), self._keepers())
-            self.learner.put(learned)
-            self.learner.updates = updates
+        self._forward = Forward(self.actor_critic, settings.compute, self.aware.acting)
+        self.follow(self.actor_critic, "policy")
 
-    @property
-    def iteration_steps(self) -> int:
-        """Steps of one rollout."""
-        return self._settings.environments * self._settings.rollout_steps
-
-    def begin(self, step: int) -> None:
-        """Before an iteration that starts at ``step``: the quantizers may become active."""
-        self.aware.begin_when_due(step, self._run.progress.say, self._best)
-
-    def gather(self) -> Rollout:
-        """One rollout of the policy as it is."""
-        return collect(
-            self._stream,
-            self._normaliser,
-            self.learner,
+    def gather(self) -> dict[str, NDArray[Any]]:
+        """The rows of one rollout of the policy as it is; see :func:`training_batch`."""
+        rollout = collect(
+            self.stream,
+            self.normaliser,
+            self.actor_critic,
             self._forward,
             self.distribution,
             self.generator,
             self._settings,
         )
+        return training_batch(rollout, self._settings)
 
     def decide(self, observation: Observations) -> Actions:
         """The greedy action for raw observations."""
-        return self.distribution.greedy(self._forward.outputs(self._normaliser(observation)))
+        return self.distribution.greedy(self._forward.outputs(self.normaliser(observation)))
 
-    def report(self, step: int, steps: int, metrics: dict[str, float]) -> None:
-        """Log a row that ends at ``step`` and spans so many ``steps``; judge, keep the best, and save when due."""
-        self.aware.look(self.learner.policy, self._normaliser(self._stream.observation))
-        self._run.report(step, {**self._stream.take_tally().row(), **metrics}, steps, self.decide)
-        # Only once observations are normalised as they will be in the bundle.
-        if self._settings.keep_best and self._normaliser.settled:
-            self._best.offer(self._run.last_row, self._policy, step)
-        if self._run.wants_checkpoint:
-            self._save(step)
-
-    def finished(self, step: int) -> Trained:
-        """Save once more; what was trained."""
-        self._save(step)
-        notes = {"updates": self.learner.updates, **self.aware.notes(), **self._best.notes()}
-        return Trained(self._best.policy(self._policy), step, notes, Squash.CLIP)
-
-    def _policy(self) -> Policy:
-        return self.aware.policy(exported(self.learner.policy), self._normaliser.frozen())
-
-    def _save(self, step: int) -> None:
-        learner = self.learner
-        self._run.save(step, *gathered(learner.state(), self._keepers(), learner.updates, self.generator))
-
-    def _keepers(self) -> dict[str, Keeper]:
-        return {
-            "normaliser": self._normaliser,
-            "stream": self._stream,
-            "best": self._best,
-            **self.aware.keepers(),
-        }
+    def schedules(self) -> tuple[float, float]:
+        """Learning rate and entropy bonus now."""
+        return self._settings.schedules(self.share)

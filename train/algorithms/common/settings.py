@@ -9,11 +9,12 @@ import math
 from dataclasses import dataclass
 
 from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
-from train.accelerator.engine import TENSORFLOW, check_engine
 from train.quantization.mixed_precision import check_compute
 from train.quantization.weight_control import WeightControl
 
 FULL_BITS = 32
+TENSORFLOW, NUMPY = ENGINES = ("tensorflow", "numpy")
+"""What computes the updates; see ``train/accelerator/table.py``."""
 
 
 def linear(first: float, last: float, share: float) -> float:
@@ -48,7 +49,8 @@ class SharedSettings:
 
     def __post_init__(self) -> None:
         engine = getattr(self, "engine", TENSORFLOW)  # not every algorithm leaves a choice
-        check_engine(engine)
+        if engine not in ENGINES:
+            raise ValueError(f"engine {engine!r} is unknown; take one of {', '.join(ENGINES)}.")
         check_compute(self.compute, engine)
         self.require_at_least_one("environments", "rollout_steps")
         for name in ("learning_rate", "actor_learning_rate", "critic_learning_rate"):
