@@ -69,7 +69,7 @@ def refuse_mismatch(method: str, task: Task) -> None:
 
 
 def settings_class(method: str) -> Any:
-    """The settings dataclass of an algorithm; imports it, and TensorFlow with it."""
+    """The settings dataclass of an algorithm; imports it."""
     return getattr(import_module(f"train.algorithms.{method}"), METHODS[method].settings)
 
 

@@ -1,27 +1,24 @@
 """The defaults of one task and method as text, for ``python -m train --task … --method … --help``.
 
-The settings' names, values and sentences are read from the source of the algorithm, so that nothing heavy is loaded.
+Sentences of the settings are those of ``train.algorithms.common.settings.setting``; no TensorFlow is loaded for them.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import textwrap
-from pathlib import Path
 from typing import Any
 
-from train.methods import METHODS
+from train.methods import METHODS, settings_class
 from train.runs.presets import DEFAULT_EVALUATIONS, load_settings, settings_path
 from train.suites.names import Suite, TaskName, resolve
 
-FOLDER = Path(__file__).resolve().parent
 WIDTH = 118
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A field of a settings dataclass: its name, its default and the sentence written under it."""
+    """A field of a settings dataclass: its name, its default and its sentence."""
 
     name: str
     default: Any
@@ -30,43 +27,14 @@ class Setting:
 
 def settings_of(method: str) -> tuple[Setting, ...]:
     """The settings of an algorithm, in their order."""
-    return tuple(fields_of(f"algorithms.{method}", METHODS[method].settings).values())
+    kind = settings_class(method)
+    return tuple(Setting(part.name, part.default, sentence_of(kind, part.name)) for part in dataclasses.fields(kind))
 
 
-def fields_of(module: str, name: str) -> dict[str, Setting]:
-    """The fields of a dataclass in ``train.MODULE`` by name: those of its bases first, as a dataclass orders them."""
-    tree = ast.parse((FOLDER / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    imported = {
-        alias.asname or alias.name: (str(node.module).removeprefix("train."), alias.name)
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("train.")
-        for alias in node.names
-    }
-    if name not in classes:
-        return fields_of(*imported[name])
-    found: dict[str, Setting] = {}
-    for base in classes[name].bases:
-        if isinstance(base, ast.Name) and (base.id in classes or base.id in imported):
-            found |= fields_of(module, base.id)
-    body = classes[name].body
-    for node, following in zip(body, [*body[1:], None], strict=True):
-        if not isinstance(node, ast.AnnAssign) or node.value is None:
-            continue
-        field = ast.unparse(node.target)
-        written = following.value if isinstance(following, ast.Expr) else None
-        inherited = found[field].sentence if field in found else ""
-        sentence = str(written.value) if isinstance(written, ast.Constant) else inherited
-        found[field] = Setting(field, value_of(node.value), " ".join(sentence.split()))
-    return found
-
-
-def value_of(node: ast.expr) -> Any:
-    """The value that a default is written as; its source where it is no literal."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
+def sentence_of(kind: type, name: str) -> str:
+    """What a field of a settings dataclass means: its own sentence, or that of the nearest base that gives one."""
+    fields = (getattr(base, "__dataclass_fields__", {}).get(name) for base in kind.__mro__)
+    return next((str(each.metadata["sentence"]) for each in fields if each and "sentence" in each.metadata), "")
 
 
 def task_help(task: str, method: str, policy: str | None, model: str | None) -> str:

@@ -20,7 +20,7 @@ from train.algorithms.common.actor_critic import clipped, outputs_and_values
 from train.algorithms.common.distributions import Distribution
 from train.algorithms.common.learner import Learner, State, Update
 from train.algorithms.common.rollouts import Rollouts
-from train.algorithms.common.settings import RolloutSettings
+from train.algorithms.common.settings import RolloutSettings, setting
 from train.lazily import tf
 from train.networks.optimiser import adam_step
 from train.quantization.aware import fake_quantization
@@ -47,14 +47,12 @@ class A2CSettings(RolloutSettings):
     rollout_steps: int = 5
     gae_lambda: float = 1.0
     value_weight: float = 0.5
-    optimiser: str = "rmsprop"
-    """"rmsprop" as in the paper, or "adam"."""
-    rms_decay: float = 0.99
-    """α of RMSProp's running mean of squares."""
-    rms_epsilon: float = 1e-5
-    """ε under RMSProp's root."""
-    normalise_advantages: bool = False
-    """Whether the advantages of a batch are brought to mean 0 and deviation 1."""
+    optimiser: str = setting("rmsprop", '"rmsprop" as in the paper, or "adam".')
+    rms_decay: float = setting(0.99, "α of RMSProp's running mean of squares.")
+    rms_epsilon: float = setting(1e-5, "ε under RMSProp's root.")
+    normalise_advantages: bool = setting(
+        False, "Whether the advantages of a batch are brought to mean 0 and deviation 1."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,6 +33,7 @@ from train.algorithms.common.deterministic import (
     part,
 )
 from train.algorithms.common.learner import ROWS, State, Update, compiled_round, learn
+from train.algorithms.common.settings import setting
 from train.lazily import tf
 from train.networks.forward import mlp
 from train.networks.weights import Weights
@@ -59,14 +60,10 @@ class D4PGSettings(DeterministicSettings):
     actor_learning_rate: float = 1e-4
     critic_learning_rate: float = 1e-4
     gradient_norm: float = 40.0
-    atoms: int = 51
-    """Number of values whose probabilities the critic predicts."""
-    value_min: float = 0.0
-    """Smallest atom, in units of the scaled discounted return."""
-    value_max: float = 100.0
-    """Largest atom; rewards of 0 … 1 with γ = 0.99 sum up to 100."""
-    target_period: int = 100
-    """Updates between two copies of the learned networks to the target networks."""
+    atoms: int = setting(51, "Number of values whose probabilities the critic predicts.")
+    value_min: float = setting(0.0, "Smallest atom, in units of the scaled discounted return.")
+    value_max: float = setting(100.0, "Largest atom; rewards of 0 … 1 with γ = 0.99 sum up to 100.")
+    target_period: int = setting(100, "Updates between two copies of the learned networks to the target networks.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

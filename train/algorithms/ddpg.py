@@ -35,6 +35,7 @@ from train.algorithms.common.deterministic import (
     part,
 )
 from train.algorithms.common.learner import State, Update, compiled_round, learn
+from train.algorithms.common.settings import setting
 from train.lazily import tf
 from train.networks.forward import mlp
 from train.networks.weights import Weights
@@ -55,20 +56,20 @@ class DDPGSettings(DeterministicSettings):
     ``train/algorithms/common/settings.py``.
     """
 
-    target_rate: float = 0.005
-    """τ: share of the learned weights that goes into the target networks at every update of the actor."""
-    action_penalty: float = 0.0
-    """Weight of the mean squared actor output before the tanh: keeps a policy out of the tanh's flat ends."""
-    twin: bool = False
-    """Two critics; the target is the smaller of their values (TD3)."""
-    target_noise: float = 0.0
-    """σ of the noise on the target's action (TD3: 0.2)."""
-    target_noise_clip: float = 0.5
-    """Largest size of that noise."""
-    policy_period: int = 1
-    """Critic updates for one update of the actor (TD3: 2)."""
-    engine: str = "tensorflow"
-    """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
+    target_rate: float = setting(
+        0.005, "τ: share of the learned weights that goes into the target networks at every update of the actor."
+    )
+    action_penalty: float = setting(
+        0.0, "Weight of the mean squared actor output before the tanh: keeps a policy out of the tanh's flat ends."
+    )
+    twin: bool = setting(False, "Two critics; the target is the smaller of their values (TD3).")
+    target_noise: float = setting(0.0, "σ of the noise on the target's action (TD3: 0.2).")
+    target_noise_clip: float = setting(0.5, "Largest size of that noise.")
+    policy_period: int = setting(1, "Critic updates for one update of the actor (TD3: 2).")
+    engine: str = setting(
+        "tensorflow",
+        'What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons.',
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

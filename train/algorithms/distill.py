@@ -22,6 +22,7 @@ from policy.locate import working_bundle
 from policy.network import normalise
 from policy.spec import Normaliser
 from train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
+from train.algorithms.common.settings import setting
 from train.lazily import tf
 from train.networks.forward import mlp
 from train.networks.optimiser import adam_step, clipped_by_norm
@@ -41,26 +42,18 @@ METRICS = ("divergence", "agreement", "gradient_norm")
 class DistillSettings:
     """Settings of one distillation; the files in ``train/settings/`` hold the ones that were tuned."""
 
-    environments: int = 128
-    """Environments stepped together."""
-    rollout_steps: int = 16
-    """Steps of every environment between two rounds of updates."""
-    updates: int = 8
-    """Gradient steps in one round (one compiled call)."""
-    minibatch: int = 1024
-    """Observations of one gradient step."""
-    learning_rate: float = 5e-4
-    """Adam's step size at the start; falls linearly to 0 at the last step."""
-    temperature: float = 1.0
-    """Both distributions are softened by it: softmax(logits / temperature)."""
-    teacher_share_first: float = 1.0
-    """Share of the drones that the teacher flies at the start."""
-    teacher_share_last: float = 0.3
-    """Share of the drones that the teacher flies after half of the steps; the student flies the others."""
-    capacity: int = 262_144
-    """Observations kept; the oldest are forgotten."""
-    gradient_norm: float = 1.0
-    """Largest global norm of the gradient."""
+    environments: int = setting(128, "Environments stepped together.")
+    rollout_steps: int = setting(16, "Steps of every environment between two rounds of updates.")
+    updates: int = setting(8, "Gradient steps in one round (one compiled call).")
+    minibatch: int = setting(1024, "Observations of one gradient step.")
+    learning_rate: float = setting(5e-4, "Adam's step size at the start; falls linearly to 0 at the last step.")
+    temperature: float = setting(1.0, "Both distributions are softened by it: softmax(logits / temperature).")
+    teacher_share_first: float = setting(1.0, "Share of the drones that the teacher flies at the start.")
+    teacher_share_last: float = setting(
+        0.3, "Share of the drones that the teacher flies after half of the steps; the student flies the others."
+    )
+    capacity: int = setting(262_144, "Observations kept; the oldest are forgotten.")
+    gradient_norm: float = setting(1.0, "Largest global norm of the gradient.")
 
 
 # --- pure functions ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from policy.spec import NetworkSpec
 from train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
 from train.algorithms.common.learner import ROWS, Learner, Update, compiled_round, learn
 from train.algorithms.common.replay_loop import ReplayLoop
-from train.algorithms.common.settings import ReplaySettings
+from train.algorithms.common.settings import ReplaySettings, setting
 from train.lazily import tf
 from train.networks.forward import Acting, forward
 from train.networks.optimiser import adam_step, clipped_by_norm
@@ -48,30 +48,29 @@ class DQNSettings(ReplaySettings):
     minibatch: int = 256
     n_step: int = 3
     learning_starts: int = 10_000
-    learning_rate: float = 5e-4
-    """Adam's step size at the start; falls linearly to ``learning_rate_last`` × itself at the last step."""
-    learning_rate_last: float = 0.1
-    """Share of the learning rate that is left at the last step."""
-    target_period: int = 250
-    """Updates between two copies of the online network to the target network."""
-    epsilon_first: float = 1.0
-    """Share of random actions at the start."""
-    epsilon_last: float = 0.02
-    """Share of random actions after the exploration."""
-    exploration: float = 0.2
-    """Share of all steps over which ε falls linearly."""
-    exploration_hold: int = 1
-    """A random action is held for 1 to so many steps; ε is then the chance that one begins."""
-    gradient_norm: float = 10.0
-    """Largest global norm of the gradient."""
-    huber_delta: float = 1.0
-    """Errors beyond it count linearly; in units of the (scaled) return."""
-    priority_exponent: float = 0.0
-    """α: transitions are drawn with a probability ∝ |error|^α; 0 draws all alike and costs nothing."""
-    importance_exponent: float = 0.2
-    """β: how much of the bias of priorities is taken back by weights; 1 is all of it. Unused where α is 0."""
-    engine: str = "tensorflow"
-    """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
+    learning_rate: float = setting(
+        5e-4, "Adam's step size at the start; falls linearly to ``learning_rate_last`` × itself at the last step."
+    )
+    learning_rate_last: float = setting(0.1, "Share of the learning rate that is left at the last step.")
+    target_period: int = setting(250, "Updates between two copies of the online network to the target network.")
+    epsilon_first: float = setting(1.0, "Share of random actions at the start.")
+    epsilon_last: float = setting(0.02, "Share of random actions after the exploration.")
+    exploration: float = setting(0.2, "Share of all steps over which ε falls linearly.")
+    exploration_hold: int = setting(
+        1, "A random action is held for 1 to so many steps; ε is then the chance that one begins."
+    )
+    gradient_norm: float = setting(10.0, "Largest global norm of the gradient.")
+    huber_delta: float = setting(1.0, "Errors beyond it count linearly; in units of the (scaled) return.")
+    priority_exponent: float = setting(
+        0.0, "α: transitions are drawn with a probability ∝ |error|^α; 0 draws all alike and costs nothing."
+    )
+    importance_exponent: float = setting(
+        0.2, "β: how much of the bias of priorities is taken back by weights; 1 is all of it. Unused where α is 0."
+    )
+    engine: str = setting(
+        "tensorflow",
+        'What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons.',
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,7 @@ from train.algorithms.common.actor_critic import clipped, outputs_and_values
 from train.algorithms.common.distributions import Distribution
 from train.algorithms.common.learner import Learner, State, Update, scan_updates
 from train.algorithms.common.rollouts import Rollouts
-from train.algorithms.common.settings import RolloutSettings
+from train.algorithms.common.settings import RolloutSettings, setting
 from train.lazily import tf
 from train.networks.optimiser import adam_step
 from train.quantization.aware import fake_quantization
@@ -44,12 +44,9 @@ class PPOSettings(RolloutSettings):
     environments: int = 128
     rollout_steps: int = 64
     entropy_last: float = 0.001
-    epochs: int = 4
-    """Passes over the batch in one update."""
-    minibatch: int = 2048
-    """Rows of one gradient step; must divide the batch."""
-    clip_range: float = 0.2
-    """ε: how far the probability ratio may move the objective away from 1."""
+    epochs: int = setting(4, "Passes over the batch in one update.")
+    minibatch: int = setting(2048, "Rows of one gradient step; must divide the batch.")
+    clip_range: float = setting(0.2, "ε: how far the probability ratio may move the objective away from 1.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

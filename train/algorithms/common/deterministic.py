@@ -16,7 +16,7 @@ from policy.spec import NetworkSpec
 from train.algorithms.common.exploration import ActionRange, ExplorationNoise, noise_scale
 from train.algorithms.common.learner import Learner, State
 from train.algorithms.common.replay_loop import ReplayLoop
-from train.algorithms.common.settings import ReplaySettings
+from train.algorithms.common.settings import ReplaySettings, setting
 from train.lazily import tf
 from train.networks.forward import mlp
 from train.networks.optimiser import adam_step, clipped_by_norm
@@ -36,35 +36,34 @@ METRICS = ("critic_loss", "value", "critic_gradient_norm", "actor_gradient_norm"
 class DeterministicSettings(ReplaySettings):
     """What DDPG and D4PG have in common; their own settings come on top."""
 
-    normalise: bool = True
-    """False: mean 0 and scale 1 stand in for the statistics of the observations, which then enter the networks as they
-    are, but for what lies beyond ±5: every element is cut to −5 … 5, in the bundle as in training. It is for
-    observations that the task itself brings to order one: statistics of random steps would cut more."""
-    noise_first: float = 0.2
-    """σ of the exploration noise at the start, in units of half the action's range."""
-    noise_last: float = 0.2
-    """σ at the last step; in between it changes linearly."""
-    noise_reversion: float = 1.0
-    """θ of the noise: 1 is independent Gaussian noise, Lillicrap's Ornstein–Uhlenbeck process has 0.15."""
-    noise_repeat: int = 1
-    """Steps for which one draw of the noise is held."""
-    noise_only_start: bool = False
-    """The first ``learning_starts`` actions are the noise alone instead of uniform draws."""
-    actor_learning_rate: float = 1e-3
-    """Adam's step size of the actor."""
-    critic_learning_rate: float = 1e-3
-    """Adam's step size of the critic."""
-    learning_rate_last: float = 1.0
-    """Share of both learning rates that is left at the last step; they fall linearly."""
-    critic_hidden: tuple[int, ...] = (256, 256)
-    """Widths of the critic's hidden layers."""
-    critic_layer_norm: bool = False
-    """Normalise the critic's hidden layers."""
-    gradient_norm: float = 10.0
-    """Largest global norm of the actor's and of the critic's gradient."""
-    compute: str = "float32"
-    """Number type of the networks' activations and their gradients: float32, bfloat16 or float16 (--mixed-precision);
-    weights, losses and the optimiser are float32 all the same, and so is acting."""
+    normalise: bool = setting(
+        True,
+        "False: mean 0 and scale 1 stand in for the statistics of the observations, which then enter the networks as "
+        "they are, but for what lies beyond ±5: every element is cut to −5 … 5, in the bundle as in training. It is "
+        "for observations that the task itself brings to order one: statistics of random steps would cut more.",
+    )
+    noise_first: float = setting(0.2, "σ of the exploration noise at the start, in units of half the action's range.")
+    noise_last: float = setting(0.2, "σ at the last step; in between it changes linearly.")
+    noise_reversion: float = setting(
+        1.0, "θ of the noise: 1 is independent Gaussian noise, Lillicrap's Ornstein–Uhlenbeck process has 0.15."
+    )
+    noise_repeat: int = setting(1, "Steps for which one draw of the noise is held.")
+    noise_only_start: bool = setting(
+        False, "The first ``learning_starts`` actions are the noise alone instead of uniform draws."
+    )
+    actor_learning_rate: float = setting(1e-3, "Adam's step size of the actor.")
+    critic_learning_rate: float = setting(1e-3, "Adam's step size of the critic.")
+    learning_rate_last: float = setting(
+        1.0, "Share of both learning rates that is left at the last step; they fall linearly."
+    )
+    critic_hidden: tuple[int, ...] = setting((256, 256), "Widths of the critic's hidden layers.")
+    critic_layer_norm: bool = setting(False, "Normalise the critic's hidden layers.")
+    gradient_norm: float = setting(10.0, "Largest global norm of the actor's and of the critic's gradient.")
+    compute: str = setting(
+        "float32",
+        "Number type of the networks' activations and their gradients: float32, bfloat16 or float16 "
+        "(--mixed-precision); weights, losses and the optimiser are float32 all the same, and so is acting.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

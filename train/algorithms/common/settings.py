@@ -1,20 +1,28 @@
 """Settings that several algorithms share, each with its sentence; an algorithm's own come on top in its file.
 
-A field that an algorithm writes again without a sentence has another default there and means the same.
+A field that an algorithm writes again as a plain value has another default there and means the same.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
 from train.quantization.mixed_precision import check_compute
 from train.quantization.weight_control import WeightControl
 
+T = TypeVar("T")
 FULL_BITS = 32
 TENSORFLOW, NUMPY = ENGINES = ("tensorflow", "numpy")
 """What computes the updates; see ``train/accelerator/table.py``."""
+
+
+def setting(default: T, sentence: str) -> T:
+    """A field of a settings dataclass, with the sentence that ``python -m train --task … --help`` prints for it."""
+    value: T = field(default=default, metadata={"sentence": sentence})
+    return value
 
 
 def linear(first: float, last: float, share: float) -> float:
@@ -26,26 +34,33 @@ def linear(first: float, last: float, share: float) -> float:
 class SharedSettings:
     """What every algorithm that learns from rewards has."""
 
-    environments: int = 8
-    """Environments stepped together."""
-    rollout_steps: int = 8
-    """Steps of every environment between two rounds of updates."""
-    discount: float = 0.99
-    """γ, per step."""
-    reward_scale: float = 1.0
-    """Rewards are multiplied by this before learning, so that returns are of order one."""
-    compute: str = "float32"
-    """Number type of the networks' activations and their gradients: float32, bfloat16 or float16 (--mixed-precision);
-    weights, losses and the optimiser are float32 all the same."""
-    quantization_bits: int = 32
-    """Bits of the policy's weights and hidden activations once the delay is over, 2 … 8; 32 is none
-    (--quantization-method quantization-aware --precision)."""
-    quant_delay: float = 0.5
-    """Share of all steps (up to 1, else steps) that train in floats while the ranges are watched (--quant-delay)."""
-    weight_decay: float = 0.0
-    """λ: before each step of size α the deployed network's kernels shrink, W ← W − α λ W (AdamW); 0 is none."""
-    weight_clip: float = 0.0
-    """κ: after each step the deployed network's kernels are cut to ±κ / √inputs (Elsayed et al. 2024); 0 is none."""
+    environments: int = setting(8, "Environments stepped together.")
+    rollout_steps: int = setting(8, "Steps of every environment between two rounds of updates.")
+    discount: float = setting(0.99, "γ, per step.")
+    reward_scale: float = setting(
+        1.0, "Rewards are multiplied by this before learning, so that returns are of order one."
+    )
+    compute: str = setting(
+        "float32",
+        "Number type of the networks' activations and their gradients: float32, bfloat16 or float16 "
+        "(--mixed-precision); weights, losses and the optimiser are float32 all the same.",
+    )
+    quantization_bits: int = setting(
+        32,
+        "Bits of the policy's weights and hidden activations once the delay is over, 2 … 8; 32 is none "
+        "(--quantization-method quantization-aware --precision).",
+    )
+    quant_delay: float = setting(
+        0.5,
+        "Share of all steps (up to 1, else steps) that train in floats while the ranges are watched (--quant-delay).",
+    )
+    weight_decay: float = setting(
+        0.0, "λ: before each step of size α the deployed network's kernels shrink, W ← W − α λ W (AdamW); 0 is none."
+    )
+    weight_clip: float = setting(
+        0.0,
+        "κ: after each step the deployed network's kernels are cut to ±κ / √inputs (Elsayed et al. 2024); 0 is none.",
+    )
 
     def __post_init__(self) -> None:
         engine = getattr(self, "engine", TENSORFLOW)  # not every algorithm leaves a choice
@@ -114,16 +129,14 @@ class SharedSettings:
 class ReplaySettings(SharedSettings):
     """What DQN, DDPG and D4PG have: minibatches of n-step transitions from a replay."""
 
-    updates: int = 32
-    """Gradient steps in one round (one compiled call)."""
-    minibatch: int = 128
-    """Transitions of one gradient step."""
-    n_step: int = 1
-    """Rewards summed before the bootstrap."""
-    replay_capacity: int = 300_000
-    """Transitions kept; the oldest are overwritten."""
-    learning_starts: int = 2_000
-    """Steps before the first update; the observations' statistics are gathered over these and then stand still."""
+    updates: int = setting(32, "Gradient steps in one round (one compiled call).")
+    minibatch: int = setting(128, "Transitions of one gradient step.")
+    n_step: int = setting(1, "Rewards summed before the bootstrap.")
+    replay_capacity: int = setting(300_000, "Transitions kept; the oldest are overwritten.")
+    learning_starts: int = setting(
+        2_000,
+        "Steps before the first update; the observations' statistics are gathered over these and then stand still.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,35 +158,45 @@ class ReplaySettings(SharedSettings):
 class RolloutSettings(SharedSettings):
     """What PPO and A2C have: updates on rollouts of the policy as it is."""
 
-    learning_rate: float = 7e-4
-    """The optimiser's step size at the start; falls linearly to ``learning_rate_last`` × itself at the last step."""
-    learning_rate_last: float = 0.0
-    """Share of the learning rate that is left at the last step."""
-    gae_lambda: float = 0.95
-    """λ of the generalized advantages: 0 is one-step, 1 is the whole return up to the rollout's end."""
-    entropy_first: float = 0.01
-    """Entropy bonus at the start, in reward per nat."""
-    entropy_last: float = 0.01
-    """Entropy bonus at the last step; linear in between."""
-    gradient_norm: float = 0.5
-    """Largest global norm of the policy's and of the value network's gradient, each on its own; of both together
-    where they share their trunk (images)."""
-    value_weight: float = 1.0
-    """Weight of the value's loss beside the policy's."""
-    log_std: float = 0.0
-    """log σ of a continuous task's Gaussian at the start, where 1 is half the range of an action."""
-    value_hidden: tuple[int, ...] = ()
-    """Hidden layers of the value network; empty means those of the policy. Unused where the trunk is shared."""
-    normaliser_steps: int = 2_000_000
-    """Steps over which running statistics of the observations are gathered; frozen after that."""
-    keep_best: bool = False
-    """The bundle holds the policy of the best greedy evaluation, made since the statistics of the observations stand
-    still (images have none), instead of the last one."""
-    compute: str = "float32"
-    """Number type of the hidden layers' activations and their gradients: float32, bfloat16 or float16
-    (--mixed-precision); weights, heads, losses and the optimiser are float32 all the same."""
-    engine: str = "tensorflow"
-    """What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons."""
+    learning_rate: float = setting(
+        7e-4,
+        "The optimiser's step size at the start; falls linearly to ``learning_rate_last`` × itself at the last step.",
+    )
+    learning_rate_last: float = setting(0.0, "Share of the learning rate that is left at the last step.")
+    gae_lambda: float = setting(
+        0.95, "λ of the generalized advantages: 0 is one-step, 1 is the whole return up to the rollout's end."
+    )
+    entropy_first: float = setting(0.01, "Entropy bonus at the start, in reward per nat.")
+    entropy_last: float = setting(0.01, "Entropy bonus at the last step; linear in between.")
+    gradient_norm: float = setting(
+        0.5,
+        "Largest global norm of the policy's and of the value network's gradient, each on its own; of both together "
+        "where they share their trunk (images).",
+    )
+    value_weight: float = setting(1.0, "Weight of the value's loss beside the policy's.")
+    log_std: float = setting(
+        0.0, "log σ of a continuous task's Gaussian at the start, where 1 is half the range of an action."
+    )
+    value_hidden: tuple[int, ...] = setting(
+        (), "Hidden layers of the value network; empty means those of the policy. Unused where the trunk is shared."
+    )
+    normaliser_steps: int = setting(
+        2_000_000, "Steps over which running statistics of the observations are gathered; frozen after that."
+    )
+    keep_best: bool = setting(
+        False,
+        "The bundle holds the policy of the best greedy evaluation, made since the statistics of the observations "
+        "stand still (images have none), instead of the last one.",
+    )
+    compute: str = setting(
+        "float32",
+        "Number type of the hidden layers' activations and their gradients: float32, bfloat16 or float16 "
+        "(--mixed-precision); weights, heads, losses and the optimiser are float32 all the same.",
+    )
+    engine: str = setting(
+        "tensorflow",
+        'What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons.',
+    )
 
     def check_run(self, steps: int, is_image: bool) -> None:
         """See :class:`SharedSettings`: ``keep_best`` wants evaluations after the statistics stand still."""
