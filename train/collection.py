@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 
 
 METRICS = ("critic_loss", "value", "critic_gradient_norm", "actor_gradient_norm")
-"""Columns of what an update tells of itself."""
+"""Columns of what an update tells of itself; D4PG has one more."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class ActorCritic(Protocol):
 
 
 LearnRound = Callable[[dict[str, NDArray[Any]], float], NDArray[np.float32]]
-"""(minibatches of one round, share of the learning rates) → metrics (updates, 4); changes the learner."""
+"""(minibatches of one round, share of the learning rates) → metrics (updates, …); changes the learner."""
 
 
 class Collection:
@@ -156,12 +156,13 @@ class Collection:
         }
         return {name: column.reshape(shape + column.shape[1:]) for name, column in columns.items()}
 
-    def train(self, learner: ActorCritic, learn_round: LearnRound) -> Trained:
+    def train(self, learner: ActorCritic, learn_round: LearnRound, names: tuple[str, ...] = METRICS) -> Trained:
         """The loop: collect and learn until all steps are made or the run wants to stop.
 
         Args:
             learner: as it begins; what the run's checkpoint has of it is put in.
             learn_round: one round of updates of it.
+            names: of its metrics' columns.
 
         Returns:
             The best evaluated policy.
@@ -183,14 +184,14 @@ class Collection:
         while step < run.request.steps and run.stop_reason is None:
             self.aware.begin_when_due(step, run.progress.say, self.best)
             share = 1.0 + (settings.learning_rate_last - 1.0) * step / run.request.steps
-            row = {"noise": self.sigma(step), "learning_rate_share": share, **dict.fromkeys(METRICS, float("nan"))}
+            row = {"noise": self.sigma(step), "learning_rate_share": share, **dict.fromkeys(names, float("nan"))}
             self.collect(learner.groups["actor"], step)
             step += self.iteration_steps
             if step >= settings.learning_starts:
                 metrics = learn_round(self.draw(), share)
                 self.aware.count(len(metrics))
-                run.check_finite(step, metrics, METRICS)
-                row |= dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
+                run.check_finite(step, metrics, names)
+                row |= dict(zip(names, metrics.mean(axis=0).tolist(), strict=True))
             self.aware.look(learner.groups["actor"], self.normaliser(self.stream.observation))
             run.report(step, {**self.stream.take_tally().row(), **row}, self.iteration_steps, decide)
             if self.normaliser.settled:  # judged as it will be in the bundle

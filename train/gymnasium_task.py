@@ -90,6 +90,11 @@ class GymnasiumEpisodes:
         """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
         return np.asarray(self._playing[0].render())
 
+    def close(self) -> None:
+        """Give back what the environments hold: simulators, screens."""
+        for environment in self._playing:
+            environment.close()
+
     def _episode_seed(self, number: int) -> int:
         return int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
 
@@ -139,13 +144,14 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
 
     is_classic = environment_id in PHYSICS and not options
 
-    def make(environments: int, seed: int) -> Episodes:
+    def make(environments: int, seed: int) -> ClassicEpisodes | GymnasiumEpisodes:
         if is_classic:
             return ClassicEpisodes(environment_id, environments, seed)
         return GymnasiumEpisodes(environment_id, environments, seed, options)
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        return Evaluation.of(judge(make(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset)
+        with contextlib.closing(make(min(JUDGING_ENVIRONMENTS, episodes), seed)) as played:
+            return Evaluation.of(judge(played, decide, episodes), preset)
 
     def draw(seed: int) -> tuple[Episodes, Callable[[], Any]]:
         if is_classic:

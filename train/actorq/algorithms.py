@@ -66,6 +66,8 @@ class Algorithm(Protocol):
 
     settings: Any
     metrics: tuple[str, ...]
+    warning: str | None
+    """What the user has to hear of it, if anything."""
 
     @property
     def updates(self) -> int:
@@ -144,6 +146,7 @@ class D4PG:
         )
         self._prioritized = plan.actorq.priority_exponent > 0
         self._update = d4pg.make_update(settings, with_losses=self._prioritized)
+        self._watch, self.warning = d4pg.AtomWatch(settings), None
 
     @property
     def updates(self) -> int:
@@ -159,6 +162,7 @@ class D4PG:
         """See :class:`Algorithm`; a transition's priority is the critic's loss on it, as in the paper."""
         rate = 1.0 + (self.settings.learning_rate_last - 1.0) * share
         told = ddpg.learn(self._update, self._learner, dict(columns), rate)
+        self.warning = self._watch.look(told, columns["return"], self.updates) or self.warning
         width = len(self.metrics)
         return told[:, :width], told[:, width:] if self._prioritized else None
 
@@ -175,6 +179,8 @@ class D4PG:
 
 class DQN:
     """The learner of ``train/dqn.py``."""
+
+    warning = None
 
     def __init__(self, plan: Plan, task: Task) -> None:
         self.settings: Any = settings_of(plan)

@@ -225,6 +225,7 @@ class LearnerLoop:
             "updates": self._algorithm.updates,
             "pushed": self._pushed,
             "metrics": self._metrics,
+            "warning": self._algorithm.warning,
             "mismatch": self._mismatch,
             "mean_ratio": self._ratio_sum / self._ratio_rows if self._ratio_rows else None,
             "seconds": dict(self._seconds),

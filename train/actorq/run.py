@@ -318,9 +318,9 @@ class Supervisor:
 
 def metric_names(method: str) -> tuple[str, ...]:
     """The learner's metrics, in the order of its rows."""
-    from train import collection, dqn
+    from train import d4pg, dqn
 
-    return collection.METRICS if method == "d4pg" else dqn.METRICS
+    return d4pg.METRICS if method == "d4pg" else dqn.METRICS
 
 
 def train(run: Run, plan: Plan, is_local: bool) -> Trained:
