@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train import collection, networks
+from train import networks
+from train.collection import METRICS as SHARED_METRICS
 from train.collection import Collection, CollectionSettings
 from train.ddpg import Learner, State, compiled_round, descend, learn, part
 from train.fake_quantization import QUANTIZER, FakeQuantization, faked
@@ -36,7 +37,7 @@ from train.quantization_aware import fake_quantization
 from train.run import Run, Trained
 
 Floats = NDArray[np.float32]
-METRICS = (*collection.METRICS, "clipped_mass")
+METRICS = (*SHARED_METRICS, "clipped_mass")
 CLIPPED_MASS, SETTLED_COPIES = 0.1, 10
 """A round's mean clipped mass beyond which the user is told, once the target networks were copied so often."""
 
@@ -106,7 +107,7 @@ def project_distribution(
 def clipped_mass(returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Tensor, support: Floats) -> tf.Tensor:
     """Probability (batch,) that :func:`project_distribution` moves from beyond the ends to the end.
 
-    Σⱼ pⱼ [R + γ' zⱼ < z₀ or > z₋₁], but for a thousandth of Δz: γ' z₋₁ + R may be z₋₁ itself, and is in float32 not quite.
+    Σⱼ pⱼ [R + γ' zⱼ < z₀ or > z₋₁], but for a thousandth of Δz: in float32 what comes to rest on an end may miss it.
     """
     moved = returns[:, None] + discounts[:, None] * support
     rounding = 1e-3 * float(support[1] - support[0])
@@ -246,9 +247,9 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
         ValueError: the task has discrete actions.
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    gathering = Collection(run, settings)
+    collection = Collection(run, settings)
     learner = Learner.fresh(
-        gathering.generator,
+        collection.generator,
         run.request.network,
         settings.critic,
         run.task.observation_shape,
@@ -256,7 +257,7 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
         critic_outputs=settings.atoms,
         compute=settings.compute,
     )
-    update, aware = make_update(settings, fake_quantization(settings, run.request.network)), gathering.aware
+    update, aware = make_update(settings, fake_quantization(settings, run.request.network)), collection.aware
     watch = AtomWatch(settings)
 
     def learn_round(batches: dict[str, NDArray[Any]], share: float) -> Floats:
@@ -265,4 +266,4 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
             run.progress.say(sentence, always=True)
         return metrics
 
-    return gathering.train(learner, learn_round, METRICS)
+    return collection.train(learner, learn_round, METRICS)

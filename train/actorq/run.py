@@ -70,6 +70,7 @@ class Supervisor:
         self._weights: Weights = {}
         self._chosen: Decide | None = None
         self._judging = -1  # the report for which the policy was fetched
+        self._warned = False
 
     def train(self) -> Trained:
         """Until all steps are made or the run wants to stop; the policy of the best evaluation is returned."""
@@ -211,6 +212,9 @@ class Supervisor:
         made, self._reported = self._step - self._reported, self._step
         self._run.report(self._step, self._row(), made, self._decide)
         self._reported_at = time.monotonic()
+        if not self._warned and (warning := self._learner_facts.get("warning")):
+            self._warned = True
+            self._run.progress.say(f"step {self._step:,}: {warning}", always=True)
         judged = any(value == value for name, value in self._run.last_row.items() if name.startswith("greedy_"))
         if judged and self._weights:
             self._best.offer(self._run.last_row, self._policy, self._step)

@@ -7,7 +7,7 @@ less than 30 frames without action, and with FIRE where the game waits for it. A
 episode: the same game goes on with the next life, which the policy itself must start where the game waits for FIRE.
 Judging counts the game's own score, and ends a game that nobody plays: one that has FIRE among its actions is cut once
 for ``idle_steps`` decisions (1,800: two minutes) no FIRE was pressed, no point scored or lost and no life lost. A
-policy that never starts its next life would otherwise wait for the 27,000 decisions of a whole game, for the same score.
+policy that never starts its next life would otherwise wait for a whole game's 27,000 decisions, for the same score.
 Actions are not repeated at random (``sticky_actions`` 0), as in the papers of DQN, A2C and PPO.
 
 The results that the committed bundles store were measured without that cut.
