@@ -19,7 +19,7 @@ from train.checkpoint import Keeper, gathered
 from train.episodes import EpisodeStream
 from train.exploration import ActionRange, ExplorationNoise, noise_scale
 from train.networks import Weights
-from train.normalisation import RunningNormaliser
+from train.normalisation import RunningNormaliser, gathering_steps
 from train.quantization_aware import QuantizationAware
 from train.replay import Replay, n_step_returns
 from train.run import Run, Trained
@@ -99,9 +99,8 @@ class Collection:
         self._run, self._settings = run, settings
         self.generator = np.random.default_rng(request.seed)
         self.range = ActionRange(task.head, request.method)
-        self.normaliser = RunningNormaliser(
-            task.observation_size, settings.learning_starts if settings.normalise else 0
-        )
+        until = gathering_steps(task.bounds, settings.learning_starts, request.steps) if settings.normalise else 0
+        self.normaliser = RunningNormaliser(task.observation_size, until, task.bounds)
         self.stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
         self.best = BestPolicy(task.presets[0])
         self.aware = QuantizationAware(settings, request.network, request.steps)
@@ -193,8 +192,9 @@ class Collection:
                 run.check_finite(step, metrics, names)
                 row |= dict(zip(names, metrics.mean(axis=0).tolist(), strict=True))
             self.aware.look(learner.groups["actor"], self.normaliser(self.stream.observation))
+            row["observations_clipped"] = self.normaliser.take_clipped()
             run.report(step, {**self.stream.take_tally().row(), **row}, self.iteration_steps, decide)
-            if self.normaliser.settled:  # judged as it will be in the bundle
+            if step >= settings.learning_starts:
                 self.best.offer(run.last_row, policy, step)
             if run.wants_checkpoint:
                 self._save(step, learner)

@@ -319,10 +319,11 @@ def train(run: Run, settings: DQNSettings) -> Trained:
             if memory.priorities is not None:
                 memory.priorities.update(rows, errors)
             means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        row = {**memory.stream.take_tally().row(), **means, "epsilon": epsilon, "learning_rate": rate}
+        rates = {"epsilon": epsilon, "learning_rate": rate, "observations_clipped": memory.normaliser.take_clipped()}
+        row = {**memory.stream.take_tally().row(), **means, **rates}
         aware.look(learner.online, memory.normaliser(memory.stream.observation))
         run.report(step, row, iteration_steps, decide)
-        if memory.normaliser.settled:  # judged as it will be in the bundle
+        if step >= settings.learning_starts:
             memory.best.offer(run.last_row, policy, step)
         if run.wants_checkpoint:
             save()

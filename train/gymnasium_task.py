@@ -27,6 +27,7 @@ from train.tasks import Evaluation, Task, TaskError
 JUDGING_ENVIRONMENTS = 32
 LARGEST_VECTOR = 4096
 """Numbers of an observation that is no image: a run holds thousands of them, and its bundle, too."""
+LARGEST_BOUND = 1e6  # beyond it stands for infinity, as float32's largest number does in older environments
 SECONDS_UNKNOWN = 1.0  # an environment that does not say how long a step lasts: one step is one unit of time
 
 Environment = gymnasium.Env[Any, Any]
@@ -169,6 +170,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         make=make,
         evaluate=evaluate,
         draw=draw,
+        bounds=bounds_of(inputs),
     )
 
 
@@ -216,6 +218,13 @@ def told(error: Exception) -> str:
 def shows_images(inputs: gymnasium.Space[Any]) -> bool:
     """Whether observations are images: uint8 with three axes. Floats with three axes are vectors that lie in a grid."""
     return inputs.dtype == np.uint8 and len(inputs.shape or ()) == 3
+
+
+def bounds_of(inputs: gymnasium.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Smallest and largest value of each observation element (size,), infinite where the space states none."""
+    assert isinstance(inputs, Box)
+    low, high = (side.astype(np.float64).ravel() for side in (inputs.low, inputs.high))
+    return np.where(low < -LARGEST_BOUND, -np.inf, low), np.where(high > LARGEST_BOUND, np.inf, high)
 
 
 def head_of(outputs: gymnasium.Space[Any]) -> DiscreteHead | ContinuousHead:

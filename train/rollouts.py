@@ -178,7 +178,9 @@ class Rollouts:
         self.aware = QuantizationAware(settings, request.network, request.steps)
         self._forward = Forward(self.learner, settings.compute, self.aware.acting)
         self._normaliser = (
-            ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, settings.normaliser_steps)
+            ImageScaling()
+            if task.is_image
+            else RunningNormaliser(task.observation_size, settings.normaliser_steps, task.bounds)
         )
         self._stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
         self._best = BestPolicy(task.presets[0])
@@ -215,7 +217,8 @@ class Rollouts:
     def report(self, step: int, steps: int, metrics: dict[str, float]) -> None:
         """Log a row that ends at ``step`` and spans so many ``steps``; judge, keep the best, and save when due."""
         self.aware.look(self.learner.policy, self._normaliser(self._stream.observation))
-        self._run.report(step, {**self._stream.take_tally().row(), **metrics}, steps, self.decide)
+        row = {**metrics, "observations_clipped": self._normaliser.take_clipped()}
+        self._run.report(step, {**self._stream.take_tally().row(), **row}, steps, self.decide)
         # Only once observations are normalised as they will be in the bundle.
         if self._settings.keep_best and self._normaliser.settled:
             self._best.offer(self._run.last_row, self._policy, step)

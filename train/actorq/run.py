@@ -231,6 +231,7 @@ class Supervisor:
             "episodes": float(episodes),
             "return": returns / episodes if episodes else NAN,
             **{name: learner.get("metrics", {}).get(name, NAN) for name in metric_names(self._plan.method)},
+            "observations_clipped": learner.get("metrics", {}).get("observations_clipped", NAN),
             "updates": float(learner.get("updates", 0)),
             "actor_mismatch": float(seen.get("disagreement", seen.get("distance", NAN))),
             "actor_staleness": float(seen.get("staleness_updates", NAN)),
@@ -309,7 +310,7 @@ class Supervisor:
                 **sums["parameters"],
             },
             "mismatch": learner.get("mismatch", {}),
-            "mean_ratio": learner.get("mean_ratio"),
+            "cut_returns": learner.get("cut_returns"),
             "staleness": {
                 "refused": sums["replay"]["refused"],
                 "largest_updates": sums["replay"][LARGEST],
