@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--priority-exponent", type=float, help="prioritized replay, e.g. 0.6 (default 0: uniform)")
     group.add_argument("--importance-exponent", type=float, help="of the priorities' correction (default 0.2)")
     group.add_argument(
-        "--no-correct-mismatch", dest="correct_mismatch", action="store_false", help="DQN: no importance ratios"
+        "--no-correct-mismatch", dest="correct_mismatch", action="store_false", help="DQN: returns are not cut"
     )
     group.add_argument("--runtime", choices=("litert", "tflite-runtime"), help="executes the artifact (default litert)")
     group.add_argument("--step-delays-s", type=float, nargs="+", metavar="S", help="each actor idles so long a step")

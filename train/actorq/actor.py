@@ -137,8 +137,7 @@ class Actor:
                 transition.last_observation[0],
                 self._updates,
                 choice.greedy,
-                choice.probability,
-                choice.epsilon,
+                choice.chosen,
             )
         )
         self._step += 1

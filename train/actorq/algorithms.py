@@ -18,7 +18,7 @@ from policy.spec import ContinuousHead, DiscreteHead, Squash
 from train.accelerator.table import accelerated
 from train.actorq import METHODS
 from train.actorq.settings import Plan
-from train.actorq.stepping import UNCOUNTED
+from train.actorq.stepping import NO_CHOICE
 from train.algorithms import d4pg, dqn
 from train.algorithms.common.deterministic import fresh_learner
 from train.algorithms.common.exploration import (
@@ -46,15 +46,13 @@ class Choice:
         action: as the replay keeps it: an int, or floats (k,) in −1 … 1.
         physical: as the task takes it, for one environment: (1,) or (1, k).
         greedy: what the artifact itself chose, in the layout of ``action``.
-        probability: b(a|s), of this action under the acting policy; 1 for deterministic ones.
-        epsilon: ε of the draw, or :data:`UNCOUNTED`.
+        chosen: whether the action is that choice, and not one of chance that happens to differ or to be held.
     """
 
     action: Any
     physical: NDArray[Any]
     greedy: Any
-    probability: float = 1.0
-    epsilon: float = UNCOUNTED
+    chosen: bool = False
 
 
 class Explorer(Protocol):
@@ -104,7 +102,10 @@ class Algorithm:
     Attributes:
         settings: of the algorithm.
         metrics: names of what every update tells of itself.
+        warning: what the user has to hear of it, if anything.
     """
+
+    warning: str | None = None
 
     def __init__(self, plan: Plan, task: Task) -> None:
         self.settings = settings = settings_of(plan)
@@ -124,10 +125,12 @@ class Algorithm:
             )
             self._update = d4pg.make_update(settings, with_losses=self._prioritized)
             self._deployed, self._rate = "actor", 1.0
+            self._watch: d4pg.AtomWatch | None = d4pg.AtomWatch(settings)
         else:
             self._learner = dqn.fresh_learner(generator, network, observation, outputs, compute)
             self._update = accelerated(plan.method, settings, network) or dqn.make_update(settings, network)
             self._deployed, self._rate = "online", settings.learning_rate
+            self._watch = None
 
     @property
     def updates(self) -> int:
@@ -151,6 +154,8 @@ class Algorithm:
         """
         rate = self._rate * (1.0 + (self.settings.learning_rate_last - 1.0) * share)
         metrics, *errors = learn(self._update, self._learner, dict(columns), rate)
+        if self._watch is not None:
+            self.warning = self._watch.look(metrics, columns["return"], self.updates) or self.warning
         return metrics, errors[0] if self._prioritized else None
 
     def groups(self) -> dict[str, Weights]:
@@ -220,56 +225,50 @@ class RandomActions:
     def start(self) -> Choice:
         """See :class:`Explorer`."""
         action = int(self._explore(self._generator, np.zeros((1, self._actions), np.float32), 1.0)[0])
-        return Choice(action, np.array([action]), action, 1.0 / self._actions)
+        return Choice(action, np.array([action]), action)
 
     def choose(self, decided: Any, outputs: Floats, share: float) -> Choice:
-        """See :class:`Explorer`.  b(a|s) = ε / |A| + (1 − ε) [a = argmax Q(s, ·)].
-
-        Where random actions are held for 1 … L steps, those that begin a longer hold are not counted, and among the
-        others ε' = (ε / L) / (1 − ε + ε / L) are random.
-        """
+        """See :class:`Explorer`; a random action that is held was decided earlier, whatever the network says now."""
         settings = self._settings
         epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
         held = bool(self._explore.holding[0])
         action = int(self._explore(self._generator, outputs[None], epsilon)[0])
-        greedy = int(decided)
-        if held or (settings.exploration_hold > 1 and self._explore.holding[0]):
-            return Choice(action, np.array([action]), greedy)  # decided earlier, whatever the network says now
-        single = epsilon / settings.exploration_hold
-        epsilon = single / (1.0 - epsilon + single)
-        probability = epsilon / self._actions + (1.0 - epsilon) * (action == greedy)
-        return Choice(action, np.array([action]), greedy, probability, epsilon)
+        held = held or (settings.exploration_hold > 1 and bool(self._explore.holding[0]))
+        return Choice(action, np.array([action]), int(decided), not held and action == int(decided))
 
     def ended(self) -> None:
         """See :class:`Explorer`."""
         self._explore.begin(np.ones(1, np.bool_))
 
 
-def epsilon_greedy_probabilities(values: Floats, actions: NDArray[np.int32], epsilon: Floats) -> Floats:
-    """π(a|s) = ε / |A| + (1 − ε) [a = argmax Q(s, ·)], row by row (rows,).
+def cut_at_disagreement(
+    columns: Mapping[str, NDArray[Any]], learner: NDArray[np.int64], discount: float
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
+    """n-step returns that end before the first step at which the learner would have chosen otherwise than the actor.
+
+    R = Σⱼ γʲ rⱼ over j < k, bootstrapped by γᵏ from sₖ, where k ≥ 1 is the first step whose action the acting policy
+    chose and the learner's policy would not. These are Watkins' traces (1989), or those of Retrace (Munos et al. 2016,
+    equation 3) with cₖ = 1 where π(aₖ|sₖ) ≥ b(aₖ|sₖ), else 0, for ε-greedy π and b of one ε: a random action is as
+    likely under both. The first action needs no agreement: its value is what is learned.
 
     Args:
-        values: Q(s, ·) (rows, |A|).
-        actions: a (rows,).
-        epsilon: ε (rows,).
+        columns: (rows, …) of :meth:`train.actorq.stepping.Window.take`: return, discount, next_observation, and the
+            later steps.
+        learner: what the learner would choose at the later steps, (rows, n − 1).
+        discount: γ.
+
+    Returns:
+        The columns return, discount and next_observation, and which returns were cut, (rows,).
     """
-    best = values.argmax(axis=1) == actions
-    return (epsilon / values.shape[1] + (1.0 - epsilon) * best).astype(np.float32)
-
-
-def truncated_ratios(learner: Floats, actor: Floats, counted: NDArray[np.bool_]) -> Floats:
-    """Π over a return's later steps of min(1, π(a|s) / b(a|s)), (rows,).
-
-    The truncation at 1 keeps the variance finite, as in Retrace and V-trace (Munos et al. 2016; Espeholt et al. 2018,
-    equation 1 with c̄ = 1). The first action of a return needs no ratio: its value is what is learned.
-
-    Args:
-        learner: π, what the learner's policy gives the action (rows, later steps).
-        actor: b, what the acting policy gave it (rows, later steps).
-        counted: where there is such a step.
-    """
-    ratios = np.where(counted, np.minimum(1.0, learner / np.where(counted, actor, 1.0)), 1.0)
-    return ratios.prod(axis=1).astype(np.float32)
+    theirs = columns["following_greedy"]
+    differs = (theirs != NO_CHOICE) & (theirs != learner)
+    is_cut, rows, place = differs.any(axis=1), np.arange(len(differs)), differs.argmax(axis=1)
+    factors = np.float32(discount) ** (place + 1)
+    return {
+        "return": np.where(is_cut, columns["following_return"][rows, place], columns["return"]),
+        "discount": np.where(is_cut, factors, columns["discount"]).astype(np.float32),
+        "next_observation": np.where(is_cut[:, None], columns["following"][rows, place], columns["next_observation"]),
+    }, is_cut
 
 
 def greedy_of(plan: Plan, weights: Weights, inputs: Floats) -> NDArray[Any]:

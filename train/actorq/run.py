@@ -73,6 +73,7 @@ class Supervisor:
         self._weights: Weights = {}
         self._chosen: Decide | None = None
         self._judging = -1  # the report for which the policy was fetched
+        self._warned = False
 
     def train(self) -> Trained:
         """Until all steps are made or the run wants to stop; the policy of the best evaluation is returned."""
@@ -214,6 +215,9 @@ class Supervisor:
         made, self._reported = self._step - self._reported, self._step
         self._run.report(self._step, self._row(), made, self._decide)
         self._reported_at = time.monotonic()
+        if not self._warned and (warning := self._learner_facts.get("warning")):
+            self._warned = True
+            self._run.progress.say(f"step {self._step:,}: {warning}", always=True)
         judged = any(value == value for name, value in self._run.last_row.items() if name.startswith("greedy_"))
         if judged and self._weights:
             self._best.offer(self._run.last_row, self._policy, self._step)
@@ -230,6 +234,7 @@ class Supervisor:
             "episodes": float(episodes),
             "return": returns / episodes if episodes else NAN,
             **{name: learner.get("metrics", {}).get(name, NAN) for name in metric_names(self._plan.method)},
+            "observations_clipped": learner.get("metrics", {}).get("observations_clipped", NAN),
             "updates": float(learner.get("updates", 0)),
             "actor_mismatch": float(seen.get("disagreement", seen.get("distance", NAN))),
             "actor_staleness": float(seen.get("staleness_updates", NAN)),
@@ -308,7 +313,7 @@ class Supervisor:
                 **sums["parameters"],
             },
             "mismatch": learner.get("mismatch", {}),
-            "mean_ratio": learner.get("mean_ratio"),
+            "cut_returns": learner.get("cut_returns"),
             "staleness": {
                 "refused": sums["replay"]["refused"],
                 "largest_updates": sums["replay"][LARGEST],

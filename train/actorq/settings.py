@@ -46,7 +46,7 @@ class ActorQSettings:
     importance_exponent: float = 0.2
     """β: how much of the bias of priorities is taken back by weights."""
     correct_mismatch: bool = True
-    """DQN: returns over several steps are weighted by the truncated ratio of learner to actor."""
+    """DQN: a return over several steps ends where the learner would have chosen otherwise than the actor did."""
     runtime: str = RuntimeName.LITERT.value
     """What executes the actors' artifact, as on a device: litert or tflite-runtime."""
     step_delays_s: tuple[float, ...] = ()

@@ -209,5 +209,5 @@ def train(run: Run, settings: A2CSettings, accelerated: Update | None = None) ->
             loop.step += loop.iteration_steps
             run.check_finite(loop.step, metrics[index : index + 1], METRICS)  # before NaN is acted on
         row = {**loop.means(metrics, METRICS), "learning_rate": rate}
-        loop.report(row, loop.decide, updates_a_row * loop.iteration_steps, settings.keep_best)
+        loop.report(row, loop.decide, updates_a_row * loop.iteration_steps)
     return loop.finished(Squash.CLIP)

@@ -17,6 +17,7 @@ Deviations from the paper, in order of weight:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.algorithms.common.deterministic import (
-    METRICS,
+    METRICS as SHARED,
+)
+from train.algorithms.common.deterministic import (
     DeterministicSettings,
     NoisyLoop,
     descend,
@@ -44,6 +47,9 @@ from train.runs.request import Trained
 from train.runs.run import Run
 
 Floats = NDArray[np.float32]
+METRICS = (*SHARED, "clipped_mass")
+CLIPPED_MASS, SETTLED_COPIES = 0.1, 10
+"""A round's mean clipped mass beyond which the user is told, once the target networks were copied so often."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,62 @@ def project_distribution(
     return tf.reduce_sum(shares * probabilities[:, None, :], axis=2)
 
 
+def clipped_mass(returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Tensor, support: Floats) -> tf.Tensor:
+    """Probability (batch,) that :func:`project_distribution` moves from beyond the ends to the end.
+
+    Σⱼ pⱼ [R + γ' zⱼ < z₀ or > z₋₁], but for a thousandth of Δz: in float32 what comes to rest on an end may miss it.
+    """
+    moved = returns[:, None] + discounts[:, None] * support
+    rounding = 1e-3 * float(support[1] - support[0])
+    is_beyond = tf.logical_or(moved < support[0] - rounding, moved > support[-1] + rounding)
+    return tf.reduce_sum(tf.where(is_beyond, probabilities, tf.zeros_like(probabilities)), axis=1)
+
+
+def wanted_atoms(returns: NDArray[Any], settings: D4PGSettings) -> tuple[float, float]:
+    """``value_min`` and ``value_max`` that the returns of such rewards do not leave, rounded outwards to two digits.
+
+    A return is Σ γⁿᵏ Rₖ of n-step returns, so it lies between the smallest and the largest R times 1 / (1 − γⁿ); what
+    ends adds nothing more, hence 0 is always within.
+
+    Args:
+        returns: R as the critic learns them, scaled, of any shape.
+        settings: of the run.
+    """
+    longest = 1.0 / max(1.0 - settings.discount**settings.n_step, 1e-3)
+
+    def outwards(end: float) -> float:
+        digit = 10.0 ** (math.floor(math.log10(abs(end))) - 1) if end else 1.0
+        return math.copysign(math.ceil(abs(end) / digit - 1e-6) * digit, end) + 0.0
+
+    return outwards(longest * min(float(returns.min()), 0.0)), outwards(longest * max(float(returns.max()), 0.0))
+
+
+class AtomWatch:
+    """Says once that returns leave the atoms: the critic then learns the end instead, and nothing else would tell."""
+
+    def __init__(self, settings: D4PGSettings) -> None:
+        self._settings, self._told = settings, False
+
+    def look(self, metrics: Floats, returns: NDArray[Any], updates: int) -> str | None:
+        """The sentence, the first time that it is due.
+
+        Args:
+            metrics: of a round, (updates, …) with the columns :data:`METRICS`.
+            returns: R of its minibatches.
+            updates: made so far; before some copies of the target networks their first guess is what is clipped.
+        """
+        settings, mass = self._settings, float(metrics[:, METRICS.index("clipped_mass")].mean())
+        if self._told or mass <= CLIPPED_MASS or updates < SETTLED_COPIES * settings.target_period:
+            return None
+        self._told = True
+        low, high = wanted_atoms(returns, settings)
+        return (
+            f"{100 * mass:.0f} % of the critic's probability falls outside its atoms {settings.value_min:g} … "
+            f"{settings.value_max:g} and is cut to their ends: it cannot learn such returns. Rewards like these need "
+            f"--set value_min={low:g} --set value_max={high:g} (or another --set reward_scale=…): begin anew with them."
+        )
+
+
 def cross_entropy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """−Σ mᵢ log softmax(logits)ᵢ, row by row (batch,)."""
     return -tf.reduce_sum(targets * tf.nn.log_softmax(logits), axis=1)
@@ -140,7 +202,7 @@ def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None, wi
     """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
     ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
-    the columns of ``ReplayLoop.draw``, and ``weight`` where transitions count differently; metrics are (updates, 4),
+    the columns of ``ReplayLoop.draw``, and ``weight`` where transitions count differently; metrics are (updates, 5),
     and behind them comes the critic's loss on every transition where ``with_losses`` asks for it (prioritized replay).
     """
     support, compute = settings.support, Compute(settings.compute)
@@ -151,7 +213,8 @@ def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None, wi
         scales = state.get(QUANTIZER, {})
         next_action = tf.tanh(mlp(faked(actor_target, scales, fake), following))
         next_probabilities = tf.nn.softmax(critic_logits(critic_target, following, next_action))
-        targets = project_distribution(batch["return"], batch["discount"], next_probabilities, support)
+        bootstrap = batch["return"], batch["discount"], next_probabilities, support
+        targets, mass_beyond = project_distribution(*bootstrap), tf.reduce_mean(clipped_mass(*bootstrap))
         values: list[tf.Tensor] = []
 
         def critic_loss(weights: Weights) -> tf.Tensor:
@@ -173,7 +236,7 @@ def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None, wi
         renew = tf.equal((count + 1) % settings.target_period, 0)
         for name in ("actor", "critic"):
             state[f"{name}_target"] = copied_when(renew, state[f"{name}_target"], state[name])
-        metrics = tf.stack([loss, values[0], critic_norm, actor_norm])
+        metrics = tf.stack([loss, values[0], critic_norm, actor_norm, mass_beyond])
         return (state, metrics, values[1]) if with_losses else (state, metrics)
 
     return compiled_round(one, len(METRICS), *((ROWS,) if with_losses else ()))
@@ -202,6 +265,14 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
     )
     loop.follow(learner, "actor")
     update = make_update(settings, fake_quantization(settings, network))
+    watch = AtomWatch(settings)
+
+    def learn_round(batches: dict[str, NDArray[Any]], share: float) -> list[NDArray[Any]]:
+        told = learn(update, learner, batches, share, loop.aware.group)
+        if sentence := watch.look(told[0], batches["return"], learner.updates):
+            run.progress.say(sentence, always=True)
+        return told
+
     while loop.goes_on():
-        loop.iterate(lambda batches, share: learn(update, learner, batches, share, loop.aware.group))
+        loop.iterate(learn_round, METRICS)
     return loop.finished()

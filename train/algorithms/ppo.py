@@ -217,5 +217,5 @@ def train(run: Run, settings: PPOSettings, accelerated: Update | None = None) ->
         loop.aware.count(len(order))
         loop.step += loop.iteration_steps
         row = {**loop.means(metrics, METRICS), "learning_rate": rate}
-        loop.report(row, loop.decide, keep_best=settings.keep_best)
+        loop.report(row, loop.decide)
     return loop.finished(Squash.CLIP)

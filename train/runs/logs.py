@@ -37,7 +37,8 @@ class CurveLog:
         self._events = EventFile(folder)
 
     def add(self, step: int, row: Mapping[str, float]) -> None:
-        """Append a row; NaN means "not measured" and is left empty. Columns are those of the first row."""
+        """Append a row; NaN means "not measured" and is left empty. Columns are those of the first row:
+        a resumed run may have been begun by a version of the program that logged less."""
         self._columns = self._columns or [STEP, *row]
         self._write({STEP: str(step)} | {name: f"{value:.7g}" for name, value in row.items() if not math.isnan(value)})
         self._events.add(step, {name: value for name, value in row.items() if not math.isnan(value)})
@@ -54,7 +55,7 @@ class CurveLog:
 
     def _write(self, row: Mapping[str, str]) -> None:
         if self._csv is None:
-            self._csv = csv.DictWriter(self._file, self._columns, restval="")
+            self._csv = csv.DictWriter(self._file, self._columns, restval="", extrasaction="ignore")
             self._csv.writeheader()
         self._csv.writerow(row)
 

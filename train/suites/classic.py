@@ -230,6 +230,9 @@ class ClassicEpisodes:
         observation = self.physics.observe(moved.state)
         return StepResult(observation, moved.reward.astype(np.float32), moved.terminated, cut, None)
 
+    def close(self) -> None:
+        """Arrays hold nothing that has to be given back."""
+
 
 def uniform(key: NDArray[np.uint64], ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """(count, episodes) numbers in [0, 1), a function of the key and the episode ids alone.

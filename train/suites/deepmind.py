@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,11 @@ class DeepMindEpisodes:
         picture: NDArray[np.uint8] = self._playing[0].physics.render(240, 320, camera_id=0)
         return picture
 
+    def close(self) -> None:
+        """Give back MuJoCo's models and data."""
+        for environment in self._playing:
+            environment.close()
+
 
 def flatten(observation: Mapping[str, Any], row: Floats) -> None:
     """Write the entries of an observation one after the other into ``row``."""
@@ -133,7 +139,8 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         return DeepMindEpisodes(domain, task, environments, seed, options)
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        return Evaluation.of(judge(make(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset)
+        with closing(make(min(JUDGING_ENVIRONMENTS, episodes), seed)) as played:
+            return Evaluation.of(judge(played, decide, episodes), preset)
 
     def draw(seed: int) -> tuple[DeepMindEpisodes, Callable[[], Any]]:
         episodes = make(1, seed)

@@ -28,6 +28,7 @@ from train.suites.task import Evaluation, Task
 JUDGING_ENVIRONMENTS = 32
 LARGEST_VECTOR = 4096
 """Numbers of an observation that is no image: a run holds thousands of them, and its bundle, too."""
+LARGEST_BOUND = 1e6  # beyond it stands for infinity, as float32's largest number does in older environments
 SECONDS_UNKNOWN = 1.0  # an environment that does not say how long a step lasts: one step is one unit of time
 
 Environment = gymnasium.Env[Any, Any]
@@ -91,6 +92,11 @@ class GymnasiumEpisodes:
         """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
         return np.asarray(self._playing[0].render())
 
+    def close(self) -> None:
+        """Give back what the environments hold: simulators, screens."""
+        for environment in self._playing:
+            environment.close()
+
     def _episode_seed(self, number: int) -> int:
         return int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
 
@@ -140,13 +146,14 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
 
     is_classic = environment_id in PHYSICS and not options
 
-    def make(environments: int, seed: int) -> Episodes:
+    def make(environments: int, seed: int) -> ClassicEpisodes | GymnasiumEpisodes:
         if is_classic:
             return ClassicEpisodes(environment_id, environments, seed)
         return GymnasiumEpisodes(environment_id, environments, seed, options)
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        return Evaluation.of(judge(make(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset)
+        with contextlib.closing(make(min(JUDGING_ENVIRONMENTS, episodes), seed)) as played:
+            return Evaluation.of(judge(played, decide, episodes), preset)
 
     def draw(seed: int) -> tuple[Episodes, Callable[[], Any]]:
         if is_classic:
@@ -164,6 +171,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         make=make,
         evaluate=evaluate,
         draw=draw,
+        bounds=bounds_of(inputs),
     )
 
 
@@ -211,6 +219,13 @@ def told(error: Exception) -> str:
 def shows_images(inputs: gymnasium.Space[Any]) -> bool:
     """Whether observations are images: uint8 with three axes. Floats with three axes are vectors that lie in a grid."""
     return inputs.dtype == np.uint8 and len(inputs.shape or ()) == 3
+
+
+def bounds_of(inputs: gymnasium.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Smallest and largest value of each observation element (size,), infinite where the space states none."""
+    assert isinstance(inputs, Box)
+    low, high = (side.astype(np.float64).ravel() for side in (inputs.low, inputs.high))
+    return np.where(low < -LARGEST_BOUND, -np.inf, low), np.where(high > LARGEST_BOUND, np.inf, high)
 
 
 def head_of(outputs: gymnasium.Space[Any]) -> DiscreteHead | ContinuousHead:

@@ -76,6 +76,8 @@ class Task:
         make: (environments, seed) → the training episodes.
         evaluate: (decide, episodes, seed, preset) → greedy episodes judged.
         baseline: a policy that learned nothing, to print beside the result, or None.
+        bounds: smallest and largest value of every observation element, infinite where there is none; None where the
+            environment states none.
         frames: stacked in the last axis of an image, the newest last; 1 where its channels are something else.
         draw: seed → one environment as it is judged, and a function that gives its picture (height, width, 3) now; None
             where the environment has no picture of itself.
@@ -92,6 +94,7 @@ class Task:
     baseline: Decide | None = None
     draw: Callable[[int], tuple[Episodes, Callable[[], Any]]] | None = None
     frames: int = 1
+    bounds: tuple[NDArray[Any], NDArray[Any]] | None = None
 
     @property
     def observation_size(self) -> int:

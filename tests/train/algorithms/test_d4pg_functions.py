@@ -56,6 +56,42 @@ def test_a_projection_keeps_the_sum_and_inside_the_ends_the_mean() -> None:
     np.testing.assert_allclose(projected @ atoms, returns + discounts * (p @ atoms), atol=1e-4)
 
 
+def mass(returns: float, discount: float, probabilities: list[float], atoms: np.ndarray = ATOMS) -> float:
+    row = tf.constant([probabilities])
+    return float(d4pg.clipped_mass(tf.constant([returns]), tf.constant([discount]), row, atoms)[0])
+
+
+def test_the_mass_beyond_the_ends_by_hand() -> None:
+    # 0 … 3, γ' = 1. R = 1: what came from 3 is beyond. R = −2: what came from 0 and 1. R = 9: all. R = 0: nothing.
+    for returns, expected in ((1.0, 0.4), (-2.0, 0.3), (9.0, 1.0), (0.0, 0.0)):
+        assert mass(returns, 1.0, [0.1, 0.2, 0.3, 0.4]) == pytest.approx(expected)
+    assert mass(-0.01, 0.0, [0.1, 0.2, 0.3, 0.4]) == pytest.approx(1.0)  # a little beyond is beyond: it never adds up
+    # Rewards of 1 with γ = 0.99 stay within 0 … 100, whatever float32 makes of 1 + 99.
+    atoms = np.linspace(0, 100, 51, dtype=np.float32)
+    for steps in range(1, 20):
+        top = [0.0] * 50 + [1.0]
+        assert mass(sum(0.99**k for k in range(steps)), 0.99**steps, top, atoms) == 0.0
+
+
+def test_the_atoms_that_rewards_need_by_hand() -> None:
+    settings = D4PGSettings(n_step=2, discount=0.5)  # 1 / (1 − ¼) = 4/3
+    assert d4pg.wanted_atoms(np.array([[-9.0, -3.0]]), settings) == (-12.0, 0.0)
+    assert d4pg.wanted_atoms(np.array([[-0.3, 930.0]]), settings) == (-0.4, 1300.0)  # 1,240, rounded outwards
+    assert d4pg.wanted_atoms(np.array([[7.5]]), settings) == (0.0, 10.0)
+
+
+def test_returns_outside_the_atoms_are_told_once_with_what_to_type() -> None:
+    settings = D4PGSettings(n_step=1, discount=0.9, target_period=10)
+    watch, beyond = d4pg.AtomWatch(settings), np.full((4, 5), 0.3, np.float32)
+    within, returns = np.zeros((4, 5), np.float32), np.array([[-20.0, -5.0]])
+    assert watch.look(within, returns, 1_000) is None
+    assert watch.look(beyond, returns, 99) is None  # the first guess of the target networks
+    sentence = watch.look(beyond, returns, 100)
+    assert sentence is not None and "30 %" in sentence and "atoms 0 … 100" in sentence
+    assert "--set value_min=-200 --set value_max=0" in sentence
+    assert watch.look(beyond, returns, 110) is None
+
+
 def test_cross_entropy_by_hand() -> None:
     # softmax([0, log 3]) = [¼, ¾];  −(½ log ¼ + ½ log ¾)
     loss = d4pg.cross_entropy(tf.constant([[0.5, 0.5]]), tf.constant([[0.0, np.log(3.0)]], tf.float32))
@@ -168,9 +204,9 @@ def test_with_losses_the_loss_of_every_transition_comes_behind_the_metrics() -> 
     batch = columns(2)
     told, before, learner = two_updates(batch, with_losses=True)
     plain, _, same = two_updates(batch, with_losses=False)
-    assert (told.shape, plain.shape) == ((2, 4 + 4), (2, 4))
-    np.testing.assert_allclose(told[:, :4], plain, rtol=1e-5)
-    np.testing.assert_allclose(told[:, 4:].mean(axis=1), told[:, 0], rtol=1e-5)  # the critic's loss is their mean
+    assert (told.shape, plain.shape) == ((2, 5 + 4), (2, 5))
+    np.testing.assert_allclose(told[:, :5], plain, rtol=1e-5)
+    np.testing.assert_allclose(told[:, 5:].mean(axis=1), told[:, 0], rtol=1e-5)  # the critic's loss is their mean
     assert_same_critics(learner, same)
     # The first update's, from the networks as they were: targets of the target networks, cross entropy of the critic.
     following = batch["next_observation"][0]
@@ -178,7 +214,7 @@ def test_with_losses_the_loss_of_every_transition_comes_behind_the_metrics() -> 
     probabilities = tf.nn.softmax(d4pg.critic_logits(before["critic_target"], following, action))
     targets = d4pg.project_distribution(batch["return"][0], batch["discount"][0], probabilities, WATCHED.support)
     logits = d4pg.critic_logits(before["critic"], batch["observation"][0], batch["action"][0])
-    np.testing.assert_allclose(told[0, 4:], d4pg.cross_entropy(targets, logits), rtol=1e-4)
+    np.testing.assert_allclose(told[0, 5:], d4pg.cross_entropy(targets, logits), rtol=1e-4)
 
 
 def test_weights_weigh_the_critics_loss_and_leave_the_transitions_losses_as_they_are() -> None:
@@ -188,8 +224,8 @@ def test_weights_weigh_the_critics_loss_and_leave_the_transitions_losses_as_they
     told, _, weighted = two_updates({**batch, "weight": weight}, with_losses=True)
     np.testing.assert_allclose(ones, plain, rtol=1e-5)
     assert_same_critics(same, unweighted)
-    np.testing.assert_allclose(told[0, 4:], plain[0, 4:], rtol=1e-5)
-    np.testing.assert_allclose(told[:, 0], (weight * told[:, 4:]).mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(told[0, 5:], plain[0, 5:], rtol=1e-5)
+    np.testing.assert_allclose(told[:, 0], (weight * told[:, 5:]).mean(axis=1), rtol=1e-5)
     kernel = "0/head/kernel"
     assert not np.allclose(weighted.groups["critic"][kernel], unweighted.groups["critic"][kernel], atol=1e-4)
     # A transition of weight 0 teaches the critic nothing: another return there changes nothing.

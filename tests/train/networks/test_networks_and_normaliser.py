@@ -1,15 +1,21 @@
 """Networks, Adam and the running normaliser against numbers worked by hand."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
+from policy.bundle import Bundle
 from policy.network import normalise
 from policy.spec import NetworkSpec
+from tests.train import small_runs
 from train.algorithms.common.distributions import log_softmax, sample_actions
-from train.algorithms.common.normalisation import CLIP, RunningNormaliser
+from train.algorithms.common.normalisation import CLIP, RunningNormaliser, gathering_steps
 from train.networks.forward import mlp
 from train.networks.optimiser import adam_step
 from train.networks.weights import initial_weights, orthogonal
+from train.suites.gymnasium_task import bounds_of
 
 
 def test_adam_by_hand() -> None:
@@ -86,3 +92,47 @@ def test_a_field_that_never_moves_is_centred_and_not_blown_up() -> None:
     normaliser = RunningNormaliser(1, until=10)
     normaliser.update(np.full((10, 1), 20.0, np.float32))
     assert abs(float(normaliser(np.array([[20.0 + 1e-4]], np.float32))[0, 0])) < 0.2
+
+
+NO = np.inf
+
+
+def test_bounds_are_not_cut_but_widen_a_scale_tenfold_at_most_by_hand() -> None:
+    # Mean 0 and deviation 1 throughout but for the last, which never moved and stands at 0.
+    rows = np.array([[1.0, 1.0, 1.0, 1.0, 0.0], [-1.0, -1.0, -1.0, -1.0, 0.0]], np.float32)
+    low, high = np.array([-3.0, -5.0, -1000.0, -NO, -1.0]), np.array([4.0, 25.0, 1000.0, 7.0, 2.0])
+    normaliser = RunningNormaliser(5, until=2, bounds=(low, high))
+    normaliser.update(rows)
+    # ±4 lie within ±5σ; 25 / 5; 1000 / 5 is more than 10 σ; one side is open; 2 / 5, for what never moved says nothing.
+    np.testing.assert_allclose(normaliser.scale, [1.0, 5.0, 10.0, 1.0, 0.4], rtol=1e-6)
+    ends = normaliser(np.array([high], np.float32))[0]
+    np.testing.assert_allclose(ends, [4.0, 5.0, 5.0, 5.0, 5.0], rtol=1e-6)
+
+
+def test_the_share_of_cut_observations_by_hand() -> None:
+    normaliser = RunningNormaliser(2, until=4, bounds=(np.array([-NO, -10.0]), np.array([NO, 10.0])))
+    normaliser.update(np.array([[1.0, 1.0], [-1.0, -1.0]] * 2, np.float32))  # scale 1 and 2
+    assert np.isnan(normaliser.take_clipped())  # before there were statistics nothing was normalised
+    normaliser.update(np.array([[5.5, 0.0], [-6.0, 10.0], [4.9, -10.0], [0.0, 0.0]], np.float32))
+    assert normaliser.take_clipped() == 0.5  # the first two; a bound itself is not cut
+    assert np.isnan(normaliser.take_clipped())
+
+
+@pytest.mark.parametrize("high", [np.inf, 3.4e38])
+def test_statistics_go_on_where_an_element_has_no_bounds(high: float) -> None:
+    space = Box(np.array([0.0, -1.0]), np.array([1.0, high]), dtype=np.float64)
+    assert gathering_steps(bounds_of(space), 1_000, 50_000) == 12_500
+    assert gathering_steps(bounds_of(space), 1_000, 2_000) == 1_000
+    assert gathering_steps(bounds_of(Box(0.0, 1.0, (2,))), 1_000, 50_000) == 1_000
+    assert gathering_steps(None, 1_000, 50_000) == 12_500
+
+
+def test_a_policy_that_begins_with_random_steps_sees_the_whole_of_cartpole(tmp_path: Path) -> None:
+    """Its cart stays within 0.5 m of the middle as long as actions are random; it may go 2.4 m to each side."""
+    assert small_runs.train(tmp_path / "pole", *small_runs.DQN, "--steps", "2048") == 0
+    normaliser = Bundle.load(tmp_path / "pole").spec.normaliser
+    reach = CLIP * np.array(normaliser.scale) - np.abs(normaliser.mean)
+    assert reach[0] > 2.4 and reach[2] > 0.21  # beyond these an episode ends
+    rows = small_runs.curve(tmp_path / "pole")
+    assert all(0.0 <= float(row["observations_clipped"]) <= 1.0 for row in rows[1:])
+    assert "observations_clipped" in Bundle.load(tmp_path / "pole").spec.provenance["training"]

@@ -29,7 +29,7 @@ Floats = NDArray[np.float32]
 
 
 METRICS = ("critic_loss", "value", "critic_gradient_norm", "actor_gradient_norm")
-"""Columns of what an update tells of itself."""
+"""Columns of what an update tells of itself; D4PG has one more."""
 
 
 @dataclass(frozen=True)
@@ -180,16 +180,21 @@ class NoisyLoop(ReplayLoop):
             action = self.generator.uniform(-1.0, 1.0, action.shape).astype(np.float32)
         return action.clip(-1.0, 1.0)
 
-    def iterate(self, learn_round: Callable[[dict[str, NDArray[Any]], float], list[NDArray[Any]]]) -> None:
+    def iterate(
+        self,
+        learn_round: Callable[[dict[str, NDArray[Any]], float], list[NDArray[Any]]],
+        names: tuple[str, ...] = METRICS,
+    ) -> None:
         """One iteration: noisy steps, a round of updates, a row of the log.
 
         Args:
-            learn_round: (minibatches, share of the learning rates) → metrics as :data:`METRICS` names them.
+            learn_round: (minibatches, share of the learning rates) → metrics.
+            names: of the metrics.
 
         Raises:
             DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
         """
         row = {"noise": self.sigma, "learning_rate_share": self.rates_share}
         self.gather(self.noisy, self.range.physical)
-        row |= self.learn(lambda batches: learn_round(batches, row["learning_rate_share"]), METRICS)
+        row |= self.learn(lambda batches: learn_round(batches, row["learning_rate_share"]), names)
         self.report(row, self.greedy)

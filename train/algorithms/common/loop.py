@@ -41,7 +41,9 @@ class Loop:
         request, task = run.request, run.task
         self.run, self.step = run, run.start_step
         self.generator = np.random.default_rng(request.seed)
-        self.normaliser = ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, statistics)
+        self.normaliser = (
+            ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, statistics, task.bounds)
+        )
         self.stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
         self.aware = QuantizationAware(settings, request.network, request.steps)
         self.iteration_steps = settings.environments * settings.rollout_steps
@@ -80,22 +82,25 @@ class Loop:
         self.run.check_finite(self.step, metrics, names)
         return dict(zip(names, metrics.mean(axis=0).tolist(), strict=True))
 
-    def report(self, row: dict[str, float], decide: Decide, steps: int = 0, keep_best: bool = True) -> None:
+    def report(self, row: dict[str, float], decide: Decide, steps: int = 0) -> None:
         """Log a row that ends now; judge, keep the best policy, and save when due.
 
         Args:
-            row: figures of the algorithm; those of the episodes come before them.
+            row: figures of the algorithm; those of the episodes come before them, the observations' share behind.
             decide: the greedy policy.
             steps: that the row spans; 0 is one iteration.
-            keep_best: whether the best policy goes into the bundle, instead of the last.
         """
         self.aware.look(self.weights, self.normaliser(self.stream.observation))
-        row = {**self.stream.take_tally().row(), **row}
+        row = {**self.stream.take_tally().row(), **row, "observations_clipped": self.normaliser.take_clipped()}
         self.run.report(self.step, row, steps or self.iteration_steps, decide)
-        if keep_best and self.normaliser.settled:  # judged as it will be in the bundle
+        if self.keeps_best():
             self._best.offer(self.run.last_row, self._policy, self.step)
         if self.run.wants_checkpoint:
             self._save()
+
+    def keeps_best(self) -> bool:
+        """Whether the policy that was judged now may be the one of the bundle."""
+        raise NotImplementedError
 
     def finished(self, squash: Squash = Squash.TANH) -> Trained:
         """Save once more; what was trained."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.algorithms.common.loop import Loop
+from train.algorithms.common.normalisation import gathering_steps
 from train.algorithms.common.priorities import Priorities, importance_weights
 from train.algorithms.common.replay import Replay, n_step_returns
 from train.algorithms.common.settings import ReplaySettings
@@ -40,9 +41,11 @@ class ReplayLoop(Loop):
         settings: of the algorithm; with ``priority_exponent`` above 0 what is drawn has priorities.
         explore: by the name that a checkpoint has for it.
         action_size: elements of a continuous action; None for discrete ones.
-        statistics: see :class:`Loop`; None for those of the steps before the first update.
+        statistics: see :class:`Loop`; None for those of :func:`gathering_steps`.
         """
-        super().__init__(run, settings, settings.learning_starts if statistics is None else statistics)
+        if statistics is None:
+            statistics = gathering_steps(run.task.bounds, settings.learning_starts, run.request.steps)
+        super().__init__(run, settings, statistics)
         task, environments, alpha = run.task, settings.environments, getattr(settings, "priority_exponent", 0.0)
         frames = task.frames if task.is_image else 0
         shape = task.observation_shape
@@ -78,6 +81,10 @@ class ReplayLoop(Loop):
             for each in self._explore.values():
                 each.begin(transition.done)
         self.step += self.iteration_steps
+
+    def keeps_best(self) -> bool:
+        """As soon as there is something to be learned."""
+        return self.step >= self._settings.learning_starts
 
     def draw(self) -> dict[str, NDArray[Any]]:
         """Minibatches for one round: columns (updates, minibatch, …), and the ``rows`` of the replay they are from."""

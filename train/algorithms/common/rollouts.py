@@ -191,6 +191,10 @@ class Rollouts(Loop):
         """The greedy action for raw observations."""
         return self.distribution.greedy(self._forward.outputs(self.normaliser(observation)))
 
+    def keeps_best(self) -> bool:
+        """If the settings want it, once observations are normalised as they will be in the bundle."""
+        return self._settings.keep_best and self.normaliser.settled
+
     def schedules(self) -> tuple[float, float]:
         """Learning rate and entropy bonus now."""
         return self._settings.schedules(self.share)
