@@ -2,26 +2,24 @@
 
 The runtime lives in a process of its own, as on a device: it never meets TensorFlow, and one that crashes does not take
 the evaluation with it. An artifact decides one observation at a time; the process takes a batch in one message and
-goes through its rows. On standard input and output, little-endian, after one line of JSON that says the version or
-the error:
+goes through its rows. Its first message is a line of JSON that says the version or the error; then, little-endian:
 
-    request: rows (uint32), 1 if the observations are uint8 and 0 if float32 (uint8), then the raw observations
+    request: the type of an observation's numbers ("B" uint8, "f" float32), then the raw observations
     reply:   the actions, int64 (rows,) of a discrete policy, float32 (rows, size) of a continuous one
 """
 
 from __future__ import annotations
 
 import json
-import os
-import select
-import struct
 import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +29,6 @@ from policy.manifest import ArtifactEntry
 from policy.spec import PolicySpec, Precision, RuntimeName, parse_enum
 from train.suites.episodes import Actions, Observations
 
-HEADER = struct.Struct("<IB")
 START_TIMEOUT_S = 120.0  # importing a runtime on a busy machine takes seconds
 BATCH_TIMEOUT_S = 600.0
 
@@ -94,11 +91,13 @@ class ArtifactPolicy:
         (folder / "artifact").write_bytes(self._data)
         (folder / "policy.json").write_text(self._spec.to_json(), encoding="utf-8")
         self._said = folder / "said"
-        command = [sys.executable, "-m", "train.runs.artifact", self._runtime.value, str(folder)]
-        with self._said.open("w") as said:  # a file, not a pipe: nobody reads while it works
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
+        self._pipe, theirs = Pipe()
+        command = [sys.executable, "-m", "train.runs.artifact", self._runtime.value, str(folder), str(theirs.fileno())]
+        with self._said.open("w") as said, theirs:  # runtimes print what they like, from C++, too
+            self._process = subprocess.Popen(command, stdout=said, stderr=said, pass_fds=[theirs.fileno()])
         try:
-            reply = json.loads(self._line())
+            ready = f"did not start within {START_TIMEOUT_S:g} s", "ended before it was ready"
+            reply = json.loads(self._answer(START_TIMEOUT_S, *ready))
             if "error" in reply:
                 raise ArtifactError(reply["error"])
         except BaseException:
@@ -110,25 +109,13 @@ class ArtifactPolicy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(BrokenPipeError):
-            self._input.close()  # it ends by itself at the end of its input
+        self._pipe.close()  # then the process ends by itself
         try:
             self._process.wait(10.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._output.close()
         self._folder.cleanup()
-
-    @property
-    def _input(self) -> BinaryIO:
-        assert self._process.stdin is not None
-        return self._process.stdin  # type: ignore[return-value]
-
-    @property
-    def _output(self) -> BinaryIO:
-        assert self._process.stdout is not None
-        return self._process.stdout  # type: ignore[return-value]
 
     def decide(self, observations: Observations) -> Actions:
         """Raw observations (n, …) to actions; see :data:`train.suites.episodes.Decide`.
@@ -136,36 +123,22 @@ class ArtifactPolicy:
         Raises:
             ArtifactError: the runtime crashed or hung; says what it said.
         """
-        images = observations.dtype == np.uint8
-        rows = np.ascontiguousarray(observations if images else observations.astype(np.float32, copy=False))
-        with suppress(BrokenPipeError):  # a process that has died does not answer either: that says it
-            self._input.write(HEADER.pack(len(rows), images))
-            self._input.write(rows.data)
-            self._input.flush()
-        shape, kind = action_shape(self._spec, len(rows))
-        reply: Actions = np.empty(shape, kind)
-        self._read_into(memoryview(reply.data).cast("B"))
-        return reply
+        kind = np.dtype(np.uint8 if observations.dtype == np.uint8 else np.float32)
+        with suppress(OSError):  # a process that has died does not answer either: that says it
+            self._pipe.send_bytes(kind.char.encode() + observations.astype(kind, copy=False).tobytes())
+        late = f"did not decide within {BATCH_TIMEOUT_S:g} s"
+        reply = self._answer(BATCH_TIMEOUT_S, late, "ended while it was deciding")
+        shape, action = action_shape(self._spec, len(observations))
+        return np.frombuffer(reply, action).reshape(shape).copy()
 
-    def _line(self) -> str:
-        if not select.select([self._output], [], [], START_TIMEOUT_S)[0]:
-            raise self._failed(f"did not start within {START_TIMEOUT_S:g} s")
-        line = self._output.readline()
-        if not line:
-            raise self._failed("ended before it was ready")
-        return line.decode()
-
-    def _read_into(self, view: memoryview) -> None:
-        done = 0
-        while done < len(view):
-            # Only one reply can be under way, and what readline or readinto left in the buffer is none of it.
-            if not select.select([self._output], [], [], BATCH_TIMEOUT_S)[0]:
-                raise self._failed(f"did not decide within {BATCH_TIMEOUT_S:g} s")
-            part = os.read(self._output.fileno(), len(view) - done)
-            if not part:
-                raise self._failed("ended while it was deciding")
-            view[done : done + len(part)] = part
-            done += len(part)
+    def _answer(self, timeout_s: float, late: str, ended: str) -> bytes:
+        """The next message; ``late`` and ``ended`` say what happened where none came."""
+        if not self._pipe.poll(timeout_s):
+            raise self._failed(late)
+        try:
+            return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise self._failed(ended) from None
 
     def _failed(self, what: str) -> ArtifactError:
         self._process.kill()
@@ -182,40 +155,36 @@ def action_shape(spec: PolicySpec, rows: int) -> tuple[tuple[int, ...], type]:
     return ((rows,), np.int64) if spec.is_discrete else ((rows, spec.output_size), np.float32)
 
 
-def serve(executor: Any, spec: PolicySpec, requests: BinaryIO, replies: BinaryIO) -> None:
+def serve(executor: Any, spec: PolicySpec, pipe: Connection) -> None:
     """Answer requests until they end."""
-    while len(header := requests.read(HEADER.size)) == HEADER.size:
-        rows, images = HEADER.unpack(header)
-        kind = np.dtype(np.uint8 if images else np.float32)
-        data = requests.read(rows * spec.observation_size * kind.itemsize)
-        observations = np.frombuffer(data, kind).reshape(rows, 1, spec.observation_size)
-        shape, action = action_shape(spec, rows)
-        decided: Actions = np.empty(shape, action)
-        for row in range(rows):
-            decided[row] = executor.decide(observations[row].astype(np.float32, copy=False))
-        replies.write(decided.tobytes())
-        replies.flush()
+    with suppress(EOFError):
+        while True:
+            request = pipe.recv_bytes()
+            observations = np.frombuffer(request, np.dtype(request[:1].decode()), offset=1)
+            observations = observations.reshape(-1, 1, spec.observation_size)
+            shape, action = action_shape(spec, len(observations))
+            decided: Actions = np.empty(shape, action)
+            for row, observation in enumerate(observations):
+                decided[row] = executor.decide(observation.astype(np.float32, copy=False))
+            pipe.send_bytes(decided.tobytes())
 
 
 def main(argv: list[str] | None = None) -> int:
-    """``python -m train.runs.artifact RUNTIME FOLDER``: serve the folder's artifact until standard input ends."""
+    """``python -m train.runs.artifact RUNTIME FOLDER DESCRIPTOR``: serve the folder's artifact on an open pipe."""
     from device.agent.runtimes import installed_runtimes, open_artifact
 
-    name, folder = sys.argv[1:] if argv is None else argv
+    name, folder, descriptor = sys.argv[1:] if argv is None else argv
     runtime = parse_enum(RuntimeName, name, "runtime")
-    # Runtimes print what they like from C++: from here on descriptor 1 is the log, and replies go to a copy of it.
-    with os.fdopen(os.dup(1), "wb") as replies:
-        os.dup2(2, 1)
+    with Connection(int(descriptor)) as pipe:
         try:
             spec = PolicySpec.from_json((Path(folder) / "policy.json").read_bytes())
             executor = open_artifact(runtime, Path(folder) / "artifact", spec)
             ready = {"version": installed_runtimes()[runtime]}
         except Exception as error:  # whatever a runtime raises is its answer to this artifact
             ready = {"error": str(error) or type(error).__name__}
-        replies.write((json.dumps(ready) + "\n").encode())
-        replies.flush()
+        pipe.send_bytes(json.dumps(ready).encode())
         if "error" not in ready:
-            serve(executor, spec, sys.stdin.buffer, replies)
+            serve(executor, spec, pipe)
     return 0
 
 
