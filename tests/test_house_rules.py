@@ -143,6 +143,15 @@ def test_the_circle_test_sees_a_circle(tmp_path: Path) -> None:
     assert loaded_modules(file, {"train.runs", "bench", "policy.spec"}) == {"train.runs", "policy.spec"}
 
 
+def test_an_algorithm_knows_neither_another_nor_the_updates_by_hand() -> None:
+    methods = sorted((ROOT / "train" / "algorithms").glob("*.py"))
+    others = {f"train.algorithms.{path.stem}" for path in methods} - {"train.algorithms.__init__"}
+    for path in [*methods, *(ROOT / "train" / "algorithms" / "common").glob("*.py")]:
+        modules = imported_modules(path)
+        assert not [name for name in modules if name.startswith("train.accelerator")], path
+        assert not [name for name in modules if name.rpartition(".")[0] in others], path
+
+
 def test_a_folder_holds_no_more_files_than_one_can_survey() -> None:
     counts = Counter(path.parent for path in repository_files())
     full = {str(folder.relative_to(ROOT)) for folder, count in counts.items() if count > MOST_FILES}

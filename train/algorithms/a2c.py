@@ -16,17 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec, Squash
-from train.algorithms.common.actor_critic import clipped, outputs_and_values
+from train.algorithms.common.actor_critic import gradient_step
 from train.algorithms.common.distributions import Distribution
 from train.algorithms.common.learner import Learner, State, Update
 from train.algorithms.common.rollouts import Rollouts
 from train.algorithms.common.settings import RolloutSettings, setting
 from train.lazily import tf
-from train.networks.optimiser import adam_step
-from train.quantization.aware import fake_quantization
-from train.quantization.fake import QUANTIZER, faked, passed_through
-from train.quantization.mixed_precision import gradients_of, settled
-from train.quantization.weight_control import OFF
+from train.networks.optimiser import adam
 from train.runs.request import Trained
 from train.runs.run import Run
 
@@ -124,46 +120,27 @@ def make_update(settings: A2CSettings, network: NetworkSpec, distribution: Distr
 
     XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
     """
-    shared, fake = bool(network.convolutions), fake_quantization(settings, network)
-    controls = {"policy": settings.weight_control, "value": OFF}
 
-    @tf.function(jit_compile=True, autograph=False)
-    def descend(state: State, of_policy: Any, of_value: Any, count: Any, rate: Any) -> tuple[State, Any, Any]:
-        """One step along the clipped gradients: the new state, and the norms before clipping."""
-        of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
-        new: State = {}
-        for name, gradients in (("policy", of_policy), ("value", of_value)):
-            weights, second = controls[name].decayed(state[name], rate), state[f"{name}_second"]
-            if settings.optimiser == "rmsprop":
-                moved, new[f"{name}_second"] = rmsprop_step(
-                    weights, gradients, second, rate, settings.rms_decay, settings.rms_epsilon
-                )
-            else:
-                moved, new[f"{name}_first"], new[f"{name}_second"] = adam_step(
-                    weights, gradients, state[f"{name}_first"], second, count, rate
-                )
-            new[name] = controls[name].clipped(moved)
-        return new, policy_norm, value_norm
-
-    @tf.function(jit_compile=not shared, autograph=False)
-    def update(state: State, batch: dict[str, Any], count: Any, rate: Any, bonus: Any) -> tuple[Any, Any]:
-        policy, value = state["policy"], state["value"]
+    def losses(
+        policy: State, outputs: tf.Tensor, values: tf.Tensor, batch: Mapping[str, tf.Tensor], bonus: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         if settings.normalise_advantages:
             advantages = batch["advantage"]
             centred = advantages - tf.reduce_mean(advantages)
             batch = {**batch, "advantage": centred / (tf.math.reduce_std(advantages) + 1e-8)}
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch((policy, value))
-            quantized = faked(policy, state.get(QUANTIZER, {}), fake)
-            outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
-            parts = loss_parts(distribution, policy, outputs, values, batch)
-            loss = parts["policy_loss"] + settings.value_weight * parts["value_loss"] - bonus * parts["entropy"]
-        (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
-        new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
-        new = settled(new, state, finite) | passed_through(state)
-        parts = parts | {"policy_norm": policy_norm, "value_norm": value_norm}
-        return new, tf.stack([parts[name] for name in METRICS])
+        parts = loss_parts(distribution, policy, outputs, values, batch)
+        return parts["policy_loss"] + settings.value_weight * parts["value_loss"] - bonus * parts["entropy"], parts
 
+    def rmsprop(
+        weights: State, gradients: State, moments: State, count: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[State, State]:
+        decay, epsilon = settings.rms_decay, settings.rms_epsilon
+        moved, second = rmsprop_step(weights, gradients, moments["second"], rate, decay, epsilon)
+        return moved, {"second": second}
+
+    optimise = rmsprop if settings.optimiser == "rmsprop" else adam
+    step = gradient_step(settings, network, losses, optimise, METRICS)
+    update = tf.function(step, jit_compile=not network.convolutions, autograph=False)
     return lambda *arguments: update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
 
 

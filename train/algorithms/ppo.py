@@ -16,17 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec, Squash
-from train.algorithms.common.actor_critic import clipped, outputs_and_values
+from train.algorithms.common.actor_critic import gradient_step
 from train.algorithms.common.distributions import Distribution
 from train.algorithms.common.learner import Learner, State, Update, scan_updates
 from train.algorithms.common.rollouts import Rollouts
 from train.algorithms.common.settings import RolloutSettings, setting
 from train.lazily import tf
-from train.networks.optimiser import adam_step
-from train.quantization.aware import fake_quantization
-from train.quantization.fake import QUANTIZER, faked, passed_through
-from train.quantization.mixed_precision import gradients_of, settled
-from train.quantization.weight_control import OFF
+from train.networks.optimiser import adam
 from train.runs.request import Trained
 from train.runs.run import Run
 
@@ -123,41 +119,17 @@ def make_update(settings: PPOSettings, network: NetworkSpec, distribution: Distr
 
     XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
     """
-    shared, fake = bool(network.convolutions), fake_quantization(settings, network)
-    controls = {"policy": settings.weight_control, "value": OFF}
 
-    @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen
-    def descend(
-        state: State, of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
-    ) -> tuple[State, tf.Tensor, tf.Tensor]:
-        """One step of Adam along the clipped gradients: the new state, and the norms before clipping."""
-        of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
-        new: State = {}
-        for name, gradients in (("policy", of_policy), ("value", of_value)):
-            moments = state[f"{name}_first"], state[f"{name}_second"]
-            weights = controls[name].decayed(state[name], rate)
-            moved, new[f"{name}_first"], new[f"{name}_second"] = adam_step(weights, gradients, *moments, count, rate)
-            new[name] = controls[name].clipped(moved)
-        return new, policy_norm, value_norm
+    def losses(
+        policy: State, outputs: tf.Tensor, values: tf.Tensor, batch: dict[str, tf.Tensor], bonus: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        loss, parts = policy_loss(distribution, policy, outputs, batch, settings.clip_range, bonus)
+        error = value_loss(values, batch["return"])
+        return loss + settings.value_weight * error, {**parts, "value_loss": error}
 
-    def one_minibatch(
-        state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor, bonus: tf.Tensor
-    ) -> tuple[State, tf.Tensor]:
-        policy, value = state["policy"], state["value"]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch((policy, value))
-            quantized = faked(policy, state.get(QUANTIZER, {}), fake)
-            outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
-            loss, parts = policy_loss(distribution, policy, outputs, batch, settings.clip_range, bonus)
-            error = value_loss(values, batch["return"])
-            loss += settings.value_weight * error
-        (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
-        new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
-        new = settled(new, state, finite) | passed_through(state)
-        parts = parts | {"value_loss": error, "policy_norm": policy_norm, "value_norm": value_norm}
-        return new, tf.stack([parts[name] for name in METRICS])
+    step = gradient_step(settings, network, losses, adam, METRICS)
 
-    @tf.function(jit_compile=not shared, autograph=False)
+    @tf.function(jit_compile=not network.convolutions, autograph=False)
     def update(
         state: State,
         batch: dict[str, tf.Tensor],
@@ -168,7 +140,7 @@ def make_update(settings: PPOSettings, network: NetworkSpec, distribution: Distr
     ) -> tuple[State, tf.Tensor]:
         def one(index: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
             rows = {name: tf.gather(column, order[index]) for name, column in batch.items()}
-            return one_minibatch(state, rows, count + tf.cast(index, tf.float32) + 1.0, rate, bonus)
+            return step(state, rows, count + tf.cast(index, tf.float32) + 1.0, rate, bonus)
 
         return scan_updates(one, state, order.shape[0], len(METRICS))
 

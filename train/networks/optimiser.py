@@ -51,3 +51,11 @@ def adam_step(
         new_weights[name] = weights[name] - learning_rate * (m / correction_1) / ((v / correction_2) ** 0.5 + epsilon)
         new_first[name], new_second[name] = m, v
     return new_weights, new_first, new_second
+
+
+def adam(
+    weights: dict[str, Any], gradients: dict[str, Any], moments: dict[str, Any], count: Any, learning_rate: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """:func:`adam_step` on the moments ``first`` and ``second`` by name: new weights and moments."""
+    moved, first, second = adam_step(weights, gradients, moments["first"], moments["second"], count, learning_rate)
+    return moved, {"first": first, "second": second}

@@ -1,4 +1,4 @@
-"""The networks that PPO and A2C share: policy and value, how they act, and the clipping of their gradients.
+"""The networks that PPO and A2C share: policy and value, how they act, and a step of both down their loss.
 
 For vectors, policy and value are two multilayer perceptrons that act in numpy. For images they share the convolutions
 and hidden layers, and the value is a second head: one compiled forward pass gives both, and one loss trains both.
@@ -15,12 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec
-from train.algorithms.common.learner import Learner
+from train.algorithms.common.learner import Learner, State
+from train.algorithms.common.settings import RolloutSettings
 from train.lazily import tf
 from train.networks.forward import features, mlp
 from train.networks.optimiser import clipped_by_norm
 from train.networks.weights import Weights, initial_weights, zeros_like
-from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale
+from train.quantization.aware import fake_quantization
+from train.quantization.fake import QUANTIZER, faked, passed_through
+from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
+from train.quantization.weight_control import OFF
 from train.suites.episodes import Observations
 
 Floats = NDArray[np.float32]
@@ -169,3 +173,55 @@ def clipped(shared: bool, policy: Any, value: Any, largest: float) -> tuple[Any,
     policy, policy_norm = clipped_by_norm(policy, largest)
     value, value_norm = clipped_by_norm(value, largest)
     return policy, value, policy_norm, value_norm
+
+
+def gradient_step(
+    settings: RolloutSettings,
+    network: NetworkSpec,
+    losses: Callable[..., tuple[Any, dict[str, Any]]],
+    optimise: Callable[..., tuple[Any, dict[str, Any]]],
+    metrics: tuple[str, ...],
+) -> Callable[..., tuple[State, tf.Tensor]]:
+    """One step of policy and value down their loss: (state, batch, count, rate, bonus) → (state, metrics).
+
+    Args:
+        settings: of the algorithm.
+        network: of the policy.
+        losses: (policy's weights, outputs, values, batch, bonus) → (loss, its parts by name); the bonus is the entropy's coefficient.
+        optimise: (weights, gradients, moments by name, count, rate) → (weights, moments).
+        metrics: names of what it tells, of the parts and of the norms ``policy_norm`` and ``value_norm``.
+    """
+    shared, fake = bool(network.convolutions), fake_quantization(settings, network)
+    controls = {"policy": settings.weight_control, "value": OFF}
+
+    @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen
+    def descend(
+        state: State, of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[State, tf.Tensor, tf.Tensor]:
+        """One step along the clipped gradients: the new state, and the norms before clipping."""
+        of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
+        new: State = {}
+        for name, gradients in (("policy", of_policy), ("value", of_value)):
+            moments = {key.removeprefix(f"{name}_"): state[key] for key in state if key.startswith(f"{name}_")}
+            weights = controls[name].decayed(state[name], rate)
+            moved, moments = optimise(weights, gradients, moments, count, rate)
+            new |= {f"{name}_{key}": moment for key, moment in moments.items()}
+            new[name] = controls[name].clipped(moved)
+        return new, policy_norm, value_norm
+
+    def step(
+        state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor, bonus: tf.Tensor
+    ) -> tuple[State, tf.Tensor]:
+        policy, value = state["policy"], state["value"]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch((policy, value))
+            quantized = faked(policy, state.get(QUANTIZER, {}), fake)
+            outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
+            loss, parts = losses(policy, outputs, values, batch, bonus)
+        (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
+        new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
+        new = settled(new, state, finite) | passed_through(state)
+        parts = parts | {"policy_norm": policy_norm, "value_norm": value_norm}
+        return new, tf.stack([parts[name] for name in metrics])
+
+    return step
