@@ -187,7 +187,7 @@ def gradient_step(
     Args:
         settings: of the algorithm.
         network: of the policy.
-        losses: (policy's weights, outputs, values, batch, bonus) → (loss, its parts by name); the bonus is the entropy's coefficient.
+        losses: (policy's weights, outputs, values, batch, entropy bonus) → (loss, its parts by name).
         optimise: (weights, gradients, moments by name, count, rate) → (weights, moments).
         metrics: names of what it tells, of the parts and of the norms ``policy_norm`` and ``value_norm``.
     """
