@@ -178,9 +178,7 @@ class Rollouts:
         self.aware = QuantizationAware(settings, request.network, request.steps)
         self._forward = Forward(self.learner, settings.compute, self.aware.acting)
         self._normaliser = (
-            ImageScaling()
-            if task.is_image
-            else RunningNormaliser(task.observation_size, settings.normaliser_steps, task.bounds)
+            ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, settings.normaliser_steps)
         )
         self._stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
         self._best = BestPolicy(task.presets[0])
