@@ -7,8 +7,8 @@ then ``updates`` minibatches are drawn at once and learned in one call compiled 
 Deviations from the paper, in order of weight:
 1. Many environments at once and many updates between their steps; the ratio of both is a setting.
 2. n-step returns, computed when a minibatch is drawn; a time limit is bootstrapped, not taken for an end.
-3. Observations are normalised by the statistics of the first steps instead of batch normalisation; the critic may
-   normalise its layers (Ba et al. 2016), off by default.
+3. Observations are normalised by the statistics of the first steps, and their bounds, instead of batch normalisation;
+   the critic may normalise its layers (Ba et al. 2016), off by default.
 4. Actions enter the critic's first layer, not its second; no L2 penalty on its weights.
 5. The noise is an Ornstein–Uhlenbeck process whose θ may be 1 (independent Gaussian noise); its σ changes linearly.
 6. The first ``learning_starts`` steps are uniformly random, or the noise alone (``noise_only_start``).

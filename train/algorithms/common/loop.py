@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from policy.spec import Squash
 from train.algorithms.common.distributions import exported
 from train.algorithms.common.learner import Learner
-from train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
+from train.algorithms.common.normalisation import Bounds, ImageScaling, RunningNormaliser
 from train.algorithms.common.settings import SharedSettings
 from train.networks.weights import Weights
 from train.quantization.aware import QuantizationAware
@@ -36,13 +36,18 @@ class Loop:
 
     learner: Learner
 
-    def __init__(self, run: Run, settings: SharedSettings, statistics: int) -> None:
-        """Args: the run, the algorithm's settings, and over how many observations their statistics are gathered."""
+    def __init__(self, run: Run, settings: SharedSettings, statistics: int, bounds: Bounds | None = None) -> None:
+        """Args:
+        run: whose task and seed these are for.
+        settings: of the algorithm.
+        statistics: over how many observations their statistics are gathered.
+        bounds: of the observations' elements, where these widen their scale.
+        """
         request, task = run.request, run.task
         self.run, self.step = run, run.start_step
         self.generator = np.random.default_rng(request.seed)
         self.normaliser = (
-            ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, statistics, task.bounds)
+            ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, statistics, bounds)
         )
         self.stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
         self.aware = QuantizationAware(settings, request.network, request.steps)

@@ -45,7 +45,7 @@ class ReplayLoop(Loop):
         """
         if statistics is None:
             statistics = gathering_steps(run.task.bounds, settings.learning_starts, run.request.steps)
-        super().__init__(run, settings, statistics)
+        super().__init__(run, settings, statistics, run.task.bounds)
         task, environments, alpha = run.task, settings.environments, getattr(settings, "priority_exponent", 0.0)
         frames = task.frames if task.is_image else 0
         shape = task.observation_shape
