@@ -65,7 +65,7 @@ class Setup:
         """The plan that the command would make."""
         from train.__main__ import make_request
         from train.actorq.__main__ import actorq_settings, make_plan, parser
-        from train.networks.models import DEFAULT_POLICY
+        from train.runs.models import DEFAULT_POLICY
         from train.runs.presets import load_settings
         from train.suites.make import make_task
 

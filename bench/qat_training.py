@@ -62,7 +62,7 @@ def request_of(cell: Cell, seed: int, bits: int | None, scratch: Path) -> RunReq
 def typed(words: Sequence[str]) -> RunRequest:
     """The training that ``python -m train`` with these words would be; they name task and method."""
     from train.__main__ import make_request, parser, quantization_settings
-    from train.networks.models import DEFAULT_POLICY
+    from train.runs.models import DEFAULT_POLICY
     from train.runs.presets import load_settings
     from train.suites.make import make_task
 

@@ -197,8 +197,8 @@ def show_task_help(words: list[str]) -> int:
 
 def run_training(arguments: argparse.Namespace) -> int:
     """Train as asked and write the bundle."""
-    from train.networks.models import DEFAULT_POLICY
     from train.quantization.mixed_precision import Compute, slower_here
+    from train.runs.models import DEFAULT_POLICY
     from train.runs.presets import load_settings
     from train.runs.results import write_result
     from train.runs.run import Run
@@ -262,8 +262,8 @@ def make_request(
     ``quantization`` is what :func:`quantization_settings` gives; ``more`` are settings beside the algorithm's own that
     a checkpoint must agree on.
     """
-    from train.networks.models import choose_network
     from train.runs import presets
+    from train.runs.models import choose_network
     from train.runs.request import RunRequest
 
     for option in ("steps", "evaluate_every", "evaluate_episodes", "final_episodes"):

@@ -43,4 +43,4 @@ def accelerated(method: str, settings: Any, network: NetworkSpec) -> Callable[..
     networks = (network, getattr(settings, "critic", network))
     if any(each.convolutions or each.layer_norm for each in networks):
         raise SettingsError("the engine numpy takes plain perceptrons only. Type --set 'engine=\"tensorflow\"'.")
-    return UPDATES[method](settings, fake_quantization(settings, network))
+    return UPDATES[method](settings, fake_quantization(settings.quantization_bits, network))

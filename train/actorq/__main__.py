@@ -138,7 +138,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     from device.agent.runtimes import installed_runtimes
     from policy.spec_parts import RuntimeName
     from train.actorq.address import ClusterError, refuse_unreachable
-    from train.networks.models import DEFAULT_POLICY
+    from train.runs.models import DEFAULT_POLICY
     from train.runs.presets import SettingsError, load_settings
     from train.runs.resumption import taken_up
     from train.suites.errors import TaskError

@@ -27,8 +27,9 @@ from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, sums
 from train.actorq.processes import GoneError, called
 from train.actorq.report import breakdown, summed
 from train.actorq.settings import Plan
+from train.networks.policy import Policy
 from train.networks.weights import Weights
-from train.runs.best import BestPolicy, Policy
+from train.runs.best import BestPolicy
 from train.runs.checkpoint import flattened
 from train.runs.request import Trained
 from train.runs.results import greedy

@@ -264,7 +264,7 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
         compute=settings.compute,
     )
     loop.follow(learner, "actor")
-    update = make_update(settings, fake_quantization(settings, network))
+    update = make_update(settings, fake_quantization(settings.quantization_bits, network))
     watch = AtomWatch(settings)
 
     def learn_round(batches: dict[str, NDArray[Any]], share: float) -> list[NDArray[Any]]:

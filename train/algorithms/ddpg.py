@@ -198,7 +198,7 @@ def train(run: Run, settings: DDPGSettings, accelerated: Update | None = None) -
     )
     loop.follow(learner, "actor")
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
-    update = accelerated or make_update(settings, fake_quantization(settings, network))
+    update = accelerated or make_update(settings, fake_quantization(settings.quantization_bits, network))
 
     def learn_round(batches: dict[str, NDArray[Any]], share: float) -> list[NDArray[Any]]:
         if settings.target_noise > 0:

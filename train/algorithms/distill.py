@@ -26,8 +26,8 @@ from train.algorithms.common.settings import setting
 from train.lazily import tf
 from train.networks.forward import mlp
 from train.networks.optimiser import adam_step, clipped_by_norm
+from train.networks.policy import Policy
 from train.networks.weights import Weights, initial_weights, zeros_like
-from train.runs.best import Policy
 from train.runs.checkpoint import CheckpointError, Keeper, gathered
 from train.runs.request import Trained
 from train.runs.run import Run

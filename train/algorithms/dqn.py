@@ -127,7 +127,7 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Update:
     by XLA; convolutions are not, since oneDNN's are faster, except for Adam's many small operators.
     """
     compiled, compute, control = not network.convolutions, Compute(settings.compute), settings.weight_control
-    fake = fake_quantization(settings, network)
+    fake = fake_quantization(settings.quantization_bits, network)
     adam = adam_step if compiled else tf.function(adam_step, jit_compile=True, autograph=False)
 
     def descend(

@@ -7,7 +7,7 @@ on being watched. Only what is deployed is quantized: policies, action values an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
 from policy.spec import NetworkSpec, Normaliser
-from train.algorithms.common.settings import FULL_BITS, SharedSettings
 from train.networks.forward import activations
+from train.networks.policy import Policy
 from train.networks.weights import Weights
 from train.quantization.fake import QUANTIZER, FakeQuantization, faked, scales_of
-from train.runs.best import BestPolicy, Policy
 
 Floats = NDArray[np.float32]
+FULL_BITS = 32
 MEAN_RANGE_BITS = 3  # up to here the largest weight leaves the others too few levels
 DECAY = 0.9  # of the running mean of a range's end, per look
 LOOK_ROWS = 256  # observations of one look
@@ -38,11 +38,11 @@ class QuantizationAware:
         updates: that were made with quantizers.
     """
 
-    def __init__(self, settings: SharedSettings, network: NetworkSpec, steps: int) -> None:
-        """Args: the algorithm's settings, the policy's network, and the steps of the whole run."""
+    def __init__(self, network: NetworkSpec, bits: int, delay_steps: int) -> None:
+        """Args: the policy's network, the bits, and the steps that are made in floats first."""
         self._network = network
-        self.fake = fake_quantization(settings, network)
-        self.delay_steps = settings.delay_steps(steps)
+        self.fake = fake_quantization(bits, network)
+        self.delay_steps = delay_steps
         self.active = False
         self.updates = 0
         self._ranges: dict[str, tuple[float, float]] = {}
@@ -56,12 +56,6 @@ class QuantizationAware:
         self.active = True
         self._scales = scales_of(self._ranges, self.fake.bits)
         return True
-
-    def begin_when_due(self, step: int, say: Callable[[str], None], best: BestPolicy) -> None:
-        """:meth:`begin`, said aloud; what was judged until then is not what is being trained from there on."""
-        if self.begin(step):
-            say(f"step {step:,}: the policy is quantized from here on")
-            best.forget()
 
     @property
     def scales(self) -> dict[str, Floats]:
@@ -142,9 +136,8 @@ class QuantizationAware:
             self._scales = scales_of(self._ranges, self.fake.bits)
 
 
-def fake_quantization(settings: SharedSettings, network: NetworkSpec) -> FakeQuantization | None:
-    """The grid that the settings ask for; None for 32 bits."""
-    bits = settings.quantization_bits
+def fake_quantization(bits: int, network: NetworkSpec) -> FakeQuantization | None:
+    """The grid of so many bits for a network; None for 32."""
     if bits == FULL_BITS:
         return None
     weight_range = WeightRange.MEAN if bits <= MEAN_RANGE_BITS else WeightRange.LARGEST

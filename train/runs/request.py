@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from policy.spec import NetworkSpec, Squash, network_values
-from train.runs.best import Policy
+from train.networks.policy import Policy
 
 TRAINING_FOLDER = ".training"
 UNFINISHED = "unfinished"

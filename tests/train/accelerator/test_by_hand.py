@@ -214,7 +214,7 @@ def test_ppo(eagerly: None, distribution: Distribution, quantized: bool, held: d
     given = with_scales(learner.groups, quantized)
     arguments = (given, batch, order, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = ppo.make_update(settings, NETWORK, distribution)(*arguments)
-    by_hand, rows = ppo_update(settings, fake_quantization(settings, NETWORK))(*arguments)
+    by_hand, rows = ppo_update(settings, fake_quantization(settings.quantization_bits, NETWORK))(*arguments)
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.004
@@ -234,7 +234,7 @@ def test_a2c(
     settings = a2c.A2CSettings(**own, gradient_norm=0.3, **bits(quantized), **held)
     arguments = (with_scales(learner.groups, quantized), batch, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = a2c.make_update(settings, NETWORK, distribution)(*arguments)
-    by_hand, row = a2c_update(settings, fake_quantization(settings, NETWORK))(*arguments)
+    by_hand, row = a2c_update(settings, fake_quantization(settings.quantization_bits, NETWORK))(*arguments)
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), row, atol=1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.001
@@ -260,7 +260,9 @@ def test_dqn(eagerly: None, weighted: bool, quantized: bool, held: dict[str, flo
     count = np.int32(5 if quantized else 3)  # the target is renewed at the sixth update
     arguments = (with_scales(learner.groups, quantized), batches, count, np.float32(0.01))
     state, metrics, errors = dqn.make_update(settings, NETWORK)(*tensors(arguments))
-    by_hand, rows, differences = dqn_update(settings, fake_quantization(settings, NETWORK))(*arguments)
+    by_hand, rows, differences = dqn_update(settings, fake_quantization(settings.quantization_bits, NETWORK))(
+        *arguments
+    )
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
     np.testing.assert_allclose(np.asarray(errors), differences, atol=1e-5)
@@ -282,7 +284,7 @@ def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool, held: dict[s
         batches["target_noise"] = normal(4, 16, 2) * np.float32(0.1)
     batches = {name: one_of(column, quantized) for name, column in batches.items()}
     arguments = (with_scales(learner.groups, quantized), batches, np.int32(3), np.float32(0.9))
-    fake = fake_quantization(settings, NETWORK)
+    fake = fake_quantization(settings.quantization_bits, NETWORK)
     state, metrics = ddpg.make_update(settings, fake)(*tensors(arguments))
     by_hand, rows = ddpg_update(settings, fake)(*arguments)
     assert_same(without_scales(state), by_hand)

@@ -144,7 +144,7 @@ def test_the_delay_is_a_share_or_a_number_of_steps() -> None:
 
 
 def test_quantizers_begin_after_the_delay_and_follow_the_ranges() -> None:
-    aware = QuantizationAware(PPOSettings(quantization_bits=4, quant_delay=0.5), NETWORK, 100)
+    aware = QuantizationAware(NETWORK, 4, 50)
     weights = initial_weights(np.random.default_rng(0), NETWORK, (6,), 3, head_gain=1.0)
     inputs = np.random.default_rng(1).standard_normal((64, 6)).astype(np.float32)
     assert not aware.begin(49)
@@ -160,7 +160,7 @@ def test_quantizers_begin_after_the_delay_and_follow_the_ranges() -> None:
     assert len(np.unique(made["dense_0/kernel"][:, 0])) <= 15
     aware.look({**weights, "dense_1/bias": weights["dense_1/bias"] + 5.0}, inputs)
     assert aware.scales["dense_1"] > before
-    twin = QuantizationAware(PPOSettings(quantization_bits=4), NETWORK, 100)
+    twin = QuantizationAware(NETWORK, 4, 50)
     twin.restore({name: np.asarray(value) for name, value in aware.state().items()})
     assert {k: v.tolist() for k, v in twin.scales.items()} == {k: v.tolist() for k, v in aware.scales.items()}
     normaliser = Normaliser((0.0,) * 6, (1.0,) * 6)

@@ -6,7 +6,7 @@ import pytest
 
 from train.algorithms.ppo import PPOSettings
 from train.methods import METHODS, default_method, refuse_mismatch, settings_class
-from train.networks.models import choose_network
+from train.runs.models import choose_network
 from train.runs.presets import FOLDER, SettingsError, build, load_settings, parse_overrides, settings_path
 from train.suites.installed import missing_packages
 from train.suites.make import make_task

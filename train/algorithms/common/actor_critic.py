@@ -191,7 +191,7 @@ def gradient_step(
         optimise: (weights, gradients, moments by name, count, rate) → (weights, moments).
         metrics: names of what it tells, of the parts and of the norms ``policy_norm`` and ``value_norm``.
     """
-    shared, fake = bool(network.convolutions), fake_quantization(settings, network)
+    shared, fake = bool(network.convolutions), fake_quantization(settings.quantization_bits, network)
     controls = {"policy": settings.weight_control, "value": OFF}
 
     @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen

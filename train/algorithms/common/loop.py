@@ -12,9 +12,10 @@ from train.algorithms.common.distributions import exported
 from train.algorithms.common.learner import Learner
 from train.algorithms.common.normalisation import Bounds, ImageScaling, RunningNormaliser
 from train.algorithms.common.settings import SharedSettings
+from train.networks.policy import Policy
 from train.networks.weights import Weights
 from train.quantization.aware import QuantizationAware
-from train.runs.best import BestPolicy, Policy
+from train.runs.best import BestPolicy
 from train.runs.checkpoint import Keeper, gathered
 from train.runs.request import Trained
 from train.runs.run import Run
@@ -50,7 +51,8 @@ class Loop:
             ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, statistics, bounds)
         )
         self.stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
-        self.aware = QuantizationAware(settings, request.network, request.steps)
+        delay_steps = settings.delay_steps(request.steps)
+        self.aware = QuantizationAware(request.network, settings.quantization_bits, delay_steps)
         self.iteration_steps = settings.environments * settings.rollout_steps
         self._best, self._deployed = BestPolicy(task.presets[0]), ""
 
@@ -75,7 +77,9 @@ class Loop:
         """Whether there is another iteration; the quantizers may become active before it."""
         if self.step >= self.run.request.steps or self.run.stop_reason is not None:
             return False
-        self.aware.begin_when_due(self.step, self.run.progress.say, self._best)
+        if self.aware.begin(self.step):
+            self.run.progress.say(f"step {self.step:,}: the policy is quantized from here on")
+            self._best.forget()  # what was judged until now is not what is being trained from here on
         return True
 
     def means(self, metrics: NDArray[np.float32], names: tuple[str, ...]) -> dict[str, float]:

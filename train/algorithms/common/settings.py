@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
+from train.quantization.aware import FULL_BITS
 from train.quantization.mixed_precision import check_compute
 from train.quantization.weight_control import WeightControl
 
 T = TypeVar("T")
-FULL_BITS = 32
 TENSORFLOW, NUMPY = ENGINES = ("tensorflow", "numpy")
 """What computes the updates; see ``train/accelerator/table.py``."""
 
