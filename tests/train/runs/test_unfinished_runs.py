@@ -141,7 +141,7 @@ def test_ctrl_c_before_the_first_iteration_has_ended_leaves_everything_as_it_was
         except KeyboardInterrupt as error:
             raise ImportError("initialization failed") from error
 
-    monkeypatch.setattr("train.algorithms.ppo.make_update", compiling)
+    monkeypatch.setattr("train.accelerator.table.accelerated", compiling)
     assert train(tmp_path / "I", *RUN, "--seed", "5") == 130
     said = capsys.readouterr().err
     assert said == f"interrupted before there was a checkpoint; {tmp_path / 'I'} is as it was.\n"
