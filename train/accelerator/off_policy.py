@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.accelerator.layers import Adam, Learning, Perceptron, State, Vector, arrays_of, clip_by_norm
+from train.accelerator.layers import Learning, Perceptron, State, Vector, arrays_of, clip_by_norm
 from train.quantization.fake import QUANTIZER, FakeQuantization
 from train.quantization.weight_control import OFF, WeightControl
 
 Floats = NDArray[np.float32]
-Update = Callable[..., tuple[dict[str, Any], Floats]]
-ReplayUpdate = Callable[..., tuple[dict[str, Any], Floats, Floats]]
+Update = Callable[..., tuple[Any, ...]]
 
 
 def huber(errors: Floats, delta: float) -> tuple[Floats, Floats]:
@@ -22,46 +21,6 @@ def huber(errors: Floats, delta: float) -> tuple[Floats, Floats]:
     inside: Floats = np.minimum(np.maximum(errors, np.float32(-delta)), np.float32(delta))
     losses: Floats = inside * (errors - np.float32(0.5) * inside)
     return losses, inside
-
-
-def dqn_update(settings: Any, fake: FakeQuantization | None = None) -> ReplayUpdate:
-    """The round: (state, batches, updates before, rate) → (state, metrics, errors); as in ``dqn.py``."""
-    control = settings.weight_control
-
-    def update(
-        state: State, batches: Mapping[str, NDArray[Any]], count: int, rate: float
-    ) -> tuple[dict[str, Any], Floats, Floats]:
-        scales = state.get(QUANTIZER)
-        online, target = Perceptron(state["online"], scales, fake), Perceptron(state["target"], scales, fake)
-        adam = Adam(state["first"], state["second"])
-        updates, minibatch = batches["return"].shape
-        metrics, errors = np.empty((updates, 3), np.float32), np.empty((updates, minibatch), np.float32)
-        rows, slopes = np.arange(minibatch), np.zeros((minibatch, state["online"]["head/bias"].shape[0]), np.float32)
-        for index in range(updates):
-            batch = {name: column[index] for name, column in batches.items()}
-            step = int(count) + index + 1
-            best = online.forward(batch["next_observation"]).argmax(axis=1)  # van Hasselt et al. 2016, equation 4
-            next_values = target.forward(batch["next_observation"])[rows, best]
-            targets = batch["return"] + batch["discount"] * next_values
-            chosen = online.forward(batch["observation"])[rows, batch["action"]]
-            errors[index] = targets - chosen
-            losses, derivatives = huber(-errors[index], settings.huber_delta)
-            if "weight" in batch:
-                losses, derivatives = losses * batch["weight"], derivatives * batch["weight"]
-            slopes[:] = 0.0
-            slopes[rows, batch["action"]] = derivatives / np.float32(minibatch)
-            online.backward(slopes)
-            norm = clip_by_norm([online.gradient.all], settings.gradient_norm)
-            control.decay_in_place(online.weights.views, float(rate))
-            adam.step(online.weights.all, online.gradient.all, step, float(rate))
-            control.clip_in_place(online.weights.views)
-            if step % settings.target_period == 0:
-                target.weights.all[:] = online.weights.all
-            metrics[index] = (losses.mean(), chosen.mean(), norm)
-        vectors = {"online": online.weights, "target": target.weights, "first": adam.first, "second": adam.second}
-        return {name: vector.views for name, vector in vectors.items()}, metrics, errors
-
-    return update
 
 
 class Followed(Learning):
@@ -88,6 +47,43 @@ class Followed(Learning):
     def vectors(self) -> dict[str, Vector]:
         """See :meth:`Learning.vectors`."""
         return {**super().vectors(), f"{self._group}_target": self.target.weights}
+
+
+def dqn_update(settings: Any, fake: FakeQuantization | None = None) -> Update:
+    """The round: (state, batches, updates before, rate) → (state, metrics, errors); as in ``dqn.py``."""
+    groups = {"online": "online", "target": "online_target", "first": "online_first", "second": "online_second"}
+
+    def update(
+        state: State, batches: Mapping[str, NDArray[Any]], count: int, rate: float
+    ) -> tuple[dict[str, Any], Floats, Floats]:
+        named = {groups.get(group, group): arrays for group, arrays in state.items()}
+        learned = Followed(named, "online", fake=fake, control=settings.weight_control)
+        online, target = learned.network, learned.target
+        updates, minibatch = batches["return"].shape
+        metrics, errors = np.empty((updates, 3), np.float32), np.empty((updates, minibatch), np.float32)
+        rows, slopes = np.arange(minibatch), np.zeros((minibatch, state["online"]["head/bias"].shape[0]), np.float32)
+        for index in range(updates):
+            batch = {name: column[index] for name, column in batches.items()}
+            step = int(count) + index + 1
+            best = online.forward(batch["next_observation"]).argmax(axis=1)  # van Hasselt et al. 2016, equation 4
+            next_values = target.forward(batch["next_observation"])[rows, best]
+            targets = batch["return"] + batch["discount"] * next_values
+            chosen = online.forward(batch["observation"])[rows, batch["action"]]
+            errors[index] = targets - chosen
+            losses, derivatives = huber(-errors[index], settings.huber_delta)
+            if "weight" in batch:
+                losses, derivatives = losses * batch["weight"], derivatives * batch["weight"]
+            slopes[:] = 0.0
+            slopes[rows, batch["action"]] = derivatives / np.float32(minibatch)
+            online.backward(slopes)
+            norm = learned.step(settings.gradient_norm, step, float(rate))
+            if step % settings.target_period == 0:
+                target.weights.all[:] = online.weights.all
+            metrics[index] = (losses.mean(), chosen.mean(), norm)
+        arrays = learned.arrays()
+        return {group: arrays[name] for group, name in groups.items()}, metrics, errors
+
+    return update
 
 
 def ddpg_update(settings: Any, fake: FakeQuantization | None = None) -> Update:
