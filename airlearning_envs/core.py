@@ -61,8 +61,9 @@ class Step:
     Attributes:
         observation: (E, 32) float32; of the final state where the episode ended.
         reward: (E,) float32.
-        terminated: (E,) bool: goal, collision or left the arena.
-        truncated: (E,) bool: the step limit.
+        terminated: (E,) bool: goal, collision or left the arena; under Air Learning's reward also the step limit,
+            for which it takes 100 away as for a crash.
+        truncated: (E,) bool: the step limit; under Air Learning's reward never.
         info: arrays of the episode so far: ``success`` bool, ``cause`` int8 (:class:`EndCause`),
             ``flight_time_s``, ``distance_m``, ``energy_j``, ``goal_distance_m`` float32, ``episode_id`` int64.
     """
@@ -260,8 +261,7 @@ class NavigationCore:
             array[ended] = kept
         step.observation[ended] = observation
         step.reward[ended] = 0.0
-        step.truncated[:] = self.cause == causes.TIME
-        step.terminated[:] = (self.cause != causes.NONE) & ~step.truncated
+        step.terminated[:], step.truncated[:] = self._ends()
         step.info.update(self.info())
         return step
 
@@ -319,9 +319,16 @@ class NavigationCore:
 
     def _finish(self, observation: Floats, before: Floats) -> Step:
         """The step's result; ``before`` (E,) is the goal's distance before it."""
+        return Step(observation, self._reward(before), *self._ends(), self.info())
+
+    def _ends(self) -> tuple[Bools, Bools]:
+        """Terminated and truncated (E,): a learner looks beyond an end that is not paid for, and not beyond one that
+        is."""
+        over = self.cause != causes.NONE
+        if self.config.reward_style is RewardStyle.AIR_LEARNING:
+            return over, np.zeros_like(over)
         truncated = self.cause == causes.TIME
-        terminated = (self.cause != causes.NONE) & ~truncated
-        return Step(observation, self._reward(before), terminated, truncated, self.info())
+        return over & ~truncated, truncated
 
     def _fly(self) -> Floats:
         """Integrate one control period; fills the track and returns the segments' lengths (substeps, E)."""

@@ -95,7 +95,8 @@ class NavigationEnv(gym.Env[Any, Any]):
     ## End
 
     Terminated: within 3 m of the goal in the plane (success); contact of the drone (radius 0.3 m) with an obstacle or a
-    mover; leaving the arena (touching its walls). Checked every 50 ms. Truncated: after 200 steps.
+    mover; leaving the arena (touching its walls). Checked every 50 ms. Truncated: after 200 steps; with
+    ``reward_style="air-learning"`` that terminates, since it is paid for as a crash is.
 
     ## Info
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bench.recommending.timing import Asked
     from bench.recommending.words import Question
     from policy.bundle import Bundle
-    from train.tasks import Task
+    from train.suites.task import Task
 
 EXIT_NONE = 3
 FLOOR, DEADLINE_MS, SEED = 0.95, 20.0, 7
@@ -157,7 +157,7 @@ def asked_for(arguments: argparse.Namespace, task: Task) -> Asked:
     from bench.recommending.measuring import chosen_preset
     from bench.recommending.timing import Asked
     from device.agent.runtimes import PREFERENCE
-    from train.tasks import NAVIGATION
+    from train.suites.names import NAVIGATION
 
     usual = FLIGHTS if task.name == NAVIGATION else GAMES if task.is_image else EPISODES
     return Asked(

@@ -59,7 +59,7 @@ def lacking(config: pytest.Config) -> list[str]:
 @pytest.fixture(scope="session")
 def balancing() -> Callable[..., Bundle]:
     """Writes a policy that balances CartPole by hand: push to where the pole falls; ``sign=-1`` does the opposite."""
-    from train.tasks import make_task
+    from train.suites.make import make_task
 
     def write(path: Path, sign: float = 1.0, **provenance: Any) -> Bundle:
         task = make_task("CartPole-v1")

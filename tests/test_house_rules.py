@@ -6,13 +6,19 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("policy", "airlearning_envs", "train", "convert", "device.agent", "device.host", "device.virtual_pi", "bench")
+HOUSE = ("policy", "airlearning_envs", "train", "convert", "device", "bench")
 STDLIB = set(sys.stdlib_module_names)
+MOST_FILES = 25
+# Folders that still hold more; they only ever leave this list.
+TOO_FULL = {"bench", "tests/bench", "docs/figures/study", "results/study"}
 
 # The house's rooms that each room may import, itself apart; and the packages, the standard library apart.
 MAY_IMPORT_ROOMS = {
@@ -74,8 +80,86 @@ def test_nothing_imports_upwards(room: str) -> None:
     assert not bad
 
 
+SOURCES = sorted(path for room in HOUSE for path in (ROOT / room).rglob("*.py"))
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def loaded_modules(path: Path, modules: Collection[str]) -> set[str]:
+    """The modules of the house that a file imports as it runs, at any depth.
+
+    What stands under ``TYPE_CHECKING`` is left out: it is never imported, and a name in an annotation obliges nobody.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    unread = {
+        id(inner) for node in ast.walk(tree) if is_type_checking(node) for part in node.body for inner in ast.walk(part)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in unread:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else str(node.module) for name in whole}
+    return found & set(modules)
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of modules each of which reaches all others of its group (strongly connected components)."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            new = graph.get(waiting.pop(), set()) - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    reach = {name: reached(name) for name in graph}
+    groups = {
+        tuple(sorted(other for other in reach[name] if name in reach[other])) for name in graph if name in reach[name]
+    }
+    return sorted(map(list, groups))
+
+
+def test_no_circle_of_imports() -> None:
+    assert circles({name: loaded_modules(path, MODULES) for name, path in MODULES.items()}) == []
+
+
+def test_the_circle_test_sees_a_circle(tmp_path: Path) -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == [["a", "b", "c"]]
+    file = tmp_path / "file.py"
+    file.write_text(
+        "from train import runs\n"
+        "if TYPE_CHECKING:\n    import bench\n"
+        "def late():\n    from policy.spec import PolicySpec\n"
+    )
+    assert loaded_modules(file, {"train.runs", "bench", "policy.spec"}) == {"train.runs", "policy.spec"}
+
+
+def test_an_algorithm_knows_neither_another_nor_the_updates_by_hand() -> None:
+    methods = sorted((ROOT / "train" / "algorithms").glob("*.py"))
+    others = {f"train.algorithms.{path.stem}" for path in methods} - {"train.algorithms.__init__"}
+    for path in [*methods, *(ROOT / "train" / "algorithms" / "common").glob("*.py")]:
+        modules = imported_modules(path)
+        assert not [name for name in modules if name.startswith("train.accelerator")], path
+        assert not [name for name in modules if name.rpartition(".")[0] in others], path
+
+
+def test_a_folder_holds_no_more_files_than_one_can_survey() -> None:
+    counts = Counter(path.parent for path in repository_files())
+    full = {str(folder.relative_to(ROOT)) for folder, count in counts.items() if count > MOST_FILES}
+    assert full == TOO_FULL, "a folder that is full wants a wall; one that was mended leaves the list"
+
+
 def test_the_import_test_sees_a_wrong_import() -> None:
-    assert forbidden_imports("policy", {"train.ppo"}) == ["train.ppo"]
+    assert forbidden_imports("policy", {"train.algorithms.ppo"}) == ["train.algorithms.ppo"]
     assert forbidden_imports("device.agent", {"tensorflow"}) == ["tensorflow"]
     assert forbidden_imports("device.agent", {"json", "policy.spec", "onnxruntime"}) == []
 

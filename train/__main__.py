@@ -26,14 +26,15 @@ from typing import TYPE_CHECKING, Any
 from policy import interruption
 from policy.hints import Parser, as_typed, make_room
 from train.methods import METHODS, default_method, refuse_mismatch, run_method, settings_class
-from train.policies import POLICIES
+from train.networks.policies import POLICIES
 from train.quiet import silenced
 from train.suites.names import Suite, resolve
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
-    from train.run import Run, RunRequest
-    from train.tasks import Task
+    from train.runs.request import RunRequest
+    from train.runs.run import Run
+    from train.suites.task import Task
 
 BEGAN = time.monotonic()
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
@@ -149,10 +150,10 @@ def answered(train: Callable[[], int], output_path: Path | None) -> int:
         output_path: folder of the bundle, as typed.
     """
     from policy.errors import PolicyError
-    from train.checkpoint import CheckpointError
-    from train.presets import SettingsError
-    from train.run import DivergenceError
-    from train.tasks import TaskError
+    from train.runs.checkpoint import CheckpointError
+    from train.runs.presets import SettingsError
+    from train.runs.run import DivergenceError
+    from train.suites.errors import TaskError
 
     try:
         return train()
@@ -181,7 +182,7 @@ def quiet_libraries() -> None:
 def show_task_help(words: list[str]) -> int:
     """Print the defaults of the task and method that the other options name; returns the exit code."""
     arguments = parser().parse_args(words)
-    from train.task_error import TaskError
+    from train.suites.errors import TaskError
     from train.task_help import task_help
 
     name = resolve(arguments.task)
@@ -196,12 +197,12 @@ def show_task_help(words: list[str]) -> int:
 
 def run_training(arguments: argparse.Namespace) -> int:
     """Train as asked and write the bundle."""
-    from train.mixed_precision import Compute, slower_here
-    from train.models import DEFAULT_POLICY
-    from train.presets import load_settings
-    from train.results import write_result
-    from train.run import Run
-    from train.tasks import make_task
+    from train.quantization.mixed_precision import Compute, slower_here
+    from train.runs.models import DEFAULT_POLICY
+    from train.runs.presets import load_settings
+    from train.runs.results import write_result
+    from train.runs.run import Run
+    from train.suites.make import make_task
 
     quantization = quantization_settings(arguments)
     method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
@@ -261,9 +262,9 @@ def make_request(
     ``quantization`` is what :func:`quantization_settings` gives; ``more`` are settings beside the algorithm's own that
     a checkpoint must agree on.
     """
-    from train import presets
-    from train.models import choose_network
-    from train.run import RunRequest
+    from train.runs import presets
+    from train.runs.models import choose_network
+    from train.runs.request import RunRequest
 
     for option in ("steps", "evaluate_every", "evaluate_episodes", "final_episodes"):
         value = getattr(arguments, option)
@@ -319,7 +320,7 @@ def refuse_unusable(arguments: argparse.Namespace, task: Task, method: str) -> N
     Raises:
         SettingsError: says which.
     """
-    from train.presets import SettingsError
+    from train.runs.presets import SettingsError
 
     if arguments.seed < 0:
         raise SettingsError(f"--seed {arguments.seed} is negative; take 0 or more.")
@@ -341,8 +342,8 @@ def mixed_precision(text: str, method: str, settings: Any) -> str:
     Raises:
         SettingsError: the method has no such setting, or the type is not known.
     """
-    from train.mixed_precision import parse_compute
-    from train.presets import SettingsError
+    from train.quantization.mixed_precision import parse_compute
+    from train.runs.presets import SettingsError
 
     if "compute" not in {part.name for part in dataclasses.fields(settings)}:
         raise SettingsError(f"--method {method} computes in float32 only. Leave --mixed-precision {text} out.")
@@ -358,7 +359,7 @@ def quantization_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         SettingsError: they do not go together; says what to type.
     """
-    from train.presets import SettingsError
+    from train.runs.presets import SettingsError
 
     bits, method, delay = arguments.precision, arguments.quantization_method, arguments.quant_delay
     aware = method == QUANTIZATION_METHODS[1]

@@ -31,8 +31,8 @@ from train.suites.names import resolve
 if TYPE_CHECKING:
     from policy.bundle import Bundle
     from policy.spec import PolicySpec
-    from train.episodes import Decide
-    from train.tasks import Evaluation, Task
+    from train.suites.episodes import Decide
+    from train.suites.task import Evaluation, Task
 
 USAGE = 2
 EPISODES, SEED, RUNTIME = 100, 7, "litert"
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     quiet_libraries()
     from airlearning_envs.errors import SettingsError
     from policy.errors import PolicyError
-    from train.tasks import TaskError
+    from train.suites.errors import TaskError
 
     interruption.loaded()
     try:
@@ -100,7 +100,7 @@ def check_usage(arguments: argparse.Namespace) -> None:
     Raises:
         TaskError: says which.
     """
-    from train.tasks import TaskError
+    from train.suites.errors import TaskError
 
     if arguments.episodes < 1:
         raise TaskError(f"--episodes {arguments.episodes} is too few; take at least 1.")
@@ -117,7 +117,8 @@ def check_usage(arguments: argparse.Namespace) -> None:
 def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     """Fly what was asked for, and what it is compared with, on the same episodes; the report as JSON values."""
     from policy.locate import working_bundle
-    from train.tasks import TaskError, make_task
+    from train.suites.errors import TaskError
+    from train.suites.make import make_task
 
     bundle = working_bundle(arguments.input_path)
     name = resolve(arguments.task or trained_on(bundle.spec)).canonical
@@ -140,7 +141,7 @@ def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
                 blind = task.evaluate(task.baseline, arguments.episodes, arguments.seed, preset)
                 rows.append({"policy": "blind", **row(blind)})
         if arguments.video is not None:
-            from train.film import film
+            from train.runs.film import film
 
             film(task, decide, arguments.seed, presets[0], bundle.spec.name, arguments.video)
     return {
@@ -220,7 +221,7 @@ def deciding(
         yield float_policy(bundle), {"precision": FLOAT, "executed_by": f"{package} {metadata.version(package)}"}
         return
     from policy.spec import Precision, RuntimeName, parse_enum
-    from train.artifact import ArtifactPolicy, find_artifact
+    from train.runs.artifact import ArtifactPolicy, find_artifact
 
     named = parse_enum(RuntimeName, runtime or RUNTIME, "runtime")
     entry = find_artifact(bundle, asked_for, Precision.parse(precision), named)
@@ -237,7 +238,7 @@ def deciding(
 
 def float_policy(bundle: Bundle) -> Decide:
     """The bundle's float32 weights: numpy's reference of the contract, or the compiled graph for pictures."""
-    from train.results import greedy
+    from train.runs.results import greedy
 
     return greedy(bundle.spec, bundle.weights())
 
@@ -273,7 +274,7 @@ def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, tup
     Raises:
         ValueError: they are not the same episodes.
     """
-    from train.tasks import mean_interval
+    from train.suites.task import mean_interval
 
     if len(one) != len(other) or not len(one):
         raise ValueError(f"{len(one)} and {len(other)} episodes cannot be paired; judge the same ones with both.")

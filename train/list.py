@@ -13,12 +13,12 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from policy.hints import Parser, as_typed
-from train.presets import settings_path
+from train.runs.presets import settings_path
 from train.suites.cells import Cell, load_cells
 from train.suites.installed import NEEDS, missing_packages
 from train.suites.names import Suite, known_words, resolve
@@ -70,13 +70,7 @@ class State:
             "canonical_task": cell.name.canonical,
             "suite": cell.name.suite.value,
             "installed": not self.missing,
-            "missing": list(self.missing),
-            "settings": self.settings,
-            "bundle": self.bundle,
-            "judged_return": self.judged_return,
-            "judged_episodes": self.judged_episodes,
-            "steps": self.steps,
-            "cpu_s": self.cpu_s,
+            **{part.name: getattr(self, part.name) for part in fields(self) if part.name != "cell"},
             "paper": None if cell.paper is None else dict(cell.paper),
             "target": cell.target,
             "state": self.summary,

@@ -6,20 +6,21 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from train.presets import settings_path
+from train.runs.presets import settings_path
+from train.suites.errors import TaskError
 from train.suites.names import Suite, TaskName
-from train.task_error import TaskError
 
 if TYPE_CHECKING:
-    from train.run import Run, Trained
-    from train.tasks import Task
+    from train.runs.request import Trained
+    from train.runs.run import Run
+    from train.suites.task import Task
 
 DISCRETE, CONTINUOUS = "discrete", "continuous"
 
 
 @dataclass(frozen=True)
 class Method:
-    """One algorithm, the module ``train.NAME``.
+    """One algorithm, the module ``train.algorithms.NAME``.
 
     Attributes:
         settings: name of its settings dataclass.
@@ -68,12 +69,24 @@ def refuse_mismatch(method: str, task: Task) -> None:
 
 
 def settings_class(method: str) -> Any:
-    """The settings dataclass of an algorithm; imports it, and TensorFlow with it."""
-    return getattr(import_module(f"train.{method}"), METHODS[method].settings)
+    """The settings dataclass of an algorithm; imports it."""
+    return getattr(import_module(f"train.algorithms.{method}"), METHODS[method].settings)
 
 
 def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
-    """Run the algorithm; ``teacher`` is the bundle that a distillation learns from."""
-    module = import_module(f"train.{method}")
-    trained: Trained = module.train(run, settings, *((teacher,) if method == "distill" else ()))
+    """Run the algorithm, with an update of ``train/accelerator`` where the settings want one.
+
+    Args:
+        method: the algorithm.
+        run: of it.
+        settings: of the algorithm.
+        teacher: the bundle that a distillation learns from.
+    """
+    from train.accelerator.table import UPDATES, accelerated
+
+    train = import_module(f"train.algorithms.{method}").train
+    more: dict[str, Any] = {"teacher_name": teacher} if method == "distill" else {}
+    if method in UPDATES:
+        more = {"accelerated": accelerated(method, settings, run.request.network)}
+    trained: Trained = train(run, settings, **more)
     return trained

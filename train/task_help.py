@@ -1,27 +1,24 @@
 """The defaults of one task and method as text, for ``python -m train --task … --method … --help``.
 
-The settings' names, values and sentences are read from the source of the algorithm, so that nothing heavy is loaded.
+Sentences of the settings are those of ``train.algorithms.common.settings.setting``; no TensorFlow is loaded for them.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import textwrap
-from pathlib import Path
 from typing import Any
 
-from train.methods import METHODS
-from train.presets import DEFAULT_EVALUATIONS, load_settings, settings_path
+from train.methods import METHODS, settings_class
+from train.runs.presets import DEFAULT_EVALUATIONS, load_settings, settings_path
 from train.suites.names import Suite, TaskName, resolve
 
-FOLDER = Path(__file__).resolve().parent
 WIDTH = 118
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A field of a settings dataclass: its name, its default and the sentence written under it."""
+    """A field of a settings dataclass: its name, its default and its sentence."""
 
     name: str
     default: Any
@@ -30,43 +27,14 @@ class Setting:
 
 def settings_of(method: str) -> tuple[Setting, ...]:
     """The settings of an algorithm, in their order."""
-    return tuple(fields_of(method, METHODS[method].settings).values())
+    kind = settings_class(method)
+    return tuple(Setting(part.name, part.default, sentence_of(kind, part.name)) for part in dataclasses.fields(kind))
 
 
-def fields_of(module: str, name: str) -> dict[str, Setting]:
-    """The fields of a dataclass in ``train.MODULE`` by name: those of its bases first, as a dataclass orders them."""
-    tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    imported = {
-        alias.asname or alias.name: (str(node.module).removeprefix("train."), alias.name)
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("train.")
-        for alias in node.names
-    }
-    if name not in classes:
-        return fields_of(*imported[name])
-    found: dict[str, Setting] = {}
-    for base in classes[name].bases:
-        if isinstance(base, ast.Name) and (base.id in classes or base.id in imported):
-            found |= fields_of(module, base.id)
-    body = classes[name].body
-    for node, following in zip(body, [*body[1:], None], strict=True):
-        if not isinstance(node, ast.AnnAssign) or node.value is None:
-            continue
-        field = ast.unparse(node.target)
-        written = following.value if isinstance(following, ast.Expr) else None
-        inherited = found[field].sentence if field in found else ""
-        sentence = str(written.value) if isinstance(written, ast.Constant) else inherited
-        found[field] = Setting(field, value_of(node.value), " ".join(sentence.split()))
-    return found
-
-
-def value_of(node: ast.expr) -> Any:
-    """The value that a default is written as; its source where it is no literal."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
+def sentence_of(kind: type, name: str) -> str:
+    """What a field of a settings dataclass means: its own sentence, or that of the nearest base that gives one."""
+    fields = (getattr(base, "__dataclass_fields__", {}).get(name) for base in kind.__mro__)
+    return next((str(each.metadata["sentence"]) for each in fields if each and "sentence" in each.metadata), "")
 
 
 def task_help(task: str, method: str, policy: str | None, model: str | None) -> str:
@@ -85,7 +53,7 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
     name = resolve(task)
     found = load_settings(task, method, policy or "I")
     path = settings_path(name, method)
-    source = f"train/settings/{path.name}" if path is not None else f"the defaults of train/{method}.py"
+    source = f"train/settings/{path.name}" if path is not None else f"the defaults of train/algorithms/{method}.py"
     every = found.evaluate_every or max(found.steps // DEFAULT_EVALUATIONS, 1)
     lines = [
         f"python -m train --task {name.word or name.canonical} --method {method}",
@@ -112,8 +80,8 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
 
 def described(name: TaskName, options: Any, method: str) -> list[str]:
     """What the task shows and takes; whether the method fits; what is missing where the suite is not installed."""
-    from train.task_error import TaskError
-    from train.tasks import make_task
+    from train.suites.errors import TaskError
+    from train.suites.make import make_task
 
     kind = "" if name.suite in (Suite.NAVIGATION, Suite.GYMNASIUM) else f" ({name.suite.value})"
     try:
@@ -140,7 +108,7 @@ def described(name: TaskName, options: Any, method: str) -> list[str]:
 
 def network_words(name: TaskName, policy: str | None, model: str | None, found: Any) -> str:
     """The network that would be trained."""
-    from train.policies import POLICIES
+    from train.networks.policies import POLICIES
 
     text = model or (found.get("model") if policy is None else None)
     if text is None and policy is None and name.suite is Suite.ATARI:

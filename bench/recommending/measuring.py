@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bench.report.document import Report
     from policy.bundle import Bundle
     from policy.manifest import ArtifactEntry
-    from train.tasks import Evaluation, Task
+    from train.suites.task import Evaluation, Task
 
 FULL = (Precision.FP32, Precision.FP16, Precision.INT8)
 FEWER = (Precision.INT4, Precision.INT3, Precision.INT2)
@@ -187,7 +187,7 @@ def _formats(jobs: Sequence[tuple[Precision, ArtifactFormat]]) -> list[str]:
 
 def play(copy: Bundle, task: Task, pair: Pair, asked: Asked) -> Evaluation:
     """One artifact's greedy episodes, in a runtime's own process on this machine."""
-    from train.artifact import ArtifactPolicy, find_artifact
+    from train.runs.artifact import ArtifactPolicy, find_artifact
 
     precision, runtime = pair
     entry = find_artifact(copy, copy.spec.name, precision, runtime)

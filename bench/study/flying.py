@@ -26,8 +26,8 @@ from policy.simulated import Simulated, Widths, forward_simulated, simulate
 from policy.spec import ContinuousHead, PolicySpec
 
 if TYPE_CHECKING:
-    from train.episodes import Decide
-    from train.tasks import Task
+    from train.suites.episodes import Decide
+    from train.suites.task import Task
 
 SEEDS = (0, 2, 4)
 """The paper's."""
@@ -77,8 +77,8 @@ def open_bundle(name: str) -> tuple[Bundle, Task]:
         UsageError: there is no such bundle, or its task is not known or not installed here.
     """
     from train.evaluate import check_task, task_options, trained_on
-    from train.task_error import TaskError
-    from train.tasks import make_task
+    from train.suites.errors import TaskError
+    from train.suites.make import make_task
 
     bundle = load(name)
     try:
@@ -138,7 +138,7 @@ def quantized(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[st
 def decide_with(spec: PolicySpec, simulated: Simulated) -> Decide:
     """A simulated policy as a function of raw observations."""
     if spec.network.convolutions and not simulated.maps:
-        from train.results import greedy
+        from train.runs.results import greedy
 
         return greedy(spec, simulated.weights)
 
@@ -153,7 +153,7 @@ def float_decide(bundle: Bundle) -> Decide:
     """The float policy."""
     spec, weights = bundle.spec, bundle.weights()
     if spec.network.convolutions:
-        from train.results import greedy
+        from train.runs.results import greedy
 
         return greedy(spec, weights)
     return lambda observation: choose_actions(spec, forward_float(spec, weights, observation))

@@ -120,6 +120,24 @@ def test_leaving_the_arena_and_running_out_of_time() -> None:
     assert core.flight_time[0] == pytest.approx(50.0, rel=1e-5)
 
 
+def test_the_original_rewards_step_limit_terminates_for_one_drone_and_for_many() -> None:
+    """It takes 100 away there: a learner that looked beyond it would pay the crash and expect the rest as well."""
+    config = EMPTY.with_settings({"reward_style": "air-learning", "max_steps": 3})
+    alone, many = NavigationCore(config, 1), NavigationCore(config, 4)
+    alone.reset(np.array([2]), seed=1)
+    many.reset(np.arange(4), seed=1)
+    for step in range(1, 5):  # the fourth finds the episodes ended, and says so again
+        one, others = alone.step(np.array([15])), many.step(np.full(4, 15))  # turning on the spot
+        for seen, row in ((one, 0), (others, 2)):
+            assert bool(seen.terminated[row]) == (step >= 3) and not seen.truncated[row]
+            assert (seen.reward[row] == -100.0) == (step == 3)
+            assert (seen.info["cause"][row] == EndCause.TIME) == (step >= 3)
+    shaped = NavigationCore(EMPTY.with_settings({"max_steps": 1}), 1)
+    shaped.reset(seed=1)
+    step = shaped.step(np.array([15]))
+    assert step.truncated[0] and not step.terminated[0]
+
+
 def test_the_goal_reached_with_the_last_decision_counts() -> None:
     core = placed(EMPTY.with_settings({"max_steps": 10}), (0.0, 0.0), (10.0, 0.0))
     assert fly_until_end(core, 0) == 10, "test_reaching_the_goal: 2.35 s"

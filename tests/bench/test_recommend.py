@@ -36,7 +36,8 @@ from policy.bundle import Bundle
 from policy.locate import working_bundle
 from policy.manifest import ArtifactEntry, FileRecord
 from policy.spec import ArtifactFormat, Precision, RuntimeName
-from train.tasks import Evaluation, make_task
+from train.suites.make import make_task
+from train.suites.task import Evaluation
 
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
-from train.episodes import StepResult, judge
-from train.run import Run, RunRequest
-from train.tasks import Evaluation, Task, mean_interval
+from train.runs.request import RunRequest
+from train.runs.run import Run
+from train.suites.episodes import StepResult, judge
+from train.suites.task import Evaluation, Task, mean_interval
 
 LENGTH = 10  # cells from the start to the goal
 TIME_LIMIT = 40
@@ -77,14 +78,16 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
         seed: int = 1,
         network: NetworkSpec = NetworkSpec((32, 32)),  # noqa: B008 (frozen)
     ) -> Evaluation:
-        from train.networks import Acting
+        from train.accelerator.table import accelerated
+        from train.networks.forward import Acting
 
         chosen = task or corridor_task()
         request = RunRequest(
             chosen.name, "I", "test", network, steps, seed, tmp_path / "I", evaluate_every=0, quiet=True
         )
         with Run(request, chosen) as training:
-            trained = train(training, settings)
+            by_hand = accelerated(getattr(train, "__module__", "").rpartition(".")[2], settings, network)
+            trained = train(training, settings, **({"accelerated": by_hand} if by_hand else {}))
 
         normaliser = trained.policy.normaliser
         mean, scale = (np.array(v, np.float32) for v in (normaliser.mean, normaliser.scale))

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from policy.spec import ContinuousHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
-from train.episodes import StepResult, judge
-from train.results import greedy, policy_spec
-from train.run import Run, RunRequest, Trained
-from train.tasks import Evaluation, Task, mean_interval
+from train.runs.request import RunRequest, Trained
+from train.runs.results import greedy, policy_spec
+from train.runs.run import Run
+from train.suites.episodes import StepResult, judge
+from train.suites.task import Evaluation, Task, mean_interval
 
 TIME_LIMIT = 10
 LOW, HIGH = -2.0, 4.0  # not symmetrical: a wrong unit of the action shows

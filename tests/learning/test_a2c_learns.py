@@ -7,8 +7,8 @@ import pytest
 
 from bench.study.mixed.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
-from train import a2c
-from train.tasks import make_task
+from train.algorithms import a2c
+from train.suites.make import make_task
 
 SETTINGS = a2c.A2CSettings(
     environments=16, rollout_steps=16, learning_rate=3e-3, normaliser_steps=2048, discount=0.98, gae_lambda=0.95

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from tests.learning.continuous import beginning, learned
-from train import d4pg
-from train.tasks import make_task
+from train.algorithms import d4pg
+from train.runs.logs import column, read_rows
+from train.suites.make import make_task
 
 SETTINGS = d4pg.D4PGSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,
@@ -23,6 +24,21 @@ GOOD, BAD = 9.3, 8.5  # the best policy has 9.6, the ball left where it is 6.7
 
 def test_d4pg_keeps_the_ball_in_the_middle(tmp_path: Path) -> None:
     assert learned(tmp_path, d4pg.train, SETTINGS, STEPS) > GOOD
+
+
+@pytest.mark.parametrize(("value_min", "is_told"), [(0.0, False), (20.0, True)], ids=["within", "outside"])
+def test_returns_outside_the_atoms_are_logged_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value_min: float, is_told: bool
+) -> None:
+    settings = dataclasses.replace(SETTINGS, value_min=value_min, value_max=value_min + 10.0)  # returns are 0 … 10
+    with beginning(tmp_path, 1024) as run:
+        d4pg.train(run, settings)
+        masses = column(read_rows(run.curve.read_text()), "clipped_mass")[1]
+    said = capsys.readouterr().err
+    assert said.count("--set value_min=") == is_told
+    assert (masses[-1] > 0.9) == is_told
+    if not is_told:
+        assert max(masses) < 0.05
 
 
 @pytest.mark.slow

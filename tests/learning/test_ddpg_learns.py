@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from tests.learning.continuous import beginning, learned
-from train import collection, ddpg
-from train.run import DivergenceError
-from train.tasks import make_task
+from train.algorithms import ddpg
+from train.algorithms.common import replay_loop
+from train.runs.run import DivergenceError
+from train.suites.make import make_task
 
 SETTINGS = ddpg.DDPGSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,
@@ -45,8 +46,8 @@ def test_with_the_sign_of_the_policy_gradient_flipped_it_does_not(
 def test_with_actions_that_are_not_those_that_were_taken_it_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = collection.Replay.add
-    monkeypatch.setattr(collection.Replay, "add", lambda self, seen, action, what: right(self, seen, -action, what))
+    right = replay_loop.Replay.add
+    monkeypatch.setattr(replay_loop.Replay, "add", lambda self, seen, action, what: right(self, seen, -action, what))
     assert learned(tmp_path, ddpg.train, SETTINGS, STEPS) < BAD
 
 

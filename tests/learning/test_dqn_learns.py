@@ -9,12 +9,14 @@ import pytest
 import tensorflow as tf
 
 from policy.spec import Convolution, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
-from train import dqn
-from train.checkpoint import load_checkpoint
-from train.episodes import StepResult, judge
-from train.replay import Replay
-from train.run import Run, RunRequest
-from train.tasks import Evaluation, Task, make_task, mean_interval
+from train.algorithms import dqn
+from train.algorithms.common.replay import Replay
+from train.runs.checkpoint import load_checkpoint
+from train.runs.request import RunRequest
+from train.runs.run import Run
+from train.suites.episodes import StepResult, judge
+from train.suites.make import make_task
+from train.suites.task import Evaluation, Task, mean_interval
 
 SETTINGS = dqn.DQNSettings(
     environments=16, rollout_steps=16, updates=32, minibatch=64, learning_rate=1e-3, learning_starts=2048,

@@ -7,7 +7,8 @@ import pytest
 
 from bench.study.mixed.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
-from train import dqn, mixed_precision
+from train.algorithms import dqn
+from train.quantization import mixed_precision
 
 CORRIDOR = dqn.DQNSettings(
     environments=16, rollout_steps=16, updates=32, minibatch=64, learning_rate=1e-3, learning_starts=2048,

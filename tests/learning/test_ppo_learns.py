@@ -9,9 +9,9 @@ import pytest
 
 from bench.study.mixed.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
-from train import ppo
-from train.by_hand import on_policy
-from train.tasks import make_task
+from train.accelerator import on_policy
+from train.algorithms import ppo
+from train.suites.make import make_task
 
 SETTINGS = ppo.PPOSettings(
     environments=16, rollout_steps=64, minibatch=256, learning_rate=2e-3, normaliser_steps=2048, discount=0.98

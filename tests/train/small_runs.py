@@ -6,7 +6,7 @@ import numpy as np
 
 from policy.bundle import Bundle
 from train import __main__ as command
-from train.logs import read_rows
+from train.runs.logs import read_rows
 
 SMALL = ["--task", "CartPole-v1", "--policy", "I", "--seed", "3", "--quiet"]
 PPO = [*SMALL, "--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=32", "--set", "minibatch=64"]

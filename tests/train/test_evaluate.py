@@ -29,10 +29,12 @@ from policy.spec import (
     Squash,
 )
 from train import evaluate
-from train.artifact import ArtifactError, ArtifactPolicy
-from train.episodes import Decide, Judged
-from train.film import film
-from train.tasks import Evaluation, Task, TaskError, make_task
+from train.runs.artifact import ArtifactError, ArtifactPolicy
+from train.runs.film import film
+from train.suites.episodes import Decide, Judged
+from train.suites.errors import TaskError
+from train.suites.make import make_task
+from train.suites.task import Evaluation, Task
 
 Balancing = Callable[..., Bundle]
 

@@ -11,11 +11,11 @@ import pytest
 from policy.bundle import Bundle
 from tests.train.small_runs import AWARE, DISTILL, PPO, train
 from train import __main__ as command
-from train.dqn import DQNSettings
+from train.algorithms.dqn import DQNSettings
 from train.methods import METHODS as METHODS_OF_HELP
 from train.methods import settings_class
-from train.presets import load_settings
-from train.resumption import TRAINING_FOLDER
+from train.runs.presets import load_settings
+from train.runs.request import TRAINING_FOLDER
 from train.task_help import settings_of
 
 NAVIGATION = ["--task", "navigation"]

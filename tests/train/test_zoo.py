@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from policy.bundle import Bundle
-from train.policies import POLICIES
-from train.results import greedy
-from train.tasks import make_task
+from train.networks.policies import POLICIES
+from train.runs.results import greedy
+from train.suites.make import make_task
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo"
 BARS = {"I": 0.86, "II": 0.88, "III": 0.88}  # success on the hard arena that the project asks of each

@@ -15,9 +15,10 @@ from policy.bundle import Bundle
 from policy.bundle_writer import copy_bundle
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 from train.evaluate import check_task, task_options
-from train.logs import CURVE_FILE, column, read_rows
+from train.runs.logs import CURVE_FILE, column, read_rows
+from train.suites.errors import TaskError
+from train.suites.make import make_task
 from train.suites.names import resolve
-from train.tasks import TaskError, make_task
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo" / "benchmark"
 NAMES = sorted(path.parent.name for path in ZOO.glob("[!.]*/manifest.json"))

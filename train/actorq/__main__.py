@@ -39,8 +39,8 @@ from train.suites.names import resolve
 
 if TYPE_CHECKING:
     from train.actorq.settings import Plan
-    from train.run import RunRequest
-    from train.tasks import Task
+    from train.runs.request import RunRequest
+    from train.suites.task import Task
 
 BEGAN = time.monotonic()
 EXAMPLES = """\
@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--priority-exponent", type=float, help="prioritized replay, e.g. 0.6 (default 0: uniform)")
     group.add_argument("--importance-exponent", type=float, help="of the priorities' correction (default 0.2)")
     group.add_argument(
-        "--no-correct-mismatch", dest="correct_mismatch", action="store_false", help="DQN: no importance ratios"
+        "--no-correct-mismatch", dest="correct_mismatch", action="store_false", help="DQN: returns are not cut"
     )
     group.add_argument("--runtime", choices=("litert", "tflite-runtime"), help="executes the artifact (default litert)")
     group.add_argument("--step-delays-s", type=float, nargs="+", metavar="S", help="each actor idles so long a step")
@@ -113,7 +113,7 @@ def actorq_settings(arguments: argparse.Namespace) -> Any:
         SettingsError: one is refused, or an option of ``python -m train`` was typed that means nothing here.
     """
     from train.actorq.settings import ActorQSettings
-    from train.presets import SettingsError
+    from train.runs.presets import SettingsError
 
     for name in NOT_HERE:
         if getattr(arguments, name) != train_parser().get_default(name):
@@ -138,10 +138,11 @@ def run_training(arguments: argparse.Namespace) -> int:
     from device.agent.runtimes import installed_runtimes
     from policy.spec_parts import RuntimeName
     from train.actorq.address import ClusterError, refuse_unreachable
-    from train.models import DEFAULT_POLICY
-    from train.presets import SettingsError, load_settings
-    from train.resumption import taken_up
-    from train.tasks import TaskError, make_task
+    from train.runs.models import DEFAULT_POLICY
+    from train.runs.presets import SettingsError, load_settings
+    from train.runs.resumption import taken_up
+    from train.suites.errors import TaskError
+    from train.suites.make import make_task
 
     asked = actorq_settings(arguments)
     method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
@@ -192,8 +193,8 @@ def distribute(request: RunRequest, task: Task, plan: Plan, source: str, address
     from train.actorq.history import GaveUpError
     from train.actorq.processes import GoneError
     from train.actorq.run import train
-    from train.results import write_result
-    from train.run import Run
+    from train.runs.results import write_result
+    from train.runs.run import Run
 
     try:
         # Ray first: a run that can begin puts the last one of its name aside.
@@ -221,7 +222,7 @@ def refuse_elsewhere(pairs: list[str]) -> None:
     Raises:
         SettingsError: says what to type.
     """
-    from train.presets import SettingsError, parse_overrides
+    from train.runs.presets import SettingsError, parse_overrides
 
     for name in parse_overrides(pairs):
         if name in ELSEWHERE:
@@ -231,7 +232,7 @@ def refuse_elsewhere(pairs: list[str]) -> None:
 def make_plan(request: Any, preset: str | None, task_options: Any, algorithm: dict[str, Any], asked: Any) -> Any:
     """The plan of a run that was asked for."""
     from train.actorq.settings import Plan
-    from train.results import bundle_name
+    from train.runs.results import bundle_name
 
     return Plan(
         task=request.task,
@@ -253,7 +254,7 @@ def refuse_unbounded(settings: Any, asked: Any) -> None:
     Raises:
         SettingsError: says what to type.
     """
-    from train.presets import SettingsError
+    from train.runs.presets import SettingsError
 
     every = asked.publish_every or settings.updates
     smallest = 2 * max(every, settings.updates)  # one round is learned while the version before it is built
@@ -270,7 +271,7 @@ def refuse_never_learning(settings: Any, steps: int) -> None:
     Raises:
         SettingsError: says what to type.
     """
-    from train.presets import SettingsError
+    from train.runs.presets import SettingsError
 
     if steps <= settings.learning_starts:
         raise SettingsError(

@@ -19,8 +19,9 @@ from train.actorq.service import Columns, Reply, steps_of
 from train.actorq.settings import Plan
 from train.actorq.stepping import Step, Window
 from train.actorq.wire import Published, unpacked
-from train.episodes import EpisodeStream
-from train.tasks import episode_seed, make_task
+from train.suites.episodes import EpisodeStream
+from train.suites.make import make_task
+from train.suites.task import episode_seed
 
 PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "wait", "idle")
 """Where an actor's time goes: the environment; the artifact; asking for and receiving parameters; making the artifact's
@@ -136,8 +137,7 @@ class Actor:
                 transition.last_observation[0],
                 self._updates,
                 choice.greedy,
-                choice.probability,
-                choice.epsilon,
+                choice.chosen,
             )
         )
         self._step += 1

@@ -1,8 +1,8 @@
 """D4PG and DQN as ActorQ's learner and actors see them: one face for two algorithms.
 
-The mathematics stays where it is: the compiled rounds of ``train/d4pg.py`` and ``train/dqn.py``, and the exploration of
-``train/exploration.py`` and ``train/epsilon_greedy.py``. Here is only what differs once acting and learning live in
-different processes.
+The mathematics stays where it is: the compiled rounds of ``train/algorithms/d4pg.py`` and ``train/algorithms/dqn.py``,
+and the exploration of ``train/algorithms/common/exploration.py``.
+Here is only what differs once acting and learning live in different processes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, DiscreteHead, Squash
-from train import d4pg, ddpg, dqn, networks
+from train.accelerator.table import accelerated
 from train.actorq import METHODS
 from train.actorq.settings import Plan
-from train.actorq.stepping import UNCOUNTED
-from train.checkpoint import Checkpoint, CheckpointError
-from train.epsilon_greedy import EpsilonGreedy, exploration_rate
-from train.exploration import ActionRange, ExplorationNoise, noise_scale
-from train.networks import Weights
-from train.presets import build
-from train.tasks import Task
+from train.actorq.stepping import NO_CHOICE
+from train.algorithms import d4pg, dqn
+from train.algorithms.common.deterministic import fresh_learner
+from train.algorithms.common.exploration import (
+    ActionRange,
+    EpsilonGreedy,
+    ExplorationNoise,
+    exploration_rate,
+    noise_scale,
+)
+from train.algorithms.common.learner import learn
+from train.networks.forward import mlp
+from train.networks.weights import Weights
+from train.runs.checkpoint import Checkpoint, CheckpointError
+from train.runs.presets import build
+from train.suites.task import Task
 
 Floats = NDArray[np.float32]
 
@@ -37,15 +46,13 @@ class Choice:
         action: as the replay keeps it: an int, or floats (k,) in −1 … 1.
         physical: as the task takes it, for one environment: (1,) or (1, k).
         greedy: what the artifact itself chose, in the layout of ``action``.
-        probability: b(a|s), of this action under the acting policy; 1 for deterministic ones.
-        epsilon: ε of the draw, or :data:`UNCOUNTED`.
+        chosen: whether the action is that choice, and not one of chance that happens to differ or to be held.
     """
 
     action: Any
     physical: NDArray[Any]
     greedy: Any
-    probability: float = 1.0
-    epsilon: float = UNCOUNTED
+    chosen: bool = False
 
 
 class Explorer(Protocol):
@@ -61,36 +68,6 @@ class Explorer(Protocol):
         """An episode is over."""
 
 
-class Algorithm(Protocol):
-    """What the learner process drives: arrays by group, and rounds of updates."""
-
-    settings: Any
-    metrics: tuple[str, ...]
-
-    @property
-    def updates(self) -> int:
-        """Updates made."""
-
-    @property
-    def policy(self) -> Weights:
-        """The policy network's weights, as a bundle names them."""
-
-    def learn(self, columns: Mapping[str, NDArray[Any]], share: float) -> tuple[Floats, Floats | None]:
-        """One round: metrics (updates, …) and, for prioritized replay, errors (updates, minibatch).
-
-        Args:
-            columns: (updates, minibatch, …): observation and next_observation normalised, action, return, discount,
-                and weight where transitions count differently.
-            share: of all steps that are made.
-        """
-
-    def groups(self) -> dict[str, Weights]:
-        """All arrays by group, for a checkpoint."""
-
-    def put(self, groups: Mapping[str, Mapping[str, Any]], updates: int) -> None:
-        """Go on from what :meth:`groups` gave."""
-
-
 def settings_of(plan: Plan) -> Any:
     """The algorithm's own settings.
 
@@ -101,13 +78,6 @@ def settings_of(plan: Plan) -> Any:
     if plan.method not in kinds:
         raise ValueError(f"--method {plan.method} is not distributed; take {' or '.join(METHODS)}.")
     return build(kinds[plan.method], plan.algorithm)
-
-
-def make_algorithm(plan: Plan, task: Task) -> Algorithm:
-    """The learner's side, with fresh networks drawn from the plan's seed."""
-    if plan.method == "d4pg":
-        return D4PG(plan, task)
-    return DQN(plan, task)
 
 
 def make_explorer(plan: Plan, task: Task, generator: np.random.Generator) -> Explorer:
@@ -126,24 +96,41 @@ def head_of(task: Task) -> DiscreteHead | ContinuousHead:
     return head
 
 
-class D4PG:
-    """The learner of ``train/d4pg.py``."""
+class Algorithm:
+    """What the learner process drives: the learner of ``d4pg.py`` or ``dqn.py``, drawn from the plan's seed.
+
+    Attributes:
+        settings: of the algorithm.
+        metrics: names of what every update tells of itself.
+        warning: what the user has to hear of it, if anything.
+    """
+
+    warning: str | None = None
 
     def __init__(self, plan: Plan, task: Task) -> None:
-        self.settings: Any = settings_of(plan)
-        self.metrics: tuple[str, ...] = d4pg.METRICS
-        settings: d4pg.D4PGSettings = self.settings
-        self._learner = ddpg.Learner.fresh(
-            np.random.default_rng(plan.seed),
-            plan.network,
-            settings.critic,
-            task.observation_shape,
-            task.outputs,
-            critic_outputs=settings.atoms,
-            compute=settings.compute,
-        )
+        self.settings = settings = settings_of(plan)
+        self.metrics = metric_names(plan.method)
         self._prioritized = plan.actorq.priority_exponent > 0
-        self._update = d4pg.make_update(settings, with_losses=self._prioritized)
+        generator, network, outputs = np.random.default_rng(plan.seed), plan.network, task.outputs
+        observation, compute = task.observation_shape, settings.compute
+        if plan.method == "d4pg":
+            self._learner = fresh_learner(
+                generator,
+                network,
+                settings.critic,
+                observation,
+                outputs,
+                critic_outputs=settings.atoms,
+                compute=compute,
+            )
+            self._update = d4pg.make_update(settings, with_losses=self._prioritized)
+            self._deployed, self._rate = "actor", 1.0
+            self._watch: d4pg.AtomWatch | None = d4pg.AtomWatch(settings)
+        else:
+            self._learner = dqn.fresh_learner(generator, network, observation, outputs, compute)
+            self._update = accelerated(plan.method, settings, network) or dqn.make_update(settings, network)
+            self._deployed, self._rate = "online", settings.learning_rate
+            self._watch = None
 
     @property
     def updates(self) -> int:
@@ -152,86 +139,55 @@ class D4PG:
 
     @property
     def policy(self) -> Weights:
-        """See :class:`Algorithm`."""
-        return self._learner.groups["actor"]
+        """The policy network's weights, as a bundle names them."""
+        return self._learner.groups[self._deployed]
 
     def learn(self, columns: Mapping[str, NDArray[Any]], share: float) -> tuple[Floats, Floats | None]:
-        """See :class:`Algorithm`; a transition's priority is the critic's loss on it, as in the paper."""
-        rate = 1.0 + (self.settings.learning_rate_last - 1.0) * share
-        told = ddpg.learn(self._update, self._learner, dict(columns), rate)
-        width = len(self.metrics)
-        return told[:, :width], told[:, width:] if self._prioritized else None
+        """One round: metrics (updates, …) and, for prioritized replay, errors (updates, minibatch).
+
+        A transition's priority is D4PG's loss on it, as in the paper, or DQN's error.
+
+        Args:
+            columns: (updates, minibatch, …): observation and next_observation normalised, action, return, discount,
+                and weight where transitions count differently.
+            share: of all steps that are made.
+        """
+        rate = self._rate * (1.0 + (self.settings.learning_rate_last - 1.0) * share)
+        metrics, *errors = learn(self._update, self._learner, dict(columns), rate)
+        if self._watch is not None:
+            self.warning = self._watch.look(metrics, columns["return"], self.updates) or self.warning
+        return metrics, errors[0] if self._prioritized else None
 
     def groups(self) -> dict[str, Weights]:
-        """See :class:`Algorithm`."""
+        """All arrays by group, for a checkpoint."""
         return dict(self._learner.groups)
 
-    def put(self, groups: Mapping[str, Mapping[str, Any]], updates: int) -> None:
-        """See :class:`Algorithm`."""
-        checked(groups, self._learner.groups)
-        self._learner.groups = {name: dict(arrays) for name, arrays in groups.items()}
-        self._learner.updates = updates
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint's arrays.
+
+        Raises:
+            CheckpointError: names the first group that is of another network.
+        """
+        state = {name: checkpoint.group(name) for name in self._learner.groups}
+        for name, arrays in self._learner.groups.items():
+            if shapes_of(state[name]) != shapes_of(arrays):
+                raise CheckpointError(f"the checkpoint's {name} is of another network. Leave out --resume.")
+        self._learner.put(state)
+        self._learner.updates = int(checkpoint.facts["updates"])
 
 
-class DQN:
-    """The learner of ``train/dqn.py``."""
-
-    def __init__(self, plan: Plan, task: Task) -> None:
-        self.settings: Any = settings_of(plan)
-        self.metrics: tuple[str, ...] = dqn.METRICS
-        self._learner = dqn.Learner.fresh(
-            np.random.default_rng(plan.seed), plan.network, task.observation_shape, task.outputs, self.settings.compute
-        )
-        self._prioritized = plan.actorq.priority_exponent > 0
-        self._update = dqn.make_update(self.settings, plan.network)
-
-    @property
-    def updates(self) -> int:
-        """Updates made."""
-        return self._learner.updates
-
-    @property
-    def policy(self) -> Weights:
-        """See :class:`Algorithm`."""
-        return self._learner.online
-
-    def learn(self, columns: Mapping[str, NDArray[Any]], share: float) -> tuple[Floats, Floats | None]:
-        """See :class:`Algorithm`; a transition's priority is its error."""
-        rate = self.settings.learning_rate * (1.0 + (self.settings.learning_rate_last - 1.0) * share)
-        metrics, errors = dqn.learn(self._update, self._learner, dict(columns), rate)
-        return metrics, errors if self._prioritized else None
-
-    def groups(self) -> dict[str, Weights]:
-        """See :class:`Algorithm`."""
-        return self._learner.groups()
-
-    def put(self, groups: Mapping[str, Mapping[str, Any]], updates: int) -> None:
-        """See :class:`Algorithm`."""
-        checked(groups, self._learner.groups())
-        self._learner.put(groups)
-        self._learner.updates = updates
+def metric_names(method: str) -> tuple[str, ...]:
+    """The learner's metrics, in the order of its rows."""
+    return d4pg.METRICS if method == "d4pg" else dqn.METRICS
 
 
-def checked(found: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise unless both have the same arrays by name and shape.
-
-    Raises:
-        CheckpointError: names the first group that differs.
-    """
-    for group, arrays in wanted.items():
-        shapes = {name: tuple(value.shape) for name, value in arrays.items()}
-        if {name: tuple(value.shape) for name, value in found.get(group, {}).items()} != shapes:
-            raise CheckpointError(f"the checkpoint's {group} is of another network. Leave out --resume.")
-
-
-def restored(algorithm: Algorithm, checkpoint: Checkpoint) -> None:
-    """Put a checkpoint's arrays into the learner."""
-    groups = {name: checkpoint.group(name) for name in algorithm.groups()}
-    algorithm.put(groups, int(checkpoint.facts["updates"]))
+def shapes_of(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shape of every array by name."""
+    return {name: tuple(value.shape) for name, value in arrays.items()}
 
 
 class NoisyActions:
-    """D4PG's: a ← clip(μ(s) + noise, −1, 1); see ``train/exploration.py``."""
+    """D4PG's: a ← clip(μ(s) + noise, −1, 1); see ``train/algorithms/common/exploration.py``."""
 
     def __init__(self, settings: d4pg.D4PGSettings, task: Task, generator: np.random.Generator) -> None:
         self._settings, self._generator = settings, generator
@@ -260,7 +216,7 @@ class NoisyActions:
 
 
 class RandomActions:
-    """DQN's: ε-greedy, with random actions that may be held; see ``train/epsilon_greedy.py``."""
+    """DQN's: ε-greedy, with random actions that may be held; see ``train/algorithms/common/exploration.py``."""
 
     def __init__(self, settings: dqn.DQNSettings, task: Task, generator: np.random.Generator) -> None:
         self._settings, self._generator, self._actions = settings, generator, task.outputs
@@ -269,59 +225,53 @@ class RandomActions:
     def start(self) -> Choice:
         """See :class:`Explorer`."""
         action = int(self._explore(self._generator, np.zeros((1, self._actions), np.float32), 1.0)[0])
-        return Choice(action, np.array([action]), action, 1.0 / self._actions)
+        return Choice(action, np.array([action]), action)
 
     def choose(self, decided: Any, outputs: Floats, share: float) -> Choice:
-        """See :class:`Explorer`.  b(a|s) = ε / |A| + (1 − ε) [a = argmax Q(s, ·)].
-
-        Where random actions are held for 1 … L steps, those that begin a longer hold are not counted, and among the
-        others ε' = (ε / L) / (1 − ε + ε / L) are random.
-        """
+        """See :class:`Explorer`; a random action that is held was decided earlier, whatever the network says now."""
         settings = self._settings
         epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
         held = bool(self._explore.holding[0])
         action = int(self._explore(self._generator, outputs[None], epsilon)[0])
-        greedy = int(decided)
-        if held or (settings.exploration_hold > 1 and self._explore.holding[0]):
-            return Choice(action, np.array([action]), greedy)  # decided earlier, whatever the network says now
-        single = epsilon / settings.exploration_hold
-        epsilon = single / (1.0 - epsilon + single)
-        probability = epsilon / self._actions + (1.0 - epsilon) * (action == greedy)
-        return Choice(action, np.array([action]), greedy, probability, epsilon)
+        held = held or (settings.exploration_hold > 1 and bool(self._explore.holding[0]))
+        return Choice(action, np.array([action]), int(decided), not held and action == int(decided))
 
     def ended(self) -> None:
         """See :class:`Explorer`."""
         self._explore.begin(np.ones(1, np.bool_))
 
 
-def epsilon_greedy_probabilities(values: Floats, actions: NDArray[np.int32], epsilon: Floats) -> Floats:
-    """π(a|s) = ε / |A| + (1 − ε) [a = argmax Q(s, ·)], row by row (rows,).
+def cut_at_disagreement(
+    columns: Mapping[str, NDArray[Any]], learner: NDArray[np.int64], discount: float
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
+    """n-step returns that end before the first step at which the learner would have chosen otherwise than the actor.
+
+    R = Σⱼ γʲ rⱼ over j < k, bootstrapped by γᵏ from sₖ, where k ≥ 1 is the first step whose action the acting policy
+    chose and the learner's policy would not. These are Watkins' traces (1989), or those of Retrace (Munos et al. 2016,
+    equation 3) with cₖ = 1 where π(aₖ|sₖ) ≥ b(aₖ|sₖ), else 0, for ε-greedy π and b of one ε: a random action is as
+    likely under both. The first action needs no agreement: its value is what is learned.
 
     Args:
-        values: Q(s, ·) (rows, |A|).
-        actions: a (rows,).
-        epsilon: ε (rows,).
+        columns: (rows, …) of :meth:`train.actorq.stepping.Window.take`: return, discount, next_observation, and the
+            later steps.
+        learner: what the learner would choose at the later steps, (rows, n − 1).
+        discount: γ.
+
+    Returns:
+        The columns return, discount and next_observation, and which returns were cut, (rows,).
     """
-    best = values.argmax(axis=1) == actions
-    return (epsilon / values.shape[1] + (1.0 - epsilon) * best).astype(np.float32)
-
-
-def truncated_ratios(learner: Floats, actor: Floats, counted: NDArray[np.bool_]) -> Floats:
-    """Π over a return's later steps of min(1, π(a|s) / b(a|s)), (rows,).
-
-    The truncation at 1 keeps the variance finite, as in Retrace and V-trace (Munos et al. 2016; Espeholt et al. 2018,
-    equation 1 with c̄ = 1). The first action of a return needs no ratio: its value is what is learned.
-
-    Args:
-        learner: π, what the learner's policy gives the action (rows, later steps).
-        actor: b, what the acting policy gave it (rows, later steps).
-        counted: where there is such a step.
-    """
-    ratios = np.where(counted, np.minimum(1.0, learner / np.where(counted, actor, 1.0)), 1.0)
-    return ratios.prod(axis=1).astype(np.float32)
+    theirs = columns["following_greedy"]
+    differs = (theirs != NO_CHOICE) & (theirs != learner)
+    is_cut, rows, place = differs.any(axis=1), np.arange(len(differs)), differs.argmax(axis=1)
+    factors = np.float32(discount) ** (place + 1)
+    return {
+        "return": np.where(is_cut, columns["following_return"][rows, place], columns["return"]),
+        "discount": np.where(is_cut, factors, columns["discount"]).astype(np.float32),
+        "next_observation": np.where(is_cut[:, None], columns["following"][rows, place], columns["next_observation"]),
+    }, is_cut
 
 
 def greedy_of(plan: Plan, weights: Weights, inputs: Floats) -> NDArray[Any]:
     """What the fp32 policy chooses for normalised observations: actions (rows,), or tanh outputs (rows, k)."""
-    outputs = networks.mlp(weights, inputs)
+    outputs = mlp(weights, inputs)
     return np.tanh(outputs) if plan.method == "d4pg" else outputs.argmax(axis=1)

@@ -15,26 +15,18 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from policy.spec import PolicySpec
-from train import networks
-from train.actorq.algorithms import (
-    epsilon_greedy_probabilities,
-    greedy_of,
-    head_of,
-    make_algorithm,
-    restored,
-    truncated_ratios,
-)
+from train.actorq.algorithms import Algorithm, cut_at_disagreement, greedy_of, head_of
 from train.actorq.service import Columns, Reply
 from train.actorq.settings import Plan
 from train.actorq.wire import Pushed
-from train.checkpoint import Checkpoint, flattened, gathered
-from train.normalisation import RunningNormaliser
-from train.run import DivergenceError
-from train.tasks import make_task
+from train.algorithms.common.normalisation import RunningNormaliser, gathering_steps
+from train.runs.checkpoint import Checkpoint, flattened, gathered
+from train.runs.run import DivergenceError
+from train.suites.make import make_task
 
 PARTS = ("data", "prepare", "learn", "push", "watch")
-"""Where the learner's time goes: waiting for minibatches; normalising and weighing them; the updates; handing over
-parameters; looking at how far the actors are from it."""
+"""Where the learner's time goes: waiting for minibatches; normalising them and cutting their returns; the updates;
+handing over parameters; looking at how far the actors are from it."""
 CALIBRATION_ROWS = 256  # of the newest minibatches: the ranges of the int8 activations
 CALIBRATION = "calibration"
 WATCH_EVERY_S = 1.0
@@ -64,16 +56,17 @@ class LearnerLoop:
         self._plan, self._asked = plan, plan.actorq
         self._sample, self._recent, self._push, self._prioritise = sample, recent, push, prioritise
         self._task = make_task(plan.task, plan.preset, plan.task_options)
-        self._algorithm = make_algorithm(plan, self._task)
+        self._algorithm = Algorithm(plan, self._task)
         settings = self._algorithm.settings
-        until = settings.learning_starts if getattr(settings, "normalise", True) else 0
-        self._normaliser = RunningNormaliser(self._task.observation_size, until)
+        bounds = self._task.bounds
+        until = (
+            gathering_steps(bounds, settings.learning_starts, plan.steps) if getattr(settings, "normalise", True) else 0
+        )
+        self._normaliser = RunningNormaliser(self._task.observation_size, until, bounds)
         self._generator = np.random.default_rng(plan.seed)
         if checkpoint is not None:
-            restored(self._algorithm, checkpoint)
+            self._algorithm.restore(checkpoint)
             self._normaliser.restore(checkpoint.group("normaliser"))
-            if self._normaliser.count:  # none: it was taken before learning began
-                self._normaliser.until = min(self._normaliser.until, self._normaliser.count)
         self._every = self._asked.publish_every or settings.updates
         self._steps, self._pushed, self._watched = 0, -1, 0.0
         nothing = np.zeros((0, self._task.observation_size), np.float32)
@@ -81,7 +74,7 @@ class LearnerLoop:
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._metrics: dict[str, float] = {}
         self._mismatch: dict[str, float] = {}
-        self._ratio_sum, self._ratio_rows = 0.0, 0
+        self._cut_rows, self._rows = 0, 0
         self._lock = threading.Lock()
 
     def run(self) -> dict[str, Any]:
@@ -98,8 +91,7 @@ class LearnerLoop:
             if columns is None:
                 self._watch()
                 return self.facts()
-            if not self._normaliser.settled:
-                self._settle()
+            self._gather(columns["observation"])
             self._round(columns)
             if time.perf_counter() - self._watched >= WATCH_EVERY_S:
                 self._watch()
@@ -116,6 +108,7 @@ class LearnerLoop:
             metrics, errors = self._timed("learn", lambda: self._algorithm.learn(batches, self.share))
         self._check(metrics)
         self._metrics = dict(zip(self._algorithm.metrics, metrics.mean(axis=0).tolist(), strict=True))
+        self._metrics["observations_clipped"] = self._normaliser.take_clipped()
         if errors is not None:
             self._prioritise(rows, errors)
         if self._algorithm.updates - self._pushed >= self._every:
@@ -132,17 +125,22 @@ class LearnerLoop:
         self._seconds[part] += time.perf_counter() - since
         return result
 
-    def _settle(self) -> None:
-        """The observations' statistics, from the first ``learning_starts`` steps; they stand still from now on."""
-        seen = self._recent(self._normaliser.until)
-        if seen:
+    def _gather(self, drawn: NDArray[np.float32]) -> None:
+        """The observations' statistics: of the first ``learning_starts`` steps, then one drawn row for every step."""
+        rows = drawn.reshape(-1, drawn.shape[-1])
+        if not self._normaliser.count and not self._normaliser.settled:
+            seen = self._recent(self._algorithm.settings.learning_starts)
+            rows = seen["observation"] if seen else rows
+        elif not self._normaliser.settled:
+            rows = rows[: max(self._steps - self._normaliser.count, 0)]
+        if len(rows):
             with self._lock:
-                self._normaliser.update(seen["observation"])
-                self._normaliser.until = min(self._normaliser.until, self._normaliser.count)
+                self._normaliser.update(rows)
 
     def _prepared(self, columns: Columns) -> Columns:
-        """Minibatches as the algorithm's round takes them, both rescaled and weighed."""
-        shape = columns["return"].shape
+        """Minibatches as the algorithm's round takes them, rescaled, their returns cut where need be."""
+        if "following" in columns:
+            columns = {**columns, **self._cut(columns)}
         batches = {
             "observation": self._normalised(columns["observation"]),
             "action": columns["action"],
@@ -150,31 +148,21 @@ class LearnerLoop:
             "discount": columns["discount"],
             "next_observation": self._normalised(columns["next_observation"]),
         }
-        weight = columns.get("weight")
-        if "following" in columns:
-            ratios = self._ratios(columns).reshape(shape)
-            self._ratio_sum += float(ratios.sum())
-            self._ratio_rows += ratios.size
-            weight = ratios if weight is None else weight * ratios
-        return batches if weight is None else {**batches, "weight": weight.astype(np.float32)}
+        return {**batches, "weight": columns["weight"].astype(np.float32)} if "weight" in columns else batches
 
     def _normalised(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         rows = observations.reshape(-1, observations.shape[-1])
         return self._normaliser(rows).reshape(observations.shape)
 
-    def _ratios(self, columns: Columns) -> NDArray[np.float32]:
-        """Truncated importance weights of all returns of the round, (updates · minibatch,)."""
-        following = columns["following"]
-        steps, size = following.shape[-2:]
-        epsilon, probability = (columns[f"following_{name}"].reshape(-1) for name in ("epsilon", "probability"))
-        counted = epsilon >= 0.0
-        learner = np.ones(len(epsilon), np.float32)
-        if counted.any():
-            inputs = self._normaliser(following.reshape(-1, size)[counted])
-            values = networks.mlp(self._algorithm.policy, inputs)
-            actions = columns["following_action"].reshape(-1)[counted]
-            learner[counted] = epsilon_greedy_probabilities(values, actions, epsilon[counted])
-        return truncated_ratios(learner.reshape(-1, steps), probability.reshape(-1, steps), counted.reshape(-1, steps))
+    def _cut(self, columns: Columns) -> Columns:
+        """Returns that end where this policy would have chosen otherwise; see :func:`cut_at_disagreement`."""
+        shape, steps = columns["return"].shape, columns["following"].shape[2]
+        flat = {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
+        following = self._normaliser(flat["following"].reshape(-1, flat["following"].shape[-1]))
+        chosen = greedy_of(self._plan, self._algorithm.policy, following).reshape(-1, steps)
+        cut, is_cut = cut_at_disagreement(flat, chosen, self._algorithm.settings.discount)
+        self._cut_rows, self._rows = self._cut_rows + int(is_cut.sum()), self._rows + len(is_cut)
+        return {name: column.reshape(*shape, *column.shape[1:]) for name, column in cut.items()}
 
     def _check(self, metrics: NDArray[np.float32]) -> None:
         finite = np.isfinite(metrics)
@@ -220,13 +208,14 @@ class LearnerLoop:
         self._seconds["watch"] += time.perf_counter() - since
 
     def facts(self) -> dict[str, Any]:
-        """Figures so far: updates, metrics, mismatch, weights of the returns, and seconds."""
+        """Figures so far: updates, metrics, mismatch, share of the returns that were cut, and seconds."""
         return {
             "updates": self._algorithm.updates,
             "pushed": self._pushed,
             "metrics": self._metrics,
+            "warning": self._algorithm.warning,
             "mismatch": self._mismatch,
-            "mean_ratio": self._ratio_sum / self._ratio_rows if self._ratio_rows else None,
+            "cut_returns": self._cut_rows / self._rows if self._rows else None,
             "seconds": dict(self._seconds),
             "cpu_s": time.process_time(),
         }

@@ -22,7 +22,7 @@ from train.actorq.parameters import ParameterServer
 from train.actorq.service import Columns, ReplayService, Reply
 from train.actorq.settings import Plan
 from train.actorq.wire import Published, Pushed
-from train.checkpoint import Checkpoint
+from train.runs.checkpoint import Checkpoint
 
 RETRY_FOR_S = 30.0
 RETRY_PAUSE_S = 0.2

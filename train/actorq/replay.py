@@ -1,7 +1,7 @@
 """The replay's rows, drawn uniformly or by priority, and the ratio of samples to insertions.
 
 Rows are complete n-step transitions (``train/actorq/stepping.py``): any of them may be drawn at any time, which is what
-tells this replay from ``train/replay.py``, where a return is put together when it is drawn.
+tells this replay from ``train/algorithms/common/replay.py``, where a return is put together when it is drawn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.priorities import SMALLEST_ERROR, SumTree, importance_weights
+from train.algorithms.common.priorities import SMALLEST_ERROR, SumTree, importance_weights
 
 Columns = dict[str, NDArray[Any]]
 WATCHED = ("observation", "greedy", "updates")

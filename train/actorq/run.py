@@ -1,7 +1,8 @@
 """One run from its start to its bundle: the supervisor in the process that the user started.
 
 It starts learner and actors, replaces those that die, judges the policy greedily, writes checkpoints and logs through
-``train/run.py``, and in the end tells where the time went. What dies is said and goes into the bundle's provenance:
+``train/runs/run.py``, and in the end tells where the time went. What dies is said and goes into the bundle's
+provenance:
 
 - an actor: replaced; its unsent transitions are lost (at most ``insert_every`` and an n-step window).
 - the learner: replaced, and goes on from the last checkpoint; the replay is a process of its own and keeps its rows.
@@ -21,16 +22,19 @@ from safetensors.numpy import load
 
 from policy.spec import ContinuousHead, PolicySpec, Squash
 from train.actorq import cluster
+from train.actorq.algorithms import metric_names
 from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, sums_of
 from train.actorq.processes import GoneError, called
 from train.actorq.report import breakdown, summed
 from train.actorq.settings import Plan
-from train.best import BestPolicy, Policy
-from train.checkpoint import flattened
-from train.episodes import Decide
-from train.networks import Weights
-from train.results import greedy
-from train.run import Run, Trained
+from train.networks.policy import Policy
+from train.networks.weights import Weights
+from train.runs.best import BestPolicy
+from train.runs.checkpoint import flattened
+from train.runs.request import Trained
+from train.runs.results import greedy
+from train.runs.run import Run
+from train.suites.episodes import Decide
 
 LOOK_EVERY_S = 0.25
 REPORT_EVERY_S = 1.0
@@ -70,6 +74,7 @@ class Supervisor:
         self._weights: Weights = {}
         self._chosen: Decide | None = None
         self._judging = -1  # the report for which the policy was fetched
+        self._warned = False
 
     def train(self) -> Trained:
         """Until all steps are made or the run wants to stop; the policy of the best evaluation is returned."""
@@ -211,6 +216,9 @@ class Supervisor:
         made, self._reported = self._step - self._reported, self._step
         self._run.report(self._step, self._row(), made, self._decide)
         self._reported_at = time.monotonic()
+        if not self._warned and (warning := self._learner_facts.get("warning")):
+            self._warned = True
+            self._run.progress.say(f"step {self._step:,}: {warning}", always=True)
         judged = any(value == value for name, value in self._run.last_row.items() if name.startswith("greedy_"))
         if judged and self._weights:
             self._best.offer(self._run.last_row, self._policy, self._step)
@@ -227,6 +235,7 @@ class Supervisor:
             "episodes": float(episodes),
             "return": returns / episodes if episodes else NAN,
             **{name: learner.get("metrics", {}).get(name, NAN) for name in metric_names(self._plan.method)},
+            "observations_clipped": learner.get("metrics", {}).get("observations_clipped", NAN),
             "updates": float(learner.get("updates", 0)),
             "actor_mismatch": float(seen.get("disagreement", seen.get("distance", NAN))),
             "actor_staleness": float(seen.get("staleness_updates", NAN)),
@@ -305,7 +314,7 @@ class Supervisor:
                 **sums["parameters"],
             },
             "mismatch": learner.get("mismatch", {}),
-            "mean_ratio": learner.get("mean_ratio"),
+            "cut_returns": learner.get("cut_returns"),
             "staleness": {
                 "refused": sums["replay"]["refused"],
                 "largest_updates": sums["replay"][LARGEST],
@@ -314,13 +323,6 @@ class Supervisor:
             "deaths": self._deaths.notes,
         }
         return {"updates": learner.get("updates", 0), **self._best.notes(), "actorq": told}
-
-
-def metric_names(method: str) -> tuple[str, ...]:
-    """The learner's metrics, in the order of its rows."""
-    from train import collection, dqn
-
-    return collection.METRICS if method == "d4pg" else dqn.METRICS
 
 
 def train(run: Run, plan: Plan, is_local: bool) -> Trained:

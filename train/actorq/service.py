@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from train.actorq.algorithms import settings_of
 from train.actorq.replay import Ratio, Shard
 from train.actorq.settings import ActorQSettings, Plan
-from train.tasks import episode_seed
+from train.suites.task import episode_seed
 
 Columns = dict[str, NDArray[Any]]
 

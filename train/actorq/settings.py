@@ -46,7 +46,7 @@ class ActorQSettings:
     importance_exponent: float = 0.2
     """β: how much of the bias of priorities is taken back by weights."""
     correct_mismatch: bool = True
-    """DQN: returns over several steps are weighted by the truncated ratio of learner to actor."""
+    """DQN: a return over several steps ends where the learner would have chosen otherwise than the actor did."""
     runtime: str = RuntimeName.LITERT.value
     """What executes the actors' artifact, as on a device: litert or tflite-runtime."""
     step_delays_s: tuple[float, ...] = ()
@@ -105,7 +105,7 @@ class Plan:
     """All that a process needs to take its part in a run.
 
     Attributes:
-        task, preset, task_options: as :func:`train.tasks.make_task` takes them.
+        task, preset, task_options: as :func:`train.suites.make.make_task` takes them.
         method: ``d4pg`` or ``dqn``.
         policy: the bundle's name for the policy.
         network: of the policy.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-UNCOUNTED = -1.0
-"""``epsilon`` of a step of which no importance ratio is taken."""
+NO_CHOICE = -1
+"""``following_greedy`` of a step at which the acting policy chose nothing: chance did, or there is no such step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,7 @@ class Step:
         next_observation: raw, before any reset (size,).
         updates: of the learner when it made the policy that acted; −1 where none did.
         greedy: what that policy itself chose, in the layout of ``action``.
-        probability: b(a|s) of the acting policy.
-        epsilon: ε of the draw, or :data:`UNCOUNTED`.
+        chosen: whether the action is the policy's own choice, and not one of chance.
     """
 
     observation: NDArray[np.float32]
@@ -38,8 +37,7 @@ class Step:
     next_observation: NDArray[np.float32]
     updates: int
     greedy: Any
-    probability: float = 1.0
-    epsilon: float = UNCOUNTED
+    chosen: bool = False
 
 
 class Window:
@@ -50,7 +48,7 @@ class Window:
     """
 
     def __init__(self, n_step: int, discount: float, follows: bool = False) -> None:
-        """Args: n, γ, and whether a transition brings the later steps of its return along (importance ratios)."""
+        """Args: n, γ, and whether a transition brings the later steps of its return along, for it to be cut there."""
         self._n, self._discount, self._follows = n_step, discount, follows
         self._steps: deque[Step] = deque()
         self._ready: list[tuple[Step, float, float, Step, tuple[Step, ...]]] = []
@@ -75,15 +73,16 @@ class Window:
             factor *= self._discount
         last = self._steps[-1]
         first = self._steps.popleft()
-        later = tuple(self._steps) if self._follows else ()
-        self._ready.append((first, total, 0.0 if last.terminated else factor, last, later))
+        all_steps = (first, *self._steps) if self._follows else ()
+        self._ready.append((first, total, 0.0 if last.terminated else factor, last, all_steps))
 
     def take(self) -> dict[str, NDArray[Any]]:
         """The transitions that are ready, as columns, rows first; they are forgotten here.
 
         observation, next_observation (rows, size) · action, greedy (rows,) int32 or (rows, k) · return, discount
         (rows,) · updates (rows,) int64; and with ``follows``, for the n − 1 later steps: following (rows, n − 1, size),
-        following_action, following_probability, following_epsilon (rows, n − 1), ε −1 where there is none.
+        what was acted on there; following_greedy (rows, n − 1) int32, what the acting policy chose and did there, or
+        :data:`NO_CHOICE`; following_return (rows, n − 1), R of the steps before it.
         """
         ready, self._ready = self._ready, []
         first = [row[0] for row in ready]
@@ -101,19 +100,14 @@ class Window:
     def _following(self, rows: list[tuple[Step, ...]], columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         shape = (len(rows), self._n - 1)
         following = np.zeros((*shape, columns["observation"].shape[1]), np.float32)
-        action, probability = np.zeros(shape, np.int32), np.ones(shape, np.float32)
-        epsilon = np.full(shape, UNCOUNTED, np.float32)
-        for row, steps in enumerate(rows):
-            for place, step in enumerate(steps):
-                following[row, place] = step.observation
-                action[row, place], probability[row, place] = step.action, step.probability
-                epsilon[row, place] = step.epsilon
-        return {
-            "following": following,
-            "following_action": action,
-            "following_probability": probability,
-            "following_epsilon": epsilon,
-        }
+        greedy, returns = np.full(shape, NO_CHOICE, np.int32), np.zeros(shape, np.float32)
+        for row, (first, *later) in enumerate(rows):
+            total, factor = first.reward, self._discount
+            for place, step in enumerate(later):
+                following[row, place], returns[row, place] = step.observation, total
+                greedy[row, place] = step.greedy if step.chosen else NO_CHOICE
+                total, factor = total + factor * step.reward, factor * self._discount
+        return {"following": following, "following_greedy": greedy, "following_return": returns}
 
 
 def as_actions(actions: list[Any]) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -45,6 +45,18 @@ class Form(Enum):
 
     ARTIFACT = "artifact"
     WEIGHTS = "weights"
+
+
+HEADER: dict[str, Callable[[Any], Any]] = {
+    "version": int,
+    "updates": int,
+    "form": Form,
+    "precision": Precision,
+    "communication": int,
+    "spec": str,
+    "sha256": str,
+}
+"""What travels beside the data, by the names of :class:`Published`."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +102,7 @@ class Published:
 
     def header(self) -> str:
         """All but the data, as JSON."""
-        return json.dumps(
-            {
-                "version": self.version,
-                "updates": self.updates,
-                "form": self.form.value,
-                "precision": self.precision.value,
-                "communication": self.communication,
-                "spec": self.spec,
-                "sha256": self.sha256,
-            }
-        )
+        return json.dumps({name: getattr(self, name) for name in HEADER}, default=lambda kind: kind.value)
 
     @classmethod
     def from_parts(cls, header: str, data: NDArray[np.uint8]) -> Published:
@@ -111,16 +113,7 @@ class Published:
         """
         try:
             values: dict[str, Any] = json.loads(header)
-            found = cls(
-                int(values.pop("version")),
-                int(values.pop("updates")),
-                Form(values.pop("form")),
-                Precision(values.pop("precision")),
-                int(values.pop("communication")),
-                str(values.pop("spec")),
-                str(values.pop("sha256")),
-                data,
-            )
+            found = cls(**{name: kind(values.pop(name)) for name, kind in HEADER.items()}, data=data)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise WireError(
                 f"the parameters' header cannot be read ({type(error).__name__}: {error}).",

@@ -5,13 +5,18 @@ maximum of the last two frames in grey, 84 × 84, and an observation is the last
 less than 30 frames without action, and with FIRE where the game waits for it. An episode is a whole game, cut after
 108,000 frames (30 minutes). In training rewards are clipped to [-1, 1] and a lost life ends the return but not the
 episode: the same game goes on with the next life, which the policy itself must start where the game waits for FIRE.
-Judging counts the game's own score. Actions are not repeated at random (``sticky_actions`` 0), as in the papers of DQN,
-A2C and PPO.
+Judging counts the game's own score, and ends a game that nobody plays: one that has FIRE among its actions is cut once
+for ``idle_steps`` decisions (1,800: two minutes) no FIRE was pressed, no point scored or lost and no life lost. A
+policy that never starts its next life would otherwise wait for a whole game's 27,000 decisions, for the same score.
+Actions are not repeated at random (``sticky_actions`` 0), as in the papers of DQN, A2C and PPO.
+
+The results that the committed bundles store were measured without that cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from functools import lru_cache
 from typing import Any
 
@@ -19,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
-from train.episodes import Actions, Decide, Observations, StepResult, judge
-from train.tasks import Evaluation, Task, TaskError
+from train.suites.episodes import Actions, Decide, Observations, StepResult, judge
+from train.suites.errors import TaskError
+from train.suites.task import Evaluation, Task
 
 SIDE, STACKED, FRAMES_A_STEP, FRAMES_A_SECOND = 84, 4, 4, 60
 LONGEST_FRAMES = 108_000
@@ -31,6 +37,7 @@ DEFAULTS: Mapping[str, Any] = {
     "fire_reset": True,  # press FIRE at the start where the game has it among its actions
     "episodic_life": True,  # training only: a lost life ends the return (not the episode)
     "clip_rewards": True,  # training only: rewards are clipped to [-1, 1]
+    "idle_steps": 1_800,  # judging only: decisions without FIRE, reward or lost life that cut a game of FIRE; 0: never
 }
 
 
@@ -46,6 +53,10 @@ class AtariEpisodes:
         self._seed = seed
         self._marks_lives = training and bool(options["episodic_life"])
         self._lives = np.zeros(environments, np.int32)
+        names = action_names(game)
+        self._fires = np.array(["FIRE" in name for name in names])
+        self._longest_idle = 0 if training or "FIRE" not in names else int(options["idle_steps"])
+        self._idle = np.zeros(environments, np.int64)
         self._vector = AtariVectorEnv(
             game,
             environments,
@@ -64,7 +75,7 @@ class AtariEpisodes:
         )
 
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
-        """Begin the masked episodes; see ``train.episodes.Episodes``.
+        """Begin the masked episodes; see ``train.suites.episodes.Episodes``.
 
         The vector environment would begin an ended episode by itself at its next step; an explicit reset before that
         step takes precedence, and only it can seed the episode.
@@ -72,15 +83,29 @@ class AtariEpisodes:
         seeds = np.array([self._episode_seed(int(number)) for number in episode_ids[mask]], np.int32)
         observation, info = self._vector.reset(seed=seeds, options={"reset_mask": mask.copy()})
         self._lives = info["lives"].copy()
+        self._idle[mask] = 0
         return channels_last(observation)
 
     def step(self, actions: Actions) -> StepResult:
-        """One step of four frames; see ``train.episodes.Episodes``."""
+        """One step of four frames; see ``train.suites.episodes.Episodes``."""
         observation, reward, terminated, truncated, info = self._vector.step(np.asarray(actions, np.int64))
-        lost = info["lives"] < self._lives if self._marks_lives else None  # a bonus life is no loss
+        lost = info["lives"] < self._lives  # a bonus life is no loss
         self._lives = info["lives"].copy()
-        truncated = truncated & ~terminated
-        return StepResult(channels_last(observation), reward.astype(np.float32), terminated, truncated, None, lost)
+        self._idle = np.where(self._fires[actions] | (reward != 0) | lost, 0, self._idle + 1)
+        if self._longest_idle:
+            truncated = truncated | (self._idle >= self._longest_idle)
+        return StepResult(
+            channels_last(observation),
+            reward.astype(np.float32),
+            terminated,
+            truncated & ~terminated,
+            None,
+            lost if self._marks_lives else None,
+        )
+
+    def close(self) -> None:
+        """Give back the consoles."""
+        self._vector.close()
 
     def _episode_seed(self, number: int) -> int:
         return int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1)  # the console's is an int32
@@ -136,10 +161,9 @@ def atari_task(game: str, options: Mapping[str, Any]) -> Task:
     chosen = {**DEFAULTS, **options}
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        consoles = min(JUDGING_ENVIRONMENTS, episodes)
-        return Evaluation.of(
-            judge(AtariEpisodes(game, consoles, seed, chosen, training=False), decide, episodes), preset
-        )
+        consoles = AtariEpisodes(game, min(JUDGING_ENVIRONMENTS, episodes), seed, chosen, training=False)
+        with closing(consoles):
+            return Evaluation.of(judge(consoles, decide, episodes), preset)
 
     return Task(
         name=game,

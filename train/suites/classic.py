@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from train.episodes import Actions, Floats, StepResult
+from train.suites.episodes import Actions, Floats, StepResult
 
 State = NDArray[np.float64]
 """(variables, environments)."""
@@ -201,7 +201,7 @@ PHYSICS: dict[str, Callable[[], Physics]] = {
 
 
 class ClassicEpisodes:
-    """A batch of one environment; see ``train.episodes.Episodes``."""
+    """A batch of one environment; see ``train.suites.episodes.Episodes``."""
 
     def __init__(self, environment_id: str, environments: int, seed: int) -> None:
         """Args: an id of :data:`PHYSICS`, number of environments, seed."""
@@ -229,6 +229,9 @@ class ClassicEpisodes:
         cut = (self._lengths >= self.physics.limit) & ~moved.terminated
         observation = self.physics.observe(moved.state)
         return StepResult(observation, moved.reward.astype(np.float32), moved.terminated, cut, None)
+
+    def close(self) -> None:
+        """Arrays hold nothing that has to be given back."""
 
 
 def uniform(key: NDArray[np.uint64], ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, EnvironmentSpec, ObservationField, Squash
-from train.episodes import Actions, Decide, Floats, StepResult, judge
 from train.quiet import silenced
+from train.suites.episodes import Actions, Decide, Floats, StepResult, judge
+from train.suites.errors import TaskError
 from train.suites.names import TaskName
-from train.tasks import Evaluation, Task, TaskError
+from train.suites.task import Evaluation, Task
 
 JUDGING_ENVIRONMENTS = 16
 RENDERER = "MUJOCO_GL"
@@ -67,7 +69,7 @@ class DeepMindEpisodes:
         self._observation: Floats = np.zeros((environments, size), np.float32)
 
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
-        """Begin the masked episodes; see ``train.episodes.Episodes``."""
+        """Begin the masked episodes; see ``train.suites.episodes.Episodes``."""
         self._observation = self._observation.copy()
         for place in np.flatnonzero(mask):
             words = np.random.SeedSequence([self._seed, int(episode_ids[place])]).generate_state(4)
@@ -76,7 +78,7 @@ class DeepMindEpisodes:
         return self._observation
 
     def step(self, actions: Actions) -> StepResult:
-        """One control step; see ``train.episodes.Episodes``. Actions are clipped to the suite's bounds."""
+        """One control step; see ``train.suites.episodes.Episodes``. Actions are clipped to the suite's bounds."""
         chosen = np.clip(actions.astype(np.float64), self._low, self._high)
         observation = np.empty_like(self._observation)
         reward = np.empty(self.environments, np.float32)
@@ -95,6 +97,11 @@ class DeepMindEpisodes:
         """The first environment as it is now, (240, 320, 3)."""
         picture: NDArray[np.uint8] = self._playing[0].physics.render(240, 320, camera_id=0)
         return picture
+
+    def close(self) -> None:
+        """Give back MuJoCo's models and data."""
+        for environment in self._playing:
+            environment.close()
 
 
 def flatten(observation: Mapping[str, Any], row: Floats) -> None:
@@ -132,7 +139,8 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         return DeepMindEpisodes(domain, task, environments, seed, options)
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        return Evaluation.of(judge(make(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset)
+        with closing(make(min(JUDGING_ENVIRONMENTS, episodes), seed)) as played:
+            return Evaluation.of(judge(played, decide, episodes), preset)
 
     def draw(seed: int) -> tuple[DeepMindEpisodes, Callable[[], Any]]:
         episodes = make(1, seed)

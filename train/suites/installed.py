@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from train.suites.errors import TaskError
 from train.suites.names import Suite, TaskName
-from train.task_error import TaskError
 
 NEEDS = {
     Suite.BOX2D: ("box2d", {"Box2D": "box2d"}),

@@ -81,7 +81,8 @@ ATARI_WORDS = {
 }
 NAVIGATION_ID = "AirLearning/Navigation-v0"
 """What Gymnasium and every bundle call it."""
-NAVIGATION_NAME = TaskName("navigation", Suite.NAVIGATION, "navigation", "navigation")
+NAVIGATION = "navigation"
+NAVIGATION_NAME = TaskName(NAVIGATION, Suite.NAVIGATION, NAVIGATION, NAVIGATION)
 MUJOCO_ID = re.compile(
     r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Swimmer|"
     r"Walker2d)-v\d+"

@@ -147,7 +147,7 @@ def curve_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
     from matplotlib.figure import Figure
 
     from bench.study.cells.curves import Curve, draw_panel
-    from train.logs import CURVE_FILE, column, read_rows
+    from train.runs.logs import CURVE_FILE, column, read_rows
     from train.suites.cells import Cell
 
     name, origin, path = bundle.spec.name, bundle.spec.provenance, bundle.path / CURVE_FILE

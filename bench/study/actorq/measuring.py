@@ -114,8 +114,8 @@ def plan_of(setting: Setting, steps: int) -> Any:
     """A run of one actor, nobody waiting for anybody."""
     from train.__main__ import make_request
     from train.actorq.__main__ import actorq_settings, make_plan, parser
-    from train.presets import load_settings
-    from train.tasks import make_task
+    from train.runs.presets import load_settings
+    from train.suites.make import make_task
 
     task = make_task(setting.task)
     method = "dqn" if task.is_discrete else "d4pg"
@@ -133,7 +133,7 @@ def measured(setting: Setting, steps: int, repetition: int) -> Breakdown:
 
     from train.actorq import cluster
     from train.actorq.processes import called
-    from train.tasks import make_task
+    from train.suites.make import make_task
 
     plan = plan_of(setting, steps)
     with cluster.Cluster(plan, True, 0) as processes:
@@ -165,11 +165,11 @@ def versions(plan: Any, task: Any, generator: Any) -> Any:
     from safetensors.numpy import save
 
     from policy.spec import Normaliser, PolicySpec
-    from train import networks
     from train.actorq.algorithms import head_of
-    from train.episodes import EpisodeStream
+    from train.networks.weights import initial_weights
+    from train.suites.episodes import EpisodeStream
 
-    weights = networks.initial_weights(generator, plan.network, task.observation_shape, task.outputs, 0.01)
+    weights = initial_weights(generator, plan.network, task.observation_shape, task.outputs, 0.01)
     stream, rows = EpisodeStream(task.make(1, 1)), []
     for _ in range(CALIBRATION_ROWS):
         rows.append(stream.observation[0].copy())

@@ -65,9 +65,9 @@ class Setup:
         """The plan that the command would make."""
         from train.__main__ import make_request
         from train.actorq.__main__ import actorq_settings, make_plan, parser
-        from train.models import DEFAULT_POLICY
-        from train.presets import load_settings
-        from train.tasks import make_task
+        from train.runs.models import DEFAULT_POLICY
+        from train.runs.presets import load_settings
+        from train.suites.make import make_task
 
         arguments = parser().parse_args(self.command(n_actors, bits, samples_per_insert, steps))
         arguments.set.append(f"minibatch={arguments.batch_size}")

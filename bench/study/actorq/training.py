@@ -69,7 +69,9 @@ def _dqn(name: str, steps: int, ratio: int, goal: float) -> Cell:
 BIG = ("--model", "2048,2048,2048", "--set", "learning_starts=1000", "--set", "updates=1", "--batch-size", "64")
 NO_JUDGING = ("--evaluate-every", "1000000", "--evaluate-episodes", "1", "--final-episodes", "1")
 BOUND = (*BIG, *NO_JUDGING)
-FEWER_RECORDED = "import sys, train.results as r; r.RECORDED_EPISODES = 4; from train.actorq.__main__ import main; "
+FEWER_RECORDED = (
+    "import sys, train.runs.results as r; r.RECORDED_EPISODES = 4; from train.actorq.__main__ import main; "
+)
 """The bundles of these trainings are read and thrown away: 4 recorded episodes do, in place of 64."""
 CELLS = (
     _d4pg("cartpole_balance", 60_000, 5_000, 900.0),

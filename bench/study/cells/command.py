@@ -206,9 +206,9 @@ def judge(bundle: Bundle, episodes: int, seed: int, runtime: RuntimeName) -> Ans
     from policy.bundle import Bundle
     from policy.bundle_writer import copy_bundle
     from policy.spec import ArtifactFormat, Precision
-    from train.artifact import ArtifactPolicy, find_artifact
     from train.evaluate import check_task, difference, task_options, trained_on
-    from train.tasks import make_task
+    from train.runs.artifact import ArtifactPolicy, find_artifact
+    from train.suites.make import make_task
 
     spec = bundle.spec
     task = make_task(trained_on(spec), options=task_options(spec, trained_on(spec)))

@@ -59,7 +59,7 @@ def read_curves(zoo: Path, answers: Mapping[str, Answer]) -> list[Curve]:
     """The curves of the bundles in a folder, in the tables' order."""
     from bench.study.cells.table import order
     from policy.bundle import DEVICE_FILES, Bundle
-    from train.logs import CURVE_FILE, column, read_rows
+    from train.runs.logs import CURVE_FILE, column, read_rows
     from train.suites.cells import Cell, load_cells
 
     cells = {cell.bundle_name: cell for cell in load_cells()}

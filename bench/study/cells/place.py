@@ -10,7 +10,7 @@ from bench.command_line import BenchError, say
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
-    from train.tasks import Evaluation
+    from train.suites.task import Evaluation
 
 LARGEST_BYTES = 16e6
 """A committed bundle stays small: the largest networks here (Nature's, 6.8 MB) and their recordings fit."""
@@ -78,7 +78,7 @@ def cell_name(bundle: Bundle) -> str:
 def judged(bundle: Bundle, episodes: int, seed: int) -> Evaluation:
     """The float policy on episodes of its own task."""
     from train.evaluate import check_task, float_policy, task_options, trained_on
-    from train.tasks import make_task
+    from train.suites.make import make_task
 
     spec = bundle.spec
     task = make_task(trained_on(spec), options=task_options(spec, trained_on(spec)))

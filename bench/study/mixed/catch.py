@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
-from train.episodes import Actions, Decide, Observations, StepResult, judge
-from train.tasks import Evaluation, Task, mean_interval
+from train.suites.episodes import Actions, Decide, Observations, StepResult, judge
+from train.suites.task import Evaluation, Task, mean_interval
 
 CELLS = 8
 PIXELS = 2  # a cell's side
@@ -32,7 +32,7 @@ class Catch:
         self._paddle = np.zeros(environments, np.int64)
 
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
-        """Begin the masked episodes; see ``train.episodes.Episodes``."""
+        """Begin the masked episodes; see ``train.suites.episodes.Episodes``."""
         for place in np.flatnonzero(mask):
             draws = np.random.default_rng([self._seed, int(episode_ids[place])]).integers(CELLS, size=2)
             self._ball[place], self._paddle[place] = draws
@@ -40,7 +40,7 @@ class Catch:
         return self._pictures()
 
     def step(self, actions: Actions) -> StepResult:
-        """One row down; see ``train.episodes.Episodes``."""
+        """One row down; see ``train.suites.episodes.Episodes``."""
         self._paddle = (self._paddle + actions - 1).clip(0, CELLS - 1)
         self._row += 1
         landed = self._row == CELLS - 1

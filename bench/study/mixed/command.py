@@ -77,7 +77,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     cores = prepare(arguments.threads)
     from bench.report.machine import describe_machine
     from bench.study.mixed import measuring as measuring
-    from train.mixed_precision import Compute, slower_here
+    from train.quantization.mixed_precision import Compute, slower_here
 
     if arguments.seeds == 1 or arguments.seeds > measuring.MOST_SEEDS:
         raise command_line.BenchError(f"--seeds {arguments.seeds}: take 0, or 2 to {measuring.MOST_SEEDS}.")

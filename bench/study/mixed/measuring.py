@@ -19,11 +19,15 @@ import numpy as np
 
 from bench.study.mixed.catch import catch_task
 from policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
-from train import dqn, networks
-from train.logs import read_rows
-from train.mixed_precision import Compute, fresh_loss_scale
-from train.run import Run, RunRequest
-from train.tasks import Task, make_task
+from train.algorithms import dqn
+from train.networks.forward import Acting
+from train.networks.weights import Weights
+from train.quantization.mixed_precision import Compute, fresh_loss_scale
+from train.runs.logs import read_rows
+from train.runs.request import RunRequest
+from train.runs.run import Run
+from train.suites.make import make_task
+from train.suites.task import Task
 
 IMAGE, ACTIONS = (84, 84, 4), 6  # Pong
 FLOAT32 = Compute.FLOAT32.value
@@ -111,7 +115,7 @@ def parameters(network: NetworkSpec) -> int:
     return sum(int(np.prod(shape)) for shape in network_shapes(network, IMAGE, ACTIONS).values())
 
 
-def random_weights(network: NetworkSpec) -> networks.Weights:
+def random_weights(network: NetworkSpec) -> Weights:
     """Normal weights of the usual size: drawing policy C's orthogonal ones takes longer than timing it."""
     from policy.network import network_shapes
 
@@ -157,7 +161,7 @@ def time_acting(policy: PongPolicy, types: list[str], calls: int, batch: int) ->
     generator = np.random.default_rng(0)
     weights = random_weights(policy.network)
     images = generator.integers(0, 256, (batch, *IMAGE), dtype=np.uint8)
-    acting = {kind: partial(networks.Acting(policy.network, Compute(kind)), weights, images) for kind in types}
+    acting = {kind: partial(Acting(policy.network, Compute(kind)), weights, images) for kind in types}
     return timed_in_turns(acting, calls)
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from bench.study.qat.store import Answer
     from bench.study.sweep.flying import Flown
     from policy.bundle import Bundle
-    from train.run import RunRequest
-    from train.tasks import Task
+    from train.runs.request import RunRequest
+    from train.suites.task import Task
 
 ROOT = PROJECT_ROOT
 SCRATCH = ROOT / "artifacts" / "qat"
@@ -164,7 +164,7 @@ def answer_seed(
     """
     from bench.study.sweep.command import open_bundle
     from bench.study.sweep.flying import float_decide, fly
-    from train.tasks import episode_seed
+    from train.suites.task import episode_seed
 
     request = request_of(cell, seed, bits[0], arguments.scratch)
     good = [a for a in known if (a.settings_sha256, a.episodes) == (settings_hash(request), cell.episodes)]
@@ -205,7 +205,7 @@ def compare(
     from bench.study.sweep.flying import decide_with, fly
     from policy.quantization import Scheme
     from policy.simulated import Widths, simulate
-    from train.tasks import episode_seed
+    from train.suites.task import episode_seed
 
     (base, learned), (machine, code) = bundles, here()
     flown = []

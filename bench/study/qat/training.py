@@ -14,7 +14,7 @@ from bench import command_line
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
-    from train.run import RunRequest
+    from train.runs.request import RunRequest
 
 TRAINED = "all steps made"
 LATER_SETTINGS = {"weight_decay": 0.0, "weight_clip": 0.0}  # than the first trainings that are kept; none of either
@@ -62,9 +62,9 @@ def request_of(cell: Cell, seed: int, bits: int | None, scratch: Path) -> RunReq
 def typed(words: Sequence[str]) -> RunRequest:
     """The training that ``python -m train`` with these words would be; they name task and method."""
     from train.__main__ import make_request, parser, quantization_settings
-    from train.models import DEFAULT_POLICY
-    from train.presets import load_settings
-    from train.tasks import make_task
+    from train.runs.models import DEFAULT_POLICY
+    from train.runs.presets import load_settings
+    from train.suites.make import make_task
 
     arguments = parser().parse_args(words)
     found = load_settings(arguments.task, arguments.method, arguments.policy or DEFAULT_POLICY)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bench.study.sweep.flying import Asked
     from bench.study.sweep.store import Outcome, Sweep, Width
     from policy.bundle import Bundle
-    from train.tasks import Task
+    from train.suites.task import Task
 
 SCHEMES = ("quarl", "quarl-released", "symmetric")  # those of policy.quantization, by value: --help loads no numpy
 WIDTHS = ("2", "3", "4", "5", "6", "7", "8", "10", "12", "14", "16", "fp16", "20", "24", "28", "32")
@@ -137,8 +137,8 @@ def open_bundle(name: str) -> tuple[Bundle, Task]:
     from policy.errors import PolicyError
     from policy.locate import working_bundle
     from train.evaluate import check_task, task_options, trained_on
-    from train.task_error import TaskError
-    from train.tasks import make_task
+    from train.suites.errors import TaskError
+    from train.suites.make import make_task
 
     try:
         bundle = working_bundle(name)

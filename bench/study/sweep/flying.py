@@ -25,8 +25,8 @@ from policy.simulated import HALF_BITS, WEIGHTS_ONLY, Simulated, Widths, forward
 from policy.spec import ContinuousHead, PolicySpec
 
 if TYPE_CHECKING:
-    from train.episodes import Decide
-    from train.tasks import Task
+    from train.suites.episodes import Decide
+    from train.suites.task import Task
 
 FP16 = "fp16"
 CONTINUOUS_SHARE = 0.01  # of an action's range: nearer than that is the same action
@@ -86,7 +86,7 @@ def widths_of(name: str, asked: Asked, spec: PolicySpec) -> Widths:
 def decide_with(spec: PolicySpec, simulated: Simulated) -> Decide:
     """A simulated policy as a function of raw observations."""
     if spec.network.convolutions and not simulated.maps:
-        from train.results import greedy
+        from train.runs.results import greedy
 
         return greedy(spec, simulated.weights)
 
@@ -101,7 +101,7 @@ def float_decide(bundle: Bundle) -> Decide:
     """The float policy."""
     spec, weights = bundle.spec, bundle.weights()
     if spec.network.convolutions:
-        from train.results import greedy
+        from train.runs.results import greedy
 
         return greedy(spec, weights)
     return lambda observation: choose_actions(spec, forward_float(spec, weights, observation))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bench.study.sweep.flying import Flown
     from bench.study.wide.store import Answer, Kernel, Quantized
     from policy.bundle import Bundle
-    from train.tasks import Task
+    from train.suites.task import Task
 
 ROOT = PROJECT_ROOT
 SCRATCH = ROOT / "artifacts" / "wide"
@@ -190,7 +190,7 @@ def measured(cell: Cell, variant: Variant, seed: int, sha256: str, bundle: Bundl
     from bench.study.sweep.flying import float_decide, fly
     from bench.study.weights.view import all_weights
     from bench.study.wide.store import Answer
-    from train.tasks import episode_seed
+    from train.suites.task import episode_seed
 
     _, task = open_bundle(str(bundle.path))
     episode = episode_seed(seed, PURPOSE)

@@ -10,7 +10,7 @@ from bench.study.qat.training import bundle_of, settings_hash, typed
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
-    from train.run import RunRequest
+    from train.runs.request import RunRequest
 
 __all__ = ["CELLS", "PLAIN", "VARIANTS", "Cell", "Variant", "request_of", "settings_hash", "trained"]
 

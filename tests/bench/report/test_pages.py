@@ -214,7 +214,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(store, "RESULTS", folder / "results")
         patch.setattr(store, "DEFAULT_STORE", own)
         patch.setattr(study_store.write_sweep, "__defaults__", (folder / "study",))
-        patch.setattr("train.results.RECORDED_EPISODES", 1)
+        patch.setattr("train.runs.results.RECORDED_EPISODES", 1)
         patch.setenv("QUARL_LOCAL_DEVICE", str(folder / "device"))
         # what lines further down work on
         assert main_of("convert")(["--policy", "cartpole-ppo", "--bits", "8", "--format", "tflite"]) == 0

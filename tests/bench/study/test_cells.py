@@ -22,7 +22,7 @@ from bench.study.cells.table import amount, change, hours, measured_notes, numbe
 from policy.bundle import Bundle
 from policy.errors import SpecError
 from policy.spec import RuntimeName
-from train.logs import CURVE_FILE
+from train.runs.logs import CURVE_FILE
 from train.suites.cells import Cell, load_cells
 
 Balancing = Callable[..., Bundle]

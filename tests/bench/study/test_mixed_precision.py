@@ -10,7 +10,7 @@ import pytest
 from bench.study.mixed import command as mixed_precision
 from bench.study.mixed import measuring as mixed_measuring
 from bench.study.mixed.catch import Catch, catch_task
-from train.episodes import judge
+from train.suites.episodes import judge
 
 
 def timing(milliseconds: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from policy.bundle import Bundle
 LIMIT_S = 300.0  # of anything that is waited for, on a machine that has other things to do
 # Checkpoints come every minute; here every second, since no run takes a minute; and few episodes are recorded.
 OFTEN = (
-    "import sys, train.results, train.run; train.run.CHECKPOINT_EVERY_S = 1.0; train.results.RECORDED_EPISODES = 2; "
+    "import sys; from train.runs import results, run; run.CHECKPOINT_EVERY_S = 1.0; results.RECORDED_EPISODES = 2; "
     "from train.actorq.__main__ import main; "
 )
 

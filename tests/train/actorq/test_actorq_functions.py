@@ -1,11 +1,10 @@
-"""Exploration of both algorithms, importance ratios, settings and the plan: by hand."""
+"""Exploration of both algorithms, returns that are cut, settings and the plan: by hand."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -16,47 +15,72 @@ from policy.spec import NetworkSpec, Precision
 from tests.train.actorq.small_plans import make_plan
 from train.actorq.actor import PARTS
 from train.actorq.algorithms import (
+    Algorithm,
     Explorer,
-    checked,
-    epsilon_greedy_probabilities,
+    cut_at_disagreement,
     make_explorer,
     settings_of,
-    truncated_ratios,
 )
 from train.actorq.learner import mismatch
 from train.actorq.report import breakdown
 from train.actorq.settings import ActorQSettings, Plan
-from train.actorq.stepping import UNCOUNTED
-from train.checkpoint import CheckpointError
-from train.tasks import make_task
+from train.actorq.stepping import NO_CHOICE
+from train.runs.checkpoint import Checkpoint, CheckpointError, flattened
+from train.suites.make import make_task
 
-# --- importance ratios ----------------------------------------------------------------------------------------------
-
-
-def test_epsilon_greedy_probabilities_by_hand() -> None:
-    values = np.array([[1.0, 3.0, 2.0], [1.0, 3.0, 2.0], [5.0, 0.0, 5.0], [0.0, 1.0, 2.0]], np.float32)
-    actions = np.array([1, 0, 0, 1], np.int32)
-    epsilon = np.array([0.3, 0.3, 0.0, 1.0], np.float32)
-    # 0.3 / 3 + 0.7;  0.3 / 3;  of two equally good ones the first is taken, surely;  ε = 1: all alike
-    expected = [0.8, 0.1, 1.0, 1 / 3]
-    np.testing.assert_allclose(epsilon_greedy_probabilities(values, actions, epsilon), expected, rtol=1e-6)
+# --- returns that are cut -------------------------------------------------------------------------------------------
 
 
-def test_truncated_ratios_by_hand() -> None:
-    learner = np.array([[0.9, 0.1], [0.2, 0.9], [0.1, 0.1], [0.5, 0.3]], np.float32)
-    actor = np.array([[0.1, 0.2], [0.8, 0.9], [0.8, 0.4], [0.0, 0.6]], np.float32)
-    counted = np.array([[True, True], [True, True], [False, False], [False, True]])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # where nothing is counted, nothing is divided by
-        ratios = truncated_ratios(learner, actor, counted)
-    # min(1, 9) · ½;  ¼ · 1;  nothing counts;  only ½ counts
-    np.testing.assert_allclose(ratios, [0.5, 0.25, 1.0, 0.5], rtol=1e-6)
-    assert ratios.dtype == np.float32
+def four_steps(greedy: list[list[int]], discounts: list[float]) -> dict[str, np.ndarray]:
+    """4-step returns of rewards 1, 2, 4, 8 with γ = ½ from s₀; sₖ is [k]."""
+    count = len(greedy)
+    return {
+        "return": np.full(count, 1 + 2 / 2 + 4 / 4 + 8 / 8, np.float32),
+        "discount": np.array(discounts, np.float32),
+        "next_observation": np.full((count, 1), 4, np.float32),
+        "following": np.tile(np.array([[1.0], [2.0], [3.0]], np.float32), (count, 1, 1)),
+        "following_greedy": np.array(greedy, np.int32),
+        "following_return": np.tile(np.array([1, 1 + 1, 1 + 1 + 1], np.float32), (count, 1)),
+    }
 
 
-def test_a_learner_that_would_act_the_same_changes_no_weight() -> None:
-    probabilities = np.random.default_rng(0).uniform(0.01, 1.0, (50, 4)).astype(np.float32)
-    np.testing.assert_array_equal(truncated_ratios(probabilities, probabilities, np.ones((50, 4), np.bool_)), 1.0)
+def test_a_return_is_cut_before_the_first_choice_that_the_learner_would_not_make_by_hand() -> None:
+    no = NO_CHOICE
+    columns = four_steps([[0, 1, 0], [0, 1, 0], [2, 1, 0], [no, no, 0], [no, no, no]], [0.0625] * 4 + [0.0])
+    learner = np.array([[0, 1, 0], [0, 2, 2], [1, 1, 0], [1, 1, 1], [1, 1, 1]])
+    cut, is_cut = cut_at_disagreement(columns, learner, 0.5)
+    # None differs; the second; the first; the third, after two of chance; all by chance, with an end: nothing is cut.
+    assert is_cut.tolist() == [False, True, True, True, False]
+    np.testing.assert_array_equal(cut["return"], [4, 2, 1, 3, 4])
+    np.testing.assert_array_equal(cut["discount"], [0.0625, 0.25, 0.5, 0.125, 0.0])
+    np.testing.assert_array_equal(cut["next_observation"][:, 0], [4, 2, 1, 3, 4])
+    assert {name: column.dtype.name for name, column in cut.items()} == dict.fromkeys(cut, "float32")
+
+
+def test_a_cut_return_is_worth_what_the_learner_would_go_on_with_and_weighs_as_much_as_any() -> None:
+    """Under values that are right for the learner's policy every cut return is right, and none is made small.
+
+    A chain of 6 states in which action 1 pays 1 and action 0 nothing, both lead on: Q(s, 1) = the steps that are left,
+    Q(s, 0) = one less. Actors choose 0 in a fifth of the states. Uncut, a return of theirs is too small by as many as
+    they missed; weighted by the ratio's product, most would not be learned from at all.
+    """
+    generator, left = np.random.default_rng(0), 6
+    greedy = (generator.random((2000, 4)) > 0.2).astype(np.int32)  # of the actors, at the steps 1 … 4
+    rewards = np.concatenate([np.ones((2000, 1)), greedy], axis=1)  # the first action pays
+    following = np.tile(np.arange(1, 5, dtype=np.float32)[:, None], (2000, 1, 1))
+    columns = {
+        "return": rewards.sum(axis=1).astype(np.float32),
+        "discount": np.ones(2000, np.float32),
+        "next_observation": np.full((2000, 1), 5, np.float32),
+        "following": following,
+        "following_greedy": greedy,
+        "following_return": np.cumsum(rewards, axis=1)[:, :-1].astype(np.float32),
+    }
+    cut, is_cut = cut_at_disagreement(columns, np.ones((2000, 4), np.int64), 1.0)
+    best = left - cut["next_observation"][:, 0]  # max Q where the return ends
+    np.testing.assert_array_equal(cut["return"] + best, np.full(2000, 6.0))
+    assert (columns["return"] + 1).mean() < 5.3
+    assert is_cut.mean() == pytest.approx(1 - 0.8**4, abs=0.05)
 
 
 def test_mismatch_by_hand() -> None:
@@ -89,24 +113,21 @@ def explorer(generator: Any, **settings: Any) -> Explorer:
 VALUES = np.array([0.0, 1.0], np.float32)  # action 1 is the best
 
 
-def test_plain_random_actions_carry_their_probability() -> None:
+def test_what_chance_did_is_told_from_the_policys_choice() -> None:
     explore = explorer(Scripted([0.9, 0.1, 0.1], [0, 0, 1], []))
     chosen = [explore.choose(1, VALUES, 0.5) for _ in range(3)]
     assert [(choice.action, choice.greedy) for choice in chosen] == [(1, 1), (0, 1), (1, 1)]
-    assert [choice.probability for choice in chosen] == [0.75, 0.25, 0.75]  # ε / 2 + ½ for the best, whoever chose it
-    assert [choice.epsilon for choice in chosen] == [0.5, 0.5, 0.5]
+    assert [choice.chosen for choice in chosen] == [True, False, True]  # also where chance hit upon the same
     assert [choice.physical.tolist() for choice in chosen] == [[1], [0], [1]]
 
 
-def test_random_actions_that_are_held_are_not_counted() -> None:
+def test_random_actions_that_are_held_are_nobodys_choice() -> None:
     # Steps 0 … 2: action 0 begins and is held for 3 steps; step 3: nothing begins; step 4: action 0 for one step.
     explore = explorer(Scripted([0.1, 0.1, 0.1, 0.9, 0.1], [0, 1, 1, 1, 0], [3, 3, 3, 3, 1]), exploration_hold=3)
     chosen = [explore.choose(1, VALUES, 0.0) for _ in range(5)]
     assert [choice.action for choice in chosen] == [0, 0, 0, 1, 0]
     assert [choice.greedy for choice in chosen] == [1] * 5
-    # Of the counted ones (½ / 3) / (½ + ½ / 3) = ¼ are random: half of these hit the best by chance.
-    assert [choice.epsilon for choice in chosen] == pytest.approx([UNCOUNTED, UNCOUNTED, UNCOUNTED, 0.25, 0.25])
-    assert [choice.probability for choice in chosen] == pytest.approx([1.0, 1.0, 1.0, 0.875, 0.125])
+    assert [choice.chosen for choice in chosen] == [False, False, False, True, False]
 
 
 def test_nothing_is_held_beyond_an_episode() -> None:
@@ -116,17 +137,18 @@ def test_nothing_is_held_beyond_an_episode() -> None:
     assert explore.choose(1, VALUES, 0.0).action == 1
 
 
-def test_without_a_policy_actions_are_uniform_and_not_counted() -> None:
+def test_without_a_policy_actions_are_uniform_and_nobodys_choice() -> None:
     explore = explorer(np.random.default_rng(0))
     chosen = [explore.start() for _ in range(1000)]
     assert abs(sum(choice.action for choice in chosen) - 500) < 64  # 4 standard deviations
-    assert {(choice.probability, choice.epsilon) for choice in chosen} == {(0.5, UNCOUNTED)}
+    assert not any(choice.chosen for choice in chosen)
 
 
 def test_epsilon_falls_with_the_share_of_steps() -> None:
     explore = explorer(np.random.default_rng(0), epsilon_first=1.0, epsilon_last=0.2, exploration=0.5)
     for share, epsilon in ((0.0, 1.0), (0.25, 0.6), (0.5, 0.2), (1.0, 0.2), (1.5, 0.2)):
-        assert explore.choose(1, VALUES, share).epsilon == pytest.approx(epsilon)
+        chosen = [explore.choose(1, VALUES, share).chosen for _ in range(2000)]
+        assert 1.0 - np.mean(chosen) == pytest.approx(epsilon / 2, abs=0.045)  # half of them hit upon it; 4 deviations
 
 
 def noisy(**settings: Any) -> Explorer:
@@ -141,7 +163,6 @@ def test_continuous_actions_are_kept_in_units_of_their_range() -> None:
     np.testing.assert_allclose(choice.action, [-0.5])
     np.testing.assert_allclose(choice.greedy, [-0.5])
     np.testing.assert_allclose(choice.physical, [[-1.0]])
-    assert choice.epsilon == UNCOUNTED
 
 
 def test_noise_is_added_to_the_action_alone_and_cut_at_the_range() -> None:
@@ -222,11 +243,15 @@ def test_a_method_that_is_not_distributed_is_refused(method: str) -> None:
 
 
 def test_arrays_of_another_network_are_refused() -> None:
-    wanted = {"online": {"head/bias": np.zeros(2)}, "target": {"head/bias": np.zeros(2)}}
-    checked(wanted, wanted)
+    plan = make_plan()
+    algorithm = Algorithm(plan, make_task(plan.task))
+    wanted = algorithm.groups()
+    facts = {"updates": 3}
+    algorithm.restore(Checkpoint(flattened(wanted), facts))
+    assert algorithm.updates == 3
     for other in ({}, {"head/bias": np.zeros(3)}, {"head/kernel": np.zeros(2)}):
         with pytest.raises(CheckpointError, match="target is of another network"):
-            checked({**wanted, "target": other}, wanted)
+            algorithm.restore(Checkpoint(flattened({**wanted, "target": other}), facts))
 
 
 # --- the report -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from policy.network import check_weights, forward_float
+from policy.network import check_weights, forward_float, normalise
 from policy.spec import PolicySpec
 from tests.train.actorq.small_plans import make_plan, make_rows
 from train.actorq import learner as module
@@ -19,10 +19,17 @@ from train.actorq.learner import CALIBRATION_ROWS, LearnerLoop
 from train.actorq.service import Columns, Reply
 from train.actorq.settings import Plan
 from train.actorq.wire import Pushed
-from train.checkpoint import Checkpoint
-from train.run import DivergenceError
+from train.runs.checkpoint import Checkpoint
+from train.runs.run import DivergenceError
 
 RECENT = make_rows(10, first=100)  # as many as learning_starts: the statistics of the observations
+
+
+def statistics(observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and scale; the first element, CartPole's position, is to be seen up to its bounds ±4.8."""
+    mean, scale = observations.mean(axis=0), observations.std(axis=0)
+    scale[0] = max((mean[0] + 4.8) / 5, scale[0])
+    return mean, scale
 
 
 class World:
@@ -74,15 +81,28 @@ def test_versions_may_be_further_apart() -> None:
 
 
 def test_what_is_handed_over_is_the_policy_with_the_statistics_of_the_first_observations() -> None:
-    world = World(make_plan())
+    world, first = World(make_plan()), statistics(RECENT["observation"])
     world.loop().run()
     for pushed in world.pushed:
         spec = PolicySpec.from_json(pushed.spec)
         check_weights(spec, load(pushed.weights))
-        np.testing.assert_allclose(spec.normaliser.mean, RECENT["observation"].mean(axis=0), rtol=1e-5)
-        np.testing.assert_allclose(spec.normaliser.scale, RECENT["observation"].std(axis=0), rtol=1e-5)
+        for found, wanted in zip((spec.normaliser.mean, spec.normaliser.scale), first, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5)
         np.testing.assert_array_equal(pushed.calibration, world.given[0]["observation"].reshape(8, 4))  # raw
         assert len(pushed.calibration) <= CALIBRATION_ROWS
+
+
+@pytest.mark.parametrize(("steps", "rounds"), [(2000, 3), (20, 1)], ids=["a quarter of the steps", "learning_starts"])
+def test_the_statistics_of_observations_without_bounds_go_on_for_a_while(steps: int, rounds: int) -> None:
+    world = World(make_plan(steps), rounds=3)
+    facts = world.loop().run()
+    seen = [RECENT["observation"], *(given["observation"].reshape(8, 4) for given in world.given[1:rounds])]
+    spec = PolicySpec.from_json(world.pushed[-1].spec)
+    for found, wanted in zip(
+        (spec.normaliser.mean, spec.normaliser.scale), statistics(np.concatenate(seen)), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    assert 0.0 <= facts["metrics"]["observations_clipped"] <= 1.0
 
 
 def test_int8_ranges_come_from_the_newest_observations_of_several_small_rounds() -> None:
@@ -109,48 +129,56 @@ def learned_from(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Columns
 def test_minibatches_are_normalised_and_rewards_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(make_plan(algorithm={"reward_scale": 0.25}))
     seen, facts = learned_from(world, monkeypatch)
-    mean, scale = RECENT["observation"].mean(axis=0), RECENT["observation"].std(axis=0)
+    mean, scale = statistics(RECENT["observation"])
     for name in ("observation", "next_observation"):
         expected = np.clip((world.given[0][name] - mean) / scale, -5, 5)
         np.testing.assert_allclose(seen[name], expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(seen["return"], 0.25 * world.given[0]["return"])
     for name in ("action", "discount"):
         np.testing.assert_array_equal(seen[name], world.given[0][name])
-    assert "weight" not in seen and facts["mean_ratio"] is None
+    assert "weight" not in seen and facts["cut_returns"] is None
 
 
 def with_following(columns: Columns, weight: np.ndarray | None = None) -> Columns:
-    """Two later steps for each of the 2 · 4 rows: some random, some not there, some held."""
+    """Two later steps for each of the 2 · 4 rows: some of the actor's choice, some of chance or not there."""
     generator = np.random.default_rng(7)
     following = {
         "following": generator.normal(size=(2, 4, 2, 4)).astype(np.float32),
-        "following_action": generator.integers(2, size=(2, 4, 2)).astype(np.int32),
-        "following_probability": generator.uniform(0.2, 1.0, (2, 4, 2)).astype(np.float32),
-        "following_epsilon": generator.choice(np.array([-1.0, 0.1, 0.5], np.float32), (2, 4, 2)),
+        "following_greedy": generator.integers(-1, 2, size=(2, 4, 2)).astype(np.int32),
+        "following_return": generator.normal(size=(2, 4, 2)).astype(np.float32),
     }
     return {**columns, **following, **({} if weight is None else {"weight": weight})}
 
 
 @pytest.mark.parametrize("weight", [None, np.linspace(0.1, 1.0, 8, dtype=np.float32).reshape(2, 4)])
-def test_returns_are_weighted_by_the_truncated_ratios_of_their_later_steps(
+def test_returns_end_where_the_learner_would_choose_otherwise(
     weight: np.ndarray | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(make_plan(algorithm={"n_step": 3}), change=lambda columns: with_following(columns, weight))
+    scaled = {"n_step": 3, "discount": 0.9, "reward_scale": 0.5}
+    world = World(make_plan(algorithm=scaled), change=lambda columns: with_following(columns, weight))
     seen, facts = learned_from(world, monkeypatch)
     # The same with the reference pass of policy/, row by row.
     spec, weights, given = PolicySpec.from_json(world.pushed[0].spec), load(world.pushed[0].weights), world.given[0]
-    ratios = np.ones((2, 4))
-    for place in np.ndindex(2, 4, 2):
-        epsilon = given["following_epsilon"][place]
-        if epsilon >= 0:
-            values = forward_float(spec, weights, given["following"][place][None])[0]
-            best = given["following_action"][place] == values.argmax()
-            learner = epsilon / 2 + (1 - epsilon) * best
-            ratios[place[:2]] *= min(1.0, learner / given["following_probability"][place])
-    assert 0.0 < ratios.min() < ratios.max() == 1.0, "nothing is compared"
-    np.testing.assert_allclose(seen["weight"], ratios if weight is None else ratios * weight, rtol=1e-5)
-    assert seen["weight"].dtype == np.float32
-    assert facts["mean_ratio"] == pytest.approx(ratios.mean(), rel=1e-5)
+    ends = []
+    for row in np.ndindex(2, 4):
+        total, factor, following = (given[name][row] for name in ("return", "discount", "next_observation"))
+        end = 3
+        for place in (1, 0):
+            state, theirs = given["following"][row][place], given["following_greedy"][row][place]
+            if theirs >= 0 and theirs != forward_float(spec, weights, state[None])[0].argmax():
+                total, factor, following, end = given["following_return"][row][place], 0.9 ** (place + 1), state, place
+        ends.append(end)
+        np.testing.assert_allclose(seen["return"][row], 0.5 * total, rtol=1e-6)
+        np.testing.assert_allclose(seen["discount"][row], factor, rtol=1e-6)
+        np.testing.assert_allclose(
+            seen["next_observation"][row], normalise(spec.normaliser, following[None])[0], rtol=1e-5, atol=1e-6
+        )
+    assert set(ends) == {0, 1, 3}, "nothing is compared"
+    assert facts["cut_returns"] == pytest.approx(np.mean(np.array(ends) < 3))
+    if weight is None:
+        assert "weight" not in seen  # every row counts in full
+    else:
+        np.testing.assert_array_equal(seen["weight"], weight)
 
 
 def test_with_priorities_every_drawn_rows_error_goes_back() -> None:

@@ -21,8 +21,8 @@ from policy.bundle import Bundle
 from tests.train.actorq.live_runs import LIMIT_S, Command, descendants, processes, title, waited
 from train import evaluate
 from train.actorq import __main__ as command
-from train.logs import read_rows
-from train.resumption import TRAINING_FOLDER, UNFINISHED
+from train.runs.logs import read_rows
+from train.runs.request import TRAINING_FOLDER, UNFINISHED
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq"

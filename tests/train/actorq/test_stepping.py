@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from train.actorq.stepping import UNCOUNTED, Step, Window
-from train.episodes import Transition
-from train.replay import Replay, n_step_returns
+from train.actorq.stepping import NO_CHOICE, Step, Window
+from train.algorithms.common.replay import Replay, n_step_returns
+from train.suites.episodes import Transition
 
 
 def step(time: int, reward: float = 0.0, end: str = "", **others: Any) -> Step:
@@ -77,7 +77,7 @@ def test_an_episode_shorter_than_the_window_is_not_lost() -> None:
 
 
 def test_the_rows_are_those_that_the_other_replay_puts_together() -> None:
-    """One environment, 300 steps with ends of both kinds: every step's row is train/replay.py's."""
+    """One environment, 300 steps with ends of both kinds: every step's row is train/algorithms/common/replay.py's."""
     generator, window, replay = np.random.default_rng(0), Window(4, 0.9), Replay(400, 1, (2,))
     for time in range(300):
         end = str(generator.choice(["", "", "", "", "terminated", "time limit"]))
@@ -109,20 +109,20 @@ def test_the_later_steps_come_along_where_they_belong_to_the_return() -> None:
     window = Window(3, 0.5, follows=True)
     rows = filled(
         window,
-        step(0, probability=0.9, epsilon=0.1),
-        step(1, probability=0.75, epsilon=0.5),
-        step(2, probability=0.25, epsilon=UNCOUNTED),  # a random action that was held
-        step(3, end="time limit", probability=0.5, epsilon=0.25),
+        step(0, 1.0, greedy=1, chosen=True),
+        step(1, 2.0, greedy=0, chosen=True),
+        step(2, 4.0, greedy=2, chosen=False),  # chance did something
+        step(3, 8.0, greedy=1, chosen=True, end="time limit"),
     )
     np.testing.assert_array_equal(
         rows["following"],
         [[[1, 1.5], [2, 2.5]], [[2, 2.5], [3, 3.5]], [[3, 3.5], [0, 0]], [[0, 0], [0, 0]]],
     )
-    np.testing.assert_array_equal(rows["following_action"], [[1, 2], [2, 0], [0, 0], [0, 0]])
-    np.testing.assert_array_equal(rows["following_epsilon"], [[0.5, -1], [-1, 0.25], [0.25, -1], [-1, -1]])
-    counted = rows["following_epsilon"] != UNCOUNTED
-    np.testing.assert_array_equal(rows["following_probability"][counted], [0.75, 0.5, 0.5])
-    assert (rows["following_probability"] > 0).all()  # a divisor also where it does not count
+    no = NO_CHOICE
+    np.testing.assert_array_equal(rows["following_greedy"], [[0, no], [no, 1], [1, no], [no, no]])
+    # R before each of them: 1; 1 + 2/2.  2; 2 + 4/2.  4; there is none.  There is none.
+    there = [[True, True], [True, True], [True, False], [False, False]]
+    np.testing.assert_array_equal(rows["following_return"][np.array(there)], [1, 2, 2, 4, 4])
 
 
 def test_columns_have_the_contracts_names_and_types() -> None:
@@ -136,9 +136,8 @@ def test_columns_have_the_contracts_names_and_types() -> None:
         "updates": ("int64", (1,)),
         "greedy": ("int32", (1,)),
         "following": ("float32", (1, 1, 2)),
-        "following_action": ("int32", (1, 1)),
-        "following_probability": ("float32", (1, 1)),
-        "following_epsilon": ("float32", (1, 1)),
+        "following_greedy": ("int32", (1, 1)),
+        "following_return": ("float32", (1, 1)),
     }
     torques = np.array([0.25, -1.0])
     rows = filled(Window(1, 0.5), step(0, action=torques, greedy=np.zeros(2)), step(1, action=-torques, greedy=torques))

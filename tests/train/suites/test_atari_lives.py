@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from train.episodes import EpisodeStream
-from train.suites.atari import DEFAULTS, AtariEpisodes
+from train.suites.atari import DEFAULTS, AtariEpisodes, atari_task
+from train.suites.episodes import EpisodeStream
 from train.suites.installed import missing_packages
+from train.suites.make import make_task
 from train.suites.names import Suite
-from train.tasks import make_task
 
 pytestmark = pytest.mark.skipif(bool(missing_packages(Suite.ATARI)), reason="atari is not installed; type make suites")
 
@@ -83,3 +83,32 @@ def test_a_stream_is_restored_after_a_lost_life() -> None:
         np.testing.assert_array_equal(one.done, two.done)
     stream_state, other_state = stream.state(), other.state()
     np.testing.assert_array_equal(stream_state["returns"], other_state["returns"])
+
+
+@pytest.mark.parametrize(("name", "cut"), [("breakout", True), ("freeway", False)], ids=["breakout", "without FIRE"])
+def test_a_judged_game_that_is_never_started_is_cut(name: str, cut: bool) -> None:
+    task = atari_task(name, {"idle_steps": 120})
+    seen = task.evaluate(lambda observation: np.zeros(len(observation), np.int64), 1, 0, "")  # never FIRE
+    if cut:  # the ball that the reset fires is lost within 80 steps; then the game waits for FIRE
+        assert 120 < seen.mean_length < 300
+    else:  # whoever cannot fire is not waited for: a game of 2 min 16 s
+        assert seen.mean_length > 2_000
+
+
+def test_firing_scoring_and_losing_a_life_keep_a_game_going() -> None:
+    episodes = AtariEpisodes("breakout", 2, 0, {**DEFAULTS, "idle_steps": 30}, training=False)
+    episodes.reset(np.ones(2, np.bool_), np.arange(2))
+    nothing, sometimes = [], []
+    for step in range(60):
+        result = episodes.step(np.array([0, int(step % 20 == 19)]))  # the second fires every twentieth step
+        nothing.append(bool(result.truncated[0]))
+        sometimes.append(bool(result.truncated[1]))
+    assert any(nothing) and not any(sometimes)
+    episodes.reset(np.ones(2, np.bool_), np.arange(2, 4))
+    assert not episodes.step(np.zeros(2, np.int64)).truncated.any()  # a new game begins anew
+
+
+def test_training_waits_for_whoever_does_not_fire() -> None:
+    episodes = make_task("breakout", options={"idle_steps": 5}).make(1, 0)
+    episodes.reset(np.ones(1, np.bool_), np.zeros(1, np.int64))
+    assert not any(episodes.step(np.zeros(1, np.int64)).truncated[0] for _ in range(60))

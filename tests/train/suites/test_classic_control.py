@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from train.suites.classic import PHYSICS, ClassicEpisodes, uniform
-from train.tasks import make_task
+from train.suites.make import make_task
 
 STEPS = 1000
 

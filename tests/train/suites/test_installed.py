@@ -28,7 +28,7 @@ def test_classic_control_and_the_list_need_no_suite() -> None:
     done = run(
         "import numpy as np\n"
         "import train.list\n"
-        "from train.tasks import make_task\n"
+        "from train.suites.make import make_task\n"
         "for word in ('navigation', 'cartpole', 'mountaincar', 'acrobot', 'pendulum', 'mountaincarcontinuous'):\n"
         "    task = make_task(word)\n"
         "    task.make(2, 0).reset(np.ones(2, bool), np.arange(2))\n"

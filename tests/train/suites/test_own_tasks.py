@@ -14,8 +14,8 @@ from policy.bundle import Bundle
 from tests.train.small_runs import train
 from train import __main__ as command
 from train import evaluate
-from train.task_error import TaskError
-from train.tasks import make_task
+from train.suites.errors import TaskError
+from train.suites.make import make_task
 
 MODULE = """
 import gymnasium
@@ -25,9 +25,14 @@ from gymnasium.spaces import Box, Discrete
 
 class Seen(gymnasium.Env):
     observation_space, action_space = Box(-1.0, 1.0, (3,), np.float32), Discrete(2)
+    opened = closed = 0
 
     def __init__(self, box=None):
         self.observation_space = self.observation_space if box is None else box
+        Seen.opened += 1
+
+    def close(self):
+        Seen.closed += 1
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -68,6 +73,14 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
     return "own_tasks_of_a_test"
+
+
+def test_environments_that_were_judged_in_are_closed(module: str) -> None:
+    task, seen = make_task(f"{module}:Small-v0"), importlib.import_module(module).Seen
+    assert seen.opened == seen.closed  # the one that was asked for its spaces
+    for _ in range(2):
+        task.evaluate(lambda observation: np.zeros(len(observation), np.int64), 5, 0, "")
+    assert seen.opened == seen.closed >= 10
 
 
 @pytest.mark.slow

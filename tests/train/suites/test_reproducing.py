@@ -8,8 +8,8 @@ import pytest
 from policy.bundle import Bundle
 from train import __main__ as command
 from train.suites.installed import missing_packages
+from train.suites.make import make_task
 from train.suites.names import resolve
-from train.tasks import make_task
 
 ROLLOUT = ["--set", "environments=8", "--set", "rollout_steps=16", "--set", "minibatch=32"]
 REPLAY = [*ROLLOUT, "--set", "learning_starts=128", "--set", "updates=4"]
@@ -35,7 +35,7 @@ def test_one_seed_gives_one_policy(
 ) -> None:
     if missing_packages(resolve(task).suite):
         pytest.skip(f"{task} is not installed; type make suites")
-    monkeypatch.setattr("train.results.RECORDED_EPISODES", 1)
+    monkeypatch.setattr("train.runs.results.RECORDED_EPISODES", 1)
     one, two = (train(tmp_path / name, task, method, options, 5) for name in ("one", "two"))
     for name in one:
         np.testing.assert_array_equal(one[name], two[name], err_msg=name)

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from policy.spec import ContinuousHead
-from train.episodes import EpisodeStream
+from train.suites.episodes import EpisodeStream
+from train.suites.errors import TaskError
 from train.suites.installed import missing_packages
+from train.suites.make import make_task
 from train.suites.names import resolve
-from train.task_error import TaskError
-from train.tasks import Task, make_task
+from train.suites.task import Task
 
 # task, observation, actions, s between decisions
 TASKS = [

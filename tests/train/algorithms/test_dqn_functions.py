@@ -1,0 +1,100 @@
+"""DQN's pure functions against numbers worked by hand."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from policy.spec import NetworkSpec
+from train.accelerator.table import accelerated
+from train.algorithms import dqn
+from train.algorithms.common.learner import learn
+from train.algorithms.common.replay import n_step_returns
+from train.algorithms.common.settings import ENGINES
+from train.algorithms.dqn import DQNSettings
+
+
+def test_double_targets_by_hand() -> None:
+    # Row 0: the online network prefers action 1, which the target network values 10: 1 + 0.9·10 = 10 (not 1 + 0.9·20).
+    # Row 1: terminated, so the factor is 0 and only the reward is left.
+    targets = dqn.td_targets(
+        tf.constant([1.0, 5.0]),
+        tf.constant([0.9, 0.0]),
+        tf.constant([[2.0, 3.0], [1.0, 0.0]]),
+        tf.constant([[20.0, 10.0], [7.0, 7.0]]),
+    )
+    np.testing.assert_allclose(targets, [10.0, 5.0])
+
+
+def test_n_step_returns_by_hand() -> None:
+    # γ = 0.5; columns: an unbroken episode, one that terminates at its 2nd step, one cut by time at its 2nd,
+    # one that terminates at once.
+    rewards = np.array([[1, 1, 1, 1], [2, 2, 2, 2], [4, 4, 4, 4]], np.float32)
+    done = np.array([[0, 0, 0, 1], [0, 1, 1, 0], [0, 0, 0, 0]], bool)
+    terminated = np.array([[0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0]], bool)
+    returns, factors = n_step_returns(rewards, done, terminated, 0.5)
+    # 1 + ½·2 + ¼·4 = 3;  1 + ½·2 = 2;  2;  1
+    np.testing.assert_array_equal(returns, np.array([3, 2, 2, 1], np.float32))
+    # γ³;  0, since it terminated;  γ², since a time limit is bootstrapped;  0
+    np.testing.assert_array_equal(factors, np.array([0.125, 0, 0.25, 0], np.float32))
+
+
+def test_huber_by_hand() -> None:
+    np.testing.assert_allclose(dqn.huber(tf.constant([0.5, -1.0, 3.0]), 1.0), [0.125, 0.5, 2.5])
+    np.testing.assert_allclose(dqn.huber(tf.constant([3.0]), 2.0), [4.0])  # 2 · (3 − 1)
+
+
+def test_a_replay_too_small_for_one_rollout_is_refused() -> None:
+    with pytest.raises(ValueError, match="take at least 1216"):
+        DQNSettings(replay_capacity=1000)
+
+
+def test_the_target_network_is_renewed_every_period_and_only_then() -> None:
+    settings = DQNSettings(target_period=3, updates=2, minibatch=4)
+    generator = np.random.default_rng(0)
+    learner = dqn.fresh_learner(generator, NetworkSpec((4,)), (2,), 3)
+    update = dqn.make_update(settings, NetworkSpec((4,)))
+    shape = (2, 4)
+    batches = {
+        "observation": generator.normal(size=(*shape, 2)).astype(np.float32),
+        "action": generator.integers(3, size=shape).astype(np.int32),
+        "return": np.ones(shape, np.float32),
+        "discount": np.full(shape, 0.9, np.float32),
+        "next_observation": generator.normal(size=(*shape, 2)).astype(np.float32),
+    }
+    first = learner.groups["target"]["head/bias"].copy()
+    learn(update, learner, batches, 1e-2)  # updates 1 and 2
+    np.testing.assert_array_equal(learner.groups["target"]["head/bias"], first)
+    assert not np.array_equal(learner.groups["online"]["head/bias"], first)
+    learn(update, learner, batches, 1e-2)  # update 3 renews, update 4 moves on
+    assert not np.array_equal(learner.groups["target"]["head/bias"], first)
+    assert not np.array_equal(learner.groups["target"]["head/bias"], learner.groups["online"]["head/bias"])
+    learn(update, learner, batches, 1e-2)  # update 6 is the last one and renews
+    np.testing.assert_array_equal(learner.groups["target"]["head/bias"], learner.groups["online"]["head/bias"])
+
+
+def test_both_engines_learn_the_same_and_minibatches_may_be_weighted() -> None:
+    network, generator = NetworkSpec((8,)), np.random.default_rng(0)
+    shape = (3, 5)
+    batches = {
+        "observation": generator.normal(size=(*shape, 2)).astype(np.float32),
+        "action": generator.integers(3, size=shape).astype(np.int32),
+        "return": generator.normal(size=shape).astype(np.float32),
+        "discount": np.full(shape, 0.9, np.float32),
+        "next_observation": generator.normal(size=(*shape, 2)).astype(np.float32),
+        "weight": generator.random(shape, dtype=np.float32),
+    }
+    learned = []
+    for engine in ENGINES:
+        settings = DQNSettings(target_period=2, updates=3, minibatch=5, engine=engine)
+        learner = dqn.fresh_learner(np.random.default_rng(1), network, (2,), 3)
+        update = accelerated("dqn", settings, network) or dqn.make_update(settings, network)
+        metrics, errors = learn(update, learner, batches, 1e-2)
+        learned.append({**{f"{g}/{n}": v for g, w in learner.groups.items() for n, v in w.items()}, "metrics": metrics})
+        learned[-1]["errors"] = errors
+    assert learned[0].keys() == learned[1].keys()
+    for name, value in learned[0].items():
+        np.testing.assert_allclose(value, learned[1][name], rtol=1e-4, atol=1e-6, err_msg=name)
+    # The first minibatch by hand: the loss is the weighted mean of the Huber losses of its errors.
+    size = np.abs(learned[0]["errors"][0])
+    losses = np.where(size <= 1, 0.5 * size**2, size - 0.5)
+    assert learned[0]["metrics"][0, 0] == pytest.approx(float((batches["weight"][0] * losses).mean()), rel=1e-5)

@@ -1,0 +1,138 @@
+"""Networks, Adam and the running normaliser against numbers worked by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from policy.bundle import Bundle
+from policy.network import normalise
+from policy.spec import NetworkSpec
+from tests.train import small_runs
+from train.algorithms.common.distributions import log_softmax, sample_actions
+from train.algorithms.common.normalisation import CLIP, RunningNormaliser, gathering_steps
+from train.networks.forward import mlp
+from train.networks.optimiser import adam_step
+from train.networks.weights import initial_weights, orthogonal
+from train.suites.gymnasium_task import bounds_of
+
+
+def test_adam_by_hand() -> None:
+    # First step, g = 2: m = 0.2, v = 0.004; both corrections give m̂ = 2, v̂ = 4, so θ = 1 − 0.1 · 2 / (2 + 1).
+    weights, first, second = adam_step(
+        {"w": np.array([1.0])}, {"w": np.array([2.0])}, {"w": np.zeros(1)}, {"w": np.zeros(1)}, 1.0, 0.1, epsilon=1.0
+    )
+    assert weights["w"][0] == pytest.approx(1.0 - 0.1 * 2.0 / 3.0)
+    assert (first["w"][0], second["w"][0]) == (pytest.approx(0.2), pytest.approx(0.004))
+    # Second step, g = 0: m = 0.18, v = 0.003996; m̂ = 0.18 / 0.19, v̂ = 0.003996 / 0.001999.
+    weights, _, _ = adam_step(weights, {"w": np.zeros(1)}, first, second, 2.0, 0.1, epsilon=1.0)
+    move = 0.1 * (0.18 / 0.19) / ((0.003996 / 0.001999) ** 0.5 + 1.0)
+    assert weights["w"][0] == pytest.approx(1.0 - 0.1 * 2.0 / 3.0 - move)
+
+
+def test_mlp_by_hand() -> None:
+    weights = {
+        "dense_0/kernel": np.array([[1.0, -1.0]], np.float32),
+        "dense_0/bias": np.array([0.0, 1.0], np.float32),
+        "head/kernel": np.array([[2.0], [3.0]], np.float32),
+        "head/bias": np.array([0.5], np.float32),
+    }
+    # x = 3: hidden [3, −2] → [3, 0] → 6.5;  x = −1: hidden [−1, 2] → [0, 2] → 6.5;  x = 0: [0, 1] → 3.5
+    outputs = mlp(weights, np.array([[3.0], [-1.0], [0.0]], np.float32))
+    np.testing.assert_array_equal(outputs[:, 0], [6.5, 6.5, 3.5])
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (3, 7), (7, 3)])
+def test_orthogonal_matrices_are_orthogonal(shape: tuple[int, int]) -> None:
+    matrix = orthogonal(np.random.default_rng(0), shape, gain=2.0)
+    product = matrix @ matrix.T if shape[0] <= shape[1] else matrix.T @ matrix
+    np.testing.assert_allclose(product, 4.0 * np.eye(min(shape)), atol=1e-5)
+
+
+def test_a_fresh_policy_is_nearly_uniform() -> None:
+    weights = initial_weights(np.random.default_rng(0), NetworkSpec((64, 64)), (8,), 4, head_gain=0.01)
+    logits = mlp(weights, np.random.default_rng(1).normal(size=(100, 8)).astype(np.float32))
+    assert np.abs(np.exp(log_softmax(logits)) - 0.25).max() < 0.02
+
+
+def test_sampled_actions_follow_the_distribution() -> None:
+    logits = np.tile(np.log(np.array([0.1, 0.6, 0.3], np.float32)), (20_000, 1))
+    actions, log_probabilities = sample_actions(np.random.default_rng(0), logits)
+    shares = np.bincount(actions, minlength=3) / len(actions)
+    np.testing.assert_allclose(shares, [0.1, 0.6, 0.3], atol=0.015)  # 4 standard deviations are 0.014
+    np.testing.assert_allclose(np.exp(log_probabilities), np.array([0.1, 0.6, 0.3])[actions], rtol=1e-5)
+
+
+def test_statistics_of_batches_are_those_of_everything() -> None:
+    rows = np.random.default_rng(0).normal([1.0, -50.0], [2.0, 30.0], size=(1000, 2)).astype(np.float32)
+    normaliser = RunningNormaliser(2, until=10_000)
+    for part in np.split(rows, [10, 400]):
+        normaliser.update(part)
+    np.testing.assert_allclose(normaliser.mean, rows.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(normaliser.scale, rows.std(axis=0), rtol=1e-5)
+
+
+def test_statistics_stand_still_after_enough_rows() -> None:
+    normaliser = RunningNormaliser(1, until=4)
+    normaliser.update(np.array([[0.0], [2.0], [0.0], [2.0]], np.float32))  # mean 1, standard deviation 1
+    normaliser.update(np.full((100, 1), 1000.0, np.float32))
+    assert (normaliser.mean[0], normaliser.scale[0]) == (1.0, 1.0)
+    np.testing.assert_array_equal(normaliser(np.array([[3.0], [1000.0]], np.float32))[:, 0], [2.0, CLIP])
+
+
+def test_the_frozen_normaliser_gives_the_same_bits_in_the_contract() -> None:
+    rows = np.random.default_rng(0).normal(3.0, 7.0, size=(500, 5)).astype(np.float32)
+    normaliser = RunningNormaliser(5, until=500)
+    normaliser.update(rows)
+    np.testing.assert_array_equal(normaliser(rows), normalise(normaliser.frozen(), rows))
+
+
+def test_a_field_that_never_moves_is_centred_and_not_blown_up() -> None:
+    normaliser = RunningNormaliser(1, until=10)
+    normaliser.update(np.full((10, 1), 20.0, np.float32))
+    assert abs(float(normaliser(np.array([[20.0 + 1e-4]], np.float32))[0, 0])) < 0.2
+
+
+NO = np.inf
+
+
+def test_bounds_are_not_cut_but_widen_a_scale_tenfold_at_most_by_hand() -> None:
+    # Mean 0 and deviation 1 throughout but for the last, which never moved and stands at 0.
+    rows = np.array([[1.0, 1.0, 1.0, 1.0, 0.0], [-1.0, -1.0, -1.0, -1.0, 0.0]], np.float32)
+    low, high = np.array([-3.0, -5.0, -1000.0, -NO, -1.0]), np.array([4.0, 25.0, 1000.0, 7.0, 2.0])
+    normaliser = RunningNormaliser(5, until=2, bounds=(low, high))
+    normaliser.update(rows)
+    # ±4 lie within ±5σ; 25 / 5; 1000 / 5 is more than 10 σ; one side is open; 2 / 5, for what never moved says nothing.
+    np.testing.assert_allclose(normaliser.scale, [1.0, 5.0, 10.0, 1.0, 0.4], rtol=1e-6)
+    ends = normaliser(np.array([high], np.float32))[0]
+    np.testing.assert_allclose(ends, [4.0, 5.0, 5.0, 5.0, 5.0], rtol=1e-6)
+
+
+def test_the_share_of_cut_observations_by_hand() -> None:
+    normaliser = RunningNormaliser(2, until=4, bounds=(np.array([-NO, -10.0]), np.array([NO, 10.0])))
+    normaliser.update(np.array([[1.0, 1.0], [-1.0, -1.0]] * 2, np.float32))  # scale 1 and 2
+    assert np.isnan(normaliser.take_clipped())  # before there were statistics nothing was normalised
+    normaliser.update(np.array([[5.5, 0.0], [-6.0, 10.0], [4.9, -10.0], [0.0, 0.0]], np.float32))
+    assert normaliser.take_clipped() == 0.5  # the first two; a bound itself is not cut
+    assert np.isnan(normaliser.take_clipped())
+
+
+@pytest.mark.parametrize("high", [np.inf, 3.4e38])
+def test_statistics_go_on_where_an_element_has_no_bounds(high: float) -> None:
+    space = Box(np.array([0.0, -1.0]), np.array([1.0, high]), dtype=np.float64)
+    assert gathering_steps(bounds_of(space), 1_000, 50_000) == 12_500
+    assert gathering_steps(bounds_of(space), 1_000, 2_000) == 1_000
+    assert gathering_steps(bounds_of(Box(0.0, 1.0, (2,))), 1_000, 50_000) == 1_000
+    assert gathering_steps(None, 1_000, 50_000) == 12_500
+
+
+def test_a_policy_that_begins_with_random_steps_sees_the_whole_of_cartpole(tmp_path: Path) -> None:
+    """Its cart stays within 0.5 m of the middle as long as actions are random; it may go 2.4 m to each side."""
+    assert small_runs.train(tmp_path / "pole", *small_runs.DQN, "--steps", "2048") == 0
+    normaliser = Bundle.load(tmp_path / "pole").spec.normaliser
+    reach = CLIP * np.array(normaliser.scale) - np.abs(normaliser.mean)
+    assert reach[0] > 2.4 and reach[2] > 0.21  # beyond these an episode ends
+    rows = small_runs.curve(tmp_path / "pole")
+    assert all(0.0 <= float(row["observations_clipped"]) <= 1.0 for row in rows[1:])
+    assert "observations_clipped" in Bundle.load(tmp_path / "pole").spec.provenance["training"]

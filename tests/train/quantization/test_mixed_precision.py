@@ -1,0 +1,330 @@
+"""Mixed precision: what has 16 bits and what has 32, loss scaling, convolutions' gradients, and the command."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from policy.bundle import Bundle
+from policy.spec import Convolution, NetworkSpec
+from train import __main__ as command
+from train.networks.forward import forward, layer_norm, relu
+from train.networks.weights import initial_weights
+from train.quantization import mixed_precision
+from train.quantization.mixed_precision import (
+    Compute,
+    cast,
+    check_compute,
+    fresh_loss_scale,
+    gradients_of,
+    settled,
+    slower_here,
+)
+from train.runs.checkpoint import load_checkpoint
+from train.runs.presets import FOLDER
+from train.runs.request import TRAINING_FOLDER
+
+NETWORK = NetworkSpec((16,), convolutions=(Convolution(8, 4, 2), Convolution(12, 3, 1)), layer_norm=True)
+SHAPE = (13, 13, 2)  # a convolution of 4 × 4 and stride 2 leaves a row of pictures of odd height unused
+HALF = [Compute.BFLOAT16, Compute.FLOAT16]
+
+
+def weights_and_images() -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    generator = np.random.default_rng(0)
+    weights = initial_weights(generator, NETWORK, SHAPE, 3, head_gain=1.0)
+    images = generator.integers(0, 256, (8, *SHAPE), dtype=np.uint8)
+    return {name: tf.constant(value) for name, value in weights.items()}, tf.constant(images)
+
+
+def outputs_and_gradients(compute: Compute) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    weights, images = weights_and_images()
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        outputs = forward(NETWORK, cast(weights, compute), images)
+        loss = tf.reduce_mean(outputs**2)
+    return outputs, tape.gradient(loss, weights)
+
+
+@pytest.mark.parametrize("compute", HALF)
+def test_gradients_are_float32_and_those_of_float32_but_for_rounding(compute: Compute) -> None:
+    exact_outputs, exact = outputs_and_gradients(Compute.FLOAT32)
+    outputs, gradients = outputs_and_gradients(compute)
+    assert outputs.dtype == tf.float32
+    # One rounding is 2⁻⁹ (bfloat16) or 2⁻¹² (float16) of a value; some ten of them follow each other.
+    tolerance = 10 * {Compute.BFLOAT16: 2.0**-9, Compute.FLOAT16: 2.0**-12}[compute]
+    assert relative_error(outputs, exact_outputs) < tolerance
+    for name, gradient in gradients.items():
+        assert gradient.dtype == tf.float32, name
+        assert 0 < relative_error(gradient, exact[name]) < 3 * tolerance, name
+
+
+def relative_error(values: tf.Tensor, exact: tf.Tensor) -> float:
+    return float(tf.norm(values - exact) / tf.norm(exact))
+
+
+def test_float32_is_computed_as_if_there_was_no_choice() -> None:
+    weights, images = weights_and_images()
+    assert all(value is weights[name] for name, value in cast(weights, Compute.FLOAT32).items())
+    values = tf.cast(images, tf.float32) * tf.constant(1.0 / 255.0)
+    for index, layer in enumerate(NETWORK.convolutions):
+        values = tf.nn.conv2d(values, weights[f"conv_{index}/kernel"], layer.stride, "VALID")
+        values = tf.nn.relu(tf.nn.bias_add(values, weights[f"conv_{index}/bias"]))
+    values = tf.reshape(values, (len(images), -1)) @ weights["dense_0/kernel"] + weights["dense_0/bias"]
+    values = relu(layer_norm(values, weights["dense_0/gamma"], weights["dense_0/beta"]))
+    expected = values @ weights["head/kernel"] + weights["head/bias"]
+    np.testing.assert_array_equal(forward(NETWORK, weights, images), expected)
+
+
+@pytest.mark.parametrize("compute", HALF)
+def test_layer_normalisation_stays_float32(compute: Compute) -> None:
+    half = cast(weights_and_images()[0], compute)
+    kinds = {name.rpartition("/")[2]: value.dtype.name for name, value in half.items()}
+    assert kinds == {"kernel": compute.value, "bias": compute.value, "gamma": "float32", "beta": "float32"}
+    # Mean 1000, deviation 1: in bfloat16 the neighbours of 1000 are 996 and 1004, in float16 squares overflow.
+    values = tf.constant([[999.0, 1001.0]])
+    normalised = layer_norm(tf.cast(values, compute.value), tf.ones(2), tf.zeros(2))
+    assert normalised.dtype == tf.float32
+    if compute is Compute.FLOAT16:
+        np.testing.assert_allclose(normalised, [[-1.0, 1.0]], atol=1e-4)
+
+
+def test_a_master_copy_remembers_steps_that_sixteen_bits_forget() -> None:
+    # bfloat16 has no number between 1 and 1 + 2⁻⁷: a hundred steps of 10⁻⁴ are nothing to it.
+    master, half = tf.constant(1.0), tf.constant(1.0, tf.bfloat16)
+    for _ in range(100):
+        master, half = master - 1e-4, half - tf.constant(1e-4, tf.bfloat16)
+    assert float(half) == 1.0
+    assert float(tf.cast(master, tf.bfloat16)) < 1.0
+
+
+# --- loss scaling -------------------------------------------------------------------------------------------------
+
+
+def step(state: dict, factor: float) -> tuple[dict, dict]:
+    """One step of gradient descent on w · factor in float16; the new state, and the gradients."""
+    weights = {"w": tf.constant(state["weights"]["w"])}
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        loss = tf.reduce_sum(tf.cast(cast(weights, Compute.FLOAT16)["w"] * np.float16(factor), tf.float32))
+    gradients, finite = gradients_of(tape, loss, weights, state["loss_scale"])
+    new = {"weights": {"w": weights["w"] - gradients["w"]}}
+    return settled(new, state, finite), gradients
+
+
+def fresh(scale: float) -> dict:
+    return {
+        "weights": {"w": np.array([1.0], np.float32)},
+        "loss_scale": {"scale": np.array([scale], np.float32), "good": np.zeros(1, np.float32)},
+    }
+
+
+def test_only_float16_has_a_scale() -> None:
+    assert fresh_loss_scale(Compute.FLOAT32) == fresh_loss_scale(Compute.BFLOAT16) == {}
+    assert fresh_loss_scale(Compute.FLOAT16)["scale"] == 32768
+
+
+def test_a_gradient_that_would_vanish_survives_by_the_scale() -> None:
+    # 2⁻²⁰ · ½ · … : the smallest float16 is 2⁻²⁴. The gradient 2⁻²⁶ is made of 2⁻¹³ of the loss and 2⁻¹³ of the factor.
+    def gradient(loss_scale: dict) -> float:
+        weights = {"w": tf.constant([1.0])}
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            output = tf.cast(cast(weights, Compute.FLOAT16)["w"] * np.float16(2.0**-13), tf.float32)
+            loss = tf.reduce_sum(output) * 2.0**-13
+        return float(gradients_of(tape, loss, weights, loss_scale)[0]["w"][0])
+
+    assert gradient({}) == 0.0
+    assert gradient(fresh_loss_scale(Compute.FLOAT16)) == 2.0**-26
+
+
+def test_an_overflow_halves_the_scale_and_skips_the_step() -> None:
+    state, gradients = step(fresh(32768.0), factor=4.0)  # 4 · 32768 is beyond 65504
+    assert float(gradients["w"][0]) == 0.0
+    assert state["loss_scale"]["scale"] == 16384
+    assert state["weights"]["w"] == 1.0
+    state, gradients = step(state, factor=2.0)  # 2 · 16384 is not
+    assert float(gradients["w"][0]) == 2.0
+    assert state["loss_scale"] == {"scale": 16384, "good": 1}
+    assert state["weights"]["w"] == -1.0
+
+
+def test_the_scale_grows_after_enough_good_steps_and_an_overflow_starts_the_count_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mixed_precision, "GROWTH_INTERVAL", 3)
+    state, scales = fresh(8.0), []
+    for factor in (0.5, 0.5, 0.5, 0.5, np.inf, 0.5, 0.5, 0.5):
+        state, _ = step(state, factor)
+        scales.append(float(state["loss_scale"]["scale"][0]))
+    assert scales == [8, 8, 16, 16, 8, 8, 8, 16]
+
+
+def test_the_scale_does_not_fall_below_one() -> None:
+    assert step(fresh(1.0), np.inf)[0]["loss_scale"]["scale"] == 1.0
+
+
+# --- convolutions -------------------------------------------------------------------------------------------------
+
+
+def test_a_kernels_gradient_by_hand() -> None:
+    # One channel, kernel 2 × 2, stride 1, an input of 3 × 3: four places, each sees one corner of the input.
+    inputs = tf.reshape(tf.range(9.0), (1, 3, 3, 1))  # 0 1 2 / 3 4 5 / 6 7 8
+    gradient = tf.reshape(tf.constant([1.0, 10.0, 100.0, 1000.0]), (1, 2, 2, 1))
+    to_kernel, to_bias = mixed_precision.parameter_gradients(inputs, gradient, (2, 2, 1, 1), 1)
+    # Upper left: 0·1 + 1·10 + 3·100 + 4·1000; the others see the input one to the right, one below, or both.
+    np.testing.assert_array_equal(tf.reshape(to_kernel, (2, 2)), [[4310, 5421], [7643, 8754]])
+    np.testing.assert_array_equal(to_bias, [1111])
+
+
+@pytest.mark.parametrize(("side", "size", "stride"), [(84, 8, 4), (20, 4, 2), (9, 3, 1), (13, 4, 2), (11, 4, 4)])
+def test_gradients_of_kernel_and_bias_are_tensorflows(side: int, size: int, stride: int) -> None:
+    generator = np.random.default_rng(size)
+    out = (side - size) // stride + 1
+    inputs = tf.constant(generator.standard_normal((3, side, side, 5)), tf.float32)
+    gradient = tf.constant(generator.standard_normal((3, out, out, 6)), tf.float32)
+    shape = (size, size, 5, 6)
+    to_kernel, to_bias = mixed_precision.parameter_gradients(inputs, gradient, shape, stride)
+    strides = [1, stride, stride, 1]
+    expected = tf.raw_ops.Conv2DBackpropFilter(
+        input=inputs, filter_sizes=shape, out_backprop=gradient, strides=strides, padding="VALID"
+    )
+    np.testing.assert_allclose(to_kernel, expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(to_bias, tf.reduce_sum(gradient, axis=(0, 1, 2)), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(4, 2), (3, 2)])
+def test_a_convolutions_gradients_are_tensorflows_also_where_the_stride_does_not_divide(size: int, stride: int) -> None:
+    generator = np.random.default_rng(0)
+    inputs = tf.constant(generator.standard_normal((2, 9, 9, 3)), tf.float32)
+    kernel = tf.constant(generator.standard_normal((size, size, 3, 4)), tf.float32)
+    bias = tf.constant(generator.standard_normal(4), tf.float32)
+    found = []
+    for own in (True, False):
+        with tf.GradientTape() as tape:
+            tape.watch((inputs, kernel, bias))
+            if own:
+                outputs = mixed_precision.convolution(inputs, kernel, bias, stride)
+            else:
+                outputs = tf.nn.relu(tf.nn.conv2d(inputs, kernel, stride, "VALID") + bias)
+            loss = tf.reduce_sum(outputs**2)
+        found.append((outputs, *tape.gradient(loss, (inputs, kernel, bias))))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+# --- the processor, and the command -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "compute", "slow"),
+    [
+        ("flags : fpu avx512f avx512_bf16", Compute.BFLOAT16, False),
+        ("flags : fpu avx512f", Compute.BFLOAT16, True),
+        ("flags : fpu avx512_bf16", Compute.FLOAT16, True),
+        ("Features : fp asimd asimdhp", Compute.FLOAT16, False),
+        ("flags : fpu", Compute.FLOAT32, False),
+    ],
+)
+def test_a_processor_without_the_unit_is_named(flags: str, compute: Compute, slow: bool, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
+    said = slower_here(compute, tmp_path / "cpuinfo")
+    assert (said is not None and "slower" in said) == slow
+    assert slower_here(compute, tmp_path / "absent") is None
+
+
+def test_what_cannot_be_computed_is_refused() -> None:
+    with pytest.raises(ValueError, match="float32, bfloat16, float16"):
+        check_compute("half")
+    with pytest.raises(ValueError, match="engine numpy computes in float32"):
+        check_compute("bfloat16", "numpy")
+    check_compute("float32", "numpy")
+
+
+COMPILED = ["--set", 'engine="tensorflow"']
+SMALL = [*COMPILED, "--task", "CartPole-v1", "--policy", "I", "--method", "dqn", "--seed", "3", "--quiet",
+         "--steps", "512", "--set", "environments=8", "--set", "learning_starts=256", "--set", "minibatch=32",
+         "--evaluate-every", "512", "--evaluate-episodes", "3", "--final-episodes", "4"]  # fmt: skip
+
+
+def train(output: Path, *options: str) -> int:
+    return command.main([*SMALL, *options, "--output-path", str(output)])
+
+
+def test_the_choice_is_in_the_provenance_and_the_bundle_is_an_ordinary_one(tmp_path: Path) -> None:
+    assert train(tmp_path / "half", "--mixed-precision", "bfloat16") == 0
+    bundle = Bundle.load(tmp_path / "half")
+    assert bundle.spec.provenance["settings"]["compute"] == "bfloat16"
+    assert {value.dtype.name for value in bundle.weights().values()} == {"float32"}
+    # Master weights: were they rounded to bfloat16, the lower halves of their bits would be zero.
+    assert (bundle.weights()["dense_0/kernel"].view(np.uint32) & 0xFFFF).any()
+
+
+FEW = ["--seed", "3", "--quiet", "--policy", "I", "--steps", "256", "--evaluate-every", "256",
+       "--evaluate-episodes", "2", "--final-episodes", "2", "--set", "environments=4"]  # fmt: skip
+OFF_POLICY = ["--task", "Pendulum-v1", "--set", "learning_starts=64", "--set", "updates=2", "--set", "minibatch=32"]
+OTHERS = {
+    "ppo": ["--task", "CartPole-v1", "--set", "rollout_steps=32", "--set", "minibatch=32", *COMPILED],
+    "a2c": ["--task", "CartPole-v1", "--set", "rollout_steps=32", *COMPILED],
+    "ddpg": [*OFF_POLICY, *COMPILED],
+    "d4pg": OFF_POLICY,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize("compute", ["bfloat16", "float16"])
+def test_every_algorithm_learns_in_either_type_and_goes_on(method: str, compute: str, tmp_path: Path) -> None:
+    options = [*FEW, *OTHERS[method], "--method", method, "--output-path", str(tmp_path / "run")]
+    assert command.main([*options, "--mixed-precision", compute]) == 0
+    arrays = load_checkpoint(tmp_path / TRAINING_FOLDER / "run").arrays
+    scales = [name for name in arrays if name.endswith("loss_scale/scale")]
+    assert len(scales) == (0 if compute == "bfloat16" else 2 if method in ("ddpg", "d4pg") else 1)
+    moments = [value for name, value in arrays.items() if "_second/" in name]
+    assert all(value.dtype == np.float32 for value in moments)
+    assert any(value.any() for value in moments)  # it did learn
+    assert command.main([*options, "--mixed-precision", compute, "--resume"]) == 0
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_its_loss_scale_and_only_in_its_own_precision(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "run", "--mixed-precision", "float16") == 0
+    checkpoint = load_checkpoint(tmp_path / TRAINING_FOLDER / "run")
+    assert checkpoint.group("loss_scale")["scale"].shape == (1,)
+    assert checkpoint.group("loss_scale")["good"] + 0 >= 0
+    assert train(tmp_path / "run", "--mixed-precision", "bfloat16", "--resume") == 2
+    assert "compute" in capsys.readouterr().err
+    assert train(tmp_path / "run", "--mixed-precision", "float16", "--resume") == 0
+
+
+@pytest.mark.slow
+def test_a_checkpoint_from_before_the_choice_is_one_of_float32(tmp_path: Path) -> None:
+    from train.runs.checkpoint import Checkpoint, save_checkpoint
+
+    assert train(tmp_path / "run") == 0
+    folder = tmp_path / TRAINING_FOLDER / "run"
+    checkpoint = load_checkpoint(folder)
+    facts = json.loads(json.dumps(checkpoint.facts))
+    del facts["identity"]["settings"]["compute"]
+    save_checkpoint(folder, Checkpoint(checkpoint.arrays, facts))
+    assert train(tmp_path / "run", "--resume") == 0
+
+
+def test_a_settings_file_that_chose_numpy_is_overruled(tmp_path: Path) -> None:
+    few = ["--task", "CartPole-v1", "--method", "dqn", "--quiet", "--steps", "64", "--final-episodes", "2"]
+    assert json.loads((FOLDER / "CartPole-v1-dqn.json").read_text())["settings"]["engine"] == "numpy"
+    assert command.main([*few, "--mixed-precision", "bfloat16", "--output-path", str(tmp_path / "run")]) == 0
+    assert Bundle.load(tmp_path / "run").spec.provenance["settings"]["engine"] == "tensorflow"
+
+
+def test_wrong_types_and_methods_without_the_choice_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "a", "--mixed-precision", "int8") == 2
+    assert "float32, bfloat16, float16" in capsys.readouterr().err
+    distill = ["--task", "CartPole-v1", "--policy", "I", "--method", "distill", "--quiet", "--steps", "8"]
+    assert command.main([*distill, "--mixed-precision", "bfloat16", "--output-path", str(tmp_path / "b")]) == 2
+    assert "distill computes in float32 only" in capsys.readouterr().err

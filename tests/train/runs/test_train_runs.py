@@ -1,0 +1,220 @@
+"""``python -m train``: runs reproduce, resume, are interrupted, diverge."""
+
+import json
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from policy.bundle import Bundle
+from tests.train.small_runs import AWARE, DISTILL, DQN, METHODS, PPO, SMALL, assert_same_weights, curve, train
+from train.algorithms.common.learner import Learner
+from train.runs.checkpoint import load_checkpoint
+from train.runs.request import TRAINING_FOLDER, UNFINISHED
+from train.runs.run import Run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ppo", "dqn"])
+def test_two_runs_of_one_seed_are_identical_and_another_seed_is_not(method: str, tmp_path: Path) -> None:
+    options, _ = METHODS[method]
+    for name in ("a", "b"):
+        assert train(tmp_path / name, *options, "--steps", "1024") == 0
+    assert train(tmp_path / "c", *options, "--steps", "1024", "--seed", "4") == 0
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+    assert curve(tmp_path / "a") == curve(tmp_path / "b")
+    assert (tmp_path / "a" / "calibration.npz").read_bytes() == (tmp_path / "b" / "calibration.npz").read_bytes()
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path / "a", tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [pytest.param(method, [], marks=pytest.mark.slow if method == "distill" else ()) for method in METHODS]
+    + [(method, [*AWARE, "4", "--quant-delay", "768"]) for method in METHODS if method != "distill"],
+)
+def test_an_interrupted_run_resumes_to_the_same_curve_and_weights(
+    method: str, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, iteration = METHODS[method]
+    options = [*options, *more]
+    if method == "distill":
+        assert train(tmp_path / "teacher", *PPO, "--steps", "256") == 0
+        options = [*options, "--teacher", str(tmp_path / "teacher")]
+    assert train(tmp_path / "whole", *options, "--steps", "2048") == 0
+    # Two interruptions at the ends of iterations, by the time limit that --minutes sets.
+    for stop_at in (2, 5):
+        stop_after_rows(monkeypatch, tmp_path / "parts", stop_at)
+        resume = ["--resume"] if stop_at > 2 else []
+        assert train(tmp_path / "parts", *options, "--steps", "2048", *resume) == 0
+        monkeypatch.undo()
+        assert int(curve(tmp_path / "parts")[-1]["step"]) == stop_at * iteration
+    assert train(tmp_path / "parts", *options, "--steps", "2048", "--resume") == 0
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+    assert curve(tmp_path / "whole") == curve(tmp_path / "parts")
+    assert Bundle.load(tmp_path / "parts").spec.normaliser == Bundle.load(tmp_path / "whole").spec.normaliser
+
+
+def stop_after_rows(monkeypatch: pytest.MonkeyPatch, output: Path, rows: int) -> None:
+    """Make the run stop by itself once its curve has so many rows, as Ctrl-C or --minutes would."""
+    original = Run._find_stop
+
+    def find_stop(run: Run, step: int, reached: bool) -> str | None:
+        made = step // METHODS[run.request.method][1]
+        return "stopped by the test" if made >= rows else original(run, step, reached)
+
+    monkeypatch.setattr(Run, "_find_stop", find_stop)
+
+
+def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "a", *PPO, "--steps", "512") == 0
+    assert train(tmp_path / "a", *PPO, "--steps", "512", "--resume", "--set", "epochs=2") == 2
+    assert "settings" in capsys.readouterr().err
+    assert train(tmp_path / "b", *PPO, "--steps", "512", "--resume") == 2
+    assert "no checkpoint" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_run_resumed_with_another_number_of_steps_says_so(tmp_path: Path) -> None:
+    assert train(tmp_path / "a", *PPO, "--steps", "512") == 0
+    assert train(tmp_path / "a", *PPO, "--steps", "768", "--resume") == 0
+    origin = json.loads((tmp_path / "a" / "policy.json").read_text())["provenance"]
+    assert origin["replanned"] == {"at_step": 512, "from_steps": 512, "to_steps": 768}
+    assert origin["steps"] == 768
+
+
+def test_a_distillation_is_not_resumed_with_another_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, seed in (("one", "1"), ("two", "2")):
+        assert train(tmp_path / name, *PPO, "--steps", "256", "--seed", seed) == 0
+    assert train(tmp_path / "I", *DISTILL, "--steps", "256", "--teacher", str(tmp_path / "one")) == 0
+    assert train(tmp_path / "I", *DISTILL, "--steps", "256", "--resume", "--teacher", str(tmp_path / "two")) == 2
+    assert "another teacher" in capsys.readouterr().err
+
+
+def test_whoever_forgets_to_resume_has_not_lost_the_run(tmp_path: Path) -> None:
+    assert train(tmp_path / "I", *PPO, "--steps", "512") == 0
+    folder = tmp_path / TRAINING_FOLDER
+    checkpoint = (folder / "I" / "checkpoint.safetensors").read_bytes()
+    assert train(tmp_path / "I", *PPO, "--steps", "256") == 0
+    assert (folder / "I.previous" / "checkpoint.safetensors").read_bytes() == checkpoint
+
+
+def test_ctrl_c_leaves_a_usable_bundle_and_a_checkpoint(tmp_path: Path) -> None:
+    output = tmp_path / "I"
+    options = [option for option in PPO if option != "--quiet"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "train", *options, "--steps", "100000000", "--output-path", str(output),
+         "--evaluate-every", "512", "--evaluate-episodes", "3"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "greedy" in line:  # training is under way
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stderr.read()
+    assert process.wait(timeout=60) == 130, rest
+    assert not output.exists()
+    bundle = Bundle.load(tmp_path / TRAINING_FOLDER / "I" / UNFINISHED)
+    assert bundle.spec.provenance["ended"] == "interrupted"
+    assert len(bundle.golden().observations) >= 256
+    assert (tmp_path / TRAINING_FOLDER / "I" / "checkpoint.safetensors").exists()
+
+
+PENDULUM = ["--task", "Pendulum-v1", "--policy", "I", "--seed", "3", "--quiet", "--method", "ddpg"]
+DDPG = [*PENDULUM, "--set", "learning_starts=256", "--set", "updates=4", "--set", 'engine="numpy"']
+A2C = [*SMALL, "--method", "a2c", "--set", "environments=8", "--set", "rollout_steps=16"]
+
+
+def nan_in_the_returns(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    batch["return"].reshape(-1)[7] = np.nan  # a view: the columns are contiguous
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("options", "drawing", "third", "message"),
+    [
+        (PPO, "train.algorithms.common.rollouts.training_batch", 768, "value_loss became nan at step 768"),
+        (A2C, "train.algorithms.common.rollouts.training_batch", 384, "value_loss became nan at step 384"),
+        (DQN, "train.algorithms.common.replay_loop.ReplayLoop.draw", 512, "loss became nan at step 512"),
+        (DDPG, "train.algorithms.common.replay_loop.ReplayLoop.draw", 320, "critic_loss became nan at step 320"),
+    ],
+    ids=["ppo", "a2c", "dqn", "ddpg"],
+)
+def test_a_nan_stops_training_names_the_step_and_keeps_the_checkpoint(
+    options: list[str],
+    drawing: str,
+    third: int,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The third batch that is learned from has a NaN among its returns, as after a reward that is none."""
+    monkeypatch.setattr("train.runs.run.CHECKPOINT_EVERY_S", 0.0)  # a checkpoint after every row of the curve
+    monkeypatch.setattr("train.algorithms.a2c.REPORT_EVERY", 128)
+    original = resolved(drawing)
+    calls: list[int] = []
+    saved: list[tuple[int, bytes]] = []
+    checkpoint = tmp_path / TRAINING_FOLDER / "I" / "checkpoint.safetensors"
+
+    def poisoned(*arguments: Any) -> dict[str, np.ndarray]:
+        calls.append(1)
+        return nan_in_the_returns(original(*arguments)) if len(calls) == 3 else original(*arguments)
+
+    save = Run.save
+
+    def remembering(run: Run, step: int, *rest: Any) -> None:
+        save(run, step, *rest)
+        saved.append((step, checkpoint.read_bytes()))
+
+    monkeypatch.setattr(drawing, poisoned)
+    monkeypatch.setattr(Run, "save", remembering)
+    assert train(tmp_path / "I", *options, "--steps", "1024") == 1
+    said = capsys.readouterr().err
+    assert message in said
+    assert str(checkpoint) in said
+    assert not (tmp_path / "I").exists()
+    step, last_good = saved[-1]
+    assert step < third
+    assert checkpoint.read_bytes() == last_good
+    monkeypatch.setattr(drawing, original)
+    monkeypatch.setattr(Run, "save", save)
+    assert train(tmp_path / "I", *options, "--steps", "1024", "--resume") == 0  # from before the NaN
+    assert Bundle.load(tmp_path / "I").spec.provenance["resumed_at"] == [step]
+    assert train(tmp_path / "clean", *options, "--steps", "1024") == 0
+    assert_same_weights(tmp_path / "I", tmp_path / "clean")
+    assert curve(tmp_path / "I") == curve(tmp_path / "clean")
+
+
+def resolved(path: str) -> Any:
+    """What ``monkeypatch.setattr`` finds under a dotted path."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name) if module.islower() else getattr(resolved(module), name)
+
+
+def test_weights_that_are_no_numbers_are_not_saved_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.algorithms import dqn
+
+    monkeypatch.setattr("train.runs.run.CHECKPOINT_EVERY_S", 0.0)
+    learn = dqn.learn
+
+    def poisoned(update: Any, learner: Learner, *rest: Any, **named: Any) -> Any:
+        if learner.updates == 64:  # after two rounds of 32
+            online = learner.groups["online"]
+            learner.groups["online"] = {name: np.full_like(value, np.nan) for name, value in online.items()}
+        return learn(update, learner, *rest, **named)
+
+    monkeypatch.setattr(dqn, "learn", poisoned)
+    assert train(tmp_path / "I", *DQN, "--steps", "1024") == 1
+    assert "loss became nan at step 512" in capsys.readouterr().err
+    kept = load_checkpoint(tmp_path / TRAINING_FOLDER / "I")
+    assert (kept.facts["step"], kept.facts["updates"]) == (384, 64)
+    assert all(np.isfinite(array).all() for array in kept.group("online").values())

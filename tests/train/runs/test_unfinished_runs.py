@@ -1,0 +1,219 @@
+"""Runs that did not end: they replace nothing, are said to be what they are, and the same command goes on with them."""
+
+import io
+import pydoc
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from policy.bundle import Bundle
+from tests.train.small_runs import PPO, assert_same_weights, curve, train
+from train.runs.progress import time_left
+from train.runs.request import TRAINING_FOLDER, UNFINISHED
+from train.runs.run import Run
+
+RUN = [*PPO, "--steps", "1024"]  # four iterations
+GOING_ON = "Going on with the run that was interrupted at step 512"
+
+
+def at_row(monkeypatch: pytest.MonkeyPatch, row: int, happens: Callable[[], None]) -> None:
+    """Something happens in the iteration that ends with this row of the curve; only in the next run."""
+    report, rows = Run.report, 0
+
+    def reporting(self: Run, *arguments: Any) -> None:
+        nonlocal rows
+        rows += 1
+        if rows == row:
+            happens()
+        report(self, *arguments)
+
+    monkeypatch.setattr(Run, "report", reporting)
+
+
+def ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def interrupted(output: Path, *options: str) -> int:
+    """Ctrl-C in the second iteration."""
+    with pytest.MonkeyPatch.context() as patch:
+        at_row(patch, 2, ctrl_c)
+        return train(output, *options)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["over a bundle", "where there was none"])
+def test_an_interrupted_run_replaces_nothing_and_the_same_command_goes_on(
+    there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, folder = tmp_path / "I", tmp_path / TRAINING_FOLDER / "I"
+    if there:
+        assert train(output, *PPO, "--steps", "256") == 0
+    before = files(output) if there else None
+    assert interrupted(output, *RUN) == 130
+    assert (files(output) if output.exists() else None) == before
+    kept = Bundle.load(folder / UNFINISHED).spec
+    assert (kept.name, kept.provenance["ended"], kept.provenance["steps"]) == ("I", "interrupted", 512)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"{folder / UNFINISHED}: 512 steps, interrupted")
+    assert (f"{output} is as it was" if there else f"There is no {output}") in last
+    assert last.endswith("To go on, type the same command again.")
+
+    assert train(output, *RUN) == 0
+    assert capsys.readouterr().err.startswith(GOING_ON)
+    assert Bundle.load(output).spec.provenance["resumed_at"] == [512]
+    assert not (folder / UNFINISHED).exists()
+    assert train(tmp_path / "whole", *RUN) == 0
+    assert_same_weights(tmp_path / "whole", output)
+    assert curve(tmp_path / "whole") == curve(output)
+    # A run that has ended is not gone on with: the same command trains anew.
+    assert train(output, *RUN) == 0
+    assert "Going on" not in capsys.readouterr().err
+    assert "resumed_at" not in Bundle.load(output).spec.provenance
+
+
+def test_other_options_and_fresh_begin_anew_and_put_the_unfinished_run_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / TRAINING_FOLDER
+    assert interrupted(tmp_path / "I", *RUN) == 130
+    checkpoint = (folder / "I" / "checkpoint.safetensors").read_bytes()
+    capsys.readouterr()
+    assert interrupted(tmp_path / "I", *RUN, "--seed", "4") == 130
+    said = capsys.readouterr().err
+    assert said.startswith("Beginning anew: the run that was interrupted at step 512 has seed = 3, asked for is 4.")
+    assert (folder / "I.previous" / "checkpoint.safetensors").read_bytes() == checkpoint
+    assert train(tmp_path / "I", *RUN, "--seed", "4", "--fresh") == 0
+    assert "Going on" not in capsys.readouterr().err
+    assert Bundle.load(tmp_path / "I").spec.provenance["steps"] == 1024
+    assert train(tmp_path / "I", *RUN, "--fresh", "--resume") == 2
+    assert "Leave one of them out" in capsys.readouterr().err
+
+
+def test_a_run_that_was_killed_is_gone_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while its bundle was being written, when all its steps were made."""
+
+    def killed(*arguments: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr("train.runs.results.write_bundle", killed)
+    with pytest.raises(SystemExit):
+        train(tmp_path / "I", *RUN)
+    monkeypatch.undo()
+    assert train(tmp_path / "I", *RUN) == 0
+    assert capsys.readouterr().err.startswith("Going on with the run that was interrupted at step 1,024")
+    assert Bundle.load(tmp_path / "I").spec.provenance["ended"] == "all steps made"
+
+
+def test_the_minutes_of_a_run_that_is_gone_on_with_are_those_of_all_of_it(tmp_path: Path) -> None:
+    assert interrupted(tmp_path / "I", *RUN, "--minutes", "60") == 130
+    past = Bundle.load(tmp_path / TRAINING_FOLDER / "I" / UNFINISHED).spec.provenance["wall_s"]
+    minutes = f"{past / 60 / 2:.6f}"  # half of what it has taken already
+    assert train(tmp_path / "I", *RUN, "--minutes", minutes) == 0
+    origin = Bundle.load(tmp_path / "I").spec.provenance
+    assert origin["steps"] == 512 + 256
+    assert origin["ended"].endswith("minutes were over")
+
+
+def test_ctrl_c_before_the_first_iteration_has_ended_leaves_everything_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of compiling, where a library makes an error of its own of KeyboardInterrupt."""
+    assert train(tmp_path / "I", *RUN) == 0
+    assert train(tmp_path / "I", *RUN, "--seed", "4") == 0  # there is a previous run, too
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+
+    def compiling(*arguments: object) -> None:
+        try:
+            ctrl_c()
+        except KeyboardInterrupt as error:
+            raise ImportError("initialization failed") from error
+
+    monkeypatch.setattr("train.accelerator.table.accelerated", compiling)
+    assert train(tmp_path / "I", *RUN, "--seed", "5") == 130
+    said = capsys.readouterr().err
+    assert said == f"interrupted before there was a checkpoint; {tmp_path / 'I'} is as it was.\n"
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert train(tmp_path / "new" / "I", *RUN) == 130
+    assert not list((tmp_path / "new").iterdir())
+
+
+@pytest.mark.parametrize("where", ["train.runs.results.judged_finally", "train.runs.run.save_checkpoint"])
+def test_ctrl_c_when_all_steps_are_made_ends_at_once_and_loses_nothing(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = cast("Callable[..., None]", pydoc.locate(where))
+
+    def interrupting(*arguments: Any) -> None:
+        ctrl_c()
+        there(*arguments)
+
+    monkeypatch.setattr(where, interrupting)
+    assert train(tmp_path / "I", *RUN) == 130
+    said = capsys.readouterr().err
+    assert said.startswith("interrupted at once; the checkpoint of step 1,024 is kept")
+    assert not (tmp_path / "I").exists()
+    monkeypatch.undo()
+    assert train(tmp_path / "I", *RUN) == 0
+
+
+class InterruptingScreen(io.RawIOBase):
+    """Standard error that is no terminal: Ctrl-C arrives while a line of progress is being written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.written += bytes(data)
+        if b": step 512 of" in bytes(data):
+            ctrl_c()
+        return len(data)
+
+
+def test_ctrl_c_while_progress_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train.runs.progress.LINE_EVERY_S", 0.0)
+    screen = InterruptingScreen()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(screen), line_buffering=True))
+    assert train(tmp_path / "I", *(word for word in RUN if word != "--quiet")) == 130
+    said = screen.written.decode()
+    assert said.count("Stopping: ") == 1
+    assert "512 steps, interrupted" in said.splitlines()[-1]
+
+
+def test_ctrl_c_while_libraries_load_ends_with_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "train", *RUN, "--output-path", str(tmp_path / "I")]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    while "numpy" not in Path(f"/proc/{process.pid}/maps").read_text():
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert said.startswith("interrupted ") and said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_time_left_is_the_sooner_of_steps_and_minutes() -> None:
+    assert time_left(754.0, None) == "12:34 left"
+    assert time_left(754.0, 65.4) == "1:05 left"
+    assert time_left(5.0, 65.4) == "0:05 left"
+    assert time_left(2 * 3600 + 60.0, -3.0) == "0:00 left"
+    assert time_left(2 * 3600 + 61.0, None) == "2:01:01 left"

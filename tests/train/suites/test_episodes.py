@@ -1,0 +1,118 @@
+"""Endless episodes: numbering, tallies, and restoring to the same bits by flying again."""
+
+import numpy as np
+import pytest
+
+from train.suites.episodes import EpisodeStream, StepResult, judge
+from train.suites.make import make_task
+
+
+class Counting:
+    """Episode k lasts 2 + k % 3 steps; observation [episode id, steps so far, sum of the actions]; reward = action."""
+
+    def __init__(self, environments: int) -> None:
+        self.environments = environments
+        self.resets = 0
+        self._state = np.zeros((environments, 3), np.float32)
+
+    def reset(self, mask: np.ndarray, episode_ids: np.ndarray) -> np.ndarray:
+        self.resets += 1
+        self._state = self._state.copy()
+        self._state[mask] = 0.0
+        self._state[mask, 0] = episode_ids[mask]
+        return self._state
+
+    def step(self, actions: np.ndarray) -> StepResult:
+        self._state = self._state + np.stack([0 * actions, 0 * actions + 1, actions], axis=1).astype(np.float32)
+        length = 2 + self._state[:, 0] % 3
+        done = self._state[:, 1] >= length
+        return StepResult(self._state, actions.astype(np.float32), done, np.zeros_like(done), self._state[:, 2] >= 2)
+
+
+def test_ended_episodes_are_followed_by_the_next_number() -> None:
+    stream = EpisodeStream(Counting(2))  # episode 0 lasts 2 steps, 1 lasts 3, 2 lasts 4, 3 lasts 2
+    seen = []
+    for _ in range(5):
+        transition = stream.step(np.array([1, 0]))
+        seen.append(
+            (
+                transition.done.tolist(),
+                transition.observation[:, 0].tolist(),
+                transition.last_observation[:, 0].tolist(),
+            )
+        )
+    assert seen == [
+        ([False, False], [0, 1], [0, 1]),
+        ([True, False], [2, 1], [0, 1]),
+        ([False, True], [2, 3], [2, 1]),
+        ([False, False], [2, 3], [2, 3]),
+        ([False, True], [2, 4], [2, 3]),
+    ]
+    tally = stream.take_tally()
+    assert (tally.episodes, tally.total_return, tally.total_length, tally.successes) == (3, 2.0, 7, 1)
+    assert stream.take_tally().episodes == 0
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 200])
+def test_a_restored_stream_goes_on_to_the_same_bits(steps: int) -> None:
+    generator = np.random.default_rng(0)
+    stream = EpisodeStream(Counting(5))
+    for _ in range(steps):
+        stream.step(generator.integers(3, size=5))
+    copy = EpisodeStream(Counting(5))
+    copy.restore({name: array.copy() for name, array in stream.state().items()})
+    np.testing.assert_array_equal(copy.observation, stream.observation)
+    for _ in range(20):
+        actions = generator.integers(3, size=5)
+        one, other = stream.step(actions), copy.step(actions)
+        np.testing.assert_array_equal(one.observation, other.observation)
+        np.testing.assert_array_equal(one.last_observation, other.last_observation)
+    stream.take_tally()
+    np.testing.assert_array_equal(stream.state()["returns"], copy.state()["returns"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("CartPole-v1", {}), ("navigation", {"arenas": {"hard": 0.5, "shipped": 0.5}, "settings": {"wind_m_s": 1.0}})],
+)
+def test_real_tasks_restore_to_the_same_bits(name: str, options: dict) -> None:
+    task = make_task(name, None, options)
+    generator = np.random.default_rng(0)
+    stream = EpisodeStream(task.make(6, 11))
+    actions = task.outputs
+    for _ in range(45):
+        stream.step(generator.integers(actions, size=6))
+    copy = EpisodeStream(task.make(6, 11))
+    copy.restore({key: array.copy() for key, array in stream.state().items()})
+    for _ in range(30):
+        chosen = generator.integers(actions, size=6)
+        one, other = stream.step(chosen), copy.step(chosen)
+        np.testing.assert_array_equal(one.observation, other.observation)
+        np.testing.assert_array_equal(one.reward, other.reward)
+
+
+def test_longer_episodes_than_the_first_buffer_are_remembered() -> None:
+    task = make_task("navigation", "easy")
+    stream = EpisodeStream(task.make(2, 3))
+    for step in range(150):  # yawing on the spot lasts until the time limit of 200
+        stream.step(np.full(2, 15 + step % 5))
+    copy = EpisodeStream(task.make(2, 3))
+    copy.restore(stream.state())
+    np.testing.assert_array_equal(copy.observation, stream.observation)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 64])
+def test_judging_does_not_depend_on_the_batch(batch: int) -> None:
+    judged = judge(Counting(batch), lambda observation: np.ones(len(observation), np.int64), 7)
+    np.testing.assert_array_equal(judged.lengths, [2, 3, 4, 2, 3, 4, 2])
+    np.testing.assert_array_equal(judged.returns, judged.lengths)
+    assert judged.success is not None and judged.success.all()
+
+
+def test_the_same_seed_and_number_is_the_same_cartpole_episode_in_any_place() -> None:
+    task = make_task("CartPole-v1")
+    push = lambda observation: (observation[:, 2] > 0).astype(np.int64)  # noqa: E731
+    few = task.evaluate(push, 10, 5, "")
+    many = task.evaluate(push, 40, 5, "")
+    assert few.mean_return != many.mean_return
+    assert few == task.evaluate(push, 10, 5, "")

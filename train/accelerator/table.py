@@ -1,0 +1,46 @@
+"""Which updates run with gradients by hand instead of TensorFlow's: chosen here, and nowhere else.
+
+A run whose settings say ``engine = "numpy"`` is given the update of its method from :data:`UPDATES`. TensorFlow and XLA
+take CPU seconds before the first step, and are faster for wide networks, convolutions and several cores. numpy takes
+none, and is at home in networks such as 64 × 64. Both compute the same up to float rounding
+(``tests/train/accelerator/test_by_hand.py``). No algorithm imports this room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from policy.spec import NetworkSpec
+from train.accelerator.off_policy import ddpg_update, dqn_update
+from train.accelerator.on_policy import a2c_update, ppo_update
+from train.algorithms.common.settings import NUMPY
+from train.quantization.aware import fake_quantization
+from train.runs.presets import SettingsError
+
+UPDATES: dict[str, Callable[..., Callable[..., tuple[Any, ...]]]] = {
+    "ppo": ppo_update,
+    "a2c": a2c_update,
+    "dqn": dqn_update,
+    "ddpg": ddpg_update,
+}
+"""Method → (its settings, grid of the quantizers or None) → what its ``make_update`` gives, by hand."""
+
+
+def accelerated(method: str, settings: Any, network: NetworkSpec) -> Callable[..., tuple[Any, ...]] | None:
+    """The update by hand that a run shall use; None where TensorFlow computes it.
+
+    Args:
+        method: the algorithm's name.
+        settings: of the algorithm.
+        network: of the policy.
+
+    Raises:
+        SettingsError: numpy's gradients do not know the networks' layers.
+    """
+    if getattr(settings, "engine", None) != NUMPY:
+        return None
+    networks = (network, getattr(settings, "critic", network))
+    if any(each.convolutions or each.layer_norm for each in networks):
+        raise SettingsError("the engine numpy takes plain perceptrons only. Type --set 'engine=\"tensorflow\"'.")
+    return UPDATES[method](settings, fake_quantization(settings.quantization_bits, network))

@@ -1,0 +1,227 @@
+"""The networks that PPO and A2C share: policy and value, how they act, and a step of both down their loss.
+
+For vectors, policy and value are two multilayer perceptrons that act in numpy. For images they share the convolutions
+and hidden layers, and the value is a second head: one compiled forward pass gives both, and one loss trains both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import NetworkSpec
+from train.algorithms.common.learner import Learner, State
+from train.algorithms.common.settings import RolloutSettings
+from train.lazily import tf
+from train.networks.forward import features, mlp
+from train.networks.optimiser import clipped_by_norm
+from train.networks.weights import Weights, initial_weights, zeros_like
+from train.quantization.aware import fake_quantization
+from train.quantization.fake import QUANTIZER, faked, passed_through
+from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
+from train.quantization.weight_control import OFF
+from train.suites.episodes import Observations
+
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class ActorCritic(Learner):
+    """The learner of PPO and A2C: the groups ``policy`` and ``value``, and the optimiser's moments of both.
+
+    Tensors where the trunk is shared.
+    """
+
+    network: NetworkSpec = field(kw_only=True)
+
+    @classmethod
+    def fresh(
+        cls,
+        generator: np.random.Generator,
+        network: NetworkSpec,
+        observation: tuple[int, ...],
+        outputs: int,
+        value_hidden: tuple[int, ...] = (),
+        moments: tuple[str, ...] = ("first", "second"),
+        extra: Weights | None = None,
+        compute: str = "float32",
+    ) -> ActorCritic:
+        """Orthogonal weights; the policy's head starts near the uniform distribution.
+
+        Args:
+            generator: of the weights.
+            network: of the policy; with convolutions the value shares its trunk.
+            observation: shape of one.
+            outputs: of the policy.
+            value_hidden: hidden layers of a value network of its own; empty means those of the policy.
+            moments: the optimiser's, each kept for the policy and for the value.
+            extra: the distribution's weights, learned with the policy's.
+            compute: number type of the update; float16 keeps a loss scale among the moments.
+        """
+        policy = initial_weights(generator, network, observation, outputs, head_gain=0.01)
+        if network.convolutions:
+            width = (network.hidden[-1],) if network.hidden else (network.dense_inputs(observation),)
+            value = initial_weights(generator, NetworkSpec(()), width, 1, head_gain=1.0)
+        else:
+            value_network = dataclasses.replace(network, hidden=value_hidden or network.hidden)
+            value = initial_weights(generator, value_network, observation, 1, head_gain=1.0)
+        policy |= extra or {}
+        groups = {"policy": policy, "value": value}
+        kept = {f"{group}_{name}": zeros_like(groups[group]) for group in groups for name in moments}
+        if loss_scale := fresh_loss_scale(Compute(compute)):
+            kept["loss_scale"] = loss_scale
+        learner = cls({**groups, **kept}, as_tensors=bool(network.convolutions), network=network)
+        learner.put(learner.groups)
+        return learner
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether policy and value share their trunk."""
+        return self.as_tensors
+
+    @property
+    def policy(self) -> Weights:
+        """The policy's weights."""
+        return self.groups["policy"]
+
+    @property
+    def value(self) -> Weights:
+        """Those of the value network, or of its head."""
+        return self.groups["value"]
+
+
+def outputs_and_values(
+    network: NetworkSpec, policy: Any, value: Any, observations: Any, compute: str = "float32"
+) -> tuple[Any, Any]:
+    """The policy's outputs (batch, outputs) and V (batch,) for normalised observations or uint8 images (tensors).
+
+    Args:
+        network: of the policy.
+        policy: its weights, float32.
+        value: the value's weights, float32.
+        observations: see above.
+        compute: the number type of the hidden layers; both heads and all weights stay float32.
+    """
+    mixed = Compute(compute)
+    hidden = features(network, cast(policy, mixed), observations)
+    if mixed.is_mixed:
+        hidden = tf.cast(hidden, tf.float32)
+    outputs = hidden @ policy["head/kernel"] + policy["head/bias"]
+    if network.convolutions:
+        return outputs, (hidden @ value["head/kernel"] + value["head/bias"])[:, 0]
+    return outputs, mlp(cast(value, mixed), observations)[:, 0]
+
+
+class Forward:
+    """Outputs and values of a learner for batches of any size, as arrays."""
+
+    def __init__(
+        self,
+        learner: ActorCritic,
+        compute: str = "float32",
+        quantized: Callable[[Weights], Any] = lambda policy: policy,
+    ) -> None:
+        """Args:
+        learner: whose policy and value these are.
+        compute: number type of a shared trunk; perceptrons act in float32.
+        quantized: the policy's weights to the ones to compute with.
+        """
+        self._learner, self._quantized = learner, quantized
+        network = learner.network
+        if learner.is_shared:
+            self._graph = tf.function(
+                lambda policy, value, images: outputs_and_values(network, policy, value, images, compute),
+                autograph=False,
+                reduce_retracing=True,
+            )
+
+    def outputs(self, observations: Observations) -> Floats:
+        """Of the policy, (batch, outputs)."""
+        if self._learner.is_shared:
+            return self.both(observations)[0]
+        return mlp(self._quantized(self._learner.policy), observations)
+
+    def values(self, observations: Observations) -> Floats:
+        """V, (batch,)."""
+        if self._learner.is_shared:
+            return self.both(observations)[1]
+        return mlp(self._learner.value, observations)[:, 0]
+
+    def both(self, images: Observations) -> tuple[Floats, Floats]:
+        """Both from one pass through a shared trunk."""
+        outputs, values = self._graph(self._quantized(self._learner.policy), self._learner.value, tf.constant(images))
+        return outputs.numpy(), values.numpy()
+
+
+def clipped_together(policy: Any, value: Any, largest: float) -> tuple[Any, Any, tf.Tensor]:
+    """Gradients of policy and value, clipped by the norm of all of them together."""
+    merged = {f"policy/{name}": g for name, g in policy.items()} | {f"value/{name}": g for name, g in value.items()}
+    parts, norm = clipped_by_norm(merged, largest)
+    return {name: parts[f"policy/{name}"] for name in policy}, {name: parts[f"value/{name}"] for name in value}, norm
+
+
+def clipped(shared: bool, policy: Any, value: Any, largest: float) -> tuple[Any, Any, tf.Tensor, tf.Tensor]:
+    """Both gradients clipped, each by its own norm, or together where the trunk is shared; and both norms before."""
+    if shared:
+        policy, value, norm = clipped_together(policy, value, largest)
+        return policy, value, norm, norm
+    policy, policy_norm = clipped_by_norm(policy, largest)
+    value, value_norm = clipped_by_norm(value, largest)
+    return policy, value, policy_norm, value_norm
+
+
+def gradient_step(
+    settings: RolloutSettings,
+    network: NetworkSpec,
+    losses: Callable[..., tuple[Any, dict[str, Any]]],
+    optimise: Callable[..., tuple[Any, dict[str, Any]]],
+    metrics: tuple[str, ...],
+) -> Callable[..., tuple[State, tf.Tensor]]:
+    """One step of policy and value down their loss: (state, batch, count, rate, bonus) → (state, metrics).
+
+    Args:
+        settings: of the algorithm.
+        network: of the policy.
+        losses: (policy's weights, outputs, values, batch, entropy bonus) → (loss, its parts by name).
+        optimise: (weights, gradients, moments by name, count, rate) → (weights, moments).
+        metrics: names of what it tells, of the parts and of the norms ``policy_norm`` and ``value_norm``.
+    """
+    shared, fake = bool(network.convolutions), fake_quantization(settings.quantization_bits, network)
+    controls = {"policy": settings.weight_control, "value": OFF}
+
+    @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen
+    def descend(
+        state: State, of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[State, tf.Tensor, tf.Tensor]:
+        """One step along the clipped gradients: the new state, and the norms before clipping."""
+        of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
+        new: State = {}
+        for name, gradients in (("policy", of_policy), ("value", of_value)):
+            moments = {key.removeprefix(f"{name}_"): state[key] for key in state if key.startswith(f"{name}_")}
+            weights = controls[name].decayed(state[name], rate)
+            moved, moments = optimise(weights, gradients, moments, count, rate)
+            new |= {f"{name}_{key}": moment for key, moment in moments.items()}
+            new[name] = controls[name].clipped(moved)
+        return new, policy_norm, value_norm
+
+    def step(
+        state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor, bonus: tf.Tensor
+    ) -> tuple[State, tf.Tensor]:
+        policy, value = state["policy"], state["value"]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch((policy, value))
+            quantized = faked(policy, state.get(QUANTIZER, {}), fake)
+            outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
+            loss, parts = losses(policy, outputs, values, batch, bonus)
+        (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
+        new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
+        new = settled(new, state, finite) | passed_through(state)
+        parts = parts | {"policy_norm": policy_norm, "value_norm": value_norm}
+        return new, tf.stack([parts[name] for name in metrics])
+
+    return step

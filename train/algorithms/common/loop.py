@@ -1,0 +1,130 @@
+"""What the loop of every algorithm that learns from rewards keeps beside its learner, reports and saves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import Squash
+from train.algorithms.common.distributions import exported
+from train.algorithms.common.learner import Learner
+from train.algorithms.common.normalisation import Bounds, ImageScaling, RunningNormaliser
+from train.algorithms.common.settings import SharedSettings
+from train.networks.policy import Policy
+from train.networks.weights import Weights
+from train.quantization.aware import QuantizationAware
+from train.runs.best import BestPolicy
+from train.runs.checkpoint import Keeper, gathered
+from train.runs.request import Trained
+from train.runs.run import Run
+from train.suites.episodes import Decide, EpisodeStream
+from train.suites.task import episode_seed
+
+
+class Loop:
+    """Environments, statistics of the observations, quantizers, random generator and the best policy of one run.
+
+    Attributes:
+        step: environment steps made so far.
+        generator: of all that is drawn.
+        stream: the environments.
+        normaliser: of the observations.
+        aware: the quantizers.
+        learner: what learns, once :meth:`follow` was told.
+    """
+
+    learner: Learner
+
+    def __init__(self, run: Run, settings: SharedSettings, statistics: int, bounds: Bounds | None = None) -> None:
+        """Args:
+        run: whose task and seed these are for.
+        settings: of the algorithm.
+        statistics: over how many observations their statistics are gathered.
+        bounds: of the observations' elements, where these widen their scale.
+        """
+        request, task = run.request, run.task
+        self.run, self.step = run, run.start_step
+        self.generator = np.random.default_rng(request.seed)
+        self.normaliser = (
+            ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, statistics, bounds)
+        )
+        self.stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
+        delay_steps = settings.delay_steps(request.steps)
+        self.aware = QuantizationAware(request.network, settings.quantization_bits, delay_steps)
+        self.iteration_steps = settings.environments * settings.rollout_steps
+        self._best, self._deployed = BestPolicy(task.presets[0]), ""
+
+    def follow(self, learner: Learner, deployed: str) -> None:
+        """The learner of this loop, and which of its groups is deployed; both go on where the run's checkpoint ends."""
+        self.learner, self._deployed = learner, deployed
+        if self.run.checkpoint is not None:
+            groups, learner.updates, self.generator = self.run.checkpoint.put_back(learner.groups, self.keepers())
+            learner.put(groups)
+
+    @property
+    def weights(self) -> Weights:
+        """Of the network that is deployed."""
+        return self.learner.groups[self._deployed]
+
+    @property
+    def share(self) -> float:
+        """Share of all steps that are made."""
+        return self.step / self.run.request.steps
+
+    def goes_on(self) -> bool:
+        """Whether there is another iteration; the quantizers may become active before it."""
+        if self.step >= self.run.request.steps or self.run.stop_reason is not None:
+            return False
+        if self.aware.begin(self.step):
+            self.run.progress.say(f"step {self.step:,}: the policy is quantized from here on")
+            self._best.forget()  # what was judged until now is not what is being trained from here on
+        return True
+
+    def means(self, metrics: NDArray[np.float32], names: tuple[str, ...]) -> dict[str, float]:
+        """Of the metrics (updates, names) of an iteration.
+
+        Raises:
+            DivergenceError: one of them is NaN or infinite.
+        """
+        self.run.check_finite(self.step, metrics, names)
+        return dict(zip(names, metrics.mean(axis=0).tolist(), strict=True))
+
+    def report(self, row: dict[str, float], decide: Decide, steps: int = 0) -> None:
+        """Log a row that ends now; judge, keep the best policy, and save when due.
+
+        Args:
+            row: figures of the algorithm; those of the episodes come before them, the observations' share behind.
+            decide: the greedy policy.
+            steps: that the row spans; 0 is one iteration.
+        """
+        self.aware.look(self.weights, self.normaliser(self.stream.observation))
+        row = {**self.stream.take_tally().row(), **row, "observations_clipped": self.normaliser.take_clipped()}
+        self.run.report(self.step, row, steps or self.iteration_steps, decide)
+        if self.keeps_best():
+            self._best.offer(self.run.last_row, self._policy, self.step)
+        if self.run.wants_checkpoint:
+            self._save()
+
+    def keeps_best(self) -> bool:
+        """Whether the policy that was judged now may be the one of the bundle."""
+        raise NotImplementedError
+
+    def finished(self, squash: Squash = Squash.TANH) -> Trained:
+        """Save once more; what was trained."""
+        self._save()
+        notes = {"updates": self.learner.updates, **self.aware.notes(), **self._best.notes()}
+        return Trained(self._best.policy(self._policy), self.step, notes, squash)
+
+    def keepers(self) -> dict[str, Keeper]:
+        """What a checkpoint holds beside the learner, by name."""
+        kept: dict[str, Any] = {"normaliser": self.normaliser, "stream": self.stream, "best": self._best}
+        return {**kept, **self.aware.keepers()}
+
+    def _policy(self) -> Policy:
+        return self.aware.policy(exported(self.weights), self.normaliser.frozen())
+
+    def _save(self) -> None:
+        learned = self.learner
+        self.run.save(self.step, *gathered(learned.groups, self.keepers(), learned.updates, self.generator))

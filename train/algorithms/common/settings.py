@@ -1,0 +1,215 @@
+"""Settings that several algorithms share, each with its sentence; an algorithm's own come on top in its file.
+
+A field that an algorithm writes again as a plain value has another default there and means the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
+from train.quantization.aware import FULL_BITS
+from train.quantization.mixed_precision import check_compute
+from train.quantization.weight_control import WeightControl
+
+T = TypeVar("T")
+TENSORFLOW, NUMPY = ENGINES = ("tensorflow", "numpy")
+"""What computes the updates; see ``train/accelerator/table.py``."""
+
+
+def setting(default: T, sentence: str) -> T:
+    """A field of a settings dataclass, with the sentence that ``python -m train --task … --help`` prints for it."""
+    value: T = field(default=default, metadata={"sentence": sentence})
+    return value
+
+
+def linear(first: float, last: float, share: float) -> float:
+    """first + (last − first) · share, with the share of all steps already made clipped to [0, 1]."""
+    return first + (last - first) * min(max(share, 0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class SharedSettings:
+    """What every algorithm that learns from rewards has."""
+
+    environments: int = setting(8, "Environments stepped together.")
+    rollout_steps: int = setting(8, "Steps of every environment between two rounds of updates.")
+    discount: float = setting(0.99, "γ, per step.")
+    reward_scale: float = setting(
+        1.0, "Rewards are multiplied by this before learning, so that returns are of order one."
+    )
+    compute: str = setting(
+        "float32",
+        "Number type of the networks' activations and their gradients: float32, bfloat16 or float16 "
+        "(--mixed-precision); weights, losses and the optimiser are float32 all the same.",
+    )
+    quantization_bits: int = setting(
+        32,
+        "Bits of the policy's weights and hidden activations once the delay is over, 2 … 8; 32 is none "
+        "(--quantization-method quantization-aware --precision).",
+    )
+    quant_delay: float = setting(
+        0.5,
+        "Share of all steps (up to 1, else steps) that train in floats while the ranges are watched (--quant-delay).",
+    )
+    weight_decay: float = setting(
+        0.0, "λ: before each step of size α the deployed network's kernels shrink, W ← W − α λ W (AdamW); 0 is none."
+    )
+    weight_clip: float = setting(
+        0.0,
+        "κ: after each step the deployed network's kernels are cut to ±κ / √inputs (Elsayed et al. 2024); 0 is none.",
+    )
+
+    def __post_init__(self) -> None:
+        engine = getattr(self, "engine", TENSORFLOW)  # not every algorithm leaves a choice
+        if engine not in ENGINES:
+            raise ValueError(f"engine {engine!r} is unknown; take one of {', '.join(ENGINES)}.")
+        check_compute(self.compute, engine)
+        self.require_at_least_one("environments", "rollout_steps")
+        for name in ("learning_rate", "actor_learning_rate", "critic_learning_rate"):
+            if not 0.0 < getattr(self, name, 1.0) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; take a positive number.")
+        for name in ("discount", "gae_lambda"):
+            if not 0.0 <= getattr(self, name, 1.0) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; take 0 … 1.")
+        if self.quantization_bits != FULL_BITS:
+            if not SMALLEST_WEIGHT_BITS <= self.quantization_bits <= LARGEST_WEIGHT_BITS:
+                raise ValueError(
+                    f"quantization_bits is {self.quantization_bits}; quantization-aware training takes "
+                    f"{SMALLEST_WEIGHT_BITS} … {LARGEST_WEIGHT_BITS}, and {FULL_BITS} is none. Type --precision 8."
+                )
+            if self.compute != "float32":
+                raise ValueError(f"quantization-aware training computes in float32, not in {self.compute}.")
+        if not self.quant_delay >= 0.0:
+            raise ValueError(f"quant_delay is {self.quant_delay}; take a share of all steps, 0 … 1, or steps.")
+        if not 0.0 <= self.weight_clip < math.inf:
+            raise ValueError(f"weight_clip is {self.weight_clip}; take a positive number such as 2, or 0 for none.")
+        rate = getattr(self, "actor_learning_rate", getattr(self, "learning_rate", 0.0))
+        if not 0.0 <= self.weight_decay * rate < 1.0:
+            raise ValueError(
+                f"weight_decay is {self.weight_decay}; take 0 (none) or more, below {1.0 / rate:g}: times the learning "
+                f"rate {rate:g} it is the share that each step takes off. Type --set weight_decay=0.1."
+            )
+
+    @property
+    def weight_control(self) -> WeightControl:
+        """What holds the deployed network's kernels."""
+        return WeightControl(self.weight_decay, self.weight_clip)
+
+    def require_at_least_one(self, *names: str) -> None:
+        """For the settings' own check.
+
+        Raises:
+            ValueError: one of these fields is below 1.
+        """
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; take at least 1.")
+
+    def check_run(self, steps: int, is_image: bool) -> None:
+        """Refuse what a run of so many steps, on a task of images or of vectors, would silently ignore.
+
+        Raises:
+            ValueError: says what to type.
+        """
+        if self.quantization_bits != FULL_BITS and self.delay_steps(steps) >= steps:
+            raise ValueError(
+                f"quant_delay {self.quant_delay:g} is all of the run's {steps:,} steps: it would be never quantized. "
+                "Type --quant-delay 0.5, for example."
+            )
+
+    def delay_steps(self, steps: int) -> int:
+        """``quant_delay`` in steps of a run of so many."""
+        return int(self.quant_delay * steps) if self.quant_delay <= 1.0 else int(self.quant_delay)
+
+
+@dataclass(frozen=True)
+class ReplaySettings(SharedSettings):
+    """What DQN, DDPG and D4PG have: minibatches of n-step transitions from a replay."""
+
+    updates: int = setting(32, "Gradient steps in one round (one compiled call).")
+    minibatch: int = setting(128, "Transitions of one gradient step.")
+    n_step: int = setting(1, "Rewards summed before the bootstrap.")
+    replay_capacity: int = setting(300_000, "Transitions kept; the oldest are overwritten.")
+    learning_starts: int = setting(
+        2_000,
+        "Steps before the first update. The observations' statistics are gathered over these and then stand still, or "
+        "over a quarter of all steps where the environment states no bounds for an element.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_at_least_one("updates", "minibatch", "n_step")
+        smallest = self.environments * (self.rollout_steps + self.n_step)
+        if self.replay_capacity < smallest:
+            raise ValueError(
+                f"replay_capacity {self.replay_capacity} does not hold a rollout of {self.environments} environments; "
+                f"take at least {smallest}."
+            )
+        if self.learning_starts < self.environments * self.n_step:
+            raise ValueError(
+                f"learning_starts {self.learning_starts} is no n-step transition of every environment; "
+                f"take at least {self.environments * self.n_step}."
+            )
+
+
+@dataclass(frozen=True)
+class RolloutSettings(SharedSettings):
+    """What PPO and A2C have: updates on rollouts of the policy as it is."""
+
+    learning_rate: float = setting(
+        7e-4,
+        "The optimiser's step size at the start; falls linearly to ``learning_rate_last`` × itself at the last step.",
+    )
+    learning_rate_last: float = setting(0.0, "Share of the learning rate that is left at the last step.")
+    gae_lambda: float = setting(
+        0.95, "λ of the generalized advantages: 0 is one-step, 1 is the whole return up to the rollout's end."
+    )
+    entropy_first: float = setting(0.01, "Entropy bonus at the start, in reward per nat.")
+    entropy_last: float = setting(0.01, "Entropy bonus at the last step; linear in between.")
+    gradient_norm: float = setting(
+        0.5,
+        "Largest global norm of the policy's and of the value network's gradient, each on its own; of both together "
+        "where they share their trunk (images).",
+    )
+    value_weight: float = setting(1.0, "Weight of the value's loss beside the policy's.")
+    log_std: float = setting(
+        0.0, "log σ of a continuous task's Gaussian at the start, where 1 is half the range of an action."
+    )
+    value_hidden: tuple[int, ...] = setting(
+        (), "Hidden layers of the value network; empty means those of the policy. Unused where the trunk is shared."
+    )
+    normaliser_steps: int = setting(
+        2_000_000, "Steps over which running statistics of the observations are gathered; frozen after that."
+    )
+    keep_best: bool = setting(
+        False,
+        "The bundle holds the policy of the best greedy evaluation, made since the statistics of the observations "
+        "stand still (images have none), instead of the last one.",
+    )
+    compute: str = setting(
+        "float32",
+        "Number type of the hidden layers' activations and their gradients: float32, bfloat16 or float16 "
+        "(--mixed-precision); weights, heads, losses and the optimiser are float32 all the same.",
+    )
+    engine: str = setting(
+        "tensorflow",
+        'What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons.',
+    )
+
+    def check_run(self, steps: int, is_image: bool) -> None:
+        """See :class:`SharedSettings`: ``keep_best`` wants evaluations after the statistics stand still."""
+        super().check_run(steps, is_image)
+        if self.keep_best and not is_image and self.normaliser_steps >= steps:
+            raise ValueError(
+                f"keep_best chooses among the evaluations after normaliser_steps = {self.normaliser_steps:,}, but "
+                f"this run makes {steps:,} in all. Type --set normaliser_steps={max(steps // 10, 1)} or "
+                "--set keep_best=false."
+            )
+
+    def schedules(self, share: float) -> tuple[float, float]:
+        """Learning rate and entropy bonus when this share of all steps is made."""
+        rate = self.learning_rate * linear(1.0, self.learning_rate_last, share)
+        return rate, linear(self.entropy_first, self.entropy_last, share)

@@ -1,0 +1,278 @@
+"""D4PG: distributed distributional deterministic policy gradients (Barth-Maron et al. 2018), read from top to bottom.
+
+DDPG whose critic predicts the distribution of the return as probabilities of fixed atoms (Bellemare et al. 2017), with
+n-step returns and target networks that are copied every so many updates. What D4PG shares with DDPG (actor and critic,
+a step of both, noisy steps) is in ``common/deterministic.py``.
+
+Deviations from the paper, in order of weight:
+1. Many environments stepped together in one process take the place of many actors; the ratio of steps and updates is
+   a setting. (Actors in processes of their own, quantized, are ``train/actorq``, which learns by this file's update.)
+2. The replay is drawn from uniformly; the paper found priorities to help little and sometimes to harm.
+3. Observations are normalised by the statistics of the first steps; a time limit is bootstrapped.
+4. Actions enter the critic's first layer; no layer normalisation unless set; the first ``learning_starts`` steps are
+   uniformly random.
+5. Gradients are clipped by their norm.
+6. The bundle holds the policy of the best greedy evaluation, not the last one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.algorithms.common.deterministic import (
+    METRICS as SHARED,
+)
+from train.algorithms.common.deterministic import (
+    DeterministicSettings,
+    NoisyLoop,
+    descend,
+    fresh_learner,
+    part,
+)
+from train.algorithms.common.learner import ROWS, State, Update, compiled_round, learn
+from train.algorithms.common.settings import setting
+from train.lazily import tf
+from train.networks.forward import mlp
+from train.networks.weights import Weights
+from train.quantization.aware import fake_quantization
+from train.quantization.fake import QUANTIZER, FakeQuantization, faked
+from train.quantization.mixed_precision import Compute, cast
+from train.runs.request import Trained
+from train.runs.run import Run
+
+Floats = NDArray[np.float32]
+METRICS = (*SHARED, "clipped_mass")
+CLIPPED_MASS, SETTLED_COPIES = 0.1, 10
+"""A round's mean clipped mass beyond which the user is told, once the target networks were copied so often."""
+
+
+@dataclass(frozen=True)
+class D4PGSettings(DeterministicSettings):
+    """Settings of one D4PG run; defaults as ActorQ states them where it does (see ``docs/algorithms/d4pg.md``).
+
+    Those that DDPG has as well are in ``train/algorithms/common/deterministic.py``, those of every replay in
+    ``train/algorithms/common/settings.py``.
+    """
+
+    minibatch: int = 256
+    n_step: int = 5
+    replay_capacity: int = 100_000
+    actor_learning_rate: float = 1e-4
+    critic_learning_rate: float = 1e-4
+    gradient_norm: float = 40.0
+    atoms: int = setting(51, "Number of values whose probabilities the critic predicts.")
+    value_min: float = setting(0.0, "Smallest atom, in units of the scaled discounted return.")
+    value_max: float = setting(100.0, "Largest atom; rewards of 0 … 1 with γ = 0.99 sum up to 100.")
+    target_period: int = setting(100, "Updates between two copies of the learned networks to the target networks.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.atoms < 2 or not self.value_min < self.value_max:
+            raise ValueError(
+                f"{self.atoms} atoms between value_min {self.value_min} and value_max {self.value_max} hold no "
+                "distribution; take at least 2 atoms and value_min < value_max."
+            )
+        self.require_at_least_one("target_period")
+
+    @property
+    def support(self) -> Floats:
+        """z, the atoms (atoms,)."""
+        return np.linspace(self.value_min, self.value_max, self.atoms, dtype=np.float32)
+
+
+# --- pure functions ---------------------------------------------------------------------------------------------
+
+
+def project_distribution(
+    returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Tensor, support: Floats
+) -> tf.Tensor:
+    """The distribution of R + γ' Z on the atoms again, (batch, atoms) (Bellemare et al. 2017, equation 7).
+
+    mᵢ = Σⱼ [1 − |clip(R + γ' zⱼ, z₀, z₋₁) − zᵢ| / Δz]⁺ pⱼ
+
+    Each shifted atom shares its probability among the two atoms it fell between, the nearer one getting more; one that
+    fell on an atom gives it all; one beyond the ends goes to the end.
+
+    Args:
+        returns: R, the discounted n-step reward (batch,).
+        discounts: γ', γ to the number of rewards in R, or 0 where the episode terminated (batch,).
+        probabilities: p of the next state and action (batch, atoms).
+        support: z, evenly spaced (atoms,).
+    """
+    spacing = float(support[-1] - support[0]) / (len(support) - 1)
+    moved = tf.clip_by_value(returns[:, None] + discounts[:, None] * support, support[0], support[-1])
+    shares = tf.nn.relu(1.0 - tf.abs(moved[:, None, :] - support[None, :, None]) / spacing)  # (batch, atom i, atom j)
+    return tf.reduce_sum(shares * probabilities[:, None, :], axis=2)
+
+
+def clipped_mass(returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Tensor, support: Floats) -> tf.Tensor:
+    """Probability (batch,) that :func:`project_distribution` moves from beyond the ends to the end.
+
+    Σⱼ pⱼ [R + γ' zⱼ < z₀ or > z₋₁], but for a thousandth of Δz: in float32 what comes to rest on an end may miss it.
+    """
+    moved = returns[:, None] + discounts[:, None] * support
+    rounding = 1e-3 * float(support[1] - support[0])
+    is_beyond = tf.logical_or(moved < support[0] - rounding, moved > support[-1] + rounding)
+    return tf.reduce_sum(tf.where(is_beyond, probabilities, tf.zeros_like(probabilities)), axis=1)
+
+
+def wanted_atoms(returns: NDArray[Any], settings: D4PGSettings) -> tuple[float, float]:
+    """``value_min`` and ``value_max`` that the returns of such rewards do not leave, rounded outwards to two digits.
+
+    A return is Σ γⁿᵏ Rₖ of n-step returns, so it lies between the smallest and the largest R times 1 / (1 − γⁿ); what
+    ends adds nothing more, hence 0 is always within.
+
+    Args:
+        returns: R as the critic learns them, scaled, of any shape.
+        settings: of the run.
+    """
+    longest = 1.0 / max(1.0 - settings.discount**settings.n_step, 1e-3)
+
+    def outwards(end: float) -> float:
+        digit = 10.0 ** (math.floor(math.log10(abs(end))) - 1) if end else 1.0
+        return math.copysign(math.ceil(abs(end) / digit - 1e-6) * digit, end) + 0.0
+
+    return outwards(longest * min(float(returns.min()), 0.0)), outwards(longest * max(float(returns.max()), 0.0))
+
+
+class AtomWatch:
+    """Says once that returns leave the atoms: the critic then learns the end instead, and nothing else would tell."""
+
+    def __init__(self, settings: D4PGSettings) -> None:
+        self._settings, self._told = settings, False
+
+    def look(self, metrics: Floats, returns: NDArray[Any], updates: int) -> str | None:
+        """The sentence, the first time that it is due.
+
+        Args:
+            metrics: of a round, (updates, …) with the columns :data:`METRICS`.
+            returns: R of its minibatches.
+            updates: made so far; before some copies of the target networks their first guess is what is clipped.
+        """
+        settings, mass = self._settings, float(metrics[:, METRICS.index("clipped_mass")].mean())
+        if self._told or mass <= CLIPPED_MASS or updates < SETTLED_COPIES * settings.target_period:
+            return None
+        self._told = True
+        low, high = wanted_atoms(returns, settings)
+        return (
+            f"{100 * mass:.0f} % of the critic's probability falls outside its atoms {settings.value_min:g} … "
+            f"{settings.value_max:g} and is cut to their ends: it cannot learn such returns. Rewards like these need "
+            f"--set value_min={low:g} --set value_max={high:g} (or another --set reward_scale=…): begin anew with them."
+        )
+
+
+def cross_entropy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """−Σ mᵢ log softmax(logits)ᵢ, row by row (batch,)."""
+    return -tf.reduce_sum(targets * tf.nn.log_softmax(logits), axis=1)
+
+
+def mean_value(logits: tf.Tensor, support: Floats) -> tf.Tensor:
+    """Q = Σ zᵢ pᵢ with p = softmax(logits); (batch,)."""
+    return tf.reduce_sum(tf.nn.softmax(logits) * support, axis=1)
+
+
+def critic_logits(critic: Mapping[str, Any], observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """Logits (batch, atoms) of the return's distribution; ``critic`` of one critic."""
+    return mlp(part(critic, 0), tf.concat([observations, actions], axis=1))
+
+
+def actor_loss(
+    actor: Mapping[str, Any], critic: Mapping[str, Any], observations: tf.Tensor, support: Floats
+) -> tf.Tensor:
+    """−mean E Z(s, tanh y(s)): its gradient is the policy gradient of Barth-Maron et al. 2018, equation 4."""
+    actions = tf.tanh(mlp(actor, observations))
+    return -tf.reduce_mean(mean_value(critic_logits(critic, observations, actions), support))
+
+
+def copied_when(renew: tf.Tensor, target: Mapping[str, Any], learned: Mapping[str, Any]) -> dict[str, Any]:
+    """θ' ← θ where ``renew``, else θ' stays."""
+    return {name: tf.where(renew, learned[name], old) for name, old in target.items()}
+
+
+# --- the update: a whole round in one compiled call -----------------------------------------------------------------
+
+
+def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None, with_losses: bool = False) -> Update:
+    """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
+
+    ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
+    the columns of ``ReplayLoop.draw``, and ``weight`` where transitions count differently; metrics are (updates, 5),
+    and behind them comes the critic's loss on every transition where ``with_losses`` asks for it (prioritized replay).
+    """
+    support, compute = settings.support, Compute(settings.compute)
+
+    def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[Any, ...]:
+        following = batch["next_observation"]
+        actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
+        scales = state.get(QUANTIZER, {})
+        next_action = tf.tanh(mlp(faked(actor_target, scales, fake), following))
+        next_probabilities = tf.nn.softmax(critic_logits(critic_target, following, next_action))
+        bootstrap = batch["return"], batch["discount"], next_probabilities, support
+        targets, mass_beyond = project_distribution(*bootstrap), tf.reduce_mean(clipped_mass(*bootstrap))
+        values: list[tf.Tensor] = []
+
+        def critic_loss(weights: Weights) -> tf.Tensor:
+            logits = critic_logits(weights, batch["observation"], batch["action"])
+            losses = cross_entropy(targets, logits)
+            values.extend((tf.reduce_mean(mean_value(logits, support)), losses))
+            return tf.reduce_mean(batch["weight"] * losses if "weight" in batch else losses)
+
+        def policy_loss(weights: Weights) -> tf.Tensor:
+            critic = cast(state["critic"], compute)
+            return actor_loss(faked(weights, scales, fake), critic, batch["observation"], support)
+
+        steps, largest = tf.cast(count + 1, tf.float32), settings.gradient_norm
+        rates = share * settings.critic_learning_rate, share * settings.actor_learning_rate
+        state, loss, critic_norm = descend(state, "critic", critic_loss, steps, rates[0], largest, compute)
+        state, _, actor_norm = descend(
+            state, "actor", policy_loss, steps, rates[1], largest, compute, settings.weight_control
+        )
+        renew = tf.equal((count + 1) % settings.target_period, 0)
+        for name in ("actor", "critic"):
+            state[f"{name}_target"] = copied_when(renew, state[f"{name}_target"], state[name])
+        metrics = tf.stack([loss, values[0], critic_norm, actor_norm, mass_beyond])
+        return (state, metrics, values[1]) if with_losses else (state, metrics)
+
+    return compiled_round(one, len(METRICS), *((ROWS,) if with_losses else ()))
+
+
+# --- the run ------------------------------------------------------------------------------------------------------
+
+
+def train(run: Run, settings: D4PGSettings) -> Trained:
+    """Train until all steps are made or the run wants to stop; the policy of the best evaluation is returned.
+
+    Raises:
+        ValueError: the task has discrete actions.
+        DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
+    """
+    network, task = run.request.network, run.task
+    loop = NoisyLoop(run, settings)
+    learner = fresh_learner(
+        loop.generator,
+        network,
+        settings.critic,
+        task.observation_shape,
+        task.outputs,
+        critic_outputs=settings.atoms,
+        compute=settings.compute,
+    )
+    loop.follow(learner, "actor")
+    update = make_update(settings, fake_quantization(settings.quantization_bits, network))
+    watch = AtomWatch(settings)
+
+    def learn_round(batches: dict[str, NDArray[Any]], share: float) -> list[NDArray[Any]]:
+        told = learn(update, learner, batches, share, loop.aware.group)
+        if sentence := watch.look(told[0], batches["return"], learner.updates):
+            run.progress.say(sentence, always=True)
+        return told
+
+    while loop.goes_on():
+        loop.iterate(learn_round, METRICS)
+    return loop.finished()

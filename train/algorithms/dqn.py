@@ -1,0 +1,212 @@
+"""DQN: deep Q-learning (Mnih et al. 2015) with double targets, n-step returns and, if asked for, priorities.
+
+Read it from top to bottom. One iteration: every environment makes ``rollout_steps`` ε-greedy steps into a replay of
+plain arrays; then ``updates`` minibatches are drawn at once and learned in one compiled call. The replay and the loop's
+other half are in ``common/replay_loop.py``. Equations, numbered
+deviations from the papers and the settings' sources: ``docs/algorithms/dqn.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import NetworkSpec
+from train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
+from train.algorithms.common.learner import ROWS, Learner, Update, compiled_round, learn
+from train.algorithms.common.replay_loop import ReplayLoop
+from train.algorithms.common.settings import ReplaySettings, setting
+from train.lazily import tf
+from train.networks.forward import Acting, forward
+from train.networks.optimiser import adam_step, clipped_by_norm
+from train.networks.weights import Weights, initial_weights, zeros_like
+from train.quantization.aware import fake_quantization
+from train.quantization.fake import QUANTIZER, faked, passed_through
+from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
+from train.runs.presets import SettingsError
+from train.runs.request import Trained
+from train.runs.run import Run
+from train.suites.episodes import Actions, Observations
+
+Floats = NDArray[np.float32]
+METRICS = ("loss", "value", "gradient_norm")
+
+
+@dataclass(frozen=True)
+class DQNSettings(ReplaySettings):
+    """Settings of one DQN run; the files in ``train/settings/`` hold the ones that were tuned, with their source.
+
+    Those of every replay are in ``train/algorithms/common/settings.py``.
+    """
+
+    environments: int = 64
+    rollout_steps: int = 16
+    minibatch: int = 256
+    n_step: int = 3
+    learning_starts: int = 10_000
+    learning_rate: float = setting(
+        5e-4, "Adam's step size at the start; falls linearly to ``learning_rate_last`` × itself at the last step."
+    )
+    learning_rate_last: float = setting(0.1, "Share of the learning rate that is left at the last step.")
+    target_period: int = setting(250, "Updates between two copies of the online network to the target network.")
+    epsilon_first: float = setting(1.0, "Share of random actions at the start.")
+    epsilon_last: float = setting(0.02, "Share of random actions after the exploration.")
+    exploration: float = setting(0.2, "Share of all steps over which ε falls linearly.")
+    exploration_hold: int = setting(
+        1, "A random action is held for 1 to so many steps; ε is then the chance that one begins."
+    )
+    gradient_norm: float = setting(10.0, "Largest global norm of the gradient.")
+    huber_delta: float = setting(1.0, "Errors beyond it count linearly; in units of the (scaled) return.")
+    priority_exponent: float = setting(
+        0.0, "α: transitions are drawn with a probability ∝ |error|^α; 0 draws all alike and costs nothing."
+    )
+    importance_exponent: float = setting(
+        0.2, "β: how much of the bias of priorities is taken back by weights; 1 is all of it. Unused where α is 0."
+    )
+    engine: str = setting(
+        "tensorflow",
+        'What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons.',
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_at_least_one("target_period", "exploration_hold")
+
+
+# --- pure functions ---------------------------------------------------------------------------------------------
+
+
+def td_targets(returns: tf.Tensor, discounts: tf.Tensor, next_online: tf.Tensor, next_target: tf.Tensor) -> tf.Tensor:
+    """Double n-step targets (batch,) (van Hasselt et al. 2016, equation 4).
+
+    a* = argmax Q_online(s', ·);  y = R + γ' · Q_target(s', a*)
+
+    Args:
+        returns: R, the discounted n-step reward (batch,).
+        discounts: γ', γ to the number of rewards in R, or 0 where the return terminated (batch,).
+        next_online: Q_online(s', ·) (batch, actions).
+        next_target: Q_target(s', ·) (batch, actions).
+    """
+    best = tf.argmax(next_online, axis=1, output_type=tf.int32)
+    return returns + discounts * tf.gather(next_target, best, batch_dims=1)
+
+
+def huber(errors: tf.Tensor, delta: float) -> tf.Tensor:
+    """½ e² where |e| ≤ δ, else δ (|e| − ½ δ); element by element."""
+    size = tf.abs(errors)
+    return tf.where(size <= delta, 0.5 * errors * errors, delta * (size - 0.5 * delta))
+
+
+# --- the update: a whole round in one compiled call -----------------------------------------------------------------
+
+
+def fresh_learner(
+    generator: np.random.Generator,
+    network: NetworkSpec,
+    observation: tuple[int, ...],
+    outputs: int,
+    compute: str = "float32",
+) -> Learner:
+    """Orthogonal weights with a small head: action values start near 0. The target is a copy."""
+    online = initial_weights(generator, network, observation, outputs, head_gain=0.01)
+    zeros = zeros_like(online)
+    groups: dict[str, Weights] = {"online": online, "target": dict(online), "first": zeros, "second": dict(zeros)}
+    if loss_scale := fresh_loss_scale(Compute(compute)):
+        groups["loss_scale"] = loss_scale
+    return Learner(groups)
+
+
+def make_update(settings: DQNSettings, network: NetworkSpec) -> Update:
+    """The compiled round: (state, batches, updates before, rate) → (state, metrics (updates, 3), errors as drawn).
+
+    ``batches`` are the columns of ``ReplayLoop.draw`` with the shape (updates, minibatch, …). Perceptrons are compiled
+    by XLA; convolutions are not, since oneDNN's are faster, except for Adam's many small operators.
+    """
+    compiled, compute, control = not network.convolutions, Compute(settings.compute), settings.weight_control
+    fake = fake_quantization(settings.quantization_bits, network)
+    adam = adam_step if compiled else tf.function(adam_step, jit_compile=True, autograph=False)
+
+    def descend(
+        weights: Any, gradients: Any, first: Any, second: Any, steps: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[Any, Any, Any, tf.Tensor]:
+        """One step of Adam along the clipped gradients: new weights and moments, and the norm before clipping."""
+        gradients, norm = clipped_by_norm(gradients, settings.gradient_norm)
+        moved, first, second = adam(control.decayed(weights, rate), gradients, first, second, steps, rate)
+        return control.clipped(moved), first, second, norm
+
+    if compute.is_mixed and not compiled:  # fewer passes over the weights; in float32 other bits than those of old runs
+        descend = tf.function(descend, jit_compile=True, autograph=False)
+
+    def one(
+        state: dict[str, Any], batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
+        scales = state.get(QUANTIZER, {})
+
+        def action_values(weights: Any, observations: tf.Tensor) -> tf.Tensor:
+            return forward(network, cast(faked(weights, scales, fake), compute), observations)
+
+        next_online = action_values(state["online"], batch["next_observation"])
+        next_target = action_values(state["target"], batch["next_observation"])
+        targets = td_targets(batch["return"], batch["discount"], next_online, next_target)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(state["online"])
+            values = action_values(state["online"], batch["observation"])
+            chosen = tf.gather(values, batch["action"], batch_dims=1)
+            losses = huber(targets - chosen, settings.huber_delta)
+            loss = tf.reduce_mean(batch["weight"] * losses if "weight" in batch else losses)
+        gradients, finite = gradients_of(tape, loss, state["online"], state.get("loss_scale", {}))
+        steps = tf.cast(count + 1, tf.float32)
+        learned = descend(state["online"], gradients, state["first"], state["second"], steps, rate)
+        online, first, second, norm = learned
+        new_state = settled({"online": online, "first": first, "second": second}, state, finite)
+        renew, online = tf.equal((count + 1) % settings.target_period, 0), new_state["online"]
+        new_state["target"] = {name: tf.where(renew, online[name], old) for name, old in state["target"].items()}
+        return new_state | passed_through(state), tf.stack([loss, tf.reduce_mean(chosen), norm]), targets - chosen
+
+    return compiled_round(one, len(METRICS), ROWS, compiled=compiled)
+
+
+# --- the loop -----------------------------------------------------------------------------------------------------
+
+
+def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) -> Trained:
+    """Train until all steps are made or the run wants to stop; the policy of the best evaluation is returned.
+
+    Raises:
+        DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
+        SettingsError: the task's actions are continuous.
+    """
+    request, task = run.request, run.task
+    if not task.is_discrete:
+        raise SettingsError(f"dqn chooses among actions and {task.name}'s are continuous. Type --method ddpg.")
+    explore = EpsilonGreedy(settings.environments, settings.exploration_hold)
+    loop = ReplayLoop(run, settings, {"explore": explore})
+    learner = fresh_learner(loop.generator, request.network, task.observation_shape, task.outputs, settings.compute)
+    loop.follow(learner, "online")
+    if run.checkpoint is not None and task.is_image:
+        run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
+    # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
+    update = accelerated or make_update(settings, request.network)
+    outputs = Acting(request.network, Compute(settings.compute))
+
+    def values(observation: Observations) -> Floats:
+        return outputs(loop.aware.acting(loop.weights), loop.normaliser(observation))
+
+    def act(observation: Observations, epsilon: float) -> Actions:
+        return explore(loop.generator, values(observation), epsilon)
+
+    def decide(observation: Observations) -> Actions:
+        return values(observation).argmax(axis=1)
+
+    while loop.goes_on():
+        share = loop.share
+        epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
+        rate = settings.learning_rate * (1.0 + (settings.learning_rate_last - 1.0) * share)
+        loop.gather(partial(act, epsilon=epsilon))
+        means = loop.learn(partial(learn, update, learner, rate=rate, quantizer=loop.aware.group), METRICS)
+        loop.report({**means, "epsilon": epsilon, "learning_rate": rate}, decide)
+    return loop.finished()

@@ -1,0 +1,193 @@
+"""PPO: proximal policy optimization with a clipped surrogate (Schulman et al. 2017), read from top to bottom.
+
+One iteration: every environment makes ``rollout_steps`` steps; generalized advantages are computed in numpy; then all
+epochs and minibatches of the update run in one compiled call. What PPO shares with A2C is in ``common/``: the networks
+in ``actor_critic.py``, rollouts and advantages in ``rollouts.py``, the loop's reports and checkpoints in ``loop.py``.
+Equations and deviations from the paper: ``docs/algorithms/ppo.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.spec import NetworkSpec, Squash
+from train.algorithms.common.actor_critic import gradient_step
+from train.algorithms.common.distributions import Distribution
+from train.algorithms.common.learner import Learner, State, Update, scan_updates
+from train.algorithms.common.rollouts import Rollouts
+from train.algorithms.common.settings import RolloutSettings, setting
+from train.lazily import tf
+from train.networks.optimiser import adam
+from train.runs.request import Trained
+from train.runs.run import Run
+
+METRICS = ("policy_loss", "value_loss", "entropy", "divergence", "clipped", "policy_norm", "value_norm")
+
+
+@dataclass(frozen=True)
+class PPOSettings(RolloutSettings):
+    """Settings of one PPO run; the files in ``train/settings/`` hold the ones that were tuned, with their source.
+
+    Those that A2C has as well are in ``train/algorithms/common/settings.py``; the batch is environments ×
+    rollout_steps.
+    """
+
+    environments: int = 128
+    rollout_steps: int = 64
+    entropy_last: float = 0.001
+    epochs: int = setting(4, "Passes over the batch in one update.")
+    minibatch: int = setting(2048, "Rows of one gradient step; must divide the batch.")
+    clip_range: float = setting(0.2, "ε: how far the probability ratio may move the objective away from 1.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_at_least_one("epochs", "minibatch")
+        batch = self.environments * self.rollout_steps
+        if batch % self.minibatch:
+            raise ValueError(
+                f"minibatch {self.minibatch} does not divide the batch of {self.environments} environments × "
+                f"{self.rollout_steps} steps = {batch}. Choose a divisor, for example {batch // 4}."
+            )
+
+
+# --- pure functions ---------------------------------------------------------------------------------------------
+
+
+def clipped_surrogate(ratio: tf.Tensor, advantages: tf.Tensor, clip_range: float) -> tf.Tensor:
+    """L = E[min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)] (Schulman et al. 2017, equation 7), to be made large; ρ, A (batch,)."""
+    return tf.reduce_mean(
+        tf.minimum(ratio * advantages, tf.clip_by_value(ratio, 1.0 - clip_range, 1.0 + clip_range) * advantages)
+    )
+
+
+def normalised_advantages(advantages: tf.Tensor) -> tf.Tensor:
+    """(A − mean A) / (std A + 10⁻⁸), (batch,)."""
+    return (advantages - tf.reduce_mean(advantages)) / (tf.math.reduce_std(advantages) + 1e-8)
+
+
+def policy_loss(
+    distribution: Distribution,
+    weights: Mapping[str, tf.Tensor],
+    outputs: tf.Tensor,
+    batch: Mapping[str, tf.Tensor],
+    clip_range: float,
+    entropy_coefficient: tf.Tensor,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """−L_clip − c · H and its parts for one minibatch.
+
+    ρ = π(a|s) / π_old(a|s);  H = E[−Σ π log π];  divergence ≈ E[(ρ − 1) − log ρ] (Schulman's k3 estimate of KL)
+
+    Args:
+        distribution: of the actions; its own weights are among ``weights``.
+        weights: of the policy.
+        outputs: of the policy's network, (batch, outputs).
+        batch: ``action``, ``log_probability`` (old) and ``advantage``.
+        clip_range: ε.
+        entropy_coefficient: c.
+    """
+    log_ratio = distribution.log_probability(outputs, batch["action"], weights) - batch["log_probability"]
+    ratio = tf.exp(log_ratio)
+    entropy = tf.reduce_mean(distribution.entropy(outputs, weights))
+    surrogate = clipped_surrogate(ratio, normalised_advantages(batch["advantage"]), clip_range)
+    parts = {
+        "policy_loss": -surrogate,
+        "entropy": entropy,
+        "divergence": tf.reduce_mean(ratio - 1.0 - log_ratio),
+        "clipped": tf.reduce_mean(tf.cast(tf.abs(ratio - 1.0) > clip_range, tf.float32)),
+    }
+    return -surrogate - entropy_coefficient * entropy, parts
+
+
+def value_loss(values: tf.Tensor, returns: tf.Tensor) -> tf.Tensor:
+    """½ E[(V(s) − R)²] with R = A + V_old(s)."""
+    return 0.5 * tf.reduce_mean(tf.square(values - returns))
+
+
+# --- the update: all epochs and minibatches in one compiled call --------------------------------------------------
+
+
+def make_update(settings: PPOSettings, network: NetworkSpec, distribution: Distribution) -> Update:
+    """The compiled update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
+
+    ``order`` (minibatches, rows) int32 names the rows of every minibatch of every epoch; ``metrics``
+    (minibatches, 7) has the columns of ``METRICS``, in which a NaN betrays the minibatch that made it.
+
+    XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
+    """
+
+    def losses(
+        policy: State, outputs: tf.Tensor, values: tf.Tensor, batch: dict[str, tf.Tensor], bonus: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        loss, parts = policy_loss(distribution, policy, outputs, batch, settings.clip_range, bonus)
+        error = value_loss(values, batch["return"])
+        return loss + settings.value_weight * error, {**parts, "value_loss": error}
+
+    step = gradient_step(settings, network, losses, adam, METRICS)
+
+    @tf.function(jit_compile=not network.convolutions, autograph=False)
+    def update(
+        state: State,
+        batch: dict[str, tf.Tensor],
+        order: tf.Tensor,
+        count: tf.Tensor,
+        rate: tf.Tensor,
+        bonus: tf.Tensor,
+    ) -> tuple[State, tf.Tensor]:
+        def one(index: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
+            rows = {name: tf.gather(column, order[index]) for name, column in batch.items()}
+            return step(state, rows, count + tf.cast(index, tf.float32) + 1.0, rate, bonus)
+
+        return scan_updates(one, state, order.shape[0], len(METRICS))
+
+    return lambda *arguments: update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
+
+
+def shuffled_order(generator: np.random.Generator, rows: int, minibatch: int, epochs: int) -> NDArray[np.int32]:
+    """A fresh permutation of the rows for every epoch, cut into minibatches: (epochs × rows / minibatch, minibatch)."""
+    order = np.concatenate([generator.permutation(rows) for _ in range(epochs)])
+    return order.reshape(-1, minibatch).astype(np.int32)
+
+
+def learn(
+    update: Update,
+    learner: Learner,
+    batch: dict[str, NDArray[Any]],
+    order: NDArray[np.int32],
+    rate: float,
+    bonus: float,
+    quantizer: Mapping[str, Any] | None = None,
+) -> NDArray[np.float32]:
+    """Run the compiled update on the learner, with the group ``quantizer`` if active; metrics (minibatches, 7)."""
+    numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
+    (metrics,) = learner.take(update, batch, order, *numbers, quantizer=quantizer)
+    learner.updates += len(order)
+    return metrics
+
+
+# --- the loop -----------------------------------------------------------------------------------------------------
+
+
+def train(run: Run, settings: PPOSettings, accelerated: Update | None = None) -> Trained:
+    """Train until all steps are made or the run wants to stop.
+
+    Raises:
+        DivergenceError: a loss or gradient became NaN or infinite; the last good checkpoint is kept.
+    """
+    loop = Rollouts(run, settings)
+    # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
+    update = accelerated or make_update(settings, run.request.network, loop.distribution)
+    while loop.goes_on():
+        rate, bonus = loop.schedules()
+        batch = loop.gather()
+        order = shuffled_order(loop.generator, loop.iteration_steps, settings.minibatch, settings.epochs)
+        metrics = learn(update, loop.learner, batch, order, rate, bonus, loop.aware.group)
+        loop.aware.count(len(order))
+        loop.step += loop.iteration_steps
+        row = {**loop.means(metrics, METRICS), "learning_rate": rate}
+        loop.report(row, loop.decide)
+    return loop.finished(Squash.CLIP)

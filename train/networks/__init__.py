@@ -1,0 +1,1 @@
+"""The networks: their weights, their forward passes, their optimisers, and which one is trained."""

@@ -1,0 +1,67 @@
+"""A network's weights: a dict of float32 arrays under the names of the bundle, and how they begin.
+
+``dense_0/kernel`` of shape (in, out), ``dense_0/bias`` (out,), …, ``head/kernel``, ``head/bias``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.network import network_shapes
+from policy.spec import NetworkSpec
+
+Weights = dict[str, NDArray[np.float32]]
+
+
+def orthogonal(generator: np.random.Generator, shape: tuple[int, int], gain: float) -> NDArray[np.float32]:
+    """A random (in, out) matrix with orthogonal rows or columns times ``gain`` (Saxe et al. 2014)."""
+    rows, columns = shape
+    gaussian = generator.standard_normal((max(shape), min(shape)))
+    q, r = np.linalg.qr(gaussian)
+    q *= np.sign(np.diag(r))  # makes the draw uniform over the orthogonal matrices
+    return np.ascontiguousarray(gain * (q if rows >= columns else q.T), dtype=np.float32)
+
+
+def initial_weights(
+    generator: np.random.Generator,
+    network: NetworkSpec,
+    observation: tuple[int, ...],
+    outputs: int,
+    head_gain: float,
+) -> Weights:
+    """Fresh weights: orthogonal with gain √2 before a ReLU and ``head_gain`` in the head, biases zero, γ one.
+
+    A small head gain (0.01) starts a policy near the uniform distribution, so that the first updates are not spent
+    on unlearning the draw (Andrychowicz et al. 2021, "What matters in on-policy RL?").
+
+    Args:
+        generator: drawn from in the order of the layers.
+        network: the layers.
+        observation: (size,), or (height, width, channels) where the network has convolutions.
+        outputs: of the head.
+        head_gain: see above.
+    """
+    weights: Weights = {}
+    for name, shape in network_shapes(network, observation, outputs).items():
+        layer, part = name.split("/")
+        if part == "kernel":
+            gain = head_gain if layer == "head" else float(np.sqrt(2.0))
+            weights[name] = orthogonal(generator, (math.prod(shape[:-1]), shape[-1]), gain).reshape(shape)
+        else:
+            weights[name] = (np.ones if part == "gamma" else np.zeros)(shape, np.float32)
+    return weights
+
+
+def hidden_layers(weights: Mapping[str, Any]) -> int:
+    """Number of hidden fully connected layers of these weights."""
+    return sum(name.startswith("dense_") and name.endswith("/kernel") for name in weights)
+
+
+def zeros_like(weights: Weights) -> Weights:
+    """Zeros of the same names and shapes: Adam's moments before the first step."""
+    return {name: np.zeros_like(value) for name, value in weights.items()}

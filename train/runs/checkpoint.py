@@ -1,0 +1,158 @@
+"""Checkpoints: arrays in one safetensors file, JSON facts in its header, replaced atomically. Never pickle.
+
+A checkpoint holds everything that the next iteration depends on, so that resuming gives the same bits as never
+having stopped: weights, optimiser moments, normaliser statistics, the random generator, and for the environments
+the episode ids with the actions taken so far (an episode is a pure function of those; see
+``train/suites/episodes.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from policy.files import write_atomically
+
+FORMAT_VERSION = 1  # what a part of the program saves may change without it: :meth:`Checkpoint.put_back` then says so
+FILE_NAME = "checkpoint.safetensors"
+ANEW = "Begin anew with --fresh, or go on with the version of the program that wrote it."
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is absent, damaged, of another version or of another run."""
+
+
+class Keeper(Protocol):
+    """What a run remembers beside its learner: environments in flight, a replay, statistics, the best policy, …"""
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """Everything that :meth:`restore` needs."""
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go on exactly where :meth:`state` was taken."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved: arrays by name and JSON facts."""
+
+    arrays: dict[str, NDArray[Any]]
+    facts: dict[str, Any]
+
+    def group(self, name: str) -> dict[str, NDArray[Any]]:
+        """The arrays under ``name/``, by the rest of their names."""
+        prefix = name + "/"
+        return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
+
+    def put_back(
+        self, learned: Mapping[str, Mapping[str, Any]], keepers: Mapping[str, Keeper]
+    ) -> tuple[dict[str, dict[str, NDArray[Any]]], int, np.random.Generator]:
+        """Put everything back as :func:`gathered` found it.
+
+        Args:
+            learned: the arrays of a fresh learner by group; the checkpoint must have the same names in the same shapes.
+            keepers: by name; they are restored.
+
+        Returns:
+            The learner's arrays by group, the number of updates it made, and the random generator.
+
+        Raises:
+            CheckpointError: a part is not as this program saves it.
+        """
+        groups = {group: self.group(group) for group in learned}
+        for group, arrays in learned.items():
+            found = {name: value.shape for name, value in groups[group].items()}
+            wanted = {name: tuple(value.shape) for name, value in arrays.items()}
+            if found != wanted:
+                names = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+                raise CheckpointError(_older(f"{group}/{names[0]}"))
+        for name, keeper in keepers.items():
+            self.restore(name, keeper)
+        return groups, int(self.facts["updates"]), restored_generator(self.facts["generator"])
+
+    def restore(self, name: str, keeper: Keeper) -> None:
+        """Put one keeper back as :func:`gathered` found it.
+
+        Raises:
+            CheckpointError: it is not as this program saves it.
+        """
+        try:
+            keeper.restore(self.group(name))
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(_older(f"{name} ({type(error).__name__}: {error})")) from error
+
+
+def _older(part: str) -> str:
+    return f"the checkpoint is of an older format: its {part} is not what this program saves. {ANEW}"
+
+
+def gathered(
+    learned: Mapping[str, Mapping[str, Any]],
+    keepers: Mapping[str, Keeper],
+    updates: int,
+    generator: np.random.Generator,
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Arrays and facts of a checkpoint: all that the next iteration depends on. See :meth:`Checkpoint.put_back`."""
+    groups = {group: {name: np.asarray(value) for name, value in arrays.items()} for group, arrays in learned.items()}
+    arrays = flattened({**groups, **{name: keeper.state() for name, keeper in keepers.items()}})
+    return arrays, {"updates": updates, "generator": generator_facts(generator)}
+
+
+def flattened(groups: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """``{"policy": {"head/bias": …}}`` as ``{"policy/head/bias": …}``; the inverse of ``Checkpoint.group``."""
+    return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
+
+
+def generator_facts(generator: np.random.Generator) -> dict[str, Any]:
+    """The state of a numpy random generator as JSON values (its integers are exact in JSON)."""
+    state: dict[str, Any] = dict(generator.bit_generator.state)
+    return state
+
+
+def restored_generator(facts: Mapping[str, Any]) -> np.random.Generator:
+    """The generator whose state :func:`generator_facts` took."""
+    generator = np.random.default_rng()
+    generator.bit_generator.state = dict(facts)
+    return generator
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write to a temporary name, flush to the disk, then rename: a reader sees the old file or the new one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE_NAME
+    facts = json.dumps({"format_version": FORMAT_VERSION, **checkpoint.facts})
+    data = save({name: np.ascontiguousarray(array) for name, array in checkpoint.arrays.items()}, {"facts": facts})
+    write_atomically(path, data)
+    return path
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Read the checkpoint of a training folder.
+
+    Raises:
+        CheckpointError: there is none, it cannot be read, or another version of this program wrote it.
+    """
+    path = folder / FILE_NAME
+    if not path.is_file():
+        raise CheckpointError(f"there is no checkpoint at {path}. Leave out --resume to start from the beginning.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            facts = json.loads((file.metadata() or {}).get("facts", "{}"))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}). Begin anew with --fresh.") from error
+    version = facts.pop("format_version", None)
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} is of another format: it has format_version {version!r} and this program reads {FORMAT_VERSION}. "
+            + ANEW
+        )
+    return Checkpoint(arrays, facts)

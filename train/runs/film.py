@@ -1,0 +1,137 @@
+"""Filming a policy: the first episode that ``train.evaluate`` judges, as a .mp4 or .gif in real time.
+
+A navigation flight is painted by ``airlearning_envs.record``; of a task of pictures the film shows what the policy
+sees; any other environment is asked for its own picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.suites.episodes import Actions, Decide, Observations
+from train.suites.errors import TaskError
+from train.suites.names import NAVIGATION
+from train.suites.task import Task
+
+LONGEST = 27_000
+"""Frames of a film at most: half an hour at 15 a second, the longest that an Atari game lasts."""
+ENLARGED = 5  # an 84-pixel picture becomes one of 420 pixels
+FASTEST = 60.0  # frames a second that players show
+
+Frame = NDArray[np.uint8]
+
+
+def film(task: Task, decide: Decide, seed: int, preset: str, name: str, path: Path) -> float:
+    """Film the episode number 0 of a seed.
+
+    Args:
+        task: as the policy is judged on.
+        decide: the policy.
+        seed: of the episodes.
+        preset: arena of the navigation task.
+        name: of the policy, for the caption.
+        path: the film, .mp4 or .gif.
+
+    Returns:
+        The episode's return (navigation: NaN, its films know none).
+
+    Raises:
+        TaskError: the environment cannot draw itself here; says what is missing.
+    """
+    if task.name == NAVIGATION:
+        film_flight(decide, seed, preset, name, path)
+        return float("nan")
+    if task.is_image:
+        frames, total = seen_frames(task, decide, seed, preset)
+    else:
+        frames, total = drawn_frames(task, decide, seed)
+    save(path, frames, 1.0 / task.control_period_s)
+    return total
+
+
+def film_flight(decide: Decide, seed: int, preset: str, name: str, path: Path) -> None:
+    """Film a navigation flight."""
+    from airlearning_envs.config import PRESETS
+    from airlearning_envs.record import fly_scenes, frames, save_film
+
+    scenes = fly_scenes(PRESETS[preset], decide, 0, seed)
+    save_film(path, frames(PRESETS[preset], scenes, f"{preset}, policy {name}, episode 0"))
+
+
+def seen_frames(task: Task, decide: Decide, seed: int, preset: str) -> tuple[list[Frame], float]:
+    """The newest picture of every observation of one judged episode, enlarged; and the episode's return."""
+    frames: list[Frame] = []
+
+    def watched(observation: Observations) -> Actions:
+        if len(frames) < LONGEST:
+            newest = observation[0, :, :, -1]
+            frames.append(np.kron(newest, np.ones((ENLARGED, ENLARGED), np.uint8))[:, :, None].repeat(3, axis=2))
+        return decide(observation)
+
+    result = task.evaluate(watched, 1, seed, preset)
+    return frames, result.mean_return
+
+
+def drawn_frames(task: Task, decide: Decide, seed: int) -> tuple[list[Frame], float]:
+    """The environment's own pictures of one episode, and the episode's return."""
+    if task.draw is None:
+        raise TaskError(f"the task {task.name} has no pictures of itself. Leave out --video.")
+    frames: list[Frame] = []
+    episodes, draw = task.draw(seed)
+    observation = episodes.reset(np.ones(1, np.bool_), np.zeros(1, np.int64))
+    total, ended = 0.0, False
+    while not ended and len(frames) < LONGEST:
+        frames.append(drawn(task, draw))
+        step = episodes.step(decide(observation))
+        observation, ended = step.observation, bool(step.terminated[0] or step.truncated[0])
+        total += float(step.reward[0])
+    return [*frames, drawn(task, draw)], total
+
+
+def drawn(task: Task, draw: Callable[[], Any]) -> Frame:
+    """One picture (height, width, 3).
+
+    Raises:
+        TaskError: the environment cannot draw; the usual reason for MuJoCo is a machine without OpenGL.
+    """
+    try:
+        picture = np.asarray(draw())
+    except Exception as error:  # OpenGL, GLFW, EGL, pygame: each raises what it likes
+        raise TaskError(
+            f"the task {task.name} cannot draw itself here ({type(error).__name__}: {error}). MuJoCo without a screen "
+            "needs a software renderer: apt-get install libosmesa6, then MUJOCO_GL=osmesa python -m train.evaluate …"
+        ) from error
+    if picture.ndim != 3 or picture.shape[2] != 3:
+        raise TaskError(f"the task {task.name} draws no pictures (it gave {picture.shape}). Leave out --video.")
+    return picture.astype(np.uint8)
+
+
+def save(path: Path, frames: list[Frame], rate: float) -> None:
+    """Write the film, under a temporary name first so that no half film is left behind.
+
+    Args:
+        path: .mp4 or .gif.
+        frames: (height, width, 3) each.
+        rate: frames a second; a faster one than players show is thinned out.
+    """
+    import imageio.v3 as imageio
+
+    every = max(1, round(rate / FASTEST)) if rate > FASTEST else 1
+    kept = frames[::every]
+    # H.264 wants even sides: cut off what is odd.
+    pictures = np.stack([frame[: len(frame) // 2 * 2, : frame.shape[1] // 2 * 2] for frame in kept])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.stem}.part{path.suffix.lower()}")
+    try:
+        if draft.suffix == ".gif":
+            imageio.imwrite(draft, pictures, duration=1000.0 * every / rate, loop=0)
+        else:
+            imageio.imwrite(draft, pictures, fps=rate / every, codec="libx264", macro_block_size=2)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,129 @@
+"""The learning curve as a CSV file and as TensorBoard event files, and drawn as a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from train.runs.event_file import EventFile
+
+CURVE_FILE = "learning_curve.csv"
+PICTURE_FILE = "learning_curve.png"
+STEP = "step"
+
+
+class CurveLog:
+    """One row per iteration in ``learning_curve.csv`` and the same numbers as TensorBoard scalars.
+
+    Look at the latter with ``tensorboard --logdir <the training folder>``.
+    """
+
+    def __init__(self, folder: Path, resume_from: int | None = None) -> None:
+        """Open the logs; with ``resume_from``, keep the rows up to that step and drop what came after it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / CURVE_FILE
+        self._columns: list[str] = []
+        kept: list[dict[str, str]] = []
+        if resume_from is not None and self.path.exists():
+            kept = [row for row in read_rows(self.path.read_text()) if int(row[STEP]) <= resume_from]
+            self._columns = list(kept[0]) if kept else []
+        self._file = self.path.open("w", newline="", encoding="utf-8")
+        self._csv: csv.DictWriter[str] | None = None
+        for row in kept:
+            self._write(row)
+        self._events = EventFile(folder)
+
+    def add(self, step: int, row: Mapping[str, float]) -> None:
+        """Append a row; NaN means "not measured" and is left empty. Columns are those of the first row:
+        a resumed run may have been begun by a version of the program that logged less."""
+        self._columns = self._columns or [STEP, *row]
+        self._write({STEP: str(step)} | {name: f"{value:.7g}" for name, value in row.items() if not math.isnan(value)})
+        self._events.add(step, {name: value for name, value in row.items() if not math.isnan(value)})
+
+    def flush(self) -> None:
+        """Bring everything to the disk."""
+        self._file.flush()
+        self._events.flush()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._file.close()
+        self._events.close()
+
+    def _write(self, row: Mapping[str, str]) -> None:
+        if self._csv is None:
+            self._csv = csv.DictWriter(self._file, self._columns, restval="", extrasaction="ignore")
+            self._csv.writeheader()
+        self._csv.writerow(row)
+
+
+def read_rows(text: str) -> list[dict[str, str]]:
+    """The rows of a curve; a last line that an interruption cut short is dropped."""
+    rows = list(csv.DictReader(io.StringIO(text)))
+    return [row for row in rows if None not in row.values() and row.get(STEP, "").isdigit()]
+
+
+def column(rows: Sequence[Mapping[str, str]], name: str) -> tuple[list[float], list[float]]:
+    """(steps, values) of the rows that have a value in this column."""
+    filled = [row for row in rows if row.get(name)]
+    return [float(row[STEP]) for row in filled], [float(row[name]) for row in filled]
+
+
+def thinned(text: str, most: int = 1000) -> str:
+    """A curve of at most about ``most`` rows for a bundle: every evaluation, and of the other rows every so many.
+
+    Where episodes are so long that few rows end one, all of those are kept too.
+    """
+    rows = read_rows(text)
+    if len(rows) <= most:
+        return text
+    period = math.ceil(len(rows) / most)
+    ended = sum(bool(row.get("return")) for row in rows)
+    kept = [
+        row
+        for index, row in enumerate(rows)
+        if index % period == 0
+        or index == len(rows) - 1
+        or any(name.startswith("greedy_") and value for name, value in row.items())
+        or (ended <= most and row.get("return"))
+    ]
+    buffer = io.StringIO(newline="")
+    writer = csv.DictWriter(buffer, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(kept)
+    return buffer.getvalue()
+
+
+def draw_curve(text: str, title: str) -> bytes:
+    """The learning curve as a PNG: success (or return) while exploring and judged greedily, against steps."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = read_rows(text)
+    quantity = "success" if column(rows, "success")[0] else "return"
+    figure = Figure(figsize=(7.0, 4.2), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    steps, values = column(rows, quantity)
+    axes.plot(steps, values, color="#9db4c8", linewidth=0.8, label="training episodes")
+    names = [name for name in (rows[0] if rows else {}) if name.startswith(f"greedy_{quantity}")]
+    for name, colour in zip(names, ("#c2410c", "#1d4ed8", "#15803d"), strict=False):
+        steps, values = column(rows, name)
+        preset = name.removeprefix(f"greedy_{quantity}").strip("_")
+        label = f"greedy, {preset}" if preset else "greedy"
+        axes.plot(steps, values, color=colour, marker="o", markersize=3, linewidth=1.4, label=label)
+    axes.set_title(title)
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel(quantity)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:g} M" if value >= 1e5 else f"{value:g}")
+    if quantity == "success":
+        axes.set_ylim(0.0, 1.02)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": ""})
+    return buffer.getvalue()

@@ -1,0 +1,75 @@
+"""Which network is trained: one of the case study's policies, a string such as ``400,300``, or ``nature``."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from policy.errors import PolicyError
+from policy.spec import NATURE_CONVOLUTIONS, NetworkSpec
+from train.networks.policies import POLICIES
+from train.runs.presets import SettingsError
+from train.suites.task import Task
+
+NATURE = "nature"
+NATURE_HIDDEN = (512,)  # Mnih et al. 2015, Methods
+DEFAULT_POLICY = "I"
+
+
+def parse_model(text: str) -> NetworkSpec:
+    """``nature``, ``400,300``, or both: ``nature,512,512``; ``nature-128`` has 128 filters in all convolutions.
+
+    Raises:
+        SettingsError: it is none of these.
+    """
+    first, _, rest = text.partition(",")
+    convolutional = re.fullmatch(rf"{NATURE}(-[1-9]\d*)?", first)
+    widths = rest if convolutional else text
+    if widths and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", widths):
+        raise SettingsError(
+            f"--model {text} cannot be read; type --model 256,256 (hidden layers), or --model {NATURE} (images)."
+        )
+    hidden = tuple(int(width) for width in widths.split(",")) if widths else NATURE_HIDDEN
+    if convolutional is None:
+        return NetworkSpec(hidden)
+    filters = abs(int(convolutional[1] or 0))
+    layers = tuple(dataclasses.replace(layer, filters=filters or layer.filters) for layer in NATURE_CONVOLUTIONS)
+    return NetworkSpec(hidden, convolutions=layers)
+
+
+def choose_network(
+    task: Task, policy: str | None, model: str | None, layer_norm: bool, found: Mapping[str, Any]
+) -> tuple[str, NetworkSpec]:
+    """The name of the network for titles and provenance, and the network.
+
+    Args:
+        task: the task; images need convolutions and vectors have none.
+        policy: ``--policy``, or None.
+        model: ``--model``, or None; it wins over ``policy``, and both over the settings file.
+        layer_norm: ``--layer-norm``.
+        found: the settings file's ``network``: ``model`` and ``layer_norm``, both optional.
+
+    Raises:
+        SettingsError: the network does not fit the task.
+    """
+    if unknown := sorted(found.keys() - {"model", "layer_norm"}):
+        raise SettingsError(f"the settings file's network has the unknown keys {unknown}; allowed: model, layer_norm.")
+    if model is not None and policy is not None:
+        raise SettingsError(f"--policy {policy} and --model {model} both name the network. Leave one of them out.")
+    text = model or (found.get("model") if policy is None else None)
+    if text is None and policy is None and task.is_image:
+        text = NATURE
+    name = text or policy or DEFAULT_POLICY
+    network = parse_model(text) if text else NetworkSpec(POLICIES[name])
+    wanted = layer_norm or (bool(found.get("layer_norm", False)) and model is None and policy is None)
+    network = dataclasses.replace(network, layer_norm=wanted)
+    if task.is_image and not network.convolutions:
+        raise SettingsError(f"{task.name} shows images and {name} has no convolutions. Type --model {NATURE}.")
+    if network.convolutions:
+        try:
+            network.image_shapes(task.observation_shape)
+        except PolicyError as error:
+            raise SettingsError(f"{name} does not fit {task.name}: {error}") from error
+    return name, network

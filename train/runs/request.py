@@ -1,0 +1,99 @@
+"""What a run was asked for, and what an algorithm gives back.
+
+A run's folder is ``artifacts/.training/NAME``, beside its bundle: checkpoint, learning curve and TensorBoard file, and
+:data:`UNFINISHED` for as long as it has not ended. A run that was killed has not ended either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from policy.spec import NetworkSpec, Squash, network_values
+from train.networks.policy import Policy
+
+TRAINING_FOLDER = ".training"
+UNFINISHED = "unfinished"
+"""Folder in that of a run, there until the run has ended and its bundle is written. Of a run that was interrupted it
+holds the bundle of what had been learned."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What was asked for on the command line.
+
+    Attributes:
+        task, policy, method: their names.
+        network: of the policy.
+        steps: environment steps to make in all.
+        seed: everything random follows from it.
+        output_path: the bundle's folder.
+        resume: go on from the checkpoint, whether or not its run has ended.
+        fresh: begin anew, even if there is an unfinished run of the same options.
+        minutes: stop after so much wall time, or None: of the whole run, but with ``resume`` of this process.
+        stop_at_success: stop when the greedy success reaches it, or None.
+        stop_at_return: stop when the mean greedy return reaches it, or None.
+        stop_preset: the preset on which the two are judged; "" for the first.
+        evaluate_every: steps between two greedy evaluations.
+        evaluate_episodes: episodes of each.
+        final_episodes: episodes of the evaluation that goes into the bundle, on each preset.
+        settings: the algorithm's settings as JSON values, to recognise a checkpoint of another run.
+        quiet: no progress on the screen.
+    """
+
+    task: str
+    policy: str
+    method: str
+    network: NetworkSpec
+    steps: int
+    seed: int
+    output_path: Path
+    resume: bool = False
+    fresh: bool = False
+    minutes: float | None = None
+    stop_at_success: float | None = None
+    stop_at_return: float | None = None
+    stop_preset: str = ""
+    evaluate_every: int = 500_000
+    evaluate_episodes: int = 400
+    final_episodes: int = 100
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    quiet: bool = False
+
+    @property
+    def training_folder(self) -> Path:
+        """Where checkpoint and logs lie: beside the bundle, since a bundle is replaced as a whole."""
+        return self.output_path.parent / TRAINING_FOLDER / self.output_path.name
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must agree on to be resumed to the same curve."""
+        return {
+            "task": self.task,
+            "policy": self.policy,
+            "method": self.method,
+            "network": network_values(self.network),
+            "steps": self.steps,
+            "seed": self.seed,
+            "evaluate_every": self.evaluate_every,
+            "evaluate_episodes": self.evaluate_episodes,
+            "settings": dict(self.settings),
+        }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What an algorithm returns.
+
+    Attributes:
+        policy: its weights as the bundle names them, and what else decides what it computes.
+        steps: environment steps made.
+        notes: how it was trained, for the provenance.
+        squash: of the policy's outputs where the task is continuous.
+    """
+
+    policy: Policy
+    steps: int
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    squash: Squash = Squash.TANH

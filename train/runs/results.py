@@ -1,0 +1,240 @@
+"""From a trained network to its bundle: recorded observations, provenance, learning curve."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
+from policy.network import apply_head, choose_actions, forward_float, normalise
+from policy.spec import ContinuousHead, PolicySpec
+from train.networks.forward import Acting
+from train.quantization.fake import FakeQuantization, faked, scales_of
+from train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
+from train.runs.request import RunRequest, Trained
+from train.runs.run import Run, describe
+from train.suites.episodes import Actions, Decide, Observations
+from train.suites.task import Task, episode_seed
+
+RECORDED_EPISODES = 64  # greedy episodes a preset
+CALIBRATION_ROWS = 4096
+GOLDEN_ROWS = 512
+# An image policy's episodes have thousands of frames, and a frame is as large as a thousand small observations.
+RECORDED_IMAGE_EPISODES = 4
+CALIBRATION_IMAGES = 256
+GOLDEN_IMAGES = 64
+VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
+# Module and distribution of each benchmark suite; listed where the run has imported it.
+SUITES = {
+    "ale_py": "ale-py",
+    "Box2D": "box2d",
+    "pybullet": "pybullet",
+    "pybullet_envs_gymnasium": "pybullet-envs-gymnasium",
+    "mujoco": "mujoco",
+    "dm_control": "dm-control",
+}
+
+
+def policy_spec(run: Run, trained: Trained) -> PolicySpec:
+    """The contract of what was trained, its provenance still empty."""
+    task = run.task
+    head = task.head
+    if isinstance(head, ContinuousHead):
+        head = dataclasses.replace(head, squash=trained.squash)
+    return PolicySpec(
+        name=bundle_name(run.request),
+        observation=task.observation,
+        normaliser=trained.policy.normaliser,
+        network=run.request.network,
+        head=head,
+        control_period_s=task.control_period_s,
+        environment=task.environment,
+        quantization=trained.policy.quantization,
+    )
+
+
+def bundle_name(request: RunRequest) -> str:
+    """The bundle's folder names the policy: on a device, policies of one name replace each other.
+
+    Signs that a device's folder may not have become ``-``.
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", request.output_path.resolve().name).strip(".-") or request.policy
+
+
+def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
+    """The policy as a function of raw observations.
+
+    Through the reference forward pass of the contract, and for images through the graph that training acts with: the
+    same function, compiled. A policy that was trained with quantizers decides with them.
+    """
+    if spec.quantization is not None:
+        fake = FakeQuantization.of(spec.quantization, spec.network)
+        weights = faked(weights, scales_of(spec.quantization.ranges, spec.quantization.bits), fake)
+        return compiled(spec, weights)
+
+    def decide(observation: Observations) -> Actions:
+        return choose_actions(spec, forward_float(spec, weights, observation))
+
+    return compiled(spec, weights) if spec.network.convolutions else decide
+
+
+def compiled(spec: PolicySpec, weights: Mapping[str, Any]) -> Decide:
+    """The policy as training acts: for images by a compiled graph; ``weights`` may bring quantizers along."""
+    outputs = Acting(spec.network)
+
+    def decide(observation: Observations) -> Actions:
+        if spec.network.convolutions:
+            inputs = observation.reshape(-1, *spec.observation[0].shape)
+        else:
+            inputs = normalise(spec.normaliser, observation)
+        return choose_actions(spec, apply_head(spec, outputs(weights, inputs)))
+
+    return decide
+
+
+def record_observations(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[Any]:
+    """Raw observations of greedy episodes on all presets of the task, in equal shares, (≤ rows, size) float32.
+
+    (Images: :func:`record_images`.)
+
+    For every element the rows with its smallest and its largest value are kept, so that a calibration sees the ends of
+    every range; the rest is drawn without replacement.
+    """
+    if task.is_image:
+        return record_images(task, decide, seed, purpose, rows)
+    share = rows // len(task.presets)
+    kept: list[NDArray[Any]] = []
+    for preset in task.presets:
+        seen: list[NDArray[Any]] = []
+
+        def recording(observation: Observations, seen: list[NDArray[Any]] = seen) -> Actions:
+            seen.append(observation.copy())
+            return decide(observation)
+
+        task.evaluate(recording, RECORDED_EPISODES, episode_seed(seed, purpose), preset)
+        every = np.unique(np.concatenate(seen), axis=0)
+        ends = np.unique(np.concatenate([every.argmin(axis=0), every.argmax(axis=0)]))
+        others = np.setdiff1d(np.arange(len(every)), ends)
+        generator = np.random.default_rng(episode_seed(seed, purpose))
+        drawn = generator.choice(others, size=min(max(share - len(ends), 0), len(others)), replace=False)
+        kept.append(every[np.concatenate([ends[:share], drawn])])
+    return np.concatenate(kept).astype(np.float32)
+
+
+def record_images(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[np.uint8]:
+    """Different images of greedy episodes on all presets of the task, in equal shares, (≤ rows, size) uint8.
+
+    Every image of the episodes is as likely as any other to be kept, and no more than ``rows`` are held at a time
+    (Vitter 1985, algorithm R).
+    """
+    share = rows // len(task.presets)
+    kept: list[NDArray[np.uint8]] = []
+    for preset in task.presets:
+        generator = np.random.default_rng(episode_seed(seed, purpose))
+        reservoir: list[NDArray[np.uint8]] = []
+        seen = 0
+
+        def recording(
+            observation: Observations,
+            reservoir: list[NDArray[np.uint8]] = reservoir,
+            generator: np.random.Generator = generator,
+        ) -> Actions:
+            nonlocal seen
+            for image in observation:
+                seen += 1
+                if len(reservoir) < share:
+                    reservoir.append(image.copy())
+                elif (place := int(generator.integers(seen))) < share:
+                    reservoir[place] = image.copy()
+            return decide(observation)
+
+        task.evaluate(recording, RECORDED_IMAGE_EPISODES, episode_seed(seed, purpose), preset)
+        kept.append(np.unique(np.stack(reservoir).reshape(len(reservoir), -1), axis=0))
+    return np.concatenate(kept)
+
+
+def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, Any]:
+    """Where the policy came from, as JSON values."""
+    request = run.request
+    last = {name: round(value, 6) for name, value in run.last_row.items() if value == value}
+    return {
+        "algorithm": request.method,
+        "network": request.policy,
+        "task": request.task,
+        "seed": request.seed,
+        "steps": trained.steps,
+        "ended": run.outcome,
+        "settings": dict(request.settings),
+        "settings_source": settings_source,
+        "training": last,
+        "cpu_s": round(run.cpu_s, 3),
+        "start_cpu_s": round(run.start_cpu_s, 3),
+        "judging_cpu_s": round(run.judging_cpu_s, 3),
+        "wall_s": round(run.wall_s, 1),
+        "versions": versions(),
+        **trained.notes,
+        **({"resumed_at": run.resumed_at} if run.resumed_at else {}),
+        **({"replanned": run.replanned} if run.replanned else {}),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python, the packages that every run rests on, and the benchmark suites that this process has imported."""
+    found = {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS_OF}}
+    for module, distribution in SUITES.items():
+        if module in sys.modules:
+            with suppress(metadata.PackageNotFoundError):  # packaged under another name: no reason to lose a run
+                found[distribution] = metadata.version(distribution)
+    return found
+
+
+def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
+    """Greedy success or return on fresh episodes of every preset, as JSON values."""
+    request, task = run.request, run.task
+    seed = episode_seed(request.seed, "final judgement")
+    rows: list[dict[str, Any]] = []
+    for preset in task.presets:
+        result = task.evaluate(decide, request.final_episodes, seed, preset)
+        run.progress.say(f"final: {describe(result)}")
+        row: dict[str, Any] = {
+            "preset": preset,
+            "episodes": result.episodes,
+            "mean_return": round(result.mean_return, 4),
+        }
+        if result.episodes > 1:
+            row["return_interval_95"] = [round(side, 4) for side in result.return_interval]
+        if result.success is not None and result.interval is not None:
+            row |= {"success": round(result.success, 5), "interval_95": [round(side, 5) for side in result.interval]}
+        rows.append(row)
+    return rows
+
+
+def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
+    """Judge the greedy policy, record its rollouts and write the bundle with its learning curve, atomically.
+
+    It goes to ``run.bundle_path``: not in another's place where the run was interrupted.
+    """
+    request, task = run.request, run.task
+    curve = run.curve.read_text(encoding="utf-8")
+    spec = policy_spec(run, trained)
+    decide = greedy(spec, trained.policy.weights)
+    origin = {**provenance(run, trained, settings_source), "judged": judged_finally(run, decide)}
+    spec = dataclasses.replace(spec, provenance=origin)
+    rows = (CALIBRATION_IMAGES, GOLDEN_IMAGES) if task.is_image else (CALIBRATION_ROWS, GOLDEN_ROWS)
+    calibration = record_observations(task, decide, request.seed, "calibration", rows[0])
+    golden = record_observations(task, decide, request.seed, "golden", rows[1])
+    title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
+    extra = {CURVE_FILE: thinned(curve).encode(), PICTURE_FILE: draw_curve(curve, title)}
+    bundle = write_bundle(run.bundle_path, spec, trained.policy.weights, calibration, golden, extra)
+    run.bundle_written()
+    return bundle

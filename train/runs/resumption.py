@@ -1,0 +1,95 @@
+"""The run that a command goes on with: the one asked for, or the last one of the same options if it did not end."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from train.runs.checkpoint import FILE_NAME, Checkpoint, CheckpointError, load_checkpoint
+from train.runs.request import UNFINISHED, RunRequest
+from train.suites.names import resolve
+
+ADDED_SETTINGS = {
+    "compute": "float32",
+    "quantization_bits": 32,
+    "quant_delay": 0.5,
+    "weight_decay": 0.0,
+    "weight_clip": 0.0,
+}
+"""Settings that older checkpoints do not have, with what they meant."""
+
+
+@dataclass(frozen=True)
+class TakenUp:
+    """Where a run begins.
+
+    Attributes:
+        checkpoint: that it goes on from; None to begin anew.
+        replanned: where it was given another number of steps: for the provenance.
+        sentence: what was decided without being asked for, or "".
+    """
+
+    checkpoint: Checkpoint | None = None
+    replanned: dict[str, Any] = field(default_factory=dict)
+    sentence: str = ""
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether a run's folder is of one that can go on and has not ended."""
+    return (folder / UNFINISHED).is_dir() and (folder / FILE_NAME).is_file()
+
+
+def taken_up(request: RunRequest) -> TakenUp:
+    """Where the run that was asked for begins.
+
+    Raises:
+        CheckpointError: with ``resume``: there is none, or it is of other options; or it cannot be read.
+    """
+    folder = request.training_folder
+    if not request.resume and (request.fresh or not is_unfinished(folder)):
+        return TakenUp()
+    checkpoint = load_checkpoint(folder)
+    facts, asked, saved = checkpoint.facts, request.identity(), dict(checkpoint.facts["identity"])
+    step, replanned = int(facts["step"]), facts.get("replanned", {})
+    saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
+    # What was saved before there was a choice.
+    added = {name: value for name, value in ADDED_SETTINGS.items() if name in asked["settings"]}
+    saved["settings"] = {**added, **saved["settings"]}
+    if request.resume and saved.get("steps") != request.steps:  # the schedules follow the new number from here on
+        replanned = {"at_step": step, "from_steps": saved.get("steps"), "to_steps": request.steps}
+        saved["steps"] = request.steps
+    changed = [different(name, saved.get(name), asked[name]) for name in asked if saved.get(name) != asked[name]]
+    if not changed:
+        sentence = f"Going on with the run that was interrupted at step {step:,}; --fresh begins anew."
+        return TakenUp(checkpoint, replanned, "" if request.resume else sentence)
+    what, before, now = changed[0]
+    if request.resume:
+        raise CheckpointError(
+            f"the checkpoint in {folder} is of a run with {what} = {before!r}, asked for is {now!r}. "
+            "Resume with the options it was started with, or type --fresh instead of --resume."
+        )
+    return TakenUp(
+        sentence=f"Beginning anew: the run that was interrupted at step {step:,} has {what} = {before!r}, asked for is "
+        f"{now!r}. It is put aside in {folder}.previous."
+    )
+
+
+def put_aside(folder: Path) -> None:
+    """Keep the last run of the same name: whoever begins anew by mistake has not lost it."""
+    if (folder / FILE_NAME).is_file():
+        previous = folder.with_name(folder.name + ".previous")
+        shutil.rmtree(previous, ignore_errors=True)
+        folder.rename(previous)
+    elif folder.exists():  # it never got as far as a checkpoint
+        shutil.rmtree(folder)
+
+
+def different(name: str, before: Any, now: Any) -> tuple[str, Any, Any]:
+    """The name and the two values of what differs: of two mappings the first member that does."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            if before.get(key) != now.get(key):
+                return f"{name}.{key}", before.get(key), now.get(key)
+    return name, before, now

@@ -1,0 +1,304 @@
+"""Any Gymnasium environment with a Box observation and Discrete or bounded Box actions as a task."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+
+import airlearning_envs
+from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, Squash
+from train.quiet import silenced
+from train.suites.classic import PHYSICS, ClassicEpisodes
+from train.suites.episodes import Actions, Decide, Episodes, Observations, StepResult, judge
+from train.suites.errors import TaskError
+from train.suites.fields import observation_fields
+from train.suites.names import NAVIGATION_ID, Suite, TaskName, known_words, resolve
+from train.suites.task import Evaluation, Task
+
+JUDGING_ENVIRONMENTS = 32
+LARGEST_VECTOR = 4096
+"""Numbers of an observation that is no image: a run holds thousands of them, and its bundle, too."""
+LARGEST_BOUND = 1e6  # beyond it stands for infinity, as float32's largest number does in older environments
+SECONDS_UNKNOWN = 1.0  # an environment that does not say how long a step lasts: one step is one unit of time
+
+Environment = gymnasium.Env[Any, Any]
+
+
+class GymnasiumEpisodes:
+    """A list of Gymnasium environments whose episode ``k`` is seeded with (seed, k), in whichever place it is played.
+
+    Gymnasium promises that an environment is determined by its reset seed and the actions; that makes each episode
+    the pure function that ``train.suites.episodes`` asks for. Two suites keep the promise only for an environment that
+    was never used (Box2D: its world remembers the last episode's contacts) or was used at least once (PyBullet: the
+    first episode counts the floor among the robot's parts from its second step on), so they are given that.
+    """
+
+    def __init__(self, environment_id: str, environments: int, seed: int, options: Mapping[str, Any]) -> None:
+        """Args: Gymnasium's id, number of environments, seed, and keyword arguments of ``gymnasium.make``."""
+        self.environments = environments
+        self._seed = seed
+        suite = resolve(environment_id).suite
+        self._build: Callable[[], Environment] = lambda: make_environment(environment_id, options)
+        self._always_new = suite is Suite.BOX2D
+        self._playing = [self._build() for _ in range(environments)]
+        if suite is Suite.PYBULLET:
+            with silenced():
+                for environment in self._playing:
+                    environment.reset(seed=0)
+        inputs, outputs = self._playing[0].observation_space, self._playing[0].action_space
+        is_image = shows_images(inputs)
+        shape = inputs.shape if is_image else (int(np.prod(inputs.shape or ())),)
+        self._observation = np.zeros((environments, *(shape or ())), np.uint8 if is_image else np.float32)
+        self._bounds = (outputs.low, outputs.high) if isinstance(outputs, Box) else None
+
+    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
+        """Begin the masked episodes; see ``train.suites.episodes.Episodes``."""
+        self._observation = self._observation.copy()
+        for place in np.flatnonzero(mask):
+            if self._always_new:
+                self._playing[place].close()
+                self._playing[place] = self._build()
+            observation, _ = self._playing[place].reset(seed=self._episode_seed(int(episode_ids[place])))
+            self._observation[place] = np.reshape(observation, self._observation.shape[1:])
+        return self._observation
+
+    def step(self, actions: Actions) -> StepResult:
+        """One step; see ``Episodes``. Continuous actions are clipped to the environment's bounds."""
+        if self._bounds is not None:
+            low, high = self._bounds
+            chosen: Any = np.clip(actions.reshape(len(actions), *low.shape), low, high)
+        else:
+            chosen = actions.tolist()
+        observation = np.empty_like(self._observation)
+        reward = np.empty(self.environments, np.float32)
+        terminated, truncated = np.empty((2, self.environments), np.bool_)
+        for place, environment in enumerate(self._playing):
+            seen, reward[place], terminated[place], truncated[place], _ = environment.step(chosen[place])
+            observation[place] = np.reshape(seen, observation.shape[1:])
+        self._observation = observation
+        return StepResult(observation, reward, terminated, truncated & ~terminated, None)
+
+    def picture(self) -> NDArray[np.uint8]:
+        """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
+        return np.asarray(self._playing[0].render())
+
+    def close(self) -> None:
+        """Give back what the environments hold: simulators, screens."""
+        for environment in self._playing:
+            environment.close()
+
+    def _episode_seed(self, number: int) -> int:
+        return int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
+
+
+def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environment:
+    """``gymnasium.make`` without its checker, with the suite's ids registered and its banners silenced."""
+    suite = resolve(environment_id).suite
+    with silenced(), loading_mujoco() if suite is Suite.MUJOCO else contextlib.nullcontext():
+        if suite is Suite.PYBULLET:
+            import pybullet_envs_gymnasium  # noqa: F401  # registers the ids
+        if environment_id.startswith(NAVIGATION_ID.partition("/")[0] + "/"):
+            airlearning_envs.register()
+        return gymnasium.make(environment_id, disable_env_checker=True, **options)
+
+
+@contextlib.contextmanager
+def loading_mujoco() -> Iterator[None]:
+    """MuJoCo does not write MUJOCO_LOG.TXT into the current folder because a robot's file is of an older version."""
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda text: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
+    """The task of a Gymnasium id, e.g. ``CartPole-v1``.
+
+    Raises:
+        TaskError: Gymnasium does not know the id, or its spaces are none that training takes.
+    """
+    environment_id = name.target
+    import_own_module(environment_id)
+    try:
+        probe = make_environment(environment_id, options)
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise TaskError(unknown_task(environment_id, str(error))) from error
+    except Exception as error:  # of an environment's own
+        raise TaskError(f"--task {environment_id} cannot be made: {told(error)}") from error
+    with contextlib.closing(probe), silenced():
+        inputs, outputs = probe.observation_space, probe.action_space
+        period = control_period(probe, name.suite)
+    refuse_spaces(environment_id, inputs, outputs)
+
+    is_classic = environment_id in PHYSICS and not options
+
+    def make(environments: int, seed: int) -> ClassicEpisodes | GymnasiumEpisodes:
+        if is_classic:
+            return ClassicEpisodes(environment_id, environments, seed)
+        return GymnasiumEpisodes(environment_id, environments, seed, options)
+
+    def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
+        with contextlib.closing(make(min(JUDGING_ENVIRONMENTS, episodes), seed)) as played:
+            return Evaluation.of(judge(played, decide, episodes), preset)
+
+    def draw(seed: int) -> tuple[Episodes, Callable[[], Any]]:
+        if is_classic:
+            return draw_classic(environment_id, seed)
+        episodes = GymnasiumEpisodes(environment_id, 1, seed, {**options, "render_mode": "rgb_array"})
+        return episodes, episodes.picture
+
+    return Task(
+        name=name.canonical,
+        environment=EnvironmentSpec(environment_id, dict(options)),
+        observation=observation_fields(environment_id, inputs.shape or (), shows_images(inputs)),
+        head=head_of(outputs),
+        control_period_s=period,
+        presets=("",),
+        make=make,
+        evaluate=evaluate,
+        draw=draw,
+        bounds=bounds_of(inputs),
+    )
+
+
+def draw_classic(environment_id: str, seed: int) -> tuple[Episodes, Callable[[], Any]]:
+    """One environment of ``train.suites.classic``, and Gymnasium's picture of it."""
+    episodes = ClassicEpisodes(environment_id, 1, seed)
+    screen = make_environment(environment_id, {"render_mode": "rgb_array"})
+    screen.reset(seed=0)
+
+    def picture() -> NDArray[np.uint8]:
+        screen.unwrapped.state = episodes.state[:, 0]  # type: ignore[attr-defined]
+        return np.asarray(screen.render())
+
+    return episodes, picture
+
+
+def import_own_module(environment_id: str) -> None:
+    """Import what is before the colon of ``my_module:MyTask-v0``, which registers the environment.
+
+    Raises:
+        TaskError: there is no such module here, or it cannot be imported; says where to go or what is wrong in it.
+    """
+    module, colon, _ = environment_id.partition(":")
+    if not colon:
+        return
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever stands in somebody's own module
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            raise TaskError(
+                f"--task {environment_id}: there is no module {module} in {Path.cwd()}, and none is installed. Type "
+                f"the command in the folder of {module}.py, or name it: PYTHONPATH=FOLDER python -m train …"
+            ) from error
+        raise TaskError(f"--task {environment_id}: the module {module} cannot be imported: {told(error)}") from error
+
+
+def told(error: Exception) -> str:
+    """An error of somebody's own program, and its place there."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without this file
+    own = [each for each in frames if "site-packages" not in each.filename and not each.filename.startswith("<")]
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{place}."
+
+
+def shows_images(inputs: gymnasium.Space[Any]) -> bool:
+    """Whether observations are images: uint8 with three axes. Floats with three axes are vectors that lie in a grid."""
+    return inputs.dtype == np.uint8 and len(inputs.shape or ()) == 3
+
+
+def bounds_of(inputs: gymnasium.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Smallest and largest value of each observation element (size,), infinite where the space states none."""
+    assert isinstance(inputs, Box)
+    low, high = (side.astype(np.float64).ravel() for side in (inputs.low, inputs.high))
+    return np.where(low < -LARGEST_BOUND, -np.inf, low), np.where(high > LARGEST_BOUND, np.inf, high)
+
+
+def head_of(outputs: gymnasium.Space[Any]) -> DiscreteHead | ContinuousHead:
+    """The head for Discrete actions, or for Box actions with the box's bounds."""
+    if isinstance(outputs, Discrete):
+        return DiscreteHead(tuple(f"action_{index}" for index in range(int(outputs.n))))
+    assert isinstance(outputs, Box)
+    low, high = (tuple(float(value) for value in side.ravel()) for side in (outputs.low, outputs.high))
+    return ContinuousHead(low, high, Squash.TANH)
+
+
+def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gymnasium.Space[Any]) -> None:
+    """Refuse an environment that no algorithm here can train on.
+
+    Raises:
+        TaskError: says which spaces it has and which are taken.
+    """
+    if not isinstance(inputs, Box) or not isinstance(outputs, Discrete | Box):
+        raise TaskError(
+            f"--task {environment_id} has the spaces {inputs} and {outputs}; training takes a Box observation "
+            "with Discrete or Box actions. Choose another task, for example CartPole-v1."
+        )
+    shape, size = inputs.shape or (), int(np.prod(inputs.shape or ()))
+    if shows_images(inputs):
+        if shape[0] < shape[2]:
+            turned = (*shape[1:], shape[0])
+            raise TaskError(
+                f"--task {environment_id} shows images {shape} with their channels first; training takes them as "
+                "(height, width, channels). Register it in gymnasium.wrappers.TransformObservation(environment, "
+                f"lambda image: numpy.moveaxis(image, 0, -1), Box(0, 255, {turned}, numpy.uint8))."
+            )
+    elif size > LARGEST_VECTOR:
+        raise TaskError(
+            f"--task {environment_id} has observations {shape} of {inputs.dtype}, {size:,} numbers; a vector may have "
+            f"{LARGEST_VECTOR:,}. A picture has to be uint8, 0 … 255, with the axes (height, width, channels)."
+        )
+    if isinstance(outputs, Discrete) and outputs.start != 0:
+        raise TaskError(
+            f"--task {environment_id} numbers its actions from {outputs.start}; training takes them from 0."
+        )
+    if isinstance(outputs, Box) and not (np.isfinite(outputs.low).all() and np.isfinite(outputs.high).all()):
+        raise TaskError(
+            f"--task {environment_id} has actions without bounds ({outputs}); a policy's actions are scaled to the "
+            "bounds. Wrap the environment in gymnasium.wrappers.RescaleAction and register that."
+        )
+
+
+def control_period(environment: Environment, suite: Suite) -> float:
+    """Seconds between two decisions: what the environment itself says, in this order.
+
+    The scene's step (PyBullet), ``tau`` (CartPole), ``dt`` (MuJoCo, Pendulum, Acrobot), one over the frames a second
+    at which it is shown (Box2D steps once a frame), else :data:`SECONDS_UNKNOWN`.
+    """
+    inner = environment.unwrapped
+    if suite is Suite.PYBULLET:
+        environment.reset(seed=0)
+        return float(inner.scene.dt)  # type: ignore[attr-defined]
+    for attribute in ("tau", "dt"):
+        value = getattr(inner, attribute, None)
+        if isinstance(value, int | float) and value > 0:
+            return float(value)
+    frames = inner.metadata.get("render_fps")
+    return 1.0 / float(frames) if frames else SECONDS_UNKNOWN
+
+
+def unknown_task(text: str, reason: str) -> str:
+    """The message for a name that nothing answers to, with the names that are near it."""
+    known = known_words() + sorted(gymnasium.registry)
+    near = difflib.get_close_matches(text, known, n=3, cutoff=0.6) or difflib.get_close_matches(
+        text.lower(), known, n=3, cutoff=0.6
+    )
+    hint = f"Did you mean {', '.join(near)}? " if near else ""
+    return (
+        f"--task {text} is neither a word of this project nor an id that Gymnasium can make ({reason.strip()}). {hint}"
+        "python -m train.list shows the words; others are navigation and CartPole-v1."
+    )

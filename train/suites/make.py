@@ -1,0 +1,49 @@
+"""From a task's name to the task; the module of its suite is imported only then.
+
+``navigation`` is the task of ``airlearning_envs`` flown through its numpy core. Any other name is a word of the
+benchmark suites or a Gymnasium id such as ``CartPole-v1`` (``train/suites/names.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from train.suites.errors import TaskError
+from train.suites.installed import require_installed
+from train.suites.names import Suite, resolve
+from train.suites.task import Task
+
+
+def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] | None = None) -> Task:
+    """The task of that name.
+
+    Args:
+        name: a word (``breakout``), a suite's name (``dm_control,walker_stand``) or a Gymnasium id; see
+            :func:`train.suites.names.resolve`.
+        preset: preset to train on, for a task that has presets; None is the task's own default.
+        options: further settings of the task, as found in the settings file.
+
+    Raises:
+        TaskError: the name, the preset or an option is not known, or the suite is not installed; says what is.
+    """
+    chosen = resolve(name)
+    require_installed(chosen)
+    if chosen.suite is Suite.NAVIGATION:
+        from train.suites.navigation import navigation_task
+
+        return navigation_task(preset, options or {})
+    if preset is not None:
+        raise TaskError(f"--preset {preset} means nothing to the task {name}. Leave it out.")
+    if chosen.suite is Suite.ATARI:
+        from train.suites.atari import atari_task
+
+        return replace(atari_task(chosen.target, options or {}), name=chosen.canonical)
+    if chosen.suite is Suite.DM_CONTROL:
+        from train.suites.deepmind import deepmind_task
+
+        return deepmind_task(chosen, options or {})
+    from train.suites.gymnasium_task import gymnasium_task
+
+    return gymnasium_task(chosen, options or {})

@@ -1,0 +1,148 @@
+"""The navigation task: straight through the simulator's numpy core, on one arena or a mixture of arenas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig
+from airlearning_envs.core import ACTION_NAMES, OBSERVATION_FIELDS, NavigationCore
+from airlearning_envs.errors import SettingsError
+from airlearning_envs.flights import blind_policy, fly
+from policy.spec import DiscreteHead, EnvironmentSpec
+from train.suites.episodes import Decide, Floats, StepResult
+from train.suites.errors import TaskError
+from train.suites.names import NAVIGATION, NAVIGATION_ID
+from train.suites.task import Evaluation, Task, mean_interval
+
+JUDGED_ON = ("hard", "shipped")  # both bars of the case study
+JUDGING_ENVIRONMENTS = 128
+
+
+class NavigationEpisodes:
+    """A batch of drones, the first share of them in one arena, the next in another.
+
+    Args:
+        shares: (config, number of drones) for each arena.
+        seed: of all episodes; an episode id is flown in one arena only, that of the drone it falls to.
+    """
+
+    def __init__(self, shares: list[tuple[NavigationConfig, int]], seed: int) -> None:
+        self.environments = sum(count for _, count in shares)
+        self._seed = seed
+        ends = np.cumsum([count for _, count in shares])
+        self._parts = [
+            (slice(int(end) - count, int(end)), NavigationCore(config, count))
+            for (config, count), end in zip(shares, ends, strict=True)
+        ]
+        self._observation = np.zeros((self.environments, sum(part.size for part in OBSERVATION_FIELDS)), np.float32)
+        self._begun = False
+
+    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
+        """Begin the masked episodes; see ``train.suites.episodes.Episodes``."""
+        observation = self._observation.copy()
+        for part, core in self._parts:
+            if not self._begun:
+                observation[part] = core.reset(episode_ids[part], self._seed)
+            elif mask[part].any():
+                observation[part][mask[part]] = core.reset_where(mask[part], episode_ids[part])
+        self._begun = True
+        self._observation = observation
+        return observation
+
+    def step(self, actions: NDArray[np.int64]) -> StepResult:
+        """One step; see ``train.suites.episodes.Episodes``."""
+        steps = [core.step(actions[part]) for part, core in self._parts]
+        observation, reward, terminated, truncated = (
+            np.concatenate([getattr(step, name) for step in steps])
+            for name in ("observation", "reward", "terminated", "truncated")
+        )
+        self._observation = observation
+        success = np.concatenate([step.info["success"] for step in steps])
+        return StepResult(observation, reward, terminated, truncated, success)
+
+
+def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
+    """The navigation task.
+
+    Args:
+        preset: arena to train on; None for the mixture of the options, or hard.
+        options: ``arenas``, share of the drones in each preset, e.g. ``{"hard": 0.75, "shipped": 0.25}``; and
+            ``settings``, changes to the simulator's settings in training (judging is done on the presets as they are).
+
+    Raises:
+        TaskError: a preset or a setting is not known.
+    """
+    unknown = set(options) - {"arenas", "settings"}
+    if unknown:
+        raise TaskError(f"navigation has no options {sorted(unknown)}; it has arenas and settings.")
+    arenas: dict[str, float] = {preset: 1.0} if preset else dict(options.get("arenas", {"hard": 1.0}))
+    changes = dict(options.get("settings", {}))
+    configs: dict[str, NavigationConfig] = {}
+    for name in arenas:
+        if name not in PRESETS:
+            raise TaskError(f"--preset {name} is not known; choose one of {', '.join(PRESETS)}.")
+        try:
+            configs[name] = PRESETS[name].with_settings(changes)
+        except SettingsError as error:
+            raise TaskError(f"navigation: {error}") from error
+    main = max(arenas, key=lambda name: arenas[name])
+
+    def make(environments: int, seed: int) -> NavigationEpisodes:
+        return NavigationEpisodes([(configs[name], count) for name, count in portions(arenas, environments)], seed)
+
+    return Task(
+        name=NAVIGATION,
+        environment=EnvironmentSpec(NAVIGATION_ID, {"preset": main, **changes}),
+        observation=OBSERVATION_FIELDS,
+        head=DiscreteHead(ACTION_NAMES),
+        control_period_s=CONTROL_PERIOD_S,
+        presets=(main, *(name for name in JUDGED_ON if name != main)),
+        make=make,
+        evaluate=evaluate,
+        baseline=blind_policy,
+    )
+
+
+def portions(arenas: Mapping[str, float], environments: int) -> list[tuple[str, int]]:
+    """Whole numbers of drones in proportion to the shares, at least one each; the largest share takes the rest."""
+    total = sum(arenas.values())
+    counts = {name: max(1, int(environments * share / total)) for name, share in arenas.items()}
+    largest = max(arenas, key=lambda name: arenas[name])
+    counts[largest] += environments - sum(counts.values())
+    if counts[largest] < 1:
+        raise TaskError(f"{environments} environments are too few for the arenas {', '.join(arenas)}; take more.")
+    return list(counts.items())
+
+
+def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
+    """Fly greedy episodes in an arena as it is.
+
+    Raises:
+        TaskError: the preset is not known.
+    """
+    if preset not in PRESETS:
+        raise TaskError(f"--preset {preset} is not known; choose one of {', '.join(PRESETS)}.")
+    flights = fly(PRESETS[preset], decide, episodes, seed, batch=JUDGING_ENVIRONMENTS)
+    returns = flights.episode_return.astype(np.float64)
+    details: dict[str, float] = {f"ended_{cause}": float(count) for cause, count in flights.causes().items()}
+    if flights.success.any():
+        won = flights.success
+        details["flight_time_s"] = float(flights.flight_time_s[won].mean())
+        details["distance_m"] = float(flights.distance_m[won].mean())
+        details["energy_j"] = float(flights.energy_j[won].mean())
+    return Evaluation(
+        preset,
+        episodes,
+        flights.success_rate(),
+        flights.interval(),
+        float(returns.mean()),
+        mean_interval(returns),
+        float(flights.steps.mean()),
+        details,
+        tuple(returns.tolist()),
+        tuple(flights.success.tolist()),
+    )

@@ -1,0 +1,136 @@
+"""What training needs of a task: a batch of environments, the facts for the spec, and judging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.flights import wilson_interval
+from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
+from train.suites.episodes import Decide, Episodes, Judged
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Greedy episodes of one policy on one preset.
+
+    Attributes:
+        preset: name of the preset, or "" where the task has none.
+        episodes: number of episodes.
+        success: share that succeeded with its 95 % interval (low, high), or None where the task has no success.
+        interval: see ``success``.
+        mean_return: mean of the undiscounted returns, with ``return_interval`` (95 %, normal).
+        mean_length: mean number of steps.
+        details: further figures of the task by name with their unit, e.g. mean flight time.
+        returns: undiscounted return of each episode, by number: two policies are compared episode by episode.
+        successes: whether each succeeded; empty where the task has no success.
+    """
+
+    preset: str
+    episodes: int
+    success: float | None
+    interval: tuple[float, float] | None
+    mean_return: float
+    return_interval: tuple[float, float]
+    mean_length: float
+    details: Mapping[str, float] = field(default_factory=dict)
+    returns: tuple[float, ...] = ()
+    successes: tuple[bool, ...] = ()
+
+    @classmethod
+    def of(cls, judged: Judged, preset: str = "") -> Evaluation:
+        """The evaluation of judged episodes (:func:`train.suites.episodes.judge`)."""
+        episodes, success, interval = len(judged.returns), None, None
+        if judged.success is not None:
+            wins = int(judged.success.sum())
+            success, interval = wins / episodes, wilson_interval(wins, episodes)
+        return cls(
+            preset=preset,
+            episodes=episodes,
+            success=success,
+            interval=interval,
+            mean_return=float(judged.returns.mean()),
+            return_interval=mean_interval(judged.returns),
+            mean_length=float(judged.lengths.mean()),
+            returns=tuple(judged.returns.tolist()),
+            successes=() if judged.success is None else tuple(judged.success.tolist()),
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task, ready for training.
+
+    Attributes:
+        name: as typed after ``--task``.
+        environment: id and settings for the spec.
+        observation: fields for the spec.
+        head: for the spec; a method may choose another squash for a continuous one.
+        control_period_s: for the spec, s.
+        presets: those on which the policy is judged, the first being the one it is trained on; ("",) for none.
+        make: (environments, seed) → the training episodes.
+        evaluate: (decide, episodes, seed, preset) → greedy episodes judged.
+        baseline: a policy that learned nothing, to print beside the result, or None.
+        bounds: smallest and largest value of every observation element, infinite where there is none; None where the
+            environment states none.
+        frames: stacked in the last axis of an image, the newest last; 1 where its channels are something else.
+        draw: seed → one environment as it is judged, and a function that gives its picture (height, width, 3) now; None
+            where the environment has no picture of itself.
+    """
+
+    name: str
+    environment: EnvironmentSpec
+    observation: tuple[ObservationField, ...]
+    head: DiscreteHead | ContinuousHead
+    control_period_s: float
+    presets: tuple[str, ...]
+    make: Callable[[int, int], Episodes]
+    evaluate: Callable[[Decide, int, int, str], Evaluation]
+    baseline: Decide | None = None
+    draw: Callable[[int], tuple[Episodes, Callable[[], Any]]] | None = None
+    frames: int = 1
+    bounds: tuple[NDArray[Any], NDArray[Any]] | None = None
+
+    @property
+    def observation_size(self) -> int:
+        """Floats of one observation."""
+        return sum(part.size for part in self.observation)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether an observation is one uint8 image (height, width, channels) instead of a vector of floats."""
+        return len(self.observation) == 1 and len(self.observation[0].shape) == 3
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """Shape of one observation as training sees it: that of the image, or (observation_size,)."""
+        return self.observation[0].shape if self.is_image else (self.observation_size,)
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the task chooses one of several named actions."""
+        return isinstance(self.head, DiscreteHead)
+
+    @property
+    def outputs(self) -> int:
+        """Actions of a discrete task, action elements of a continuous one."""
+        return self.head.size
+
+
+def episode_seed(seed: int, purpose: str) -> int:
+    """A 63-bit seed for one purpose of a run, so that training and judging never share an episode.
+
+    Deterministic on every machine: the first bytes of SHA-256 of ``purpose:seed``.
+    """
+    return int.from_bytes(sha256(f"{purpose}:{seed}".encode()).digest()[:8], "big") >> 1
+
+
+def mean_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """95 % interval of a mean: mean ± 1.96 · s / √n."""
+    half = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+    return float(values.mean()) - half, float(values.mean()) + half
