@@ -246,7 +246,7 @@ def _episodes(report: Report) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw the pictures."""
-    parser = command_line.parser(__doc__, "bench/plots.py")
+    parser = command_line.parser(__doc__, "-m bench.report.plots")
     parser.add_argument("--target", default=None, help="device (default: the one measured last)")
     parser.add_argument("--preset", default="hard", choices=["easy", "medium", "shipped", "hard"])
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/)")
