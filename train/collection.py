@@ -19,7 +19,7 @@ from train.checkpoint import Keeper, gathered
 from train.episodes import EpisodeStream
 from train.exploration import ActionRange, ExplorationNoise, noise_scale
 from train.networks import Weights
-from train.normalisation import RunningNormaliser, gathering_steps
+from train.normalisation import RunningNormaliser, widening_steps
 from train.quantization_aware import QuantizationAware
 from train.replay import Replay, n_step_returns
 from train.run import Run, Trained
@@ -99,8 +99,11 @@ class Collection:
         self._run, self._settings = run, settings
         self.generator = np.random.default_rng(request.seed)
         self.range = ActionRange(task.head, request.method)
-        until = gathering_steps(task.bounds, settings.learning_starts, request.steps) if settings.normalise else 0
-        self.normaliser = RunningNormaliser(task.observation_size, until, task.bounds)
+        self.normaliser = RunningNormaliser(task.observation_size, 0)
+        if settings.normalise:
+            starts, size = settings.learning_starts, task.observation_size
+            widen = widening_steps(task.bounds, starts, request.steps)
+            self.normaliser = RunningNormaliser(size, starts, task.bounds, widen)
         self.stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
         self.best = BestPolicy(task.presets[0])
         self.aware = QuantizationAware(settings, request.network, request.steps)

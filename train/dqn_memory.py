@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from train.best import BestPolicy
 from train.episodes import EpisodeStream
 from train.epsilon_greedy import EpsilonGreedy
-from train.normalisation import ImageScaling, RunningNormaliser, gathering_steps
+from train.normalisation import ImageScaling, RunningNormaliser, widening_steps
 from train.priorities import Priorities
 from train.quantization_aware import QuantizationAware
 from train.replay import Replay
@@ -41,8 +41,9 @@ class Memory:
         replay = Replay(settings.replay_capacity, settings.environments, task.observation_shape, frames=frames)
         slots, alpha = replay.slots, settings.priority_exponent
         priorities = Priorities(slots, settings.environments, alpha, settings.n_step) if alpha > 0 else None
-        size, until = task.observation_size, gathering_steps(task.bounds, settings.learning_starts, request.steps)
-        normaliser = ImageScaling() if task.is_image else RunningNormaliser(size, until, task.bounds)
+        size, starts = task.observation_size, settings.learning_starts
+        widen = widening_steps(task.bounds, starts, request.steps)
+        normaliser = ImageScaling() if task.is_image else RunningNormaliser(size, starts, task.bounds, widen)
         explore = EpsilonGreedy(settings.environments, settings.exploration_hold)
         return cls(normaliser, stream, replay, priorities, BestPolicy(task.presets[0]), explore, aware)
 
