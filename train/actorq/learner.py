@@ -19,7 +19,7 @@ from train.actorq.algorithms import Algorithm, cut_at_disagreement, greedy_of, h
 from train.actorq.service import Columns, Reply
 from train.actorq.settings import Plan
 from train.actorq.wire import Pushed
-from train.algorithms.common.normalisation import RunningNormaliser, gathering_steps
+from train.algorithms.common.normalisation import normaliser_of_replay
 from train.runs.checkpoint import Checkpoint, flattened, gathered
 from train.runs.run import DivergenceError
 from train.suites.make import make_task
@@ -58,15 +58,14 @@ class LearnerLoop:
         self._task = make_task(plan.task, plan.preset, plan.task_options)
         self._algorithm = Algorithm(plan, self._task)
         settings = self._algorithm.settings
-        bounds = self._task.bounds
-        until = (
-            gathering_steps(bounds, settings.learning_starts, plan.steps) if getattr(settings, "normalise", True) else 0
-        )
-        self._normaliser = RunningNormaliser(self._task.observation_size, until, bounds)
+        size, bounds, starts = self._task.observation_size, self._task.bounds, settings.learning_starts
+        self._normaliser = normaliser_of_replay(size, bounds, starts, plan.steps, getattr(settings, "normalise", True))
         self._generator = np.random.default_rng(plan.seed)
         if checkpoint is not None:
             self._algorithm.restore(checkpoint)
             self._normaliser.restore(checkpoint.group("normaliser"))
+            if self._normaliser.count:  # none: it was taken before learning began
+                self._normaliser.until = min(self._normaliser.until, self._normaliser.count)
         self._every = self._asked.publish_every or settings.updates
         self._steps, self._pushed, self._watched = 0, -1, 0.0
         nothing = np.zeros((0, self._task.observation_size), np.float32)
@@ -126,16 +125,18 @@ class LearnerLoop:
         return result
 
     def _gather(self, drawn: NDArray[np.float32]) -> None:
-        """The observations' statistics: of the first ``learning_starts`` steps, then one drawn row for every step."""
-        rows = drawn.reshape(-1, drawn.shape[-1])
-        if not self._normaliser.count and not self._normaliser.settled:
-            seen = self._recent(self._algorithm.settings.learning_starts)
+        """The observations' statistics, of the first ``learning_starts`` steps; then one drawn row for every step may
+        still widen their scale."""
+        normaliser, rows = self._normaliser, drawn.reshape(-1, drawn.shape[-1])
+        if not normaliser.count and not normaliser.settled:
+            seen = self._recent(normaliser.until)
             rows = seen["observation"] if seen else rows
-        elif not self._normaliser.settled:
-            rows = rows[: max(self._steps - self._normaliser.count, 0)]
+        elif not normaliser.settled:
+            rows = rows[: max(self._steps - normaliser.watched, 0)]
         if len(rows):
             with self._lock:
-                self._normaliser.update(rows)
+                normaliser.update(rows)
+                normaliser.until = min(normaliser.until, normaliser.count)  # fewer where some were refused
 
     def _prepared(self, columns: Columns) -> Columns:
         """Minibatches as the algorithm's round takes them, rescaled, their returns cut where need be."""

@@ -11,7 +11,7 @@ from policy.network import normalise
 from policy.spec import NetworkSpec
 from tests.train import small_runs
 from train.algorithms.common.distributions import log_softmax, sample_actions
-from train.algorithms.common.normalisation import CLIP, RunningNormaliser, gathering_steps
+from train.algorithms.common.normalisation import CLIP, RunningNormaliser, widening_steps
 from train.networks.forward import mlp
 from train.networks.optimiser import adam_step
 from train.networks.weights import initial_weights, orthogonal
@@ -103,8 +103,8 @@ def test_bounds_are_not_cut_but_widen_a_scale_tenfold_at_most_by_hand() -> None:
     low, high = np.array([-3.0, -5.0, -1000.0, -NO, -1.0]), np.array([4.0, 25.0, 1000.0, 7.0, 2.0])
     normaliser = RunningNormaliser(5, until=2, bounds=(low, high))
     normaliser.update(rows)
-    # ±4 lie within ±5σ; 25 / 5; 1000 / 5 is more than 10 σ; one side is open; 2 / 5, for what never moved says nothing.
-    np.testing.assert_allclose(normaliser.scale, [1.0, 5.0, 10.0, 1.0, 0.4], rtol=1e-6)
+    # ±4 lie within ±5σ; 25 / 5; 1000 / 5 is more than 10 σ; 7 / 5, one side; 2 / 5, for what never moved says nothing.
+    np.testing.assert_allclose(normaliser.scale, [1.0, 5.0, 10.0, 1.4, 0.4], rtol=1e-6)
     ends = normaliser(np.array([high], np.float32))[0]
     np.testing.assert_allclose(ends, [4.0, 5.0, 5.0, 5.0, 5.0], rtol=1e-6)
 
@@ -118,13 +118,28 @@ def test_the_share_of_cut_observations_by_hand() -> None:
     assert np.isnan(normaliser.take_clipped())
 
 
+def test_what_is_seen_stands_for_bounds_that_are_not_there_by_hand() -> None:
+    normaliser = RunningNormaliser(2, until=4, widen_until=6)
+    normaliser.update(np.array([[1.0, 1.0], [-1.0, -1.0]] * 2, np.float32))  # mean 0 and σ 1
+    np.testing.assert_array_equal(normaliser.scale, [1.0, 1.0])
+    normaliser.update(np.array([[15.0, 4.0], [0.0, -5.0]], np.float32))  # 15 / 5; within ±5 σ nothing changes
+    np.testing.assert_array_equal(normaliser.scale, [3.0, 1.0])
+    np.testing.assert_array_equal(normaliser.mean, [0.0, 0.0])
+    assert normaliser.settled
+    normaliser.update(np.full((3, 2), 40.0, np.float32))  # too late
+    np.testing.assert_array_equal(normaliser.scale, [3.0, 1.0])
+    again = RunningNormaliser(2, until=4, widen_until=6)
+    again.restore(normaliser.state())
+    np.testing.assert_array_equal(again.scale, normaliser.scale)
+
+
 @pytest.mark.parametrize("high", [np.inf, 3.4e38])
-def test_statistics_go_on_where_an_element_has_no_bounds(high: float) -> None:
+def test_a_quarter_of_the_steps_may_widen_where_an_element_has_no_bounds(high: float) -> None:
     space = Box(np.array([0.0, -1.0]), np.array([1.0, high]), dtype=np.float64)
-    assert gathering_steps(bounds_of(space), 1_000, 50_000) == 12_500
-    assert gathering_steps(bounds_of(space), 1_000, 2_000) == 1_000
-    assert gathering_steps(bounds_of(Box(0.0, 1.0, (2,))), 1_000, 50_000) == 1_000
-    assert gathering_steps(None, 1_000, 50_000) == 12_500
+    assert widening_steps(bounds_of(space), 1_000, 50_000) == 12_500
+    assert widening_steps(bounds_of(space), 1_000, 2_000) == 1_000
+    assert widening_steps(bounds_of(Box(0.0, 1.0, (2,))), 1_000, 50_000) == 0
+    assert widening_steps(None, 1_000, 50_000) == 12_500
 
 
 def test_a_policy_that_begins_with_random_steps_sees_the_whole_of_cartpole(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ class NoisyLoop(ReplayLoop):
         self.noise = ExplorationNoise(
             settings.environments, task.outputs, settings.noise_reversion, settings.noise_repeat
         )
-        super().__init__(run, settings, {"noise": self.noise}, task.outputs, None if settings.normalise else 0)
+        super().__init__(run, settings, {"noise": self.noise}, task.outputs, settings.normalise)
         self._own = settings
 
     @property

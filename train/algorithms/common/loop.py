@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from policy.spec import Squash
 from train.algorithms.common.distributions import exported
 from train.algorithms.common.learner import Learner
-from train.algorithms.common.normalisation import Bounds, ImageScaling, RunningNormaliser
+from train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
 from train.algorithms.common.settings import SharedSettings
 from train.networks.policy import Policy
 from train.networks.weights import Weights
@@ -37,19 +37,16 @@ class Loop:
 
     learner: Learner
 
-    def __init__(self, run: Run, settings: SharedSettings, statistics: int, bounds: Bounds | None = None) -> None:
+    def __init__(self, run: Run, settings: SharedSettings, normaliser: RunningNormaliser) -> None:
         """Args:
         run: whose task and seed these are for.
         settings: of the algorithm.
-        statistics: over how many observations their statistics are gathered.
-        bounds: of the observations' elements, where these widen their scale.
+        normaliser: of the observations; images are scaled instead.
         """
         request, task = run.request, run.task
         self.run, self.step = run, run.start_step
         self.generator = np.random.default_rng(request.seed)
-        self.normaliser = (
-            ImageScaling() if task.is_image else RunningNormaliser(task.observation_size, statistics, bounds)
-        )
+        self.normaliser = ImageScaling() if task.is_image else normaliser
         self.stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
         delay_steps = settings.delay_steps(request.steps)
         self.aware = QuantizationAware(request.network, settings.quantization_bits, delay_steps)

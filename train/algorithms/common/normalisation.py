@@ -14,47 +14,45 @@ CLIP = 5.0  # |z| in standard deviations; small, because an int8 input shares 25
 SMALLEST_SCALE = 1e-3  # a field that never moves is centred, not blown up
 WIDEST = 10.0  # a bound widens a scale so far at most: one that is hundreds of deviations away says little
 UNBOUNDED_SHARE = 0.25
-"""Share of all steps over which replay algorithms gather the statistics of observations without bounds: random steps
-alone see little of what a policy that has learned sees, and exploration takes about a fifth."""
+"""Share of all steps over which replay algorithms let what they see stand for the bounds of elements without any:
+random steps alone see little of what a policy that has learned sees, and exploration takes about a fifth."""
 
 Bounds = tuple[NDArray[Any], NDArray[Any]]
 """Smallest and largest value of each element (size,), infinite where there is none."""
 
 
-def gathering_steps(bounds: Bounds | None, learning_starts: int, steps: int) -> int:
-    """Steps of a run with a replay over which the statistics of its observations are gathered.
-
-    Bounds see to it that nothing is cut, so the first steps are enough where every element has them.
-    """
+def widening_steps(bounds: Bounds | None, learning_starts: int, steps: int) -> int:
+    """Steps of a run with a replay over which its observations may widen their scale: none where all have bounds."""
     if bounds is not None and all(np.isfinite(side).all() for side in bounds):
-        return learning_starts
+        return 0
     return max(learning_starts, int(UNBOUNDED_SHARE * steps))
 
 
 class RunningNormaliser:
     """z = clip((x − mean) / scale, ±CLIP) with the mean of all observations so far.
 
-    The scale is their standard deviation σ; where an element has bounds, it is wide enough for these not to be cut
-    (though at most ten times as wide):
+    The scale is their standard deviation σ, made wide enough for an element's bounds not to be cut, though at most ten
+    times as wide; where there is no bound, what was seen stands for it:
 
         scale = min(max(σ, max(high − mean, mean − low) / CLIP), WIDEST · σ)
 
-    Batches are merged exactly (Chan, Golub & LeVeque 1979). After ``until`` observations the statistics stand still, so
-    that the networks learn on a fixed scale from then on.
+    Batches are merged exactly (Chan, Golub & LeVeque 1979). After ``until`` observations mean and σ stand still, so
+    that the networks learn on a fixed scale from then on; it grows where one of the first ``widen_until`` would be cut.
     """
 
-    def __init__(self, size: int, until: int, bounds: Bounds | None = None) -> None:
-        """Args: elements of an observation; observations to gather; the elements' bounds, None where they have none."""
-        self.until = until
-        self.count = 0
+    def __init__(self, size: int, until: int, bounds: Bounds | None = None, widen_until: int = 0) -> None:
+        """Args: elements of an observation; observations of mean and σ; bounds; observations that may widen."""
+        self.until, self.widen_until = until, widen_until
+        self.count, self.watched = 0, 0
         self._mean = np.zeros(size)
         self._squares = np.zeros(size)  # Σ (x − mean)²
         self._low, self._high = bounds or (np.full(size, -np.inf), np.full(size, np.inf))
+        self._smallest, self._largest = np.full(size, np.inf), np.full(size, -np.inf)  # of the first widen_until
         self._seen, self._clipped = 0, 0  # since the last take_clipped
         self._refresh()
 
     def update(self, observations: NDArray[np.float32]) -> None:
-        """Merge a batch (rows, size), unless the statistics stand still already; count what is cut of it."""
+        """Merge a batch (rows, size), unless all stands still already; count what is cut of it."""
         if self.count or self.settled:
             end = np.float32(CLIP * (1.0 + 1e-5)) * self.scale  # a value on a bound is not cut, whatever float32 says
             beyond = np.abs(observations - self.mean) > end
@@ -62,13 +60,21 @@ class RunningNormaliser:
         if self.settled:
             return
         rows = np.asarray(observations, np.float64)
+        if self.watched < self.widen_until:
+            self._smallest = np.minimum(self._smallest, rows.min(axis=0))
+            self._largest = np.maximum(self._largest, rows.max(axis=0))
+            self.watched += len(rows)
+        if self.count < self.until:
+            self._merge(rows)
+        self._refresh()
+
+    def _merge(self, rows: NDArray[np.float64]) -> None:
         mean = rows.mean(axis=0)
         delta = mean - self._mean
         total = self.count + len(rows)
         self._squares += ((rows - mean) ** 2).sum(axis=0) + delta**2 * (self.count * len(rows) / total)
         self._mean += delta * (len(rows) / total)
         self.count = total
-        self._refresh()
 
     def _refresh(self) -> None:
         """``mean`` and ``scale`` (size,) float32, of the statistics as they are; 0 and 1 before the first batch."""
@@ -77,7 +83,9 @@ class RunningNormaliser:
             self.scale = np.ones(len(self._mean), np.float32)
             return
         deviation = np.sqrt(self._squares / self.count)
-        reach = np.maximum(self._high - self._mean, self._mean - self._low) / CLIP
+        low = np.where(np.isfinite(self._low), self._low, self._smallest)
+        high = np.where(np.isfinite(self._high), self._high, self._largest)
+        reach = np.maximum(high - self._mean, self._mean - low) / CLIP
         widest = np.where(deviation < SMALLEST_SCALE, np.inf, WIDEST * deviation)  # what never moved says nothing
         wanted = np.where(np.isfinite(reach), np.minimum(reach, widest), 0.0)
         self.scale = np.maximum(np.maximum(deviation, wanted), SMALLEST_SCALE).astype(np.float32)
@@ -89,8 +97,8 @@ class RunningNormaliser:
 
     @property
     def settled(self) -> bool:
-        """Whether the statistics stand still from now on."""
-        return self.count >= self.until
+        """Whether mean and scale stand still from now on."""
+        return self.count >= self.until and self.watched >= self.widen_until
 
     def take_clipped(self) -> float:
         """Share of the observations given to :meth:`update` since the last call of which an element is cut; or NaN."""
@@ -104,13 +112,25 @@ class RunningNormaliser:
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """Everything that :meth:`restore` needs; take the clipped share first, it is not part of the state."""
-        return {"count": np.array([self.count], np.float64), "mean": self._mean, "squares": self._squares}
+        counts = {"count": np.array([self.count], np.float64), "watched": np.array([self.watched], np.float64)}
+        ends = {"smallest": self._smallest, "largest": self._largest}
+        return {**counts, **ends, "mean": self._mean, "squares": self._squares}
 
     def restore(self, state: dict[str, NDArray[np.float64]]) -> None:
         """Go on exactly where :meth:`state` was taken."""
-        self.count = int(state["count"][0])
+        self.count, self.watched = int(state["count"][0]), int(state["watched"][0])
+        self._smallest, self._largest = state["smallest"].copy(), state["largest"].copy()
         self._mean, self._squares = state["mean"].copy(), state["squares"].copy()
         self._refresh()
+
+
+def normaliser_of_replay(
+    size: int, bounds: Bounds | None, learning_starts: int, steps: int, normalise: bool = True
+) -> RunningNormaliser:
+    """That of an algorithm with a replay; without ``normalise`` mean 0 and scale 1 stand in for the statistics."""
+    if not normalise:
+        return RunningNormaliser(size, 0)
+    return RunningNormaliser(size, learning_starts, bounds, widening_steps(bounds, learning_starts, steps))
 
 
 class ImageScaling:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.algorithms.common.loop import Loop
-from train.algorithms.common.normalisation import gathering_steps
+from train.algorithms.common.normalisation import normaliser_of_replay
 from train.algorithms.common.priorities import Priorities, importance_weights
 from train.algorithms.common.replay import Replay, n_step_returns
 from train.algorithms.common.settings import ReplaySettings
@@ -34,19 +34,19 @@ class ReplayLoop(Loop):
         settings: ReplaySettings,
         explore: Mapping[str, Exploration],
         action_size: int | None = None,
-        statistics: int | None = None,
+        normalise: bool = True,
     ) -> None:
         """Args:
         run: whose task and seed these are for.
         settings: of the algorithm; with ``priority_exponent`` above 0 what is drawn has priorities.
         explore: by the name that a checkpoint has for it.
         action_size: elements of a continuous action; None for discrete ones.
-        statistics: see :class:`Loop`; None for those of :func:`gathering_steps`.
+        normalise: False leaves observations as they are, but for what lies beyond ±5.
         """
-        if statistics is None:
-            statistics = gathering_steps(run.task.bounds, settings.learning_starts, run.request.steps)
-        super().__init__(run, settings, statistics, run.task.bounds)
-        task, environments, alpha = run.task, settings.environments, getattr(settings, "priority_exponent", 0.0)
+        task, starts, steps = run.task, settings.learning_starts, run.request.steps
+        normaliser = normaliser_of_replay(task.observation_size, task.bounds, starts, steps, normalise)
+        super().__init__(run, settings, normaliser)
+        environments, alpha = settings.environments, getattr(settings, "priority_exponent", 0.0)
         frames = task.frames if task.is_image else 0
         shape = task.observation_shape
         self._replay = Replay(settings.replay_capacity, environments, shape, frames=frames, action_size=action_size)

@@ -157,7 +157,7 @@ class Rollouts(Loop):
             settings: of the algorithm.
             moments: what the optimiser remembers; see ``ActorCritic.fresh``.
         """
-        super().__init__(run, settings, settings.normaliser_steps)
+        super().__init__(run, settings, RunningNormaliser(run.task.observation_size, settings.normaliser_steps))
         request, task = run.request, run.task
         self._settings = settings
         self.distribution = distribution_of(task, settings.log_std)

@@ -135,8 +135,8 @@ class ReplaySettings(SharedSettings):
     replay_capacity: int = setting(300_000, "Transitions kept; the oldest are overwritten.")
     learning_starts: int = setting(
         2_000,
-        "Steps before the first update. The observations' statistics are gathered over these and then stand still, or "
-        "over a quarter of all steps where the environment states no bounds for an element.",
+        "Steps before the first update; the observations' statistics are gathered over these and then stand still. "
+        "Bounds of an element widen its scale, or what the first quarter of all steps sees where it has none.",
     )
 
     def __post_init__(self) -> None:
