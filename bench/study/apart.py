@@ -44,6 +44,7 @@ OTHERS_BITS = 8
 BITS, BITS_OF_ROBOTS = (7, 6, 5, 4, 3, 2), (4, 3, 2)
 SHOWN = (4, 3, 2)  # widths whose errors stand in the table
 LIMITS = (5.0, 2.0)  # percent of fp32's return
+FEW = 3  # bits whose losses are counted
 MARGIN = 1.0  # likewise: where all is lost, or nothing, paired intervals tell differences apart that mean nothing
 
 NOTES = """\
@@ -64,6 +65,9 @@ none down to 2 bits in {{ policies - firsts | length }} of {{ policies }} polici
 Costs most at {{ bits }} bits: {% for part, name in parts.items() %}the {{ name }} in {{ most.count(part) }}, \
 {% endfor %}not decided in {{ most.count(none) }}.
 {% endfor %}
+Within {{ limit }} % of fp32, by the whole interval, at {{ few }} bits and above: \
+{% for name, count in within.items() %}the {{ name }} in {{ count }}{{ ", " if not loop.last }}{% endfor %} \
+of {{ policies }} policies.
 Costs most: loses over 1 % of |fp32| more than either other part, by the whole paired 95 % intervals; – where that is \
 not shown, because nothing is lost, or everything, or the episodes are too few. Each policy is one training.
 """
@@ -170,6 +174,11 @@ def tables(results: Results) -> list[Table]:
         several_at_once=sum(len(parts) > 1 for parts in firsts),
         costliest={bits: [costliest(results, subject, bits) for subject in subjects] for bits in SHOWN},
         policies=len(subjects),
+        few=FEW,
+        within={
+            name: sum((fewest_bits(summary, subject, part, LIMITS[0]) or 99) <= FEW for subject in subjects)
+            for part, name in PARTS.items()
+        },
     )
     return [
         Table(
