@@ -42,8 +42,8 @@ class Memory:
         slots, alpha = replay.slots, settings.priority_exponent
         priorities = Priorities(slots, settings.environments, alpha, settings.n_step) if alpha > 0 else None
         size, starts = task.observation_size, settings.learning_starts
-        widen = widening_steps(task.bounds, starts, request.steps)
-        normaliser = ImageScaling() if task.is_image else RunningNormaliser(size, starts, task.bounds, widen)
+        until = max(starts, widening_steps(task.bounds, starts, request.steps))
+        normaliser = ImageScaling() if task.is_image else RunningNormaliser(size, until, task.bounds)
         explore = EpsilonGreedy(settings.environments, settings.exploration_hold)
         return cls(normaliser, stream, replay, priorities, BestPolicy(task.presets[0]), explore, aware)
 

@@ -122,7 +122,7 @@ class ReplaySettings(SharedSettings):
     """Transitions kept; the oldest are overwritten."""
     learning_starts: int = 2_000
     """Steps before the first update; the observations' statistics are gathered over these and then stand still. Bounds
-    of an element widen its scale, or what the first quarter of all steps sees where it has none."""
+    of an element widen its scale; see ``train/normalisation.py`` for those that have none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
