@@ -59,13 +59,12 @@ class LearnerLoop:
         self._algorithm = Algorithm(plan, self._task)
         settings = self._algorithm.settings
         size, bounds, starts = self._task.observation_size, self._task.bounds, settings.learning_starts
-        self._normaliser = normaliser_of_replay(size, bounds, starts, plan.steps, getattr(settings, "normalise", True))
+        moves, normalise = plan.method == "dqn", getattr(settings, "normalise", True)
+        self._normaliser = normaliser_of_replay(size, bounds, starts, plan.steps, moves=moves, normalise=normalise)
         self._generator = np.random.default_rng(plan.seed)
         if checkpoint is not None:
             self._algorithm.restore(checkpoint)
             self._normaliser.restore(checkpoint.group("normaliser"))
-            if self._normaliser.count:  # none: it was taken before learning began
-                self._normaliser.until = min(self._normaliser.until, self._normaliser.count)
         self._every = self._asked.publish_every or settings.updates
         self._steps, self._pushed, self._watched = 0, -1, 0.0
         nothing = np.zeros((0, self._task.observation_size), np.float32)
@@ -125,18 +124,16 @@ class LearnerLoop:
         return result
 
     def _gather(self, drawn: NDArray[np.float32]) -> None:
-        """The observations' statistics, of the first ``learning_starts`` steps; then one drawn row for every step may
-        still widen their scale."""
+        """The observations' statistics, of the first ``learning_starts`` steps; then one drawn row for every step."""
         normaliser, rows = self._normaliser, drawn.reshape(-1, drawn.shape[-1])
         if not normaliser.count and not normaliser.settled:
-            seen = self._recent(normaliser.until)
+            seen = self._recent(self._algorithm.settings.learning_starts)
             rows = seen["observation"] if seen else rows
         elif not normaliser.settled:
-            rows = rows[: max(self._steps - normaliser.watched, 0)]
+            rows = rows[: max(self._steps - max(normaliser.count, normaliser.watched), 0)]
         if len(rows):
             with self._lock:
                 normaliser.update(rows)
-                normaliser.until = min(normaliser.until, normaliser.count)  # fewer where some were refused
 
     def _prepared(self, columns: Columns) -> Columns:
         """Minibatches as the algorithm's round takes them, rescaled, their returns cut where need be."""

@@ -44,7 +44,8 @@ class ReplayLoop(Loop):
         normalise: False leaves observations as they are, but for what lies beyond ±5.
         """
         task, starts, steps = run.task, settings.learning_starts, run.request.steps
-        normaliser = normaliser_of_replay(task.observation_size, task.bounds, starts, steps, normalise)
+        moves, size = action_size is None, task.observation_size  # DQN's statistics go on for a while
+        normaliser = normaliser_of_replay(size, task.bounds, starts, steps, moves=moves, normalise=normalise)
         super().__init__(run, settings, normaliser)
         environments, alpha = settings.environments, getattr(settings, "priority_exponent", 0.0)
         frames = task.frames if task.is_image else 0

@@ -136,7 +136,7 @@ class ReplaySettings(SharedSettings):
     learning_starts: int = setting(
         2_000,
         "Steps before the first update; the observations' statistics are gathered over these and then stand still. "
-        "Bounds of an element widen its scale, or what the first quarter of all steps sees where it has none.",
+        "Bounds of an element widen its scale; train/algorithms/common/normalisation.py has those without.",
     )
 
     def __post_init__(self) -> None:
