@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from bench.study.layers.assignment import allowed, fullest, kernel_sizes, ranked, total_bits, uniform
 
 from bench import command_line
+from bench.study.assignments import allowed, fullest, kernel_sizes, ranked, total_bits, uniform
 from policy.locate import ZOO
 from policy.spec import PolicySpec
 
