@@ -78,7 +78,8 @@ def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: 
         "insert",
     }
     rows = read_rows((run.output / "learning_curve.csv").read_text())
-    assert float(rows[-1]["actor_staleness"]) >= 0 and float(rows[-1]["updates"]) > 0
+    assert [float(row["actor_staleness"]) >= 0 for row in rows if row["actor_staleness"]]  # of rows with new steps
+    assert float(rows[-1]["updates"]) > 0
 
     convert = subprocess.run(
         [sys.executable, "-m", "convert", "--policy", str(run.output), "--bits", "8"],
