@@ -11,7 +11,8 @@ TARGET ?= local
 RUNTIME ?= litert
 PYTHON311 ?=
 DEMO_STEPS ?= 2000000
-DEMO_OPTIONS ?=
+DEMO_RUNS ?= 2000
+DEMO_EPISODES ?= 1000
 TESTS ?= tests
 
 VENV := .venv
@@ -95,7 +96,9 @@ report: $(INSTALLED)
 demo: $(INSTALLED)
 	@test -f artifacts/I/manifest.json || \
 	  $(PYTHON) -m train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
-	@$(PYTHON) bench/demo.py --target $(TARGET) $(DEMO_OPTIONS)
+	@$(PYTHON) bench/latency.py --policy I,II,III --target $(TARGET) --runs $(DEMO_RUNS) >/dev/null
+	@$(PYTHON) bench/success.py --policy I,II,III --target $(TARGET) --episodes $(DEMO_EPISODES) >/dev/null
+	@$(PYTHON) bench/table.py case-study --own --target $(TARGET) --output-path results
 
 train: $(INSTALLED)
 	@test -n "$(POLICY)" || { echo "Which policy? Type: make train POLICY=I   (I, II or III)"; exit 2; }

@@ -1,18 +1,21 @@
-"""Agreement: does the same artifact choose the same action in tflite-runtime, LiteRT and onnxruntime?
+"""Agreement: does one artifact choose one action, in every runtime of this machine, and on a device as here?
 
     python bench/agreement.py
     python bench/agreement.py --policy III --precision int8 --observations 1000 --json
+    python bench/agreement.py --target pi@virtual --runtime litert
 
-Asked on observations that each policy sees while it flies the hard preset, on this machine. Wherever the runtimes do
-not all agree, the gap between the chosen actions' outputs is listed: a near-tie is a step or two of the output's scale.
---keep stores the answer in results/agreement.json, from where bench/table.py makes its table.
+Without --target: tflite-runtime, LiteRT and onnxruntime against each other, on observations that each policy sees while
+it flies the hard preset. With it: the device against this machine in each runtime, on all golden vectors; exit status 1
+when outputs are further apart than the artifact's tolerance, or one step of an integer's scale. --keep stores the
+answer in results/agreement.json or results/device-agreement.json, from where bench/table.py makes its table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,64 +32,80 @@ if TYPE_CHECKING:
     import numpy as np
 
     from airlearning_envs.flights import Decide
+    from bench.measuring.access import Device
     from bench.report.tables import Table
-    from convert.executor import Execution, RuntimeProcess
-    from convert.reference import Reference
+    from convert.executor import Execution
     from policy.bundle import Bundle
     from policy.spec import Precision, RuntimeName
 
-EPISODES = 250
-SEED = 30
+RUNTIMES, DEVICE = "agreement", "device-agreement"
+EPISODES, SEED = 250, 30  # flown for observations
+ROWS_AT_ONCE = 64  # in a request; a reply of 512 × 25 numbers in one line would do too, but shows no progress
+INTEGER_STEPS = 1
+"""What an integer artifact's outputs may be apart: one step, where the kernels of two processors round differently."""
 
 
 @dataclass(frozen=True)
-class Disagreement:
-    """One observation on which not all runtimes choose one action.
-
-    Attributes:
-        observation: its index.
-        actions: chosen action by runtime.
-        gap: largest difference, over the runtimes, between the outputs of the actions that were chosen.
-        gap_steps: the same in steps of the output's scale; None for a float artifact.
-    """
+class Difference:
+    """An observation on which two executions choose different actions; ``gap``: of the outputs of these actions."""
 
     observation: int
-    actions: Mapping[str, int]
+    here: int
+    there: int
     gap: float
-    gap_steps: float | None
-
-    def sentence(self) -> str:
-        """For a list of them."""
-        chosen = ", ".join(f"{name} {action}" for name, action in self.actions.items())
-        gap = f"{self.gap:.2g}" if self.gap_steps is None else f"{self.gap_steps:.2f} steps of the output's scale"
-        return f"observation {self.observation}: {chosen}; the outputs differ by {gap}"
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """The answer for one policy and precision."""
+class Comparison:
+    """Two executions of one policy's artifacts on the same observations.
+
+    Attributes:
+        policy, precision: which.
+        here, there: where it was executed: runtime and version, with the target where that is not this machine.
+        observations: how many.
+        largest: |output there − output here|.
+        step: of the outputs' scale; None for a float artifact.
+        allowed: for ``largest``; None where nothing is asked of it: two runtimes' formats differ in where they round.
+        differences: all of them; actions of a continuous policy are not compared.
+    """
 
     policy: str
     precision: str
+    here: str
+    there: str
     observations: int
-    actions_chosen: int
-    runtimes: Mapping[str, str]
-    disagreements: tuple[Disagreement, ...]
+    largest: float
+    step: float | None
+    allowed: float | None
+    differences: tuple[Difference, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the outputs are as near as they have to be."""
+        return self.allowed is None or self.largest <= self.allowed
+
+    def distance(self, value: float) -> str:
+        """A distance of outputs: of integers in steps of their scale."""
+        return f"{value:.1e}" if not self.step else f"{value / self.step:.2f} steps"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fly, execute everywhere, compare, print."""
+    """Execute, compare, print."""
     parser = command_line.parser(__doc__, "bench/agreement.py")
     parser.add_argument("--policy", type=command_line.words, default=["I", "II", "III"], help="default: I,II,III")
     parser.add_argument(
-        "--precision",
-        type=command_line.read_precisions,
-        default=command_line.read_precisions("fp32,fp16,int8"),
-        help="default: fp32,fp16,int8",
+        "--precision", type=command_line.read_precisions, default="fp32,fp16,int8", help="default: fp32,fp16,int8"
     )
+    parser.add_argument(
+        "--runtime",
+        type=command_line.read_runtimes,
+        default="tflite-runtime,litert,onnxruntime",
+        help="default: all three",
+    )
+    parser.add_argument("--target", metavar="user@host[:port]", help="a device to compare with (default: none)")
     parser.add_argument("--observations", type=command_line.positive, default=5000, help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    parser.add_argument("--keep", action="store_true", help="store the answer in results/agreement.json")
+    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
     return command_line.guarded(_run, parser.parse_args(argv))
 
 
@@ -94,57 +113,150 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.report import store
     from bench.report import tables as rendering
     from bench.report.machine import describe_machine
-    from convert.executor import runtime_processes
     from policy.files import write_atomically
+
+    device: dict[str, Any] = {}
+    if arguments.target is None:
+        found = list(_runtimes_of_this_machine(arguments))
+    else:
+        found = list(_device_and_this_machine(arguments, device))
+    name = RUNTIMES if arguments.target is None else DEVICE
+    document = {
+        "machine": describe_machine().sentence(),
+        "target": arguments.target,
+        "device": device or None,
+        "comparisons": [asdict(each) for each in found],
+    }
+    holds = all(each.holds for each in found)
+    if arguments.json:
+        print(json.dumps({"ok": holds, **document}, ensure_ascii=False))
+    else:
+        rendering.print_table(table(document), command_line.console())
+    if arguments.keep:
+        path = kept_file(name)
+        if path.exists():
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            store.refuse_less(path, amounts(kept), amounts(document), "observations")
+        write_atomically(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+    return command_line.EXIT_OK if holds else command_line.EXIT_FAILED
+
+
+def _runtimes_of_this_machine(arguments: argparse.Namespace) -> Iterator[Comparison]:
+    """Each runtime against the first one, on flown observations."""
+    from convert.executor import runtime_processes
+    from convert.pipeline import build, judge
     from policy.locate import working_bundle
 
     bundles = [working_bundle(name) for name in arguments.policy]
-    answers = []
+    done, total = 0, len(bundles) * len(arguments.precision)
     with runtime_processes() as runtimes, command_line.progress_bar("executing in every runtime") as progress:
         for bundle in bundles:
             observations = flown_observations(decide_with(bundle), arguments.observations, SEED)
             for precision in arguments.precision:
-                answers.append(ask(bundle, precision, observations, runtimes))
-                progress(len(answers), len(bundles) * len(arguments.precision))
-    document = {"machine": describe_machine().sentence(), "answers": [asdict(answer) for answer in answers]}
-    if arguments.json:
-        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
-    else:
-        rendering.print_table(table(document), command_line.console())
-    if arguments.keep:
-        if kept_file().exists():
-            kept = json.loads(kept_file().read_text(encoding="utf-8"))
-            store.refuse_less(kept_file(), amounts(kept), amounts(document), "observations")
-        write_atomically(kept_file(), (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
-    return command_line.EXIT_OK
+                made = {}
+                for artifact_format in dict.fromkeys(runtime.artifact_format for runtime in arguments.runtime):
+                    made[artifact_format] = build(bundle, precision, artifact_format)
+                    judge(bundle, made[artifact_format], runtimes)
+                first, *others = (
+                    (runtime, runtimes[runtime].execute(bundle.spec, made[runtime.artifact_format].data, observations))
+                    for runtime in arguments.runtime
+                )
+                for other in others:
+                    here, there = (f"{runtime.value} {execution.version}" for runtime, execution in (first, other))
+                    yield compare(bundle.spec.name, precision, here, there, first[1], other[1])
+                done += 1
+                progress(done, total)
 
 
-def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
-    """Observations that each policy and precision was asked on."""
-    return {(each["policy"], each["precision"]): each["observations"] for each in document["answers"]}
+def _device_and_this_machine(arguments: argparse.Namespace, device: dict[str, Any]) -> Iterator[Comparison]:
+    """The device against this machine in each runtime, on the golden vectors; fills in what the device says it is."""
+    from bench.measuring import access
+    from convert.executor import runtime_processes
+
+    bundles = [
+        (runtime, access.bundle_with(name, arguments.precision, runtime))
+        for runtime in arguments.runtime
+        for name in arguments.policy
+    ]
+    done, total = 0, len(bundles) * len(arguments.precision)
+    with ExitStack() as stack:
+        connected = stack.enter_context(access.connected(arguments.target))
+        host = stack.enter_context(runtime_processes())
+        progress = stack.enter_context(command_line.progress_bar(f"comparing with {arguments.target}"))
+        for runtime, bundle in bundles:
+            connected.deploy(bundle, arguments.precision, runtime)
+            for precision in arguments.precision:
+                entry = bundle.artifact(precision, runtime.artifact_format)
+                observations = bundle.golden().observations
+                here = host[runtime].execute(bundle.spec, (bundle.path / entry.file).read_bytes(), observations)
+                there = executed_there(connected, bundle, precision, runtime, observations, device)
+                where = f"{runtime.value} {here.version}"
+                yield compare(
+                    bundle.spec.name, precision, where, f"{where}, {arguments.target}", here, there, entry.tolerance
+                )
+                done += 1
+                progress(done, total)
 
 
-def kept_file() -> Path:
-    """Where --keep stores the answer."""
-    from bench.report import store
+def executed_there(
+    connected: Device,
+    bundle: Bundle,
+    precision: Precision,
+    runtime: RuntimeName,
+    observations: np.ndarray,
+    device: dict[str, Any],
+) -> Execution:
+    """An artifact executed by the device's agent; ``device`` is filled with what it says of itself."""
+    import numpy as np
 
-    return store.RESULTS / "agreement.json"
+    from convert.executor import Execution
+
+    outputs, actions = [], []
+    with connected.serving(bundle.spec.name, precision, runtime) as served:
+        device.update(served.device)
+        for first in range(0, len(observations), ROWS_AT_ONCE):
+            rows = observations[first : first + ROWS_AT_ONCE].tolist()
+            reply = served.agent.request("act", observations=rows, outputs=True)
+            outputs += reply["outputs"]
+            actions += reply["actions"]
+        return Execution(str(served.loaded["runtime_version"]), np.asarray(outputs, np.float32), np.asarray(actions))
 
 
-def kept_table() -> Table:
-    """The table of the stored answer.
+def compare(
+    policy: str,
+    precision: Precision,
+    here: str,
+    there: str,
+    ours: Execution,
+    theirs: Execution,
+    tolerance: float | None = None,
+) -> Comparison:
+    """Compare outputs (n, A) and the actions chosen from them; ``tolerance`` where outputs are asked to be near."""
+    import numpy as np
 
-    Raises:
-        StoreError: nothing is stored.
-    """
-    from bench.report import store
+    step = output_step(ours.outputs) if precision.is_integer else None
+    differences = []
+    if ours.actions.ndim == 1:
+        for index in np.flatnonzero(ours.actions != theirs.actions):
+            chosen = [int(ours.actions[index]), int(theirs.actions[index])]
+            gap = max(float(np.ptp(outputs[index][chosen])) for outputs in (ours.outputs, theirs.outputs))
+            differences.append(Difference(int(index), chosen[0], chosen[1], gap))
+    # A thousandth of a step: the outputs are products of levels and the scale, rounded to float32.
+    allowed = tolerance if tolerance is None or step is None else (INTEGER_STEPS + 1e-3) * step
+    largest = float(np.abs(theirs.outputs - ours.outputs).max())
+    found = len(ours.outputs), largest, step, allowed, tuple(differences)
+    return Comparison(policy, precision.value, here, there, *found)
 
-    path = kept_file()
-    if not path.exists():
-        raise store.StoreError(
-            f"{path} does not exist: nothing was asked yet.\n  next: python bench/agreement.py --keep"
-        )
-    return table(json.loads(path.read_text(encoding="utf-8")))
+
+def output_step(outputs: np.ndarray) -> float:
+    """One step of an integer artifact's outputs: they are levels times the scale, so the smallest distance is one."""
+    import numpy as np
+
+    levels = np.unique(outputs.astype(np.float64))
+    gaps = np.diff(levels)
+    # Equal levels are equal floats: what is nearer than float32 can tell at this size is no step.
+    real = gaps[gaps > 1e-6 * max(1.0, float(np.abs(levels).max()))]
+    return float(real.min()) if len(real) else 0.0
 
 
 def decide_with(bundle: Bundle) -> Decide:
@@ -179,81 +291,91 @@ def flown_observations(decide: Decide, count: int, seed: int, episodes: int = EP
     return flown[np.linspace(0, len(flown) - 1, count).astype(int)]
 
 
-def ask(
-    bundle: Bundle, precision: Precision, observations: np.ndarray, runtimes: Mapping[RuntimeName, RuntimeProcess]
-) -> Agreement:
-    """Execute both artifacts of a precision in every runtime and compare the actions."""
-    import numpy as np
+# --- what was answered ------------------------------------------------------------------------------------------------
 
-    results, reference = executed_everywhere(bundle, precision, observations, runtimes)
-    chosen = next(iter(results.values())).actions
-    return Agreement(
-        policy=bundle.spec.name,
-        precision=precision.value,
-        observations=len(observations),
-        actions_chosen=len(np.unique(chosen)),
-        runtimes={name.value: execution.version for name, execution in results.items()},
-        disagreements=tuple(disagreements(results, reference.step)),
-    )
-
-
-def executed_everywhere(
-    bundle: Bundle, precision: Precision, observations: np.ndarray, runtimes: Mapping[RuntimeName, RuntimeProcess]
-) -> tuple[dict[RuntimeName, Execution], Reference]:
-    """Both artifacts of a precision, judged on the golden vectors and then executed on the observations."""
-    from convert.pipeline import build, judge
-    from policy.spec import ArtifactFormat
-
-    results = {}
-    for artifact_format in ArtifactFormat:
-        candidate = build(bundle, precision, artifact_format)
-        judge(bundle, candidate, runtimes)
-        for runtime, process in runtimes.items():
-            if runtime.artifact_format is artifact_format:
-                results[runtime] = process.execute(bundle.spec, candidate.data, observations)
-    return results, candidate.reference
+NOTES = """\
+{% if target %}
+Device: {{ target }}, {{ device }}. This machine: {{ machine }}.
+Largest difference: of the outputs before the argmax, over all golden vectors; for integers in steps of the outputs' \
+scale, where {{ steps }} is allowed.
+{% else %}
+Observations that each policy sees in {{ episodes }} flights of preset hard. Largest difference: of the outputs before \
+the argmax; for integers in steps of the outputs' scale. Executed on {{ machine }}.
+{% endif %}
+{% for each in comparisons %}{% for d in each.differences %}
+{{ each.policy }} {{ each.precision }}, observation {{ d.observation }}: {{ each.here }} chooses {{ d.here }}, \
+{{ each.there }} {{ d.there }}; the outputs of the two are {{ each.distance(d.gap) }} apart.
+{% endfor %}{% endfor %}
+"""
 
 
-def disagreements(results: Mapping[RuntimeName, Execution], step: float | None) -> list[Disagreement]:
-    """Every observation on which not all runtimes choose one action; ``step`` is one step of the output's scale."""
-    import numpy as np
+def comparisons(document: Mapping[str, Any]) -> list[Comparison]:
+    """Those of a stored answer."""
+    return [
+        Comparison(**{**each, "differences": tuple(Difference(**one) for one in each["differences"])})
+        for each in document["comparisons"]
+    ]
 
-    chosen = np.stack([execution.actions for execution in results.values()])
-    found = []
-    for index in np.flatnonzero((chosen != chosen[0]).any(axis=0)):
-        actions = sorted(set(chosen[:, index].tolist()))
-        gap = max(float(np.ptp(execution.outputs[index][actions])) for execution in results.values())
-        by_runtime = {name.value: int(execution.actions[index]) for name, execution in results.items()}
-        found.append(Disagreement(int(index), by_runtime, gap, None if step is None else gap / step))
-    return found
+
+def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
+    """Observations that each pair was compared on."""
+    return {(e.policy, e.precision, e.here, e.there): e.observations for e in comparisons(document)}
+
+
+def kept_file(name: str) -> Path:
+    """Where --keep stores an answer."""
+    from bench.report import store
+
+    return store.RESULTS / f"{name}.json"
+
+
+def kept_table(name: str) -> Table:
+    """The table of a stored answer.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    from bench.report import store
+
+    path = kept_file(name)
+    if not path.exists():
+        raise store.StoreError(
+            f"{path} does not exist: nothing was asked yet.\n  next: python bench/agreement.py --keep"
+        )
+    return table(json.loads(path.read_text(encoding="utf-8")))
 
 
 def table(document: Mapping[str, Any]) -> Table:
-    """The answers as they were stored."""
+    """The answer as it was stored."""
     from bench.report.tables import Table
+    from bench.report.text import NOT_KNOWN, filled, machine
 
-    rows, notes = [], []
-    for answer in document["answers"]:
-        found = [Disagreement(**item) for item in answer["disagreements"]]
-        same = answer["observations"] - len(found)
-        in_steps = answer["precision"].startswith("int")
-        gaps = [d.gap if d.gap_steps is None else d.gap_steps for d in found]
-        words = "–" if not gaps else f"{max(gaps):.2f} steps" if in_steps else f"{max(gaps):.1e}"
-        rows.append((answer["policy"], answer["precision"], f"{same:,} of {answer['observations']:,}", words))
-        notes += [f"{answer['policy']} {answer['precision']}: {d.sentence()}." for d in found]
-    versions = document["answers"][0]["runtimes"]
-    return Table(
-        name="agreement",
-        title=f"The same action in {', '.join(f'{name} {version}' for name, version in versions.items())}",
-        headers=("policy", "precision", "same action in all", "widest gap where not"),
-        rows=tuple(rows),
-        notes=(
-            f"Observations that each policy sees in {EPISODES} flights of preset hard. Gap: between the outputs of the "
-            f"actions that were chosen, in steps of the output's scale. Executed on {document['machine']}.",
-            *notes,
-        ),
-        left=2,
+    found, target = comparisons(document), document["target"]
+    rows = tuple(
+        (
+            each.policy,
+            each.precision,
+            each.here if target else f"{each.here}, {each.there}",
+            f"{each.observations - len(each.differences):,} of {each.observations:,}",
+            each.distance(each.largest),
+            *((NOT_KNOWN if each.allowed is None else each.distance(each.allowed),) if target else ()),
+            *(("yes" if each.holds else "NO",) if target else ()),
+        )
+        for each in found
     )
+    notes = filled(
+        NOTES,
+        target=target,
+        device=machine(document["device"] or {}),
+        machine=document["machine"],
+        steps=INTEGER_STEPS,
+        episodes=EPISODES,
+        comparisons=found,
+    )
+    title = "The same artifact on device and host" if target else "The same action in every runtime"
+    more = ("allowed", "holds") if target else ()
+    headers = ("policy", "precision", "runtime", "same action", "largest difference", *more)
+    return Table(DEVICE if target else RUNTIMES, title, headers, rows, notes, left=3)
 
 
 if __name__ == "__main__":

@@ -40,25 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.measuring import access
-    from bench.measuring import measurements as measuring
-    from bench.report import store
-    from bench.report import tables as rendering
-    from policy.spec import RuntimeName
+    from bench.measuring import session
+    from bench.measuring.measurements import latency_table, measure_latency, with_fp32
 
-    store.prepare(arguments.results or store.DEFAULT_STORE)
-    runtime = RuntimeName(arguments.runtime)
-    precisions = measuring.with_fp32(arguments.precision)
-    bundles = [access.bundle_with(policy, precisions, runtime) for policy in arguments.policy]
-    reports = []
-    with access.connected(arguments.target, arguments.threads) as device:
-        for bundle in bundles:
-            device.deploy(bundle, precisions, runtime)
+    with session.opened(arguments, with_fp32(arguments.precision)) as asking:
+        for runtime, bundle in asking.deployed():
             with command_line.progress_bar(f"timing {bundle.spec.name}") as progress:
-                made = measuring.measure_latency(
-                    device,
+                made = measure_latency(
+                    asking.device,
                     bundle,
-                    precisions,
+                    asking.precisions,
                     runtime,
                     arguments.runs,
                     arguments.warmup,
@@ -66,13 +57,8 @@ def _run(arguments: argparse.Namespace) -> int:
                     not arguments.no_baseline,
                     progress,
                 )
-            store.add(made, arguments.results or store.DEFAULT_STORE)
-            reports += made
-    if arguments.json:
-        command_line.print_json(reports)
-    else:
-        rendering.print_table(measuring.latency_table(reports), command_line.console())
-    return command_line.EXIT_OK
+            asking.keep(made)
+    return session.answer(arguments, asking.reports, latency_table(asking.reports))
 
 
 if __name__ == "__main__":

@@ -26,35 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.measuring import access
-    from bench.measuring import measurements as measuring
+    from bench.measuring import session
+    from bench.measuring.measurements import memory_table
     from bench.measuring.questions import ask_memory
-    from bench.report import store
-    from bench.report import tables as rendering
-    from policy.bundle import Bundle
 
-    store.prepare(arguments.results or store.DEFAULT_STORE)
-    reports = []
-    run = measuring.new_run()
-    bundles = {
-        (runtime, policy): access.bundle_with(policy, arguments.precision, runtime)
-        for policy in arguments.policy
-        for runtime in arguments.runtime
-    }
-    with access.connected(arguments.target) as device:
-        for runtime in arguments.runtime:
-            for policy in arguments.policy:
-                bundle = Bundle.load(bundles[runtime, policy].path)
-                device.deploy(bundle, arguments.precision, runtime)
-                for precision in arguments.precision:
-                    with device.serving(bundle.spec.name, precision, runtime) as served:
-                        reports.append(ask_memory(served, run, arguments.runs))
-                    store.add(reports[-1:], arguments.results or store.DEFAULT_STORE)
-    if arguments.json:
-        command_line.print_json(reports)
-    else:
-        rendering.print_table(measuring.memory_table(reports), command_line.console())
-    return command_line.EXIT_OK
+    with session.opened(arguments) as asking:
+        asking.ask_each(lambda served: [ask_memory(served, asking.run, arguments.runs)])
+    return session.answer(arguments, asking.reports, memory_table(asking.reports))
 
 
 if __name__ == "__main__":

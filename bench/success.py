@@ -2,16 +2,20 @@
 
     python bench/success.py --policy I --precision int8 --episodes 1000 --seed 7
     python bench/success.py --policy I,II,III --precision fp32,int8 --episodes 3000 --on device
+    python bench/success.py --policy I,II,III --precision int8 --episodes 3000 --late 0,50,100,200,400
 
 --on device: simulator and policy both run on the device. --on loop: the host simulates, the device decides (hardware
 in the loop). --on host: both here, with the numpy reference of that precision and no device at all.
+
+--late: commands take effect so many milliseconds late, and the old one is held meanwhile; "measured" draws each delay
+from the decisions of the device itself, which are timed first. All fly the same episodes: differences are paired.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if __package__ is None:  # started as a script, by whatever Python: go on with the project's
@@ -22,8 +26,11 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.measuring.questions import Flights
+    from bench.measuring.questions import Flights, Served
     from bench.report.document import Report
+
+MEASURED = "measured"
+MEASURED_RUNS = 2000  # timed decisions that the delays of --late measured are drawn from
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,11 +41,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=command_line.not_negative, default=7, help="default: %(default)s")
     parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
     parser.add_argument("--on", choices=["device", "loop", "host"], default="device", help="default: %(default)s")
-    parser.add_argument("--latency-ms", type=float, default=0.0, help="fly with this command latency (default: none)")
+    parser.add_argument(
+        "--late", type=_delays, default=[], metavar="0,50,100", help='milliseconds, or "measured" (default: not late)'
+    )
     parser.add_argument(
         "--settings", type=_settings, default={}, metavar="JSON", help="settings of the task, e.g. '{\"wind_m_s\": 2}'"
     )
-    return command_line.guarded(_run, parser.parse_args(argv))
+    arguments = parser.parse_args(argv)
+    if MEASURED in arguments.late and arguments.on != "device":
+        parser.error(f"--late {MEASURED} times the device's own decisions; add --on device")
+    return command_line.guarded(_run, arguments)
+
+
+def _delays(text: str) -> list[float | str]:
+    """``0,50,measured`` as sorted seconds, then what is measured; 0 is always flown: the differences are to it."""
+    words = command_line.words(text)
+    try:
+        values = {float(word) / 1000.0 for word in words if word != MEASURED}
+    except ValueError:
+        values = {-1.0}
+    if not all(0 <= value < 10 for value in values):
+        raise argparse.ArgumentTypeError(f'{text!r} is no list of milliseconds between 0 and 9999, or "{MEASURED}"')
+    return [*sorted(values | {0.0}), *[MEASURED] * (MEASURED in words)]
 
 
 def _settings(text: str) -> dict[str, Any]:
@@ -54,62 +78,73 @@ def _settings(text: str) -> dict[str, Any]:
 def _run(arguments: argparse.Namespace) -> int:
     from airlearning_envs.config import preset
     from bench.measuring import measurements as measuring
-    from bench.measuring.questions import Flights
-    from bench.report import store
-    from bench.report import tables as rendering
+    from bench.measuring import session
+    from bench.report import case_study, store
+    from bench.report.selection import Selection
 
-    settings = dict(arguments.settings)
-    if arguments.latency_ms:
-        settings["latency"] = arguments.latency_ms / 1000.0
-    preset(arguments.preset).with_settings(settings)  # refuses what is wrong before anything is deployed
-    flights = Flights(arguments.preset, arguments.episodes, arguments.seed, settings)
-    where = arguments.results or store.DEFAULT_STORE
-    store.prepare(where)
-    run = measuring.new_run()
-    reports = _on_host(arguments, flights, run) if arguments.on == "host" else _on_device(arguments, flights, run)
-    reports.append(measuring.blind_report(flights, arguments.target, run))
-    store.add(reports, where)
-    if arguments.json:
-        command_line.print_json(reports, differences=_differences(reports))
+    for late in arguments.late or [0.0]:  # refuses what is wrong before anything is deployed
+        preset(arguments.preset).with_settings(_flights(arguments, late if late != MEASURED else 0.0).changed)
+    if arguments.on == "host":
+        where = arguments.results or store.DEFAULT_STORE
+        store.prepare(where)
+        reports = list(_on_host(arguments))
+        store.add(reports, where)
     else:
-        rendering.print_table(measuring.success_table(reports), command_line.console())
-    return command_line.EXIT_OK
+        with session.opened(arguments) as asking:
+            asking.ask_each(lambda served: _asked(served, arguments, asking.run))
+        reports, where = asking.reports, asking.where
+    if arguments.late:
+        table, _ = case_study.latency_flown(Selection(tuple(reports)), arguments.preset)
+        return session.answer(arguments, reports, table)
+    reports.append(measuring.blind_report(_flights(arguments), arguments.target, reports[0].run))
+    store.add(reports[-1:], where)
+    return session.answer(arguments, reports, measuring.success_table(reports), differences=_differences(reports))
 
 
-def _on_device(arguments: argparse.Namespace, flights: Flights, run: str) -> list[Report]:
-    from bench.measuring import access
+def _flights(arguments: argparse.Namespace, late: float | dict[str, Any] = 0.0) -> Flights:
+    from bench.measuring.questions import Flights
+
+    settings = {**arguments.settings, **({"latency": late} if late else {})}
+    return Flights(arguments.preset, arguments.episodes, arguments.seed, settings)
+
+
+def _asked(served: Served, arguments: argparse.Namespace, run: str) -> Iterator[Report]:
+    """Fly once for each delay."""
     from bench.measuring.questions import ask_success, ask_success_in_loop
-    from bench.report import store
-    from policy.spec import RuntimeName
 
     ask = ask_success if arguments.on == "device" else ask_success_in_loop
-    runtime = RuntimeName(arguments.runtime)
-    bundles = [access.bundle_with(policy, arguments.precision, runtime) for policy in arguments.policy]
-    reports = []
-    with access.connected(arguments.target) as device:
-        for bundle in bundles:
-            device.deploy(bundle, arguments.precision, runtime)
-            for precision in arguments.precision:
-                with (
-                    device.serving(bundle.spec.name, precision, runtime) as served,
-                    command_line.progress_bar(f"flying {served.name}") as progress,
-                ):
-                    reports.append(ask(served, run, flights, progress))
-                store.add(reports[-1:], arguments.results or store.DEFAULT_STORE)
-    return reports
+    for late in arguments.late or [0.0]:
+        flights = _flights(arguments, _measured(served, run) if late == MEASURED else late)
+        with command_line.progress_bar(f"flying {served.name}{_words(late)}") as progress:
+            yield ask(served, run, flights, progress)
 
 
-def _on_host(arguments: argparse.Namespace, flights: Flights, run: str) -> list[Report]:
+def _measured(served: Served, run: str) -> dict[str, Any]:
+    """The device's own latency, from a request's line to the reply's line, as the simulator reads a distribution."""
+    from bench.measuring.questions import ask_latency
+
+    (report,) = ask_latency([served], run, MEASURED_RUNS, MEASURED_RUNS // 10, "decide")
+    assert report.latency is not None
+    return {"kind": "empirical", "values_s": [value / 1e9 for value in report.latency.samples_ns]}
+
+
+def _words(late: float | str) -> str:
+    return "" if not late else f", late as {late}" if late == MEASURED else f", {1000 * float(late):g} ms late"
+
+
+def _on_host(arguments: argparse.Namespace) -> Iterator[Report]:
     from bench.measuring.host_reference import host_success
+    from bench.measuring.measurements import new_run
     from policy.locate import working_bundle
 
-    reports = []
+    run = new_run()
     for policy in arguments.policy:
         bundle = working_bundle(policy)
         for precision in arguments.precision:
-            with command_line.progress_bar(f"flying {bundle.spec.name} {precision.value}") as progress:
-                reports.append(host_success(bundle, precision, flights, run, progress))
-    return reports
+            for late in arguments.late or [0.0]:
+                name = f"flying {bundle.spec.name} {precision.value}{_words(late)}"
+                with command_line.progress_bar(name) as progress:
+                    yield host_success(bundle, precision, _flights(arguments, late), run, progress)
 
 
 def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:

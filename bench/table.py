@@ -3,6 +3,7 @@
     python bench/table.py                       on the terminal, of the measurements that are committed
     python bench/table.py --own                 of what this machine has measured
     python bench/table.py --markdown            as Markdown
+    python bench/table.py case-study --output-path /tmp/pictures
 
 --update-docs fills README.md and docs/, draws the case study's two pictures there, and with --own or --results takes
 the measurements over into results/NAME.jsonl, to be committed with them: never fewer than there are.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if __package__ is None:  # started as a script, by whatever Python: go on with the project's
@@ -32,6 +34,7 @@ NAMES = (
     "virtual-pi",
     "zoo",
     "agreement",
+    "device-agreement",
     "mixed-precision",
     "training-speed",
 )
@@ -45,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", default=None, help="device (default: the real one measured last)")
     parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="draw the case study's pictures there")
     parser.add_argument("--update-docs", action="store_true", help="fill the tables of README.md and docs/")
     command_line.add_source_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -63,15 +67,19 @@ def _run(arguments: argparse.Namespace) -> int:
     made = [table for each, _ in found.values() for table in each]
     if arguments.update_docs:
         _update_docs(arguments, found)
+    files = _draw(found, arguments.output_path, arguments.preset)
     if arguments.json:
         import json
 
-        print(json.dumps({"ok": True, "tables": [_as_json(table) for table in made]}, ensure_ascii=False))
+        tables_too = [_as_json(table) for table in made]
+        print(json.dumps({"ok": True, "tables": tables_too, "files": list(map(str, files))}, ensure_ascii=False))
     elif arguments.markdown:
         print("\n".join(rendering.to_markdown(table) for table in made))
     else:
         for table in made:
             rendering.print_table(table, command_line.console())
+        if files:
+            print(f"Pictures: {', '.join(str(file) for file in files if file.suffix == '.png')}")
     for name, why in skipped.items():
         command_line.say(f"{name}: {why}")
     _say_what_else_there_is(arguments)
@@ -103,7 +111,8 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
         "latency-flown": lambda: case_study.latency_flown(stored("latency-flown"), preset),
         "virtual-pi": lambda: virtual_pi_table.virtual_pi(everything("virtual-pi"), preset),
         "zoo": lambda: case_study.zoo_table(ZOO, stored("zoo", empty=True)),
-        "agreement": lambda: (agreement.kept_table(), []),
+        "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
+        "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
         "mixed-precision": lambda: (mixed_precision.kept_tables(), []),
         "training-speed": lambda: (training_table.kept_table(), []),
     }
@@ -121,13 +130,21 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
 def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[list[Table], list[Report]]]) -> None:
     """Take the measurements over where they are not the committed ones; then fill the pages from them."""
     from bench.report import figures as drawing
-    from bench.report import plots, store
-    from bench.report.selection import Selection
+    from bench.report import store
 
     store.replace_lines({store.RESULTS / f"{name}.jsonl": reports for name, (_, reports) in found.items() if reports})
     command_line.update_docs([table for each, _ in found.values() for table in each])
-    if "case-study" in found:
-        plots.save_figures(Selection.of_target(found["case-study"][1]), drawing.FIGURES, arguments.preset)
+    _draw(found, drawing.FIGURES, arguments.preset)
+
+
+def _draw(found: dict[str, tuple[list[Table], list[Report]]], folder: Path | None, preset: str) -> list[Path]:
+    """The case study's two pictures; returns their files."""
+    from bench.report import plots
+    from bench.report.selection import Selection
+
+    if folder is None or "case-study" not in found:
+        return []
+    return plots.save_figures(Selection(tuple(found["case-study"][1])), folder, preset)
 
 
 def _say_what_else_there_is(arguments: argparse.Namespace) -> None:

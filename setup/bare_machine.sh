@@ -20,7 +20,7 @@ packages=git,make,ca-certificates,python3.11,python3.11-venv
 [ "$SUITE" = bookworm ] || packages=git,make,ca-certificates,python3-venv
 demo=() tests=()
 if [ "${1:-}" = --quick ]; then
-  demo=(DEMO_STEPS=100000 DEMO_OPTIONS="--runs 1000 --episodes 100")
+  demo=(DEMO_STEPS=100000 DEMO_RUNS=1000 DEMO_EPISODES=100)
   tests=(TESTS="tests/policy tests/device_host tests/virtual_pi tests/test_house_rules.py")
 fi
 

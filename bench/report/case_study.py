@@ -70,7 +70,7 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
             rows.append(_case_row(policy, precision, latency, partner, keras, memory, success, change))
         rows.append(())
     if not used:
-        raise NothingStoredError("no measurement of a policy is stored yet.\n  next: python bench/demo.py")
+        raise NothingStoredError("no measurement of a policy is stored yet.\n  next: make demo")
     blind = selection.best_success(BLIND, None, preset)
     if blind is not None:
         used.append(blind)
@@ -259,10 +259,14 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
     """
     runs: dict[tuple[str, str | None], str] = {}
     for report in selection.reports:  # oldest first
-        if report.success is not None and report.success.preset == preset and (command_latency(report) or 0) > 0:
+        if report.success is None or report.success.preset != preset:
+            continue
+        if (command_latency(report) or 0) > 0 or flew_measured_latency(report):
             runs[report.policy, report.precision] = report.run
     if not runs:
-        raise NothingStoredError("no flights with latency are stored yet.\n  next: python bench/latency_flown.py")
+        raise NothingStoredError(
+            "no flights with latency are stored yet.\n  next: python bench/success.py --policy I --late 50,100"
+        )
     flown = [
         report
         for report in selection.reports

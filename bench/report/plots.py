@@ -8,19 +8,16 @@ Shapes differ as well as colours, for print without colour.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.report.case_study import CASE_STUDY, PATH, NothingStoredError
+from bench.report.case_study import PATH, NothingStoredError
 from bench.report.document import BLIND, Report
 from bench.report.figures import BLUE, GREEN, GREY, PURPLE, VERMILLION, save
 from bench.report.paper import PAPER, PAPER_DEVICE
 from bench.report.selection import Selection
-from bench.report.store import RESULTS, read_results
 from bench.report.text import circumstances, joined, machine, nanoseconds
 from device.agent.measure import required_runs
 
@@ -242,27 +239,3 @@ def _marker(report: Report) -> str:
 def _episodes(report: Report) -> int:
     assert report.success is not None
     return report.success.episodes
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the pictures."""
-    parser = command_line.parser(__doc__, "-m bench.report.plots")
-    parser.add_argument("--target", default=None, help="device (default: the one measured last)")
-    parser.add_argument("--preset", default="hard", choices=["easy", "medium", "shipped", "hard"])
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/)")
-    command_line.add_source_arguments(parser)
-    return command_line.guarded(_draw, parser.parse_args(argv))
-
-
-def _draw(arguments: argparse.Namespace) -> int:
-    reports = read_results(command_line.source(arguments, CASE_STUDY))
-    files = save_figures(Selection.of_target(reports, arguments.target), arguments.output, arguments.preset)
-    if arguments.json:
-        command_line.print_json([], files=[str(file) for file in files])
-    else:
-        print("\n".join(str(file) for file in files))
-    return command_line.EXIT_OK
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -96,7 +96,9 @@ def read_store(path: Path = DEFAULT_STORE, kind: Kind | None = None, policy: str
         StoreError: there is no store, or it is damaged or of another version.
     """
     if not path.exists():
-        raise StoreError(f"{path} does not exist: nothing was measured yet.\n  next: python bench/demo.py")
+        raise StoreError(
+            f"{path} does not exist: nothing was measured yet.\n  next: python bench/latency.py --policy I"
+        )
     query = "SELECT document FROM measurements WHERE (?1 IS NULL OR kind = ?1) AND (?2 IS NULL OR policy = ?2)"
     with _opened(path) as connection:
         try:

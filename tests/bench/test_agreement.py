@@ -1,71 +1,93 @@
-"""bench/agreement.py: what counts as a disagreement, and how it is said."""
+"""bench/agreement.py: comparing what two executions made of one policy, by hand."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bench import agreement, command_line
+from bench.agreement import Comparison, Difference, compare, output_step, table
 from convert.executor import Execution
 from policy.locate import ZOO
-from policy.spec import RuntimeName
+from policy.spec import Precision
+
+HERE = np.array([[1.0, 2.0, 3.0], [4.0, 4.5, 0.0]], np.float32)
 
 
-def executions(*outputs: list[list[float]]) -> dict[RuntimeName, Execution]:
-    made = {}
-    for name, rows in zip(RuntimeName, outputs, strict=True):
-        array = np.array(rows, np.float32)
-        made[name] = Execution("1", array, array.argmax(axis=1))
-    return made
+def compared(precision: str, there: list[list[float]], tolerance: float | None = 1e-4) -> Comparison:
+    ours, theirs = (Execution("1", made, made.argmax(axis=1)) for made in (HERE, np.asarray(there, np.float32)))
+    return compare("I", Precision.parse(precision), "litert 1", "litert 1, pi@virtual", ours, theirs, tolerance)
 
 
-def test_a_disagreement_has_the_gap_between_the_chosen_outputs_in_steps() -> None:
-    # Observation 0: all choose 1. Observation 1: 0, 1, 1, whose outputs are at most 0.5 apart, two steps of 0.25.
-    found = agreement.disagreements(
-        executions([[0, 1], [1.0, 0.75]], [[0, 1], [1.0, 1.5]], [[0, 2], [1.25, 1.5]]), step=0.25
-    )
-    (only,) = found
-    assert only.observation == 1
-    assert list(only.actions.values()) == [0, 1, 1]
-    assert (only.gap, only.gap_steps) == pytest.approx((0.5, 2.0))
-    assert "observation 1: tflite-runtime 0, litert 1, onnxruntime 1" in only.sentence()
-    assert "2.00 steps" in only.sentence()
+def document(*found: Comparison, target: str | None = "pi@virtual") -> dict[str, object]:
+    return {"machine": "this", "target": target, "device": {}, "comparisons": [asdict(each) for each in found]}
 
 
-def test_the_table_counts_and_lists_them() -> None:
-    answer = {
-        "policy": "I",
-        "precision": "int8",
-        "observations": 1000,
-        "actions_chosen": 9,
-        "runtimes": {"tflite-runtime": "2.14.0", "litert": "2.3.0", "onnxruntime": "1.31.1"},
-        "disagreements": [{"observation": 4, "actions": {"litert": 1}, "gap": 0.1, "gap_steps": 1.0}],
-    }
-    made = agreement.table({"machine": "this machine", "answers": [answer]})
-    assert made.rows == (("I", "int8", "999 of 1,000", "1.00 steps"),)
-    assert "tflite-runtime 2.14.0" in made.title
-    assert any("observation 4" in note for note in made.notes)
+def test_the_step_is_the_smallest_distance_between_levels() -> None:
+    assert output_step(HERE) == 0.5  # 0, 1, 2, 3, 4, 4.5
+    assert abs(output_step(np.float32(0.1) * np.arange(-128, 128, dtype=np.float32)) - 0.1) < 1e-5
+
+
+def test_equal_outputs_hold() -> None:
+    found = compared("int8", HERE.tolist())
+    assert (found.largest, found.differences, found.holds) == (0.0, (), True)
+
+
+def test_one_step_of_an_integer_artifact_is_allowed_and_its_action_listed() -> None:
+    found = compared("int8", [[1.0, 2.0, 3.0], [4.5, 4.0, 0.0]])
+    assert found.holds  # half a unit is one step
+    assert found.differences == (Difference(1, 1, 0, 0.5),)
+    said = " ".join(table(document(found)).notes)
+    assert "I int8, observation 1: litert 1 chooses 1, litert 1, pi@virtual 0" in said
+    assert "1.00 steps apart" in said
+
+
+def test_two_steps_are_not() -> None:
+    found = compared("int8", [[1.0, 2.0, 3.0], [4.0, 3.5, 0.0]])
+    assert not found.holds
+    assert table(document(found)).rows[0][-1] == "NO"
+
+
+def test_a_float_artifact_is_held_to_its_tolerance() -> None:
+    there = (HERE + np.float32(5e-5)).tolist()
+    assert compared("fp32", there, 1e-4).holds
+    assert not compared("fp32", there, 1e-5).holds
+
+
+def test_the_gap_is_the_widest_of_both_executions() -> None:
+    # Here 4 and 4.5 are one step apart, there 6 and 4.5 are three.
+    (only,) = compared("int8", [[1.0, 2.0, 3.0], [6.0, 4.5, 0.0]]).differences
+    assert only.gap == 1.5
+
+
+def test_runtimes_are_counted_and_not_held_to_anything() -> None:
+    found = compared("int8", [[1.0, 2.0, 3.0], [6.0, 4.5, 0.0]], tolerance=None)
+    made = table(document(found, target=None))
+    assert made.rows == (("I", "int8", "litert 1, litert 1, pi@virtual", "1 of 2", "4.00 steps"),)
+    assert found.holds
 
 
 def test_asking_for_more_observations_than_were_seen_is_an_error() -> None:
-    with pytest.raises(agreement.command_line.BenchError, match="ask for fewer"):
+    with pytest.raises(command_line.BenchError, match="ask for fewer"):
         agreement.flown_observations(lambda o: np.zeros(len(o), np.int64), 10_000, seed=1, episodes=2)
 
 
 def test_a_stored_answer_gives_way_to_no_smaller_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = [{"policy": name, "precision": "int8", "observations": 5000} for name in ("I", "II")]
-    kept = tmp_path / "agreement.json"
-    kept.write_text(json.dumps({"machine": "m", "answers": asked}))
-    before = kept.read_bytes()
-    monkeypatch.setattr(agreement, "kept_file", lambda: kept)
     monkeypatch.setattr("policy.locate.working_bundle.__defaults__", (tmp_path / "artifacts", ZOO))
-    typed = ["--policy", "I", "--precision", "int8", "--observations", "20", "--json", "--keep"]
-    assert agreement.main(typed) == command_line.EXIT_FAILED
+    monkeypatch.setattr(agreement, "kept_file", lambda name: tmp_path / f"{name}.json")
+    typed = ["--policy", "I", "--precision", "int8", "--json", "--keep", "--observations"]
+    assert agreement.main([*typed, "40"]) == command_line.EXIT_OK
+    kept = tmp_path / "agreement.json"
+    before = kept.read_bytes()
+    assert [each["there"].split()[0] for each in json.loads(before)["comparisons"]] == ["litert", "onnxruntime"]
+    capsys.readouterr()
+    assert agreement.main([*typed, "20"]) == command_line.EXIT_FAILED
     said = capsys.readouterr()
-    assert "I int8" in said.err and "20 instead of 5,000 observations" in said.err
+    assert "I int8" in said.err and "20 instead of 40 observations" in said.err
     assert kept.read_bytes() == before

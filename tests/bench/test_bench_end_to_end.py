@@ -13,7 +13,7 @@ from airlearning_envs.config import CONTROL_PERIOD_S, preset
 from airlearning_envs.core import NavigationCore
 from airlearning_envs.flights import blind_policy
 from airlearning_envs.observation import observation_fields
-from bench import demo, latency, latency_flown, memory, success, table
+from bench import latency, memory, success, table
 from bench.command_line import BenchError
 from bench.measuring.baseline import framework_calls
 from bench.measuring.questions import ask_latency
@@ -96,8 +96,8 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     assert [r["runtime"] for r in resident] == ["litert", "tflite-runtime"]
     assert all(r["memory"]["after_load"] >= r["memory"]["before_load"] > 10e6 for r in resident)
 
-    flown = [*common, "--episodes", "12", "--latency-ms", "0,200"]
-    assert latency_flown.main(flown) == 0
+    flown = [*common, "--precision", "int8", "--episodes", "12", "--late", "200"]
+    assert success.main(flown) == 0
     late = json.loads(capsys.readouterr().out)["reports"]
     assert [r["success"]["settings"] for r in late] == [{}, {"latency": 0.2}]
 
@@ -109,13 +109,17 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     assert "tiny" in printed_table
 
 
-def test_the_demo_ends_with_table_and_pictures(
+def test_the_demos_commands_end_with_table_and_pictures(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
-    results = tmp_path / "results.sqlite"
-    short = ["--runs", "80", "--episodes", "10", "--no-baseline"]
-    assert demo.main(["--policy", str(bundle.path), "--results", str(results), *short]) == 0
+    kept = ["--results", str(tmp_path / "results.sqlite"), "--target", "local"]
+    asked = ["--policy", str(bundle.path), *kept]
+    assert latency.main([*asked, "--runs", "80", "--no-baseline"]) == 0
+    assert success.main([*asked, "--episodes", "10", "--late", "measured"]) == 0
+    assert "as measured" in capsys.readouterr().out
+    assert success.main([*asked, "--episodes", "10"]) == 0
+    assert table.main(["case-study", *kept, "--output-path", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "Case study · litert · loopback" in printed
     assert "p99 needs 662 runs, there are 80" in printed

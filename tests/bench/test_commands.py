@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import command_line, latency, latency_flown, success, table
-from bench.report import plots, store
+from bench import command_line, latency, success, table
+from bench.report import store
 from bench.report import tables as rendering
 from bench.report.document import Report
 from bench.study.__main__ import STUDIES as STUDY_NAMES
@@ -22,7 +22,7 @@ from bench.study.__main__ import main as studies
 
 Make = Callable[..., Report]
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("latency", "memory", "success", "latency_flown", "instructions", "table", "demo", "recommend")
+COMMANDS = ("latency", "memory", "success", "agreement", "instructions", "pressure", "table", "recommend")
 STUDIES = ("", *STUDY_NAMES)
 
 
@@ -74,7 +74,8 @@ def test_no_file_shadows_a_module() -> None:
         (latency.main, ["--policy", "I", "--runtime", "torch"], "torch"),
         (latency.main, ["--policy", "I", "--runs", "0"], "at least 1"),
         (success.main, ["--policy", "I", "--settings", "[1]"], "no JSON object"),
-        (latency_flown.main, ["--latency-ms", "-5"], "milliseconds"),
+        (success.main, ["--policy", "I", "--late", "-5"], "milliseconds"),
+        (success.main, ["--policy", "I", "--late", "measured", "--on", "loop"], "--on device"),
         (table.main, ["zoom"], "there is no table 'zoom'"),
     ],
 )
@@ -88,7 +89,7 @@ def test_wrong_arguments_are_named(
 
 
 def test_no_latency_is_always_flown_too() -> None:
-    assert latency_flown._latencies("100,50") == [0.0, 0.05, 0.1], "the differences are to it"
+    assert success._delays("measured,100,50") == [0.0, 0.05, 0.1, "measured"], "the differences are to it"
 
 
 def test_an_unknown_policy_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +103,7 @@ def test_an_unknown_policy_in_words_and_in_json(capsys: pytest.CaptureFixture[st
     assert "XLII" in said["error"]["message"]
 
 
-@pytest.mark.parametrize("command", [latency.main, success.main, latency_flown.main])
+@pytest.mark.parametrize("command", [latency.main, success.main])
 def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
     command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,12 +194,10 @@ def test_a_table_as_words_and_as_json(checkout: Path, capsys: pytest.CaptureFixt
     assert [row["precision"] for row in rows] == ["fp32", "int8"]
 
 
-@pytest.mark.slow
-def test_plots_command(tmp_path: Path, latency_report: Make, success_report: Make) -> None:
-    results = tmp_path / "results.sqlite"
-    store.add([latency_report(), success_report()], results)
-    assert plots.main(["--results", str(results), "--output", str(tmp_path / "figures")]) == 0
-    assert (tmp_path / "figures" / "latency.png").stat().st_size > 10_000
+def test_the_pictures_of_a_table(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert table.main(["case-study", "--output-path", str(checkout / "pictures")]) == 0
+    assert str(checkout / "pictures" / "success.png") in capsys.readouterr().out
+    assert (checkout / "pictures" / "latency.png").stat().st_size > 10_000
 
 
 def test_the_pages_tables_are_those_of_the_committed_measurements() -> None:

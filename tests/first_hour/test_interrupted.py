@@ -17,7 +17,7 @@ TRAIN = (
 BEFORE = f"{TRAIN} --seed 1 --steps 4000"
 CONVERT = "make convert BITS=8 POLICY=II"
 DEPLOY = "make deploy BITS=8 POLICY=II"
-DEMO = "make demo DEMO_STEPS=60000 DEMO_OPTIONS='--runs 200 --episodes 20 --no-baseline'"
+DEMO = "make demo DEMO_STEPS=60000 DEMO_RUNS='200 --no-baseline' DEMO_EPISODES=20"
 
 
 @dataclass(frozen=True)

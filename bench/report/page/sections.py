@@ -219,7 +219,7 @@ def further_blocks(sources: Sources) -> Iterator[Block]:
 CASE_STUDY = (
     Entry("case-study", "Case study", "make bench", case_study_blocks),
     Entry("own", "Measured on this machine", "make bench", own_blocks),
-    Entry("latency-flown", "Latency, flown", "python bench/latency_flown.py", latency_flown_blocks),
+    Entry("latency-flown", "Latency, flown", "python bench/success.py --policy I --late 50,100", latency_flown_blocks),
     Entry(
         "virtual-pi", "The Pi, emulated and modelled", "python bench/instructions.py --policy I,II,III",
         virtual_pi_blocks,

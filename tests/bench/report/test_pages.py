@@ -60,10 +60,9 @@ FEWER = {
     "airlearning_envs.record": ["--side", "32"],
     "convert": ["--format", "tflite"],
     "device.host": [],
-    "bench.demo": ["--policy", "I", "--episodes", "3", "--runs", "9", "--no-baseline", "--results", "demo/own.sqlite"],
-    "bench.latency": ["--runs", "9", "--no-baseline"],
+    "bench.latency": ["--policy", "I", "--runs", "9", "--no-baseline"],
     "bench.memory": ["--runs", "3"],
-    "bench.success": ["--episodes", "3"],
+    "bench.success": ["--policy", "I", "--episodes", "3"],
     "bench.table": [],
     "bench.report": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
     "bench.study": ["--plan"],  # (its steps: tests/bench/study/test_study.py)

@@ -87,7 +87,7 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path, latency_report: M
 
 def test_damage_and_absence_are_said(tmp_path: Path) -> None:
     path = tmp_path / "results.sqlite"
-    with pytest.raises(StoreError, match=r"does not exist.*\n.*python bench/demo.py"):
+    with pytest.raises(StoreError, match=r"does not exist.*\n.*python bench/latency.py"):
         store.read_store(path)
     path.write_bytes(b"SQLite format 3\0" + b"rubbish" * 100)
     with pytest.raises(StoreError, match=r"results\.sqlite"):

@@ -1,0 +1,93 @@
+"""A measuring command's way: bundles made ready, a device, each artifact served and asked, each answer kept at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench import command_line
+from bench.measuring import access
+from bench.report import store
+from bench.report import tables as rendering
+from policy.spec import Precision, RuntimeName
+
+if TYPE_CHECKING:
+    import argparse
+
+    from bench.measuring.access import Device
+    from bench.measuring.questions import Served
+    from bench.report.document import Report
+    from bench.report.tables import Table
+    from policy.bundle import Bundle
+
+
+@dataclass
+class Session:
+    """A connected device, what it is asked about, and the answers so far.
+
+    Attributes:
+        device: that serves.
+        bundles: with all artifacts that are asked about, by runtime, in the order asked for.
+        precisions: of each bundle.
+        where: the answers are kept.
+        reports: the answers.
+        run: id of what is measured side by side.
+    """
+
+    device: Device
+    bundles: Sequence[tuple[RuntimeName, Bundle]]
+    precisions: Sequence[Precision]
+    where: Path
+    reports: list[Report] = field(default_factory=list)
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def keep(self, reports: Iterable[Report]) -> None:
+        """Store answers, each as it comes: what was measured stays, whatever happens to the next."""
+        for report in reports:
+            store.add([report], self.where)
+            self.reports.append(report)
+
+    def deployed(self) -> Iterator[tuple[RuntimeName, Bundle]]:
+        """Each bundle, when it is on the device."""
+        for runtime, bundle in self.bundles:
+            self.device.deploy(bundle, self.precisions, runtime)
+            yield runtime, bundle
+
+    def ask_each(self, question: Callable[[Served], Iterable[Report]]) -> None:
+        """Ask about every artifact, each served by a fresh process."""
+        for runtime, bundle in self.deployed():
+            for precision in self.precisions:
+                with self.device.serving(bundle.spec.name, precision, runtime) as served:
+                    self.keep(question(served))
+
+
+@contextmanager
+def opened(arguments: argparse.Namespace, precisions: Sequence[Precision] | None = None) -> Iterator[Session]:
+    """See that answers can be kept, make what is missing of the artifacts, and connect.
+
+    Args:
+        arguments: policy, precision, runtime (one or several), target, results; threads where there are some.
+        precisions: instead of ``arguments.precision``.
+    """
+    where = arguments.results or store.DEFAULT_STORE
+    store.prepare(where)
+    asked = precisions or arguments.precision
+    runtimes = arguments.runtime if isinstance(arguments.runtime, list) else [RuntimeName(arguments.runtime)]
+    bundles = [
+        (runtime, access.bundle_with(policy, asked, runtime)) for runtime in runtimes for policy in arguments.policy
+    ]
+    with access.connected(arguments.target, getattr(arguments, "threads", None)) as device:
+        yield Session(device, bundles, asked, where)
+
+
+def answer(arguments: argparse.Namespace, reports: Sequence[Report], table: Table, **more: Any) -> int:
+    """Print the table; with --json the reports and what else is named. Returns the exit status."""
+    if arguments.json:
+        command_line.print_json(reports, **more)
+    else:
+        rendering.print_table(table, command_line.console())
+    return command_line.EXIT_OK
