@@ -175,10 +175,7 @@ def tables(results: Results) -> list[Table]:
         costliest={bits: [costliest(results, subject, bits) for subject in subjects] for bits in SHOWN},
         policies=len(subjects),
         few=FEW,
-        within={
-            name: sum((fewest_bits(summary, subject, part, LIMITS[0]) or 99) <= FEW for subject in subjects)
-            for part, name in PARTS.items()
-        },
+        within=within(summary, subjects),
     )
     return [
         Table(
@@ -198,6 +195,29 @@ def tables(results: Results) -> list[Table]:
             left=2,
         ),
     ]
+
+
+FINDING = """\
+One part of a policy at {{ few }} bits, the others at 8: within {{ limit }} % of fp32 by the whole interval in \
+{% for name, count in within.items() %}{{ count }} of {{ policies }} policies where it is the {{ name }}\
+{{ ", in " if not loop.last }}{% endfor %}.
+"""
+
+
+def finding(results: Results) -> str:
+    """Which part may have few bits, and how often."""
+    summary = results.summary
+    subjects = list(dict.fromkeys(summary.subject))
+    (said,) = filled(FINDING, few=FEW, limit=f"{LIMITS[0]:g}", policies=len(subjects), within=within(summary, subjects))
+    return said
+
+
+def within(summary: DataFrame, subjects: Sequence[str]) -> dict[str, int]:
+    """How many policies each part leaves within the larger limit at :data:`FEW` bits and above."""
+    return {
+        name: sum((fewest_bits(summary, subject, part, LIMITS[0]) or 99) <= FEW for subject in subjects)
+        for part, name in PARTS.items()
+    }
 
 
 def said(parts: Sequence[str]) -> str:
@@ -243,6 +263,7 @@ EXPERIMENT = Experiment(
     episodes=lambda arguments, subject: Episodes(arguments.seeds or SEEDS, arguments.episodes or episodes_of(subject)),
     tables=tables,
     figures=figures,
+    finding=finding,
     about=about,
     options=options,
 )

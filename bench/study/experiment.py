@@ -79,6 +79,7 @@ class Experiment:
         grid: (arguments, subject) → conditions, the reference among them.
         measure: (subject, condition, episodes) → what was played.
         identity: of a subject: a cell of another one is stale. The hash of a bundle's weights.
+        finding: (results) → one sentence for the head of the report; "" where there is none to tell.
         about: a line that says which subject a typed one is; refuses what cannot be measured here.
         episodes: (arguments, subject) → what each condition flies.
         options: adds the study's own arguments.
@@ -98,6 +99,7 @@ class Experiment:
     episodes: Callable[[argparse.Namespace, str], Episodes]
     tables: Callable[[Results], Sequence[Table]]
     figures: Callable[[Results], Mapping[str, Figure]] = field(default=lambda results: {})
+    finding: Callable[[Results], str] = field(default=lambda results: "")
     about: Callable[[str], str] = field(default=str)
     options: Callable[[argparse.ArgumentParser], None] = field(default=lambda parser: None)
     within: tuple[str, ...] = ()

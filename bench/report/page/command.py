@@ -1,4 +1,4 @@
-"""One self-contained HTML file of everything that is stored: case study, quantization study, a page for each bundle.
+"""One self-contained HTML file of everything that is stored: findings, this machine's own, every study, every bundle.
 
     python -m bench.report                            results/report.html
     python -m bench.report --open                     and show it in the browser
@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import command_line
-from bench.study import records
 from policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from bench.report.page.sources import Sources
     from bench.report.tables import Table
 
+FINDINGS = 3
 WIDE_CHARACTERS = 120  # of a table's row, that fit beside the contents on a usual screen
 TEMPLATES = Path(__file__).with_name("templates")
 OUTPUT = PROJECT_ROOT / "results" / "report.html"
@@ -55,6 +55,7 @@ class Document:
         made: date and time, UTC.
         code: version of the code that made the report.
         machines: where the numbers come from, and which.
+        findings: what a reader should know first.
         groups: the sections.
         index: all bundles.
         pages: one for each bundle.
@@ -63,6 +64,7 @@ class Document:
     made: str
     code: str
     machines: tuple[tuple[str, str], ...]
+    findings: tuple[str, ...]
     groups: tuple[Group, ...]
     index: Table
     pages: tuple[Section, ...]
@@ -120,72 +122,65 @@ def _run(arguments: argparse.Namespace) -> int:
 def collect(sources: Sources) -> Document:
     """Everything that is stored, drawn and tabulated."""
     from bench.report.document import code_version
-    from bench.report.page import bundles as bundles
-    from bench.report.page import sections as sections
+    from bench.report.page import bundles, sections
     from bench.report.page.parts import Anchors
 
     anchors = Anchors({"top", "policies", "contents"})
-    groups = (
-        Group("On a device", tuple(sections.sections(sections.CASE_STUDY, sources, anchors))),
-        Group("Quantization study", tuple(sections.sections(sections.STUDY, sources, anchors))),
-        Group("More", tuple(sections.sections(sections.FURTHER, sources, anchors))),
+    entries = {"On a device": sections.DEVICE, "Studies": sections.study_entries(sources)}
+    groups, done = [], 0
+    total = sum(map(len, entries.values())) + len(sources.bundles)
+    with command_line.progress_bar("drawing") as progress:
+        for title, group in entries.items():
+            made = []
+            for entry in group:
+                made.append(sections.section(entry, sources, anchors))
+                progress(done := done + 1, total)
+            groups.append(Group(title, tuple(made)))
+        pages = []
+        for bundle in sources.bundles.values():
+            pages.append(bundles.page(sources, bundle, anchors, [s for group in groups for s in group.sections]))
+            progress(done := done + 1, total)
+    return Document(
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        code=code_version(),
+        machines=machines(sources),
+        findings=tuple(findings(sources)),
+        groups=tuple(groups),
+        index=bundles.index_table(sources),
+        pages=tuple(pages),
     )
-    pages = []
-    with command_line.progress_bar("policies") as progress:
-        for number, bundle in enumerate(sources.bundles.values(), start=1):
-            pages.append(bundles.page(sources, bundle, anchors))
-            progress(number, len(sources.bundles))
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    index = bundles.index_table(sources)
-    return Document(made, code_version(), machines(sources), groups, index, tuple(pages))
+
+
+def findings(sources: Sources) -> list[str]:
+    """What a reader should know first, each from stored rows: of the case study, then of the studies that say one."""
+    from bench.report import case_study
+    from bench.report.page.sections import MISSING
+
+    found = []
+    with suppress(*MISSING):
+        found.append(case_study.finding(sources.selection(case_study.CASE_STUDY), sources.preset))
+    for experiment, results in sources.studies.values():
+        found += [] if results is None else [experiment.finding(results)]
+    return [finding for finding in found if finding][:FINDINGS]
 
 
 def machines(sources: Sources) -> tuple[tuple[str, str], ...]:
     """Each machine that numbers come from, and which numbers."""
     from bench.report import text as words
-    from bench.report.page import opening as left_open
-    from bench.report.page.sections import MISSING
     from bench.report.store import StoreError
 
-    found: dict[str, list[str]] = {}
-
-    def add(machine: str, what: str) -> None:
-        said = found.setdefault(machine, [])
-        if what not in said:
-            said.append(what)
-
-    for read, what in (
-        (lambda: sources.reports("case-study"), "case study"),
-        (
-            lambda: [report for device in sources.own().values() for report in device.reports],
-            "measured on this machine",
-        ),
-        (lambda: sources.reports("latency-flown"), "latency, flown"),
-        (lambda: sources.reports("virtual-pi"), "the Pi"),
-    ):
+    found: dict[str, dict[str, None]] = {}
+    for table in ("case-study", "latency-flown", "virtual-pi"):
         with suppress(StoreError):  # its section says so
-            for report in read():
+            for report in sources.reports(table):
                 emulated = " (emulated)" if report.device.get("emulated") else ""
-                add(words.machine(report.device) + emulated, what)
-    for answer in sources.answers.values():
-        add(answer.machine, "benchmark policies")
-    for sweep in sources.sweeps:
-        add(sweep.machine, "sweeps of bit widths")
-    for training in sources.trainings:
-        add(training.machine, "learning with quantizers")
-    with suppress(*MISSING):
-        for each in left_open.wide_answers(sources):
-            add(each.machine, "means against wide weights")
-    for path in sorted(sources.study.glob("*.jsonl")):
-        for record in records.read(path):
-            add(record["machine"], f"the study {path.stem}")
-    for name, what in (
-        ("training-speed", "training speed"),
-        ("mixed-precision", "mixed precision in training"),
-        ("agreement", "agreement of the runtimes"),
-    ):
-        with suppress(StoreError):
-            add(str(sources.document(f"{name}.json")["machine"]), what)
+                found.setdefault(words.machine(report.device) + emulated, {})[table] = None
+    for own in sources.own().values():
+        for report in own.reports:
+            found.setdefault(words.machine(report.device), {})["measured on this machine"] = None
+    for name, (_, results) in sources.studies.items():
+        for record in results.found if results is not None else ():
+            found.setdefault(record["machine"], {})[name] = None
     return tuple((machine, ", ".join(what)) for machine, what in found.items())
 
 

@@ -18,14 +18,13 @@ from matplotlib.figure import Figure
 from bench.report.case_study import NothingStoredError
 from bench.report.document import Report
 from bench.report.page import command as html_report
-from bench.report.page.bundles import figure_words, judged_words, training_return
+from bench.report.page.bundles import figure_words, judged_words, rows_about, training_return
 from bench.report.page.parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
-from bench.report.page.sections import CASE_STUDY, FURTHER, STUDY, Entry, section
+from bench.report.page.sections import DEVICE, Entry, beside, bundle_of, section, study_entries
 from bench.report.page.sources import ROOT, Sources
-from bench.report.page.words import by_width_table
 from bench.report.store import write_lines
 from bench.report.tables import Table
-from bench.study.sweep.store import Sweep, write_sweep
+from bench.study import records
 from policy.bundle import Bundle
 
 Write = Callable[..., Bundle]
@@ -65,8 +64,8 @@ class Seen(HTMLParser):
 def test_with_nothing_stored_every_section_says_which_command_makes_it(empty: Sources) -> None:
     document = html_report.collect(empty)
     assert document.pages == ()
-    entries = (*CASE_STUDY, *STUDY, *FURTHER)
-    # Where the policies come from and how their weights look is read from the bundles, of which there are none here.
+    entries = (*DEVICE, *study_entries(empty))
+    assert len(entries) > 7 and document.findings == ()
     assert [each.title for each in document.missing] == [entry.title for entry in entries]
     seen = Seen(html_report.render(document))
     for entry in entries:
@@ -102,24 +101,32 @@ def test_a_fault_in_a_section_is_not_taken_for_missing_results(empty: Sources) -
 
 def test_a_damaged_result_is_said_to_be_damaged(empty: Sources) -> None:
     empty.results.mkdir()
-    (empty.results / "width-and-error.json").write_text("{")
-    entry = next(entry for entry in STUDY if entry.anchor == "width-and-error")
-    assert "cannot be read" in section(entry, empty, Anchors()).missing
+    (empty.results / "case-study.jsonl").write_text("{")
+    entry = next(entry for entry in DEVICE if entry.anchor == "case-study")
+    assert "case-study.jsonl, line 1" in section(entry, empty, Anchors()).missing
 
 
 # --- sources ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_of_other_weights_than_the_bundles_is_left_out(
-    empty: Sources, balancing: Write, made_sweep: Sweep
-) -> None:
-    bundle = balancing(empty.benchmark / "cartpole-dqn")
-    sha256 = bundle.manifest.files["weights.safetensors"].sha256
-    write_sweep(made_sweep, empty.study)
-    write_sweep(replace(made_sweep, bundle="mine"), empty.study)
-    assert [sweep.bundle for sweep in empty.sweeps] == ["mine"]
-    write_sweep(replace(made_sweep, weights_sha256=sha256), empty.study)
-    assert [sweep.bundle for sweep in Sources(empty.results, empty.zoo).sweeps] == ["cartpole-dqn", "mine"]
+def kept(sources: Sources, study: str, subjects: dict[str, str], machine: str = "this one") -> None:
+    """Copy what the repository keeps of a study about these subjects, with the identities that are given."""
+    path = f"study/{study}.jsonl"
+    found = [
+        {**record, "identity": subjects[record["subject"]] or record["identity"], "machine": machine}
+        for record in records.read(ROOT / "results" / path)
+        if record["subject"] in subjects
+    ]
+    assert found
+    records.write(sources.results / path, found)
+
+
+def test_what_is_of_other_weights_than_the_bundles_is_left_out(empty: Sources) -> None:
+    kept(empty, "apart", {"cartpole-dqn": "of other weights", "pendulum-ppo": ""})
+    _, results = empty.studies["apart"]
+    assert results is not None
+    assert set(results.rows.subject) == {"pendulum-ppo"}
+    assert empty.studies["layers"][1] is None, "nothing is stored of it"
 
 
 def test_what_this_machine_measured_stands_beside_the_committed_results(
@@ -127,59 +134,87 @@ def test_what_this_machine_measured_stands_beside_the_committed_results(
 ) -> None:
     from bench.report import store
 
-    write_lines([latency_report("I"), success_report("I")], empty.results / "case-study.jsonl")
-    own = next(entry for entry in CASE_STUDY if entry.anchor == "own")
-    assert "nothing was measured yet" in section(own, empty, Anchors()).missing
-    store.add([latency_report("II"), latency_report("III", target="pi@other")], empty.results / "results.sqlite")
-    assert [report.policy for report in empty.reports("case-study")] == ["I", "I"]
-    assert [report.policy for report in empty.reports("virtual-pi")] == ["II", "III"], "none of it is committed"
-    parts = section(own, empty, Anchors()).blocks
-    assert all(isinstance(part, Part) for part in parts)
-    shown = {part.title: [row[0] for row in part.blocks[0].rows if row] for part in parts}
-    assert shown == {"Device pi@raspberrypi": ["II"], "Device pi@other": ["III"]}
+    entry = next(entry for entry in DEVICE if entry.anchor == "case-study")
+    write_lines([latency_report("I", "int8", 1000), success_report("I", "int8")], empty.results / "case-study.jsonl")
+    store.add([latency_report("I", "int8", 2000)], empty.results / "results.sqlite")
+    first = section(entry, empty, Anchors()).blocks[0]
+    assert isinstance(first, Table)
+    assert first.headers[2:4] == ("p50", "committed")
+    assert first.rows[0][:4] == ("I", "int8", "2.00 µs", "1.00 µs")
     assert any("measured on this machine" in what for _, what in html_report.machines(empty))
+
+
+def test_a_policy_that_is_not_committed_has_dashes_beside_it() -> None:
+    own = Table("summary", "T", ("policy", "precision", "p50", "paper's p50"), (("I", "fp32", "1", "9"), ()), ("n",), 2)
+    made = beside(own, replace(own, rows=(("II", "fp32", "2", "9"),)), "pi@x")
+    assert made.headers == ("policy", "precision", "p50", "committed")
+    assert made.rows == (("I", "fp32", "1", "–"),)
 
 
 def test_each_machine_that_a_number_comes_from_is_named(empty: Sources) -> None:
     assert html_report.machines(empty) == ()
-    empty.study.mkdir(parents=True)
-    for name in ("apart", "layers"):
-        (empty.study / f"{name}.jsonl").write_text('{"subject": "I", "condition": {}, "machine": "first"}\n')
-    wide = json.loads((ROOT / "results" / "study" / "wide-weights.json").read_text())
-    wide["answers"] = [{**answer, "machine": "second"} for answer in wide["answers"][:1]]
-    (empty.study / "wide-weights.json").write_text(json.dumps(wide))
-    for name in ("training-speed", "mixed-precision", "agreement"):
-        (empty.results / f"{name}.json").write_text('{"machine": "third"}')
-    assert html_report.machines(empty) == (
-        ("second", "means against wide weights"),
-        ("first", "the study apart, the study layers"),
-        ("third", "training speed, mixed precision in training, agreement of the runtimes"),
+    for name, machine in (("apart", "first"), ("layers", "second"), ("budgets", "first")):
+        kept(empty, name, {"cartpole-dqn": ""}, machine)
+    assert html_report.machines(Sources(empty.results, empty.zoo)) == (
+        ("first", "apart, budgets"),
+        ("second", "layers"),
     )
+
+
+def test_the_report_begins_with_findings_from_the_rows(
+    empty: Sources, latency_report: Make, success_report: Make
+) -> None:
+    made = [latency_report("I", "fp32", 3000), latency_report("I", "int8", 1000)]
+    flown = [success_report("I", "fp32"), success_report("I", "int8")]
+    write_lines([*made, *flown], empty.results / "case-study.jsonl")
+    kept(empty, "apart", {"cartpole-dqn": ""})
+    case, apart = html_report.findings(empty)
+    assert "int8 decides up to 3.00× as fast as fp32" in case
+    # cartpole-dqn's weights and hidden activations may have 3 bits, its observation may not
+    assert "1 of 1 policies where it is the weights" in apart and "0 of 1 policies where it is the observation" in apart
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_holds_what_its_bundle_says(empty: Sources, balancing: Write, made_sweep: Sweep) -> None:
+def test_a_page_holds_what_its_bundle_says(empty: Sources, balancing: Write) -> None:
     bundle = balancing(
-        empty.benchmark / "cartpole-dqn", training={"greedy_return": 499.5}, settings={"learning_rate": 0.0007}
+        empty.zoo / "benchmark" / "cartpole-dqn", training={"greedy_return": 499.5}, settings={"learning_rate": 0.0007}
     )
-    sha256 = bundle.manifest.files["weights.safetensors"].sha256
-    write_sweep(replace(made_sweep, weights_sha256=sha256), empty.study)
+    kept(empty, "apart", {"cartpole-dqn": "", "pendulum-ppo": ""})
     document = html_report.collect(empty)
     assert document.page_anchors == {"cartpole-dqn": "policy-cartpole-dqn"}
     (page,) = document.pages
-    parts = [block.title for block in page.blocks if isinstance(block, Part)]
-    assert parts == [
-        "Where it comes from", "How few bits", "Weights", "Activation ranges", "How each width executes",
-    ]  # fmt: skip
+    parts = {block.title: block for block in page.blocks if isinstance(block, Part)}
+    assert list(parts) == ["Where it comes from", empty.studies["apart"][0].question.capitalize()]
+    tables = [block for block in parts[list(parts)[1]].blocks if isinstance(block, Table)]
+    assert [row[1] for row in tables[0].rows] == ["weights", "hidden activations", "observation"]
+    assert [row[0] for row in tables[1].rows] == ["cartpole-dqn"]
     words = Seen(html_report.render(document)).words
     for said in (
-        "dqn", "1,000", "7.2", "499.5", "learning_rate", "0.0007", sha256[:16],
+        "dqn", "1,000", "7.2", "499.5", "learning_rate", "0.0007",
+        bundle.manifest.files["weights.safetensors"].sha256[:16],
         "2, relu; 16 weights and biases",  # 4 · 2 + 2 of the layer and 2 · 2 + 2 of the head
-        "118.6", "4-bit weights in an int8 container, levels −7 … 7, unpacked (1 byte a weight)",
     ):  # fmt: skip
         assert said in words, said
+
+
+def test_rows_about_a_bundle() -> None:
+    rows = (("I, n=9", "a"), ("", "b"), (), ("II, n=9", "c"), ("", "d"))
+    table = Table("t", "T", ("policy", "x"), rows, ("note",), left=2)
+    found = rows_about(table, "II")
+    assert found is not None
+    assert (found.rows, found.notes) == (rows[3:], ())
+    assert rows_about(table, "III") is None
+    by_cell = replace(table, rows=(("cartpole", "dqn"),))
+    assert rows_about(by_cell, "cartpole-dqn") is not None
+
+
+def test_a_picture_is_of_the_bundle_that_its_name_ends_with(empty: Sources, balancing: Write) -> None:
+    for name in ("cartpole-dqn", "dqn"):
+        balancing(empty.zoo / name)
+    assert bundle_of("sweetspot-cartpole-dqn", empty) == "cartpole-dqn"
+    assert bundle_of("precision-apart", empty) is None
 
 
 def test_names_from_outside_are_text_and_nothing_else(empty: Sources, balancing: Write) -> None:
@@ -231,15 +266,6 @@ def test_what_provenance_says_in_words() -> None:
 
 
 # --- tables and pictures ---------------------------------------------------------------------------------------------
-
-
-def test_errors_by_width(made_sweep: Sweep) -> None:
-    table = by_width_table([made_sweep, replace(made_sweep, bundle="other")])
-    assert table.headers == ("policy", "scheme", "preset", "2 bits", "3 bits", "4 bits", "6 bits", "8 bits")
-    # (500 − 118.6) / 500 = 76.28 % and (500 − 499) / 500 = 0.2 %; the fixture's intervals are made up
-    first = ("cartpole-dqn", "quarl", "–", "–", "–", "+76.3 [0.0, +1.0]", "–", "+0.20 [0.00, +1.00]")
-    assert table.rows == (first, (), ("other", *first[1:]))
-    assert "300" in table.notes[0]
 
 
 def test_rows_of_a_table_in_groups_and_with_their_pages() -> None:
@@ -313,12 +339,12 @@ def test_the_command_writes_one_file_and_says_what_is_missing(
     said = json.loads(capsys.readouterr().out)
     assert said["ok"]
     assert said["bytes"] == output.stat().st_size
-    assert said["missing"]["Learning with quantizers"] == "python -m bench.study qat --keep"
+    assert said["missing"]["Which layer has to keep its bits?"] == "python -m bench.study layers --keep"
     assert html_report.main(arguments) == 0
     heard = capsys.readouterr()
     assert heard.out == f"{output}\n"
     assert (
-        "left out, for nothing is stored: Learning with quantizers (type: python -m bench.study qat --keep)"
+        "left out, for nothing is stored: Which layer has to keep its bits? (type: python -m bench.study layers --keep)"
         in heard.err
     )
     assert [path.name for path in output.parent.iterdir()] == ["report.html"]
