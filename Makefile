@@ -45,9 +45,10 @@ help:
 	@echo "  $(PYTHON) bench/latency.py --policy III [--target pi@raspberrypi]"
 	@echo "  $(PYTHON) bench/memory.py --policy III   $(PYTHON) bench/success.py --policy III"
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
-	@echo "  make table                             the committed tables; this machine's own: python bench/table.py --own"
+	@echo "  make table [WRITE=1]                   the committed tables; WRITE=1: README.md and docs/ made again from them"
 	@echo "  make training-speed                    against Stable-Baselines3, which make peers installs"
 	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites first)"
+	@echo "  make docs                              README.md and docs/ as a site             -> artifacts/site/index.html"
 	@echo "  make report                            all of it as one page to read         -> results/report.html"
 	@echo
 	@echo "  make pi [MACHINE=raspi3b]              an emulated Raspberry Pi 3b: TARGET=pi@virtual;  make pi-stop"
@@ -118,13 +119,17 @@ bench: $(INSTALLED)
 	  $(PYTHON) bench/memory.py --policy $$policy --target $(TARGET); \
 	  $(PYTHON) bench/success.py --policy $$policy --target $(TARGET); done
 
+# WRITE=1: every table and picture of README.md and docs/ is made again from the committed results, byte for byte.
 table: $(INSTALLED)
-	@$(PYTHON) bench/table.py
-
-# For maintainers: README.md, docs/ and their pictures from the committed results.
-docs: $(INSTALLED)
-	@$(PYTHON) bench/table.py --update-docs >/dev/null
+	@$(PYTHON) bench/table.py $(if $(WRITE),--update-docs >/dev/null)
+ifdef WRITE
 	@for pages in "" actorq actorq-scaling; do $(PYTHON) -m bench.study $$pages --stored --update-docs >/dev/null; done
+endif
+
+docs: $(INSTALLED)
+	$(call install,requirements-docs.txt)
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+	@echo "artifacts/site/index.html"
 
 pi: $(INSTALLED)
 	@$(PYTHON) -m device.virtual_pi start --machine $(MACHINE)

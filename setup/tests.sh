@@ -24,10 +24,10 @@ fi
 
 # The suites, Ray, and what runs the tests: stamped, since even finding that all is there takes seconds.
 stamp=.venv/.test-packages
-extras=(requirements-suites.txt requirements-actorq.txt)
-if [ -z "$(find "$stamp" -newer requirements.txt -newer "${extras[0]}" -newer "${extras[1]}" 2>/dev/null)" ]; then
-  echo "Installing the benchmark suites and Ray …"
-  if install_requirements requirements.txt "${extras[@]}"; then touch "$stamp"; else without "the suites and Ray"; fi
+extras=(requirements-suites.txt requirements-actorq.txt requirements-docs.txt)
+if [ -z "$(find "$stamp" -newer requirements.txt ${extras[*]/#/-newer } 2>/dev/null)" ]; then
+  echo "Installing the benchmark suites, Ray and what builds the site …"
+  if install_requirements requirements.txt "${extras[@]}"; then touch "$stamp"; else without "the suites, Ray and what builds the site"; fi
 fi
 
 # Tests make no network calls: what they need from outside is fetched before.

@@ -5,69 +5,24 @@ A check that finds nothing proves nothing by itself, so each is shown a report t
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from bench.report.page import command as html_report
 from bench.report.page.sources import ROOT
 from policy.bundle import Bundle
+from tests.bench.report.chromium import LOOK, WIDTHS, Browser, asked_for, needs_chromium, opened, resized, started
+from train.runs.logs import CURVE_FILE
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-WIDTHS = (360, 1400)  # CSS pixels: a small telephone, a laptop
-pytestmark = pytest.mark.skipif(
-    None in (CHROMIUM, DRIVER),
-    reason="needs Chromium: apt-get install --no-install-recommends chromium chromium-driver",
-)
+pytestmark = needs_chromium
 Write = Callable[..., Bundle]
-Browser = webdriver.Chrome
 
-# Of what is shown now, everything opened: one line for each fault.
-LOOK = """
-const done = arguments[arguments.length - 1];
-const faults = [];
-const shown = element => element.checkVisibility({contentVisibilityAuto: false});
-document.querySelectorAll("details").forEach(each => { each.open = true; });
-const blank = image => {  // every pixel like the first one
-  const canvas = document.createElement("canvas");
-  canvas.width = 64; canvas.height = 64;
-  const pen = canvas.getContext("2d");
-  pen.drawImage(image, 0, 0, 64, 64);
-  const pixels = new Uint32Array(pen.getImageData(0, 0, 64, 64).data.buffer);
-  return pixels.every(pixel => pixel === pixels[0]);
-};
-const images = [...document.images].filter(shown);
-Promise.allSettled(images.map(image => image.decode())).then(() => {
-  for (const image of images) {
-    const box = image.getBoundingClientRect(), name = "figure " + image.alt.slice(0, 60);
-    if (!image.complete || !image.naturalWidth) faults.push(name + ": not rendered");
-    else if (box.width < 100 || box.height < 100) faults.push(name + `: ${box.width} by ${box.height} pixels`);
-    else if (blank(image)) faults.push(name + ": blank");
-    if (!image.alt) faults.push("figure without words for who does not see it");
-  }
-  for (const table of [...document.querySelectorAll("table")].filter(shown))
-    if (!table.querySelector("tbody tr td")) faults.push("table without rows: " + table.parentElement.ariaLabel);
-  const excess = document.documentElement.scrollWidth - window.innerWidth;
-  if (excess > 0) faults.push(`the page is ${excess} pixels too wide at ${window.innerWidth}`);
-  let level = 0;
-  for (const heading of [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].filter(shown)) {
-    const mine = Number(heading.tagName[1]);
-    if (mine > level + 1) faults.push(`heading h${mine} after h${level}: ${heading.textContent}`);
-    level = mine;
-  }
-  if (!document.querySelector("main").innerText.trim()) faults.push("nothing is shown");
-  done(faults);
-});
-"""
 LINKS = """
 const faults = [], seen = new Set();
 for (const element of document.querySelectorAll("[id]")) {
@@ -85,23 +40,8 @@ return faults;
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    options.add_experimental_option("perfLoggingPrefs", {"enableNetwork": True, "enablePage": False})
-    profile = tmp_path_factory.mktemp("profile")
-    for argument in (
-        "--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        "--disable-background-networking",
-        "--host-resolver-rules=MAP * ~NOTFOUND",  # whatever asked for a name would get none
-        f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else []),
-    ):  # fmt: skip
-        options.add_argument(argument)
-    # With the driver's path given, selenium looks for none on the network.
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    driver.set_script_timeout(600)  # a machine that does other things too takes minutes for all pictures
-    yield driver
-    driver.quit()
+    with started(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")
@@ -118,37 +58,19 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory, balancing: Write) -> str:
-    """The report of one bundle."""
+    """The report of one bundle, with a picture: how it learned."""
     folder = tmp_path_factory.mktemp("small")
-    balancing(folder / "zoo" / "balancing")
+    bundle = balancing(folder / "zoo" / "balancing")
+    (bundle.path / CURVE_FILE).write_text("step,return\n0,1\n10,2\n20,9\n")
     output = folder / "small.html"
     arguments = ["--results", str(folder / "results"), "--zoo", str(folder / "zoo"), "--output", str(output)]
     assert html_report.main(arguments) == 0
     return output.read_text(encoding="utf-8")
 
 
-def resized(browser: Browser, width: int) -> None:
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-
-def opened(browser: Browser, path: Path) -> None:
-    browser.get("about:blank")
-    for log in ("browser", "performance"):
-        browser.get_log(log)
-    browser.get(path.as_uri())
-
-
-def asked_for(browser: Browser) -> list[str]:
-    """Addresses that were requested, those inside the file left out."""
-    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
-    urls = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
-    return [url for url in urls if not url.startswith(("file:", "data:", "about:"))]
-
-
 def faults(browser: Browser, path: Path) -> list[str]:
     """What a reader would stumble over, on the whole report and on every policy's page, at each width."""
-    opened(browser, path)
+    opened(browser, path.as_uri())
     found = list(browser.execute_script(LINKS))
     pages = [element.get_attribute("id") for element in browser.find_elements(By.CSS_SELECTOR, "section.page")]
     for width in WIDTHS:
@@ -168,7 +90,7 @@ def test_a_reader_stumbles_over_nothing(browser: Browser, report: Path) -> None:
 
 @pytest.mark.slow
 def test_every_bundle_has_its_page_and_every_result_its_section(browser: Browser, report: Path) -> None:
-    opened(browser, report)
+    opened(browser, report.as_uri())
     titles = [each.get_attribute("textContent") for each in browser.find_elements(By.CSS_SELECTOR, ".page > h2")]
     bundles = [path.parent.name for path in (ROOT / "zoo").glob("**/manifest.json")]
     assert sorted(titles) == sorted(f"Policy {name}" for name in bundles)
@@ -181,7 +103,7 @@ def test_every_bundle_has_its_page_and_every_result_its_section(browser: Browser
 
 @pytest.mark.slow
 def test_a_page_is_shown_alone_and_left_again(browser: Browser, report: Path) -> None:
-    opened(browser, report)
+    opened(browser, report.as_uri())
     resized(browser, 1400)
     overview = browser.find_element(By.CLASS_NAME, "overview")
     page = browser.find_element(By.ID, "policy-cartpole-dqn")
@@ -196,7 +118,7 @@ def test_a_page_is_shown_alone_and_left_again(browser: Browser, report: Path) ->
 
 @pytest.mark.slow
 def test_the_keyboard_reaches_links_and_boxes_that_scroll(browser: Browser, report: Path) -> None:
-    opened(browser, report)
+    opened(browser, report.as_uri())
     resized(browser, 360)
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
     assert browser.switch_to.active_element.get_attribute("textContent") == "To the contents"
