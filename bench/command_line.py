@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 import threading
@@ -178,6 +179,17 @@ def bits(fewest: int, most: int) -> Callable[[str], tuple[int, ...]]:
         return tuple(dict.fromkeys(found))
 
     return read
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """``0,0.5,1`` as different numbers, none of them negative, sorted."""
+    try:
+        found = sorted({float(word) for word in words(text)})
+    except ValueError:
+        found = [-1.0]
+    if not all(0.0 <= value < math.inf for value in found):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers from 0 on; type 0,0.5,1")
+    return tuple(found)
 
 
 def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:

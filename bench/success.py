@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bench.report.document import Report
 
 MEASURED = "measured"
+LONGEST_MS = 10_000
 MEASURED_RUNS = 2000  # timed decisions that the delays of --late measured are drawn from
 
 
@@ -56,13 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _delays(text: str) -> list[float | str]:
     """``0,50,measured`` as sorted seconds, then what is measured; 0 is always flown: the differences are to it."""
     words = command_line.words(text)
-    try:
-        values = {float(word) / 1000.0 for word in words if word != MEASURED}
-    except ValueError:
-        values = {-1.0}
-    if not all(0 <= value < 10 for value in values):
-        raise argparse.ArgumentTypeError(f'{text!r} is no list of milliseconds between 0 and 9999, or "{MEASURED}"')
-    return [*sorted(values | {0.0}), *[MEASURED] * (MEASURED in words)]
+    delays = command_line.numbers(",".join(word for word in words if word != MEASURED) or "0")
+    if delays[-1] >= LONGEST_MS:
+        raise argparse.ArgumentTypeError(f"{text!r} is later than {LONGEST_MS - 1:,} milliseconds")
+    return [0.0, *(delay / 1000.0 for delay in delays if delay), *[MEASURED] * (MEASURED in words)]
 
 
 def _settings(text: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from bench.report.store import RESULTS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 FIGURES = RESULTS.parent / "docs" / "figures"
 BLUE, GREEN, VERMILLION, PURPLE, GREY = "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#6b6b6b"
@@ -92,6 +93,20 @@ class Panel:
     title: str
     lines: Sequence[Line]
     reference: Estimate | None = None
+
+
+def panels_of(frame: DataFrame, panel: str, line: str, x: str, y: str, names: str = "{:g}") -> list[Panel]:
+    """A panel for each value of a column, in it a line for each of another: estimates in ``y`` over places in ``x``."""
+    return [
+        Panel(
+            str(title),
+            [
+                Line(names.format(value), dict(zip(rows[x], rows[y], strict=True)), style)
+                for style, (value, rows) in enumerate(group.groupby(line))
+            ],
+        )
+        for title, group in frame.groupby(panel, sort=False)
+    ]
 
 
 def facets(

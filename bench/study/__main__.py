@@ -16,6 +16,7 @@ STUDIES = {
     "apart": ("bench.study.apart", "which has to keep its bits: weights, hidden activations, observation?"),
     "layers": ("bench.study.layers", "which layer has to keep its bits?"),
     "budgets": ("bench.study.budgets", "are mixed widths worth it, at the same size?"),
+    "noise": ("bench.study.noise", "does a noisy rangefinder forgive few bits of the observation?"),
     "qat": ("bench.study.qat.command", "is learning with quantizers worth it?"),
     "qat-plot": ("bench.study.qat.plot", "its pictures"),
     "wide": ("bench.study.wide.command", "do narrower weights quantize better?"),

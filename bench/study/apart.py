@@ -19,17 +19,14 @@ from bench import command_line
 from bench.report.figures import Line, Panel, error_scale, facets
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, filled, lost, several
-from bench.study.experiment import ERROR, Episodes, Experiment, Played, Results
+from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.flying import (
     PERCEPTRONS,
     ROBOTS,
-    SEEDS,
-    about,
-    episodes_of,
     fly,
+    of_bundles,
     open_perceptron,
     quantized,
-    weights_hash,
 )
 from bench.study.records import Condition
 from policy.quantization import Scheme
@@ -252,18 +249,15 @@ def figures(results: Results) -> dict[str, Figure]:
     return {"precision-apart": drawn}
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = of_bundles(
     name="apart",
     question="which has to keep its bits: weights, hidden activations, observation?",
     factors=("part", "bits"),
     subjects=PERCEPTRONS[:-2],  # HalfCheetah and III take hours
     grid=grid,
     measure=measure,
-    identity=weights_hash,
-    episodes=lambda arguments, subject: Episodes(arguments.seeds or SEEDS, arguments.episodes or episodes_of(subject)),
     tables=tables,
     figures=figures,
     finding=finding,
-    about=about,
     options=options,
 )

@@ -24,17 +24,15 @@ from bench.report.intervals import Estimate
 from bench.report.tables import Table
 from bench.report.text import estimate, filled, lost
 from bench.study.assignments import Assignment, fullest, kernel_sizes, ranked, total_bits, uniform
-from bench.study.experiment import ERROR, Episodes, Experiment, Played, Results
+from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.flying import (
     PERCEPTRONS,
     SEEDS,
-    about,
     decide_with,
-    episodes_of,
     float_decide,
     fly,
+    of_bundles,
     open_perceptron,
-    weights_hash,
 )
 from bench.study.layers import estimator
 from bench.study.records import Condition
@@ -206,19 +204,15 @@ def figures(results: Results) -> dict[str, Figure]:
     return {"layer-widths": drawn}
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = of_bundles(
     name="budgets",
     question="are mixed widths worth it, at the same size?",
     factors=("budget", "chosen"),
     subjects=PERCEPTRONS[:11],  # up to Walker2D: the other robots and III take longest
     grid=grid,
     measure=measure,
-    identity=weights_hash,
-    episodes=lambda arguments, subject: Episodes(
-        arguments.seeds or FRESH_SEEDS, arguments.episodes or episodes_of(subject)
-    ),
+    seeds=FRESH_SEEDS,
     tables=tables,
     figures=figures,
-    about=about,
     options=options,
 )

@@ -8,7 +8,8 @@ ten times as long.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import command_line
-from bench.study.experiment import Episodes, Played
+from bench.study.experiment import Episodes, Experiment, Played
 from policy.bundle import WEIGHTS_FILE, Bundle
 from policy.errors import PolicyError
 from policy.locate import ARTIFACTS, meant, shipped_folder, working_bundle
@@ -121,6 +122,23 @@ def weights_hash(name: str) -> str:
         UsageError: there is no such bundle.
     """
     return load(name).manifest.files[WEIGHTS_FILE].sha256
+
+
+def of_bundles(
+    count: Callable[[str], int] = episodes_of, seeds: tuple[int, ...] = SEEDS, **declared: Any
+) -> Experiment:
+    """An experiment whose subjects are perceptrons' bundles: stale where their weights are others.
+
+    Args:
+        count: episodes of each seed where none are asked for, by subject.
+        seeds: likewise.
+        declared: what else :class:`bench.study.experiment.Experiment` takes.
+    """
+
+    def episodes(arguments: Namespace, subject: str) -> Episodes:
+        return Episodes(arguments.seeds or seeds, arguments.episodes or count(subject))
+
+    return Experiment(**{"identity": weights_hash, "about": about, "episodes": episodes, **declared})
 
 
 def quantized(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[str, Any]]:

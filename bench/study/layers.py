@@ -24,18 +24,15 @@ from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, correlation, filled, lost
 from bench.study.assignments import kernel_sizes, uniform
 from bench.study.damage import Estimator
-from bench.study.experiment import ERROR, Episodes, Experiment, Played, Results
+from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.flying import (
     PERCEPTRONS,
     ROBOTS,
-    SEEDS,
-    about,
     decide_with,
-    episodes_of,
     float_decide,
     fly,
+    of_bundles,
     open_perceptron,
-    weights_hash,
 )
 from bench.study.records import Condition
 from policy.quantization import LARGEST_WEIGHT_BITS
@@ -230,17 +227,14 @@ def figures(results: Results) -> dict[str, Figure]:
     return {"layer-sensitivity": drawn}
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = of_bundles(
     name="layers",
     question="which layer has to keep its bits?",
     factors=("layer", "bits"),
     subjects=PERCEPTRONS[:11],  # up to Walker2D: the other robots and III take longest
     grid=grid,
     measure=measure,
-    identity=weights_hash,
-    episodes=lambda arguments, subject: Episodes(arguments.seeds or SEEDS, arguments.episodes or episodes_of(subject)),
     tables=tables,
     figures=figures,
-    about=about,
     options=options,
 )
