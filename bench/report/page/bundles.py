@@ -12,7 +12,8 @@ from bench.report.text import NOT_KNOWN, kilobytes, three_digits
 
 if TYPE_CHECKING:
     from bench.report.page.sources import Sources
-    from bench.study.cells.command import Answer
+    from bench.study.cells import Judged
+    from bench.study.experiment import Results
     from policy.bundle import Bundle
     from policy.spec import ObservationField, PolicySpec
 
@@ -86,8 +87,8 @@ def origin_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
 def return_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
     """Sizes of the artifacts and what they reach."""
     name = bundle.spec.name
-    if (answer := sources.answers.get(name)) is not None:
-        yield precisions_table(answer)
+    if (judged := sources.judged.get(name)) is not None:
+        yield precisions_table(judged, sources.cells)
     for table in sources.case_tables.values():
         mine = tuple(row for row in table.rows if row and row[0] == name)
         if mine:
@@ -99,30 +100,29 @@ def return_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
         yield Words("Policies of the same cell were trained with quantizers:", link=("QAT against PTQ", "qat"))
 
 
-def precisions_table(answer: Answer) -> Table:
+def precisions_table(judged: Judged, results: Results) -> Table:
     """One cell's artifacts."""
-    from bench.study.cells.ptq_table import Judged, extra_cell, percent
-    from bench.study.cells.table import change, score
+    from bench.report.text import estimate, lost
+    from bench.study.experiment import ERROR, LOST, RETURN
 
-    judged = Judged(extra_cell(answer), answer)
+    mine = [record for record in results.found if record["subject"] == judged.subject]
     rows = tuple(
         (
             name,
-            kilobytes(played.bytes),
-            score(answer, name),
-            NOT_KNOWN if name == "fp32" else change(answer, name),
-            NOT_KNOWN if name == "fp32" else percent(judged.error(name)),
-            three_digits(played.mean_length),
+            kilobytes(row["bytes"]),
+            estimate(row[RETURN]),
+            *(NOT_KNOWN if name == "fp32" else lost(row[which], "+") for which in (LOST, ERROR)),
+            three_digits(row["length"]),
         )
-        for name, played in answer.played.items()
+        for name, row in judged.rows.items()
     )
     notes = (
-        f"TFLite artifacts, executed by {answer.runtime} on {answer.machine}, {answer.date}, code {answer.code}: mean "
-        f"return of {answer.episodes:,} greedy episodes (seed {answer.seed}), the same with each; 95 % intervals, "
-        "differences and errors paired. Error: (fp32 − it) / |fp32|; 0: every episode is the same.",
+        f"Artifacts, executed by {judged.fp32['executed_by']} on {type(results)(results.experiment, mine).where}: mean "
+        f"return of {judged.fp32['episodes']:,} greedy episodes, the same with each; 95 % intervals, differences and "
+        "errors paired. Error: (fp32 − it) / |fp32|.",
     )
     headers = ("precision", "KB artifact", "return", "minus fp32", "relative error, %", "steps of an episode")
-    return Table(f"precisions-{answer.name}", "Artifacts", headers, rows, notes)
+    return Table(f"precisions-{judged.subject}", "Artifacts", headers, rows, notes)
 
 
 def sweep_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
@@ -146,19 +146,19 @@ def curve_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
     """How it learned."""
     from matplotlib.figure import Figure
 
-    from bench.study.cells.curves import Curve, draw_panel
-    from train.runs.logs import CURVE_FILE, column, read_rows
+    from bench.study.curves import draw_panel, read_curve
+    from bench.study.experiment import RETURN
     from train.suites.cells import Cell
 
-    name, origin, path = bundle.spec.name, bundle.spec.provenance, bundle.path / CURVE_FILE
-    if not path.exists():
-        return
-    rows = read_rows(path.read_text(encoding="utf-8"))
-    judged = next((column(rows, word) for word in (rows[0] if rows else {}) if word.startswith("greedy_return")), None)
+    name, origin, judged = bundle.spec.name, bundle.spec.provenance, sources.judged.get(bundle.spec.name)
     cell = Cell(str(origin.get("task", "")), str(origin.get("algorithm", "")))
+    reached = () if judged is None else (judged.fp32["steps"], judged.value(RETURN, "fp32"))
+    curve = read_curve(bundle.path, cell, *reached)
+    if curve is None:
+        return
     figure = Figure(figsize=CURVE_INCHES, layout="constrained")
     axes = figure.subplots()
-    draw_panel(axes, Curve(cell, column(rows, "return"), judged or ([], []), sources.answers.get(name)))
+    draw_panel(axes, curve)
     axes.set_xlabel("environment steps", fontsize=8)
     axes.set_ylabel("return of an episode", fontsize=8)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=7.5)
@@ -237,7 +237,7 @@ PARTS = (
 
 def network_words(spec: PolicySpec) -> str:
     """``64 × 64``."""
-    from bench.study.cells.command import network_words as words
+    from bench.study.cells import network_words as words
 
     return words(spec)
 
@@ -296,8 +296,8 @@ def judged_words(origin: Mapping[str, Any]) -> str:
 
 def int8_size(sources: Sources, name: str) -> str:
     """Of its TFLite artifact, where it was measured."""
-    if (answer := sources.answers.get(name)) is not None:
-        return kilobytes(answer.played["int8"].bytes)
+    if (judged := sources.judged.get(name)) is not None:
+        return kilobytes(judged.value("bytes", "int8"))
     table = sources.case_tables.get("case-study")
     if table is None:
         return NOT_KNOWN

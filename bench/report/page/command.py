@@ -167,8 +167,6 @@ def machines(sources: Sources) -> tuple[tuple[str, str], ...]:
             for report in read():
                 emulated = " (emulated)" if report.device.get("emulated") else ""
                 add(words.machine(report.device) + emulated, what)
-    for answer in sources.answers.values():
-        add(answer.machine, "benchmark policies")
     for sweep in sources.sweeps:
         add(sweep.machine, "sweeps of bit widths")
     for training in sources.trainings:

@@ -110,20 +110,17 @@ def origin_blocks(sources: Sources) -> Iterator[Block]:
 
 def cell_blocks(sources: Sources) -> Iterator[Block]:
     """Every trained cell of the paper's tables at fp32, fp16 and int8."""
-    from bench.study.cells import ptq_table as study_table
-    from bench.study.cells import table as cells_table
-    from bench.study.cells.command import bundle_names
-    from bench.study.cells.curves import curves_figure, read_curves
+    from bench.study import cells, ptq_table
+    from bench.study.curves import curves_figure, read_curves
 
-    if not sources.answers:
+    if not sources.judged:
         raise NothingStoredError("No benchmark policy was judged yet.")
-    names = bundle_names(sources.benchmark)
-    yield from study_table.tables(study_table.judged(sources.answers, sources.sweeps, sources.hashes))
-    full, still_open = cells_table.tables(sources.answers, names)
+    yield from ptq_table.tables(sources.cells, sources.sweeps)
+    full, still_open = cells.tables(sources.cells)
     yield Folded("Networks, sizes, steps and published figures of each cell", (full,))
     if still_open.rows:
         yield Folded("Cells of the paper that have no committed policy, and the command of each", (still_open,))
-    curves = read_curves(sources.benchmark, sources.answers)
+    curves = read_curves(list(sources.judged.values()), sources.benchmark)
     if curves:
         title = "Learning curves of the benchmark policies, the paper's fp32 figure as a dashed line."
         yield Picture.of(curves_figure(curves), title, f"{title} A panel for each policy; final returns in the tables.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from bench.report.document import Report
     from bench.report.selection import Selection
     from bench.report.tables import Table
-    from bench.study.cells import command as cells
+    from bench.study.cells import Judged
+    from bench.study.experiment import Results
     from bench.study.qat import store as qat_store
     from bench.study.sweep.store import Sweep
     from policy.bundle import Bundle
@@ -57,7 +59,7 @@ class Sources:
             BundleError: one is damaged; says which.
         """
         from bench.report.selection import policy_order
-        from bench.study.cells.table import order
+        from bench.study.paper_cells import order
         from policy.bundle import Bundle
         from train.suites.cells import Cell
 
@@ -77,12 +79,21 @@ class Sources:
         return {name: b.manifest.files["weights.safetensors"].sha256 for name, b in self.bundles.items()}
 
     @cached_property
-    def answers(self) -> dict[str, cells.Answer]:
-        """What the benchmark's artifacts reached, by bundle; without those of weights that are no longer there."""
-        from bench.study.cells.command import read_answers
+    def cells(self) -> Results:
+        """What the benchmark's artifacts reached, without those of weights that are no longer there."""
+        from bench.study import cells
+        from bench.study.experiment import Results, stored
 
-        found = read_answers(self.results / "cells.json")
-        return {name: each for name, each in found.items() if self.hashes.get(name) == each.weights_sha256}
+        found = stored(dataclasses.replace(cells.EXPERIMENT, folder=self.study)).found
+        here = [record for record in found if self.hashes.get(record["subject"]) == record["identity"]]
+        return Results(cells.EXPERIMENT, here)
+
+    @cached_property
+    def judged(self) -> dict[str, Judged]:
+        """The same by bundle."""
+        from bench.study.cells import judged
+
+        return {each.subject: each for each in judged(self.cells)}
 
     @cached_property
     def sweeps(self) -> list[Sweep]:

@@ -19,7 +19,7 @@ SHOWN_WIDTHS = ("2", "3", "4", "6", "8")
 
 def by_width_table(sweeps: Sequence[Sweep]) -> Table:
     """Relative error at the widths that decide, a row for each policy, scheme and preset."""
-    from bench.study.cells.ptq_table import percent
+    from bench.study.ptq_table import percent
     from bench.study.sweep.command import scheme_words
 
     rows: list[tuple[str, ...]] = []
