@@ -23,9 +23,9 @@ STUDIES = {
     "width": ("bench.study.width.command", "do wider weights quantize worse?"),
     "cells": ("bench.study.cells", "what do the benchmark's policies reach in each precision?"),
     "place": ("bench.study.place", "takes a policy that is no worse into zoo/benchmark"),
-    "speed": ("bench.study.speed.command", "how fast is training, beside Stable-Baselines3?"),
-    "env-speed": ("bench.study.speed.env_speed", "how fast are the environments?"),
-    "mixed": ("bench.study.mixed.command", "does training in 16 bits run faster, and as well?"),
+    "speed": ("bench.study.speed", "how fast is training, beside Stable-Baselines3?"),
+    "env-speed": ("bench.study.env_speed", "how fast are the environments?"),
+    "mixed": ("bench.study.mixed", "does training in 16 bits run faster, and as well?"),
     "actorq": ("bench.study.actorq.command", "do quantized actors make distributed training faster?"),
     "actorq-scaling": ("bench.study.actorq.scaling", "how many actors can a learner feed?"),
 }

@@ -177,13 +177,8 @@ def machines(sources: Sources) -> tuple[tuple[str, str], ...]:
     for path in sorted(sources.study.glob("*.jsonl")):
         for record in records.read(path):
             add(record["machine"], f"the study {path.stem}")
-    for name, what in (
-        ("training-speed", "training speed"),
-        ("mixed-precision", "mixed precision in training"),
-        ("agreement", "agreement of the runtimes"),
-    ):
-        with suppress(StoreError):
-            add(str(sources.document(f"{name}.json")["machine"]), what)
+    with suppress(StoreError):
+        add(str(sources.document("agreement.json")["machine"]), "agreement of the runtimes")
     return tuple((machine, ", ".join(what)) for machine, what in found.items())
 
 

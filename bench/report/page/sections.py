@@ -201,16 +201,12 @@ def weight_blocks(sources: Sources) -> Iterator[Block]:
 def further_blocks(sources: Sources) -> Iterator[Block]:
     """What else was measured: training speed, half precision in training, agreement of the runtimes."""
     from bench import agreement
-    from bench.study.mixed import command as mixed_precision
-    from bench.study.speed import table as training_table
 
-    for name, make in (
-        ("training-speed.json", lambda document: [training_table.table(document)]),
-        ("mixed-precision.json", mixed_precision.tables),
-        ("agreement.json", lambda document: [agreement.table(document)]),
-    ):
+    for study in ("bench.study.speed", "bench.study.mixed"):
         with suppress(*MISSING):
-            yield from make(sources.document(name))
+            yield from study_blocks(study)(sources)
+    with suppress(*MISSING):
+        yield agreement.table(sources.document("agreement.json"))
 
 
 CASE_STUDY = (
