@@ -92,8 +92,6 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
     from bench.report import case_study, store
     from bench.report import virtual_pi as virtual_pi_table
     from bench.report.selection import Selection
-    from bench.study.mixed import command as mixed_precision
-    from bench.study.speed import table as training_table
     from policy.locate import ZOO
 
     def everything(name: str) -> list[Report]:
@@ -113,8 +111,8 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
         "zoo": lambda: case_study.zoo_table(ZOO, stored("zoo", empty=True)),
         "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
-        "mixed-precision": lambda: (mixed_precision.kept_tables(), []),
-        "training-speed": lambda: (training_table.kept_table(), []),
+        "mixed-precision": lambda: (of_study("bench.study.mixed"), []),
+        "training-speed": lambda: (of_study("bench.study.speed"), []),
     }
     found: dict[str, tuple[list[Table], list[Report]]] = {}
     skipped: dict[str, str] = {}
@@ -125,6 +123,25 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
         except (case_study.NothingStoredError, store.StoreError) as error:
             skipped[name] = str(error)
     return found, skipped
+
+
+def of_study(module: str) -> list[Table]:
+    """The tables of what a study keeps.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    import importlib
+
+    from bench.report.store import StoreError
+    from bench.study.experiment import stored
+
+    experiment = importlib.import_module(module).EXPERIMENT
+    found = stored(experiment)
+    if not found.found:
+        next_step = f"python -m bench.study {experiment.name} --keep"
+        raise StoreError(f"{experiment.path} holds nothing that was measured.\n  next: {next_step}")
+    return list(experiment.tables(found))
 
 
 def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[list[Table], list[Report]]]) -> None:

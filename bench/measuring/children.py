@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.command_line import BenchError
+from policy.locate import PROJECT_ROOT
+
 GRACE_S = 30.0
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def run_to_end(
@@ -43,6 +48,18 @@ def run_to_end(
                 process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+
+def started(command: Sequence[str], said: str = "") -> str:
+    """Run a program of the checkout with one thread; its standard output.
+
+    Raises:
+        BenchError: it failed; with the end of what it said.
+    """
+    done = run_to_end(command, said, folder=PROJECT_ROOT, environment={**os.environ, **ONE_THREAD})
+    if done.returncode:
+        raise BenchError(f"{' '.join(command)} failed with status {done.returncode}:\n{last_words(done)}")
+    return done.stdout
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:

@@ -137,10 +137,10 @@ def estimate(found: Estimate | None, factor: float = 1.0, sign: str = "") -> str
     return f"{text} [{', '.join(_decimals(factor * side, decimals, sign) for side in (found.low, found.high))}]"
 
 
-def lost(error: Estimate | None) -> str:
-    """A relative error in percent: ``0.92 [0.67, 1.17]``, or ``0`` where nothing changed."""
+def lost(error: Estimate | None, sign: str = "") -> str:
+    """A relative error in percent: ``0.92 [0.67, 1.17]``, or ``0`` where nothing changed; likewise a difference."""
     ends = () if error is None else (error.value, error.low or 0.0, error.high or 0.0)
-    return "0" if ends and max(map(abs, ends)) < NEGLIGIBLE_PERCENT else estimate(error)
+    return "0" if ends and max(map(abs, ends)) < NEGLIGIBLE_PERCENT else estimate(error, sign=sign)
 
 
 def _decimals(value: float, decimals: int, sign: str) -> str:

@@ -22,14 +22,17 @@ STUDIES = {
     "wide": ("bench.study.wide.command", "do narrower weights quantize better?"),
     "weights": ("bench.study.weights.command", "what do a policy's weights look like?"),
     "width": ("bench.study.width.command", "do wider weights quantize worse?"),
-    "cells": ("bench.study.cells.command", "what do the benchmark's policies reach in each precision?"),
-    "speed": ("bench.study.speed.command", "how fast is training, beside Stable-Baselines3?"),
-    "env-speed": ("bench.study.speed.env_speed", "how fast are the environments?"),
-    "mixed": ("bench.study.mixed.command", "does training in 16 bits run faster, and as well?"),
+    "cells": ("bench.study.cells", "what do the benchmark's policies reach in each precision?"),
+    "place": ("bench.study.place", "takes a policy that is no worse into zoo/benchmark"),
+    "speed": ("bench.study.speed", "how fast is training, beside Stable-Baselines3?"),
+    "env-speed": ("bench.study.env_speed", "how fast are the environments?"),
+    "mixed": ("bench.study.mixed", "does training in 16 bits run faster, and as well?"),
     "actorq": ("bench.study.actorq.command", "do quantized actors make distributed training faster?"),
     "actorq-scaling": ("bench.study.actorq.scaling", "how many actors can a learner feed?"),
 }
 EVERYTHING = "bench.study.everything"
+ONE_THREAD = ("bench.study.actorq", "bench.study.cells")
+"""With another number of threads numpy's sums end in other last bits; an int8 artifact's scales follow them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(as_typed(f"error: {words[0]!r} is no study; choose one of\n{listed}"), file=sys.stderr)
             return command_line.EXIT_USAGE
         module, words = STUDIES[words[0]][0], words[1:]
-        if module.startswith("bench.study.actorq"):
+        if module.startswith(ONE_THREAD):
             from train.actorq.variables import VARIABLES  # numpy reads them when it is loaded
 
             os.environ.update(VARIABLES)

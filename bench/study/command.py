@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import os
@@ -14,6 +15,7 @@ from bench import command_line
 from bench.report.figures import FIGURES, save
 from bench.study import experiment as experiments
 from bench.study import records
+from bench.study.experiment import current
 
 if TYPE_CHECKING:
     from bench.study.experiment import Experiment
@@ -30,22 +32,34 @@ def main(module: str, argv: Sequence[str]) -> int:
     parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="default: all committed ones")
     experiment.options(parser)
     parser.add_argument("--seeds", type=command_line.seeds, metavar="0,2,4", help="of the episodes")
-    parser.add_argument("--episodes", type=command_line.positive, help="of each seed")
+    if experiment.samples:
+        parser.add_argument(
+            f"--{experiment.samples}", dest="episodes", metavar="N", type=command_line.positive, help="of each seed"
+        )
+    parser.set_defaults(episodes=None)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--keep", action="store_true", help="store the rows; what is stored already is not measured again"
     )
     what.add_argument("--stored", action="store_true", help="measure nothing; use what is kept")
+    parser.add_argument("--again", action="store_true", help="with --keep: measure also what is stored")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="where rows are kept (default: results/study)")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--jobs", type=command_line.positive, default=os.cpu_count(), help="processes (default: cores)")
+    where.add_argument(
+        "--jobs",
+        type=command_line.positive,
+        default=1 if experiment.timed else os.cpu_count(),
+        help=f"processes (default: {'1, since times are measured' if experiment.timed else 'cores'})",
+    )
     where.add_argument("--address", metavar="auto", help="measure on a Ray cluster: auto, or HOST:PORT")
     parser.add_argument("--update-docs", action="store_true", help="fill the tables of docs/, draw their pictures")
     parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="draw the pictures into this folder")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
     arguments = parser.parse_args(argv)
-    if arguments.update_docs and not (arguments.stored or arguments.keep):
-        parser.error("docs/ shows what is kept; add --stored, or --keep to measure what is missing")
+    if arguments.update_docs and (arguments.results or not (arguments.stored or arguments.keep)):
+        parser.error("docs/ shows what is kept; add --stored, or --keep to measure what is missing; no --results")
+    experiment = dataclasses.replace(experiment, folder=arguments.results)
     return command_line.guarded(lambda asked: _run(module, experiment, asked), arguments)
 
 
@@ -79,12 +93,14 @@ def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> 
     else:
         for table in made:
             tables.print_table(table, command_line.console())
+    if why := experiment.refused(arguments, results):
+        raise command_line.BenchError(why)
     return command_line.EXIT_OK
 
 
 def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Record]:
     kept = records.read(experiment.path)
-    found = experiments.in_order(experiment, experiments.current(experiment, kept))
+    found = experiments.in_order(experiment, current(experiment, kept))
     if stale := list(dict.fromkeys(record["subject"] for record in kept if record not in found)):
         command_line.say(
             f"left out, measured of other weights: {', '.join(stale)}; "
@@ -96,11 +112,11 @@ def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Recor
 def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace, subjects: list[str]) -> list[Record]:
     """What is asked, measured where it is not kept; with --keep stored as cells end, and all that is kept beside it."""
     asked = experiments.cells(experiment, arguments, subjects)
-    kept = experiments.current(experiment, records.read(experiment.path)) if arguments.keep else []
-    todo = experiments.missing(asked, kept)
+    kept = current(experiment, records.read(experiment.path)) if arguments.keep else []
+    todo = asked if arguments.again else experiments.missing(asked, kept)
     for subject in dict.fromkeys(cell.subject for cell in todo):
         experiment.about(subject)  # refuses it before anything is measured
-    if arguments.keep and todo:
+    if arguments.keep and todo and arguments.results is None:
         experiments.refuse_dirty()
     with command_line.progress_bar(f"{experiment.name}: {len(todo)} cells") as progress:
         for number, new in enumerate(experiments.run(module, todo, arguments.jobs, arguments.address), 1):
@@ -110,5 +126,5 @@ def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace
             progress(number, len(todo))
     found = experiments.in_order(experiment, kept)
     if arguments.keep:
-        records.write(experiment.path, found)
+        records.rewrite(experiment.path, lambda rows: experiments.in_order(experiment, current(experiment, rows)))
     return found

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import dataclasses
 import itertools
 import json
 import os
@@ -85,33 +86,33 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def kept_tables() -> list[Table]:
     """The tables of what is stored in results/."""
-    from bench.study.cells import ptq_table as study_table
-    from bench.study.cells.command import read_answers
+    from bench.study import cells, ptq_table
+    from bench.study.experiment import stored
     from bench.study.qat import store as qat_store
     from bench.study.qat import table as qat_table
     from bench.study.sweep import store as study_store
 
-    rows = study_table.judged(read_answers(), study_store.read_sweeps(), committed_weights())
     learned = qat_store.read()
-    return [*study_table.tables(rows), *([qat_table.table(learned)] if learned else [])]
+    made = ptq_table.tables(stored(cells.EXPERIMENT), study_store.read_sweeps())
+    return [*made, *([qat_table.table(learned)] if learned else [])]
 
 
 def quick_tables(folder: Path) -> list[Table]:
     """Those of the quick study's own answers."""
-    from bench.study.cells import ptq_table as study_table
-    from bench.study.cells.command import read_answers
+    from bench.study import cells, ptq_table
+    from bench.study.experiment import stored
     from bench.study.sweep import store as study_store
 
-    answers, sweeps = read_answers(folder / "cells.json"), study_store.read_sweeps(folder)
-    return study_table.tables(study_table.judged(answers, sweeps, committed_weights()))
+    found = stored(dataclasses.replace(cells.EXPERIMENT, folder=folder))
+    return ptq_table.tables(found, study_store.read_sweeps(folder))
 
 
 def committed_weights() -> dict[str, str]:
     """SHA-256 of the weights of every bundle of zoo/benchmark, by name."""
-    from bench.study.cells.command import BENCHMARK, bundle_names, weights_hash
-    from policy.bundle import Bundle
+    from bench.study.cells import bundle_names
+    from bench.study.flying import weights_hash
 
-    return {name: weights_hash(Bundle.load(BENCHMARK / name)) for name in bundle_names()}
+    return {name: weights_hash(name) for name in bundle_names()}
 
 
 class Remembered:
@@ -146,7 +147,7 @@ def run(plan: Plan, jobs: int, remembered: Remembered | None = None) -> list[str
     Returns:
         What failed, in words.
     """
-    from bench.study.speed.command import started
+    from bench.measuring.children import started
 
     began, made, failures = time.monotonic(), 0, []
     known = remembered.commands if remembered is not None else []

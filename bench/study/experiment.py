@@ -41,7 +41,7 @@ class Episodes:
 
     Attributes:
         seeds: that episodes follow from.
-        count: of each seed.
+        count: of each seed; 0: as many as the measure makes.
     """
 
     seeds: tuple[int, ...]
@@ -55,9 +55,11 @@ class Played:
     Attributes:
         preset: "" where the task has none.
         seed: of the episodes.
-        returns: undiscounted, episode by episode.
+        returns: undiscounted, episode by episode; or the values of whatever else is measured, such as times.
         successes: likewise; None where the task has no success.
-        measures: further numbers of the cell by name.
+        measures: further numbers of the cell by name. Where ``starts`` is among them, one for each episode, those of
+            one start are the same episode, which is counted once.
+        reference: whether it was measured under the condition of the cell's reference, in turns with the cell.
     """
 
     preset: str
@@ -65,6 +67,7 @@ class Played:
     returns: Sequence[float]
     successes: Sequence[bool] | None = None
     measures: Mapping[str, Any] = field(default_factory=dict)
+    reference: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,10 @@ class Experiment:
         figures: (results) → pictures by the stem of their files.
         within: factors that a cell shares with its reference.
         version: of what a cell means; a cell of another one is stale.
+        samples: what a row's values are; the option that says how many of each seed is called so. "": there is none.
+        timed: whether values are times, so that cells are measured one after the other unless --jobs says otherwise.
+        refused: (arguments, results) → why the command fails though it has measured; "" where it does not.
+        folder: of the records, where it is not results/study.
     """
 
     name: str
@@ -104,11 +111,19 @@ class Experiment:
     options: Callable[[argparse.ArgumentParser], None] = field(default=lambda parser: None)
     within: tuple[str, ...] = ()
     version: int = 1
+    samples: str = "episodes"
+    timed: bool = False
+    refused: Callable[[argparse.Namespace, Results], str] = field(default=lambda arguments, results: "")
+    folder: Path | None = None
+
+    def reference(self, condition: Condition) -> Condition:
+        """The condition that a cell is compared with."""
+        return {name: value for name, value in condition.items() if name in self.within}
 
     @property
     def path(self) -> Path:
         """Where its records are kept."""
-        return records.FOLDER / f"{self.name}.jsonl"
+        return (self.folder or records.FOLDER) / f"{self.name}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -151,12 +166,14 @@ def missing(asked: Sequence[Cell], found: Iterable[Record]) -> list[Cell]:
     kept: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for record in found:
         kept.setdefault(records.cell(record), set()).add((record["seed"], len(record["returns"])))
-    return [
-        cell
-        for cell in asked
-        if kept.get(records.cell({"subject": cell.subject, "condition": cell.condition}))
-        != {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
-    ]
+
+    def is_kept(cell: Cell) -> bool:
+        there = kept.get(records.cell({"subject": cell.subject, "condition": cell.condition}), set())
+        if not cell.episodes.count:
+            return {seed for seed, _ in there} >= set(cell.episodes.seeds)
+        return there == {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
+
+    return [cell for cell in asked if not is_kept(cell)]
 
 
 def measured(module: str, cell: Cell) -> list[Record]:
@@ -180,7 +197,7 @@ def measured(module: str, cell: Cell) -> list[Record]:
     return [
         {
             "subject": cell.subject,
-            "condition": dict(cell.condition),
+            "condition": dict(experiment.reference(cell.condition) if each.reference else cell.condition),
             "preset": each.preset,
             "seed": each.seed,
             "returns": list(each.returns),
@@ -283,9 +300,14 @@ class Results:
         ]
 
     def played(self, name: str, subject: str, condition: Condition, preset: str = "") -> list[Any]:
-        """``returns`` or ``successes`` of a cell, all seeds one after the other; empty where there are none."""
-        key = (*records.cell({"subject": subject, "condition": condition}), preset)
-        return [value for record in self._groups.get(key, ()) for value in record[name] or ()]
+        """``returns`` or ``successes`` of a cell's different episodes, all seeds one after the other; empty where there
+        are none."""
+        values: dict[Any, Any] = {}
+        for record in self._groups.get((*records.cell({"subject": subject, "condition": condition}), preset), ()):
+            starts = record["measures"].get("starts")
+            for number, value in enumerate(record[name] or ()):
+                values.setdefault(starts[number] if starts else (record["seed"], number), value)
+        return list(values.values())
 
     def contrast(self, subject: str, one: Condition, other: Condition, preset: str = "") -> Estimate | None:
         """How much more one loses than the other: the difference of their relative errors, in percent, paired.
@@ -294,18 +316,16 @@ class Results:
         on it. None where one of them was not measured, or the reference earns 0.
         """
         a, b = (self.played("returns", subject, condition, preset) for condition in (one, other))
-        within = {name: value for name, value in one.items() if name in self.experiment.within}
-        reference = self.played("returns", subject, within, preset)
+        reference = self.played("returns", subject, self.experiment.reference(one), preset)
         mean = abs(sum(reference) / len(reference)) if reference else 0.0
         if not mean or len(a) != len(b) or not a:
             return None
         return Estimate.of_mean([100.0 * (y - x) / mean for x, y in zip(a, b, strict=True)])
 
     def _row(self, group: Sequence[Record]) -> dict[str, Any]:
-        first, factors, within = group[0], self.experiment.factors, self.experiment.within
-        reference = {name: value for name, value in first["condition"].items() if name in within}
+        first, factors = group[0], self.experiment.factors
         where = first["subject"], first["condition"], first["preset"]
-        theirs = first["subject"], reference, first["preset"]
+        theirs = first["subject"], self.experiment.reference(first["condition"]), first["preset"]
         returns, successes = self.played("returns", *where), self.played("successes", *where)
         row: dict[str, Any] = {
             "subject": first["subject"],
@@ -328,11 +348,20 @@ class Results:
 
     @property
     def measured(self) -> str:
-        """Where, when and with which code, for the notes of a table."""
+        """How long, where, when and with which code, for the notes of a table."""
+        return f"{sum(record['cpu_s'] for record in self.found) / 60:,.1f} CPU-minutes on {self.where}."
+
+    @property
+    def where(self) -> str:
+        """On which machine, when and with which code."""
         from bench.report.text import joined
 
         machines, dates, codes = (
             joined(sorted({record[name] for record in self.found})) for name in ("machine", "date", "code")
         )
-        cpu_s = sum(record["cpu_s"] for record in self.found)
-        return f"{cpu_s / 60:,.1f} CPU-minutes on {machines}; {dates}; code {codes}."
+        return f"{machines}; {dates}; code {codes}"
+
+
+def stored(experiment: Experiment) -> Results:
+    """What is kept of subjects as they are now, one record for each cell, seed and preset."""
+    return Results(experiment, in_order(experiment, current(experiment, records.read(experiment.path))))

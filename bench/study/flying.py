@@ -178,11 +178,15 @@ def float_decide(bundle: Bundle) -> Decide:
 
 
 def fly(task: Task, decide: Decide, episodes: Episodes, measures: Mapping[str, Any]) -> Iterator[Played]:
-    """Greedy episodes on every preset that the task is judged on."""
+    """Greedy episodes on every preset that the task is judged on.
+
+    Measures: the given ones, ``length`` (mean steps of an episode), and ``starts`` where episodes may repeat others.
+    """
     for preset in task.presets:
         for seed in episodes.seeds:
             judged = task.evaluate(decide, episodes.count, seed, preset)
-            yield Played(preset, seed, judged.returns, judged.successes or None, measures)
+            also = {"length": judged.mean_length, **({"starts": judged.starts} if judged.starts else {})}
+            yield Played(preset, seed, judged.returns, judged.successes or None, {**measures, **also})
 
 
 def share_differing(spec: PolicySpec, actions: np.ndarray, reference: np.ndarray) -> float:

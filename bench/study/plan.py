@@ -74,7 +74,7 @@ def full_plan(root: Path, update_docs: bool = False) -> Plan:
     measured = [Step(("bench/success.py", "--policy", ",".join(NAVIGATION), "--precision", "fp32,fp16,int8"))]
     # The longest first: the last ones fill the gaps.
     for name in sorted(suites, key=lambda name: (suites[name] != ATARI, suites[name] not in SLOW)):
-        measured += [module("bench.study", "cells", "--only", name)]
+        measured += [module("bench.study", "cells", name, "--keep", "--jobs", 1)]
         measured += [
             module("bench.study", "sweep", f"zoo/benchmark/{name}", *words, "--keep") for words in _sweeps(suites[name])
         ]
@@ -105,7 +105,7 @@ def quick_plan(root: Path, folder: Path) -> Plan:
     suites = benchmark_bundles(root)
     for name in sorted(suites, key=lambda name: (suites[name] != ATARI, suites[name] not in SLOW)):
         few = ["--episodes", QUICK_EPISODES.get(suites[name], "100")]
-        measured.append(module("bench.study", "cells", "--only", name, *few, "--answers", folder / "cells.json"))
+        measured.append(module("bench.study", "cells", name, *few, "--keep", "--results", folder, "--jobs", 1))
         if suites[name] != ATARI:
             at = ["--seeds", "0", "--bits", "2,4,8", "--output", folder / f"sweep-{name}.json"]
             measured.append(module("bench.study", "sweep", f"zoo/benchmark/{name}", *WEIGHTS_ONLY, *few, *at))

@@ -7,12 +7,12 @@ statistic can be made again without measuring. Lines are appended as cells end, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.report.store import RESULTS, StoreError
-from policy.files import write_atomically
+from policy.files import locked, write_atomically
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -21,7 +21,9 @@ FOLDER = RESULTS / "study"
 Condition = Mapping[str, Any]
 """Values of the factors that a cell sets; the others are the reference's."""
 Record = dict[str, Any]
-"""subject, identity, condition, preset, seed, returns, successes (or None), measures, and where it was measured."""
+"""subject, identity, condition, preset, seed, returns, successes (or None), measures, and where it was measured.
+
+``cpu_s`` is None where it is not known."""
 
 
 def cell(record: Mapping[str, Any]) -> tuple[str, str]:
@@ -50,15 +52,16 @@ def read(path: Path) -> list[Record]:
 
 def append(path: Path, records: Iterable[Record]) -> None:
     """Add what a cell measured."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
+    with locked(path.parent), path.open("a", encoding="utf-8") as file:
         file.write("".join(as_line(record) for record in records))
 
 
-def write(path: Path, found: Iterable[Record]) -> None:
-    """Write the file anew, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "".join(map(as_line, found)).encode())
+def rewrite(path: Path, ordered: Callable[[list[Record]], Sequence[Record]]) -> list[Record]:
+    """Write the file anew, whole or not at all: what another process added to it meanwhile is in it, too."""
+    with locked(path.parent):
+        found = list(ordered(read(path)))
+        write_atomically(path, "".join(map(as_line, found)).encode())
+    return found
 
 
 def as_line(record: Record) -> str:

@@ -9,7 +9,8 @@ import imageio.v3 as imageio
 import pytest
 
 from airlearning_envs import record
-from bench.study.speed import env_speed
+from bench.study import command, env_speed
+from bench.study.experiment import Results
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".mp4"])
@@ -51,19 +52,35 @@ def test_wrong_film_orders_write_nothing(
 
 
 def test_speed_is_reported_with_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--preset", "hard", "--envs", "4", "--steps", "60", "--rounds", "1"]
-    assert env_speed.main([*arguments, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["machine"]["cpu_model"] and report["numpy"]
-    assert [s["face"] for s in report["speeds"]] == ["core", "vector"]
-    for speed in report["speeds"]:
-        assert speed["steps_per_s"] > 0 and speed["episodes"] > 0 and speed["envs"] == 4
-    assert env_speed.main(arguments) == 0
-    assert "steps/s" in capsys.readouterr().out
+    words = ["hard", "--envs", "4", "--steps", "60", "--rounds", "2"]
+    assert command.main("bench.study.env_speed", [*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["face"] for row in rows] == ["core", "vector"]
+    for row in rows:
+        assert row["return"]["value"] > 0 and len(row["steps_per_cpu_s"]) == 2
+        assert row["ended"] > 0 and row["envs"] == 4 and row["numpy"]
+    assert command.main("bench.study.env_speed", [*words, "--face", "core"]) == 0
+    shown = capsys.readouterr().out
+    assert "steps/s" in shown and "one core, numpy" in shown and "vector" not in shown
 
 
 def test_speed_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
-    assert env_speed.main(["--preset", "soft"]) == 2
+    assert command.main("bench.study.env_speed", ["soft"]) == 2
     assert "allowed are easy, medium, shipped, hard" in capsys.readouterr().err
-    assert env_speed.main(["--envs", "0"]) == 2
-    assert env_speed.main(["--preset", "easy", "--steps", "5", "--rounds", "1", "--at-least", "1e15"]) == 1
+    with pytest.raises(SystemExit) as stopped:
+        command.main("bench.study.env_speed", ["--envs", "0"])
+    assert stopped.value.code == 2
+    slow = ["easy", "--envs", "4", "--steps", "5", "--rounds", "1", "--face", "core", "--at-least", "1e15"]
+    assert command.main("bench.study.env_speed", slow) == 1
+    assert "easy/core makes " in capsys.readouterr().err
+
+
+def test_speed_is_the_median_of_the_rounds() -> None:
+    record = {
+        "subject": "hard", "condition": {"face": "core", "envs": 64, "steps": 1000}, "preset": "", "seed": 0,
+        "returns": [1000.0, 4000.0, 2000.0], "successes": None,
+        "measures": {"steps_per_cpu_s": [3.0, 9.0, 5.0], "ended": 7},
+        "machine": "a machine", "code": "v0.1", "date": "2026-11-20",
+    }  # fmt: skip
+    (table,) = env_speed.tables(Results(env_speed.EXPERIMENT, [record]))
+    assert table.rows == (("hard", "core", "64", "1,000", "3", "2,000", "5", "7"),)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -57,6 +58,8 @@ class AtariEpisodes:
         self._fires = np.array(["FIRE" in name for name in names])
         self._longest_idle = 0 if training or "FIRE" not in names else int(options["idle_steps"])
         self._idle = np.zeros(environments, np.int64)
+        self.frames_before: dict[int, int] = {}  # by judged episode: without action, before its first observation
+        self._judges = not training
         self._vector = AtariVectorEnv(
             game,
             environments,
@@ -84,6 +87,10 @@ class AtariEpisodes:
         observation, info = self._vector.reset(seed=seeds, options={"reset_mask": mask.copy()})
         self._lives = info["lives"].copy()
         self._idle[mask] = 0
+        if self._judges:
+            self.frames_before |= dict(
+                zip(episode_ids[mask].tolist(), info["frame_number"][mask].tolist(), strict=True)
+            )
         return channels_last(observation)
 
     def step(self, actions: Actions) -> StepResult:
@@ -163,7 +170,10 @@ def atari_task(game: str, options: Mapping[str, Any]) -> Task:
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
         consoles = AtariEpisodes(game, min(JUDGING_ENVIRONMENTS, episodes), seed, chosen, training=False)
         with closing(consoles):
-            return Evaluation.of(judge(consoles, decide, episodes), preset)
+            judged = Evaluation.of(judge(consoles, decide, episodes), preset)
+        # Where actions are not repeated at random, nothing else tells two games of a greedy policy apart.
+        starts = () if chosen["sticky_actions"] else tuple(consoles.frames_before[number] for number in range(episodes))
+        return replace(judged, starts=starts)
 
     return Task(
         name=game,

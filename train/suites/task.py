@@ -29,6 +29,8 @@ class Evaluation:
         details: further figures of the task by name with their unit, e.g. mean flight time.
         returns: undiscounted return of each episode, by number: two policies are compared episode by episode.
         successes: whether each succeeded; empty where the task has no success.
+        starts: of each episode what its course follows from beside the actions, so that greedy episodes of one start
+            are one and the same; empty where every episode has its own.
     """
 
     preset: str
@@ -41,6 +43,7 @@ class Evaluation:
     details: Mapping[str, float] = field(default_factory=dict)
     returns: tuple[float, ...] = ()
     successes: tuple[bool, ...] = ()
+    starts: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, judged: Judged, preset: str = "") -> Evaluation:

@@ -99,7 +99,7 @@ def trained(cell: Cell, seed: int, bits: int | None, scratch: Path, reuse: bool)
 
 def bundle_of(words: Sequence[str], reuse: bool) -> Bundle:
     """:func:`trained` for the words that are typed after ``python -m train``."""
-    from bench.study.speed.command import started
+    from bench.measuring.children import started
     from policy.bundle import Bundle
     from policy.errors import PolicyError
 

@@ -6,7 +6,7 @@
 
 Width: largest minus smallest weight of a policy (all layers, no biases), and that range in standard deviations. Error:
 the paper's, (fp32 − int8) / |fp32| of the mean return; negative where int8 plays better. Its interval is that of paired
-means over the same episodes. Errors of results/cells.json are those of the int8 artifact in a device's runtime
+means over the same episodes. Errors of results/study/cells.jsonl are those of the int8 artifact in a device's runtime
 (symmetric, per channel); those of results/study are of the paper's own quantizer at 8 and at 4 bits, for the bundles
 whose sweep was kept (python -m bench.study sweep BUNDLE --weights-only --keep).
 """

@@ -14,7 +14,7 @@ from policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from bench.report.intervals import Correlation
-    from bench.study.cells.command import Answer
+    from bench.study.experiment import Results
     from policy.bundle import Bundle
 
 ROOT = PROJECT_ROOT
@@ -113,10 +113,11 @@ def measure() -> list[Point]:
         BenchError: no committed bundle has been judged.
     """
     from bench.report.intervals import FEWEST_PAIRS
-    from bench.study.cells.command import read_answers
+    from bench.study import cells
+    from bench.study.experiment import stored
     from policy.bundle import Bundle
 
-    by_source = {DEVICE: device_errors(read_answers()), **study_errors()}
+    by_source = {DEVICE: device_errors(stored(cells.EXPERIMENT)), **study_errors()}
     bundles = {
         (bundle.spec.name, bundle.manifest.files["weights.safetensors"].sha256): bundle
         for bundle in (Bundle.load(manifest.parent) for manifest in sorted(ZOO.glob("**/manifest.json")))
@@ -131,11 +132,15 @@ def measure() -> list[Point]:
     return sorted(points, key=lambda point: point.width.range)
 
 
-def device_errors(answers: Mapping[str, Answer]) -> dict[tuple[str, str], Error]:
+def device_errors(judged: Results) -> dict[tuple[str, str], Error]:
     """Errors of the int8 artifacts by (bundle, hash of the judged weights)."""
+    int8 = {"precision": "int8"}
     found = {
-        (answer.name, answer.weights_sha256): Error.of(answer.played["int8"].returns, answer.played["fp32"].returns)
-        for answer in answers.values()
+        (record["subject"], record["identity"]): Error.of(
+            judged.played("returns", record["subject"], int8), judged.played("returns", record["subject"], {})
+        )
+        for record in judged.found
+        if record["condition"] == int8
     }
     return {key: error for key, error in found.items() if error is not None}
 

@@ -114,6 +114,38 @@ def test_lines_are_read_as_they_were_written_or_refused(
         records.read(path)
 
 
+def test_what_another_process_added_is_kept_when_the_file_is_put_in_order(
+    recorded: Callable[..., records.Record], tmp_path: Path
+) -> None:
+    path = tmp_path / "apart.jsonl"
+    records.append(path, [recorded({"part": "weights", "bits": 2}, [1.0])])
+    records.append(path, [recorded({}, [1.0])])  # by another process, meanwhile
+    found = records.rewrite(path, lambda rows: in_order(EXPERIMENT, rows))
+    assert [each["condition"] for each in found] == [{}, {"part": "weights", "bits": 2}]
+    assert records.read(path) == found
+
+
+def test_where_the_measure_knows_how_much_it_makes_seeds_are_missing(
+    recorded: Callable[..., records.Record],
+) -> None:
+    kept = [recorded({}, [1.0, 2.0, 3.0]), recorded({}, [1.0], seed=2)]
+    assert missing([Cell("cartpole-dqn", {}, Episodes((0, 2), 0))], kept) == []
+    more = [Cell("cartpole-dqn", {}, Episodes((0, 2, 4), 0))]
+    assert missing(more, kept) == more
+
+
+def test_times_are_measured_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(experiment, "run", lambda module, cells, jobs, address: asked.append(jobs) or [])
+    for module in ("bench.study.env_speed", "bench.study.apart"):
+        command.main(module, [] if "speed" in module else ["cartpole-dqn"])
+    assert asked[0] == 1 and asked[1] == command.os.cpu_count()
+    with pytest.raises(SystemExit):
+        command.main("bench.study.env_speed", ["--episodes", "3"])  # its values are rounds
+
+
 def typed(*words: str) -> int:
     return command.main("bench.study.apart", words)
 

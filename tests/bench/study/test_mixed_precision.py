@@ -1,105 +1,138 @@
-"""bench/study/mixed/command.py: the tables, what is kept, and the task whose learning is compared."""
+"""Mixed precision: the tables of rows made up by hand, what is asked, and the task whose learning is compared."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench.study.mixed import command as mixed_precision
-from bench.study.mixed import measuring as mixed_measuring
-from bench.study.mixed.catch import Catch, catch_task
+from bench import command_line
+from bench.report.tables import ROOT, filled
+from bench.study import command, mixed
+from bench.study.catch import Catch, catch_task
+from bench.study.experiment import Results, stored
+from bench.study.mixed import EXPERIMENT, LEARNING, PONG, UPDATE
+from bench.study.records import Record
 from train.suites.episodes import judge
 
-
-def timing(milliseconds: float) -> dict[str, Any]:
-    return {"wall_ms": 2 * milliseconds, "cpu_ms": milliseconds, "low_ms": 1.0, "high_ms": 2.0, "count": 3}
-
-
-def document(**more: Any) -> dict[str, Any]:
-    policy = {
-        "filters": 128,
-        "hidden": 128,
-        "weights": 1_246_470,
-        "paper_minutes": [127, 156],
-        "update": {"float32": timing(60), "bfloat16": timing(40)},
-        "act_1": {"float32": timing(1.0), "bfloat16": timing(0.8)},
-        "act_8": {"float32": timing(4.0), "bfloat16": timing(2.0)},
-        "pong": {"float32": {"steps_per_cpu_s": 50.0}, "bfloat16": {"steps_per_cpu_s": 80.0}},
-    }
-    return {
-        "machine": "a machine", "has_unit": True, "tensorflow": "2.21.0", "gpu": False, "threads": 1, "cores": 1,
-        "batch": 32, "type": "bfloat16", "policies": {"A": policy}, **more,
-    }  # fmt: skip
+Recorded = Callable[..., Record]
+FACTS = {"tensorflow": "2.21.0", "has_unit": True}
+TYPE = {"threads": 1, "type": "bfloat16"}
 
 
-def test_a_row_has_both_times_their_ratio_and_the_papers() -> None:
-    (table,) = mixed_precision.tables(document())
-    row = ("A", "3 conv(128) + FC 128", "60.0", "40.0", "1.50×", "1.25×", "50.0", "80.0", "1.60×", "0.814×")
+@pytest.fixture
+def both(recorded: Recorded) -> Callable[..., list[Record]]:
+    """float32's record and that of bfloat16."""
+
+    def make(
+        work: str, full: Sequence[float], half: Sequence[float], subject: str = "A", seed: int = 0,
+        measures: Sequence[Mapping[str, Any]] = ({}, {}),
+    ) -> list[Record]:  # fmt: skip
+        asked = {"work": work, **({} if subject == "catch" else {"batch": 32}), **TYPE}
+        return [
+            recorded({**asked, **({"half": True} if at else {})}, values, subject, seed, **{**FACTS, **measures[at]})
+            for at, values in enumerate((full, half))
+        ]
+
+    return make
+
+
+@pytest.fixture
+def timed(both: Callable[..., list[Record]]) -> list[Record]:
+    """Updates and acting, whose medians are 60 and 40, 1 and 0.8 ms."""
+    wall = [{"wall_ms": value, "count": 3} for value in (120.0, 60.0)]
+    return [
+        *both(UPDATE, [50.0, 60.0, 90.0], [40.0, 30.0, 70.0], measures=wall),
+        *both("act on 1", [1.0], [0.8], measures=wall),
+    ]
+
+
+def test_a_row_has_both_times_their_ratio_and_the_papers(
+    timed: list[Record], both: Callable[..., list[Record]]
+) -> None:
+    pong = both(PONG, [50.0], [80.0], measures=[{"steps": 64, "losses": [1.0, 3.0]}] * 2)
+    (table,) = mixed.tables(Results(EXPERIMENT, [*timed, *pong]))
+    row = ("A", "3 conv(128) + FC 128", "bfloat16", "60.0", "40.0", "1.50×", "1.25×", "50.0", "80.0", "1.60×", "0.814×")
     assert table.rows == (row,)
-    assert "1 thread," in table.notes[0]
-    assert "a machine" in table.notes[0]
-    assert "a bfloat16 unit" in table.notes[0]
+    assert "Minibatch 32, 1 thread, TensorFlow 2.21.0 with oneDNN, on a machine" in table.notes[0]
+    assert "a bfloat16 unit" in table.notes[0] and "(A 3 times)" in table.notes[0]
+    assert "by wall time the updates' speed-ups are 2.00×" in table.notes[0]
+    assert "A over 64 steps" in table.notes[2] and "A 2.00e+00 and 2.00e+00." in table.notes[3]
 
 
-def test_what_was_not_measured_is_not_known() -> None:
-    without = document()
-    del without["policies"]["A"]["pong"]
-    (table,) = mixed_precision.tables(without)
-    assert table.rows[0][6:9] == ("–", "–", "–")
+def test_what_was_not_measured_is_not_known(timed: list[Record]) -> None:
+    (table,) = mixed.tables(Results(EXPERIMENT, timed))
+    assert table.rows[0][7:10] == ("–", "–", "–")
+    assert not any("loss" in note or "Pong:" in note for note in table.notes)
 
 
 def test_losses_are_compared_round_by_round() -> None:
-    with_losses = document()
     rising = [float(n) for n in range(1, 9)]
-    with_losses["policies"]["A"]["pong"]["float32"]["losses"] = rising
-    with_losses["policies"]["A"]["pong"]["bfloat16"]["losses"] = [2 * loss for loss in rising]
-    (table,) = mixed_precision.tables(with_losses)
-    assert "A 4.50e+00 and 9.00e+00 (correlation over 8 rounds 1.000)" in table.notes[2]
+    said = mixed.losses_words(rising, [2 * loss for loss in rising])
+    assert said == "4.50e+00 and 9.00e+00 (correlation over 8 rounds 1.000)"
 
 
-def test_the_learning_curves_are_compared_seed_by_seed() -> None:
-    def curves(*last: float) -> list[dict[str, Any]]:
-        return [{"seed": seed, "returns": [[8, -0.5], [16, value]]} for seed, value in enumerate(last)]
-
-    found = {
-        "steps": 16, "episodes": 256, "curves": {"float32": curves(0.5, 0.7), "bfloat16": curves(0.6, 0.9)},
-        "last_difference": [0.15, 0.1, 0.2], "mean_difference": [-0.05, -0.1, 0.0],
-    }  # fmt: skip
-    table = mixed_precision.tables(document(catch=found))[1]
-    assert table.rows[1] == ("16", "0.60 [0.50, 0.70]", "0.75 [0.60, 0.90]")
-    assert "+0.150 [+0.100, +0.200] at the last step, −0.050 [−0.100, +0.000]" in table.notes[0]
-
-
-def test_a_paired_difference_by_hand() -> None:
-    # Differences 1, 2, 3: mean 2, deviation 1, t(2) = 4.303: 2 ± 4.303 / √3.
-    assert mixed_measuring.paired([0, 0, 0], [1, 2, 3]) == pytest.approx((2, 2 - 2.4843, 2 + 2.4843), abs=1e-3)
+def test_the_learning_curves_are_compared_seed_by_seed(both: Callable[..., list[Record]]) -> None:
+    facts = {"at": [8, 16], "judged": 256}
+    curves = [
+        *both(LEARNING, [-0.5, 0.5], [-0.5, 0.6], "catch", 0, [facts, facts]),
+        *both(LEARNING, [-0.5, 0.7], [-0.5, 0.9], "catch", 1, [facts, facts]),
+    ]
+    (table,) = mixed.tables(Results(EXPERIMENT, curves))
+    assert table.rows[1] == ("bfloat16", "16", "0.60 [0.50, 0.70]", "0.75 [0.60, 0.90]")
+    # Differences at the last step 0.1 and 0.2: s = 0.0707, t of one degree of freedom 12.706: ± 12.706 · 0.05
+    assert "+0.15 [−0.49, +0.79] at the last step, +0.08 [−0.24, +0.39] over the whole curve" in table.notes[0]
+    assert "mean of 2 seeds" in table.title and "256 greedy episodes" in table.notes[1]
 
 
-def test_only_answers_to_one_question_are_put_together() -> None:
-    other = document()
-    other["policies"] = {"C": other["policies"]["A"]}
-    assert list(mixed_precision.merged(document(), other)["policies"]) == ["A", "C"]
-    assert list(mixed_precision.merged(document(), {**other, "batch": 64})["policies"]) == ["C"]
+def test_float32_is_that_which_was_timed_beside_it(timed: list[Record]) -> None:
+    """Another 16-bit type has a float32 of its own."""
+    other = [{**each, "condition": {**each["condition"], "type": "float16"}, "returns": [9.0]} for each in timed]
+    (table,) = mixed.tables(Results(EXPERIMENT, [*timed, *other]))
+    assert [(row[2], row[3]) for row in table.rows] == [("bfloat16", "60.0"), ("float16", "9.00")]
+
+
+def test_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = command_line.argparse.Namespace(type="float16", updates=40, steps=0, batch=64, threads=2)
+    asked = mixed.grid(arguments, "A")
+    common = {"batch": 64, "threads": 2, "type": "float16", "half": True}
+    assert asked[0] == {"work": UPDATE, "count": 40, **common}
+    assert [each["work"] for each in asked] == [UPDATE, "act on 1", "act on 8"], "0 steps: no Pong"
+    assert EXPERIMENT.reference(asked[1]) == {"work": "act on 1", "batch": 64, "threads": 2, "type": "float16"}
+    assert mixed.grid(arguments, "catch") == [{"work": LEARNING, "threads": 2, "type": "float16", "half": True}]
+    assert command.main("bench.study.mixed", ["D"]) == command_line.EXIT_USAGE
+    assert "there is no policy 'D'; there are A, B, C, and catch" in capsys.readouterr().err
 
 
 def test_measurements_take_turns_and_the_first_is_not_counted() -> None:
+    from bench.study.mixed_timing import timed_in_turns
+
     calls: list[str] = []
-    found = mixed_measuring.timed_in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
+    found = timed_in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
     assert "".join(calls) == "baabba"
-    assert found["a"].count == found["b"].count == 2
+    assert [(len(values), measures["count"]) for values, measures in found.values()] == [(2, 2), (2, 2)]
 
 
 def test_the_papers_networks() -> None:
-    network = mixed_measuring.POLICIES["B"].network
+    from bench.study.mixed_timing import ACTIONS, IMAGE
+    from policy.network import network_shapes
+
+    network = mixed.POLICIES["B"].network
     assert [(layer.filters, layer.kernel, layer.stride) for layer in network.convolutions] == [
         (512, 8, 4),
         (512, 4, 2),
         (512, 3, 1),
     ]
+    shapes = network_shapes(mixed.POLICIES["A"].network, IMAGE, ACTIONS)
     # 8·8·4·128 + 4·4·128·128 + 3·3·128·128 + 3·128 + 7·7·128·128 + 128 + 128·6 + 6
-    assert mixed_measuring.parameters(mixed_measuring.POLICIES["A"].network) == 1_246_470
+    assert sum(int(np.prod(shape)) for shape in shapes.values()) == 1_246_470
+
+
+def test_the_committed_tables_are_those_of_the_committed_rows() -> None:
+    text = (ROOT / "docs" / "mixed-precision.md").read_text(encoding="utf-8")
+    assert filled(text, mixed.tables(stored(EXPERIMENT))) == text, "python -m bench.study mixed --stored --update-docs"
 
 
 # --- catch --------------------------------------------------------------------------------------------------------

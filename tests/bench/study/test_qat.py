@@ -15,6 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench import command_line
+from bench.measuring import children
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
 from bench.study.qat import command as qat
@@ -24,7 +25,6 @@ from bench.study.qat import table as qat_table
 from bench.study.qat import training as qat_training
 from bench.study.qat.statistics import holds, over_trainings, relative_error, rows_of, student, within_words
 from bench.study.qat.store import Answer
-from bench.study.speed import command as training_speed
 from bench.study.sweep.store import Change, Outcome
 from policy.bundle import Bundle
 
@@ -340,7 +340,7 @@ def test_a_small_study_as_it_is_typed(
     def refused(command: object, job: str = "") -> str:
         raise command_line.BenchError("it trained again")
 
-    monkeypatch.setattr(training_speed, "started", refused)
+    monkeypatch.setattr(children, "started", refused)
     assert qat.main([*typed, "--bits", "3"]) == command_line.EXIT_OK, "answered already"
     assert json.loads(capsys.readouterr().out)["answers"] == [made]
     (tmp_path / "qat.json").unlink()

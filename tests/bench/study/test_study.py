@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bench.report.intervals import Estimate
+from bench.study import cells
 from bench.study import everything as study
-from bench.study.cells import ptq_table as study_table
-from bench.study.cells.command import Answer, Played
-from bench.study.cells.ptq_table import Judged, algorithms_table, cells_table, judged, mean_error, papers_error, verdict
+from bench.study import ptq_table as study_table
+from bench.study.experiment import Results
 from bench.study.plan import PICTURES, Plan, Step, benchmark_bundles, full_plan, module, quick_plan
+from bench.study.ptq_table import Judged, algorithms_table, cells_table, judged, mean_error, papers_error, verdict
+from bench.study.records import Record
 from train.suites.cells import Cell, load_cells
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def answer(method: str = "ppo", task: str = "PongNoFrameskip-v4", int8: tuple[float, ...] = (20.0, 16.0)) -> Answer:
-    full = (20.0, 20.0)
+def results(
+    recorded: Callable[..., Record], name: str = "pong-ppo", task: str = "PongNoFrameskip-v4",
+    int8: tuple[float, ...] = (20.0, 16.0),
+) -> Results:  # fmt: skip
+    """What was judged of one bundle."""
+    measures = {
+        "task": task, "method": name.rpartition("-")[2], "network": "3 conv", "steps": 1, "training_cpu_s": 1.0,
+        "bytes": 1000, "executed_by": "litert 2", "length": 1.0,
+    }  # fmt: skip
+    played = {None: (20.0, 20.0), "fp16": (20.0, 20.0), "int8": int8}
+    return Results(
+        cells.EXPERIMENT,
+        [
+            recorded({"precision": precision} if precision else {}, returns, name, 7, **measures)
+            for precision, returns in played.items()
+        ],
+    )
 
-    def played(returns: tuple[float, ...]) -> Played:
-        return Played(sum(returns) / len(returns), (returns[0], returns[-1]), 1.0, 1000, returns)
 
-    return Answer(
-        name=f"pong-{method}", task=task, method=method, weights_sha256="ab", network="3 conv", training_seed=0,
-        steps=1, cpu_s=1.0, episodes=2, seed=7, runtime="litert 2", machine="m", code="c", date="2026-11-20",
-        artifacts=(),
-        played={"fp32": played(full), "fp16": played(full), "int8": played(int8)}, differences={},
-    )  # fmt: skip
+@pytest.fixture
+def pong(recorded: Callable[..., Record]) -> Callable[..., Judged]:
+    return lambda *int8: judged(results(recorded, int8=int8 or (20.0, 16.0)), [])[0]
 
 
 PONG = Cell("pong", "ppo", {"fp32": 20, "fp16": 20, "int8": 19})
@@ -50,15 +62,15 @@ def test_the_papers_means_follow_from_its_returns() -> None:
     assert papers_error(Cell("pong", "ppo"), "int8") is None
 
 
-def test_relative_error_of_a_cell() -> None:
+def test_relative_error_of_a_cell(pong: Callable[..., Judged]) -> None:
     # F = 20, Q = 18: 10 %; residuals d − R f of (0, 4) with R = 0.1 are (−2, +2): s = 2.83, ± 12.706 · 2 / 20 · 100 %
-    error = Judged(PONG, answer()).error("int8")
+    error = pong().error("int8")
     assert error is not None and error.value == pytest.approx(10.0)
     assert error.high == pytest.approx(10.0 + 127.06204736)
 
 
-def test_mean_error_joins_the_cells_intervals() -> None:
-    rows = [Judged(PONG, answer()), Judged(PONG, answer(int8=(20.0, 20.0)))]
+def test_mean_error_joins_the_cells_intervals(pong: Callable[..., Judged]) -> None:
+    rows = [pong(), pong(20.0, 20.0)]
     found = mean_error(rows)
     assert found is not None and found.value == pytest.approx(5.0)
     assert found.high == pytest.approx(5.0 + 63.53102368)  # √(127.06² + 0²) / 2
@@ -83,29 +95,25 @@ def test_verdicts(ours: Estimate | None, papers: float | None, said: str) -> Non
     assert verdict(ours, papers) == said
 
 
-def test_the_tables_show_what_was_judged() -> None:
-    rows = [Judged(PONG, answer())]
-    line = dict(zip(cells_table(rows).headers, cells_table(rows).rows[0], strict=True))
-    assert (line["int8 error, %"], line["paper's int8 error, %"]) == ("+10.0 [−117.1, +137.1]", "+5.00")
+def test_the_tables_show_what_was_judged(pong: Callable[..., Judged]) -> None:
+    rows = [pong()]
+    table = cells_table(rows, "a machine")
+    line = dict(zip(table.headers, table.rows[0], strict=True))
+    assert (line["int8 error, %"], line["paper's int8 error, %"]) == ("+10.0 [−117.1, +137.1]", "0")
     assert (line["fp16 error, %"], line["quarl 8 bits error, %"]) == ("0", "–")
     ppo = algorithms_table(rows).rows[1]
-    assert ppo[:4] == ("ppo", "pong", "+10.0 [−117.1, +137.1]", "+5.00")
+    assert ppo[:4] == ("ppo", "pong", "+10.0 [−117.1, +137.1]", "0")
     assert ppo[4:7] == ("above, inside the noise", "+0.54", "above, inside the noise")
 
 
-def test_what_is_of_other_weights_is_left_out() -> None:
+def test_sweeps_of_other_weights_are_left_out(recorded: Callable[..., Record]) -> None:
     from bench.study.sweep.store import read_sweeps
 
     sweep = next(each for each in read_sweeps() if (each.bundle, each.variant) == ("cartpole-ppo", "weights"))
-    mine = dataclasses.replace(answer("ppo", "CartPole-v1"), name="cartpole-ppo", weights_sha256=sweep.weights_sha256)
-    other = dataclasses.replace(mine, weights_sha256="else")
-    for found, weights, expected in (
-        (mine, mine.weights_sha256, [sweep]),
-        (other, "else", [None]),  # judged; its sweep is of other weights
-        (mine, "else", []),  # neither is of the weights that are there
-    ):
-        rows = judged({"cartpole-ppo": found, "gone-ppo": found}, [sweep], {"cartpole-ppo": weights, "not-judged": "x"})
-        assert [row.sweep for row in rows] == expected
+    found = results(recorded, "cartpole-ppo", "CartPole-v1")
+    assert [row.sweep for row in judged(found, [sweep])] == [None]
+    same = Results(cells.EXPERIMENT, [{**record, "identity": sweep.weights_sha256} for record in found.found])
+    assert [row.sweep for row in judged(same, [sweep])] == [sweep]
 
 
 def test_the_plan_has_every_bundle_and_known_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +125,7 @@ def test_the_plan_has_every_bundle_and_known_commands(capsys: pytest.CaptureFixt
     assert full_plan(ROOT).drawn == (), "docs/ is written where that is asked for"
     for plan in plans:
         text = "\n".join(step.command for step in plan.steps)
-        assert [name for name in bundles if f"--only {name}" not in text] == []
+        assert [name for name in bundles if f"cells {name}" not in text] == []
     words = {step.words[2] for plan in plans for step in plan.steps if step.words[:2] == ("-m", "bench.study")}
     assert words >= {pictures[1] for pictures in PICTURES}
     for name in sorted(words):

@@ -14,11 +14,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench import command_line
+from bench.measuring import children
 from bench.report import tables as rendering
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
 from bench.study.qat.training import settings_hash
-from bench.study.speed import command as training_speed
 from bench.study.wide import command as wide_weights
 from bench.study.wide import plot as wide_plot
 from bench.study.wide import statistics as wide_statistics
@@ -305,7 +305,7 @@ def test_a_small_study_as_it_is_typed(
     def refused(command: object, job: str = "") -> str:
         raise command_line.BenchError("it trained again")
 
-    monkeypatch.setattr(training_speed, "started", refused)
+    monkeypatch.setattr(children, "started", refused)
     assert wide_weights.main(again) == command_line.EXIT_OK, "answered already"
     assert json.loads(capsys.readouterr().out)["answers"] == [plain, clipped]
     (tmp_path / "wide-weights.json").unlink()

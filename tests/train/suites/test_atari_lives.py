@@ -56,6 +56,17 @@ def test_without_episodic_life_no_life_is_marked() -> None:
     assert episodes.step(np.zeros(1, np.int64)).life_lost is None
 
 
+def test_games_that_begin_alike_are_one_game_and_are_known() -> None:
+    consoles = AtariEpisodes("pong", 3, 7, DEFAULTS, training=False)
+    pictures = consoles.reset(np.ones(3, np.bool_), np.array([1, 4, 8]))
+    assert consoles.frames_before == {1: 2, 4: 4, 8: 2}, "of seed 7"
+    for _ in range(40):
+        np.testing.assert_array_equal(pictures[0], pictures[2])
+        pictures = consoles.step(np.full(3, 2)).observation
+    assert not np.array_equal(pictures[0], pictures[1])
+    assert AtariEpisodes("pong", 1, 7, DEFAULTS, training=True).frames_before == {}
+
+
 def test_pong_has_no_lives_to_lose() -> None:
     stream, generator = EpisodeStream(make_task("pong").make(1, 0)), np.random.default_rng(0)
     steps = [stream.step(generator.integers(6, size=1)) for _ in range(200)]

@@ -8,19 +8,19 @@ in that way.)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, joined
-from bench.report.text import estimate as bracketed
-from bench.study.cells.table import METHODS, codes, dates, extra_cell, number, order, score, word
+from bench.report.text import NOT_KNOWN, estimate, joined, lost
+from bench.study import cells
+from bench.study.experiment import ERROR, RETURN, Results
+from bench.study.paper_cells import METHODS, PRECISIONS, papers, words
 from train.suites.cells import load_cells
 
 if TYPE_CHECKING:
-    from bench.study.cells.command import Answer
     from bench.study.sweep.store import Sweep
     from train.suites.cells import Cell
 
@@ -32,16 +32,20 @@ EIGHT_BITS, PAPERS_SCHEME = "8", ("quarl", "weights")
 
 @dataclass(frozen=True)
 class Judged:
-    """A cell with its answer and, where one is stored, the sweep by the paper's quantizer of weights alone."""
+    """A judged bundle and, where one is stored, its sweep by the paper's quantizer of weights alone."""
 
-    cell: Cell
-    answer: Answer
+    judged: cells.Judged
     sweep: Sweep | None = None
+
+    @property
+    def cell(self) -> Cell:
+        """Which."""
+        return self.judged.cell
 
     def error(self, precision: str) -> Estimate | None:
         """Relative error of an artifact's mean return, percent; None where fp32's is 0."""
-        played = self.answer.played
-        return Estimate.of_relative_error(played[precision].returns, played["fp32"].returns)
+        found: Estimate | None = self.judged.value(ERROR, precision)
+        return found
 
     @property
     def papers_scheme_error(self) -> Estimate | None:
@@ -63,36 +67,33 @@ def papers_error(cell: Cell, precision: str) -> float | None:
     return 100.0 * (cell.paper["fp32"] - cell.paper[precision]) / abs(cell.paper["fp32"])
 
 
-def judged(answers: Mapping[str, Answer], sweeps: Sequence[Sweep], weights: Mapping[str, str]) -> list[Judged]:
+def judged(results: Results, sweeps: Sequence[Sweep]) -> list[Judged]:
     """What there is to tabulate, in the tables' order.
 
     Args:
-        answers: by bundle name.
-        sweeps: those that are stored.
-        weights: SHA-256 of the weights of every bundle that is there, by name; what is of others is left out.
+        results: of the study ``cells``.
+        sweeps: those that are stored; of other weights they are left out.
     """
-    cells = {cell.bundle_name: cell for cell in load_cells()}
     found = []
-    for name, sha256 in weights.items():
-        answer = answers.get(name)
-        if answer is None or answer.weights_sha256 != sha256:
-            continue
+    for each in cells.judged(results):
+        identity = next(record["identity"] for record in results.found if record["subject"] == each.subject)
         mine = [
             sweep
             for sweep in sweeps
-            if (sweep.bundle, sweep.weights_sha256) == (name, sha256)
+            if (sweep.bundle, sweep.weights_sha256) == (each.subject, identity)
             and (sweep.scheme.value, sweep.variant) == PAPERS_SCHEME
         ]
-        found.append(Judged(cells.get(name) or extra_cell(answer), answer, mine[0] if mine else None))
-    return sorted(found, key=lambda each: order(each.cell))
+        found.append(Judged(each, mine[0] if mine else None))
+    return found
 
 
-def tables(rows: Sequence[Judged]) -> list[Table]:
-    """The table of cells and that of algorithms."""
-    return [cells_table(rows), algorithms_table(rows)]
+def tables(results: Results, sweeps: Sequence[Sweep]) -> list[Table]:
+    """The table of cells and that of algorithms; see :func:`judged`."""
+    rows = judged(results, sweeps)
+    return [cells_table(rows, results.where), algorithms_table(rows)]
 
 
-def cells_table(rows: Sequence[Judged]) -> Table:
+def cells_table(rows: Sequence[Judged], where: str) -> Table:
     """Every cell that has a policy: returns, relative errors, the paper's beside."""
     headers = (
         "task", "method", "fp32", "fp16", "int8", "fp16 error, %", "int8 error, %", "quarl 8 bits error, %",
@@ -100,20 +101,20 @@ def cells_table(rows: Sequence[Judged]) -> Table:
     )  # fmt: skip
     body = []
     for row in rows:
-        papers = row.cell.paper or {}
         body.append((
-            word(row.cell), row.cell.method, *(score(row.answer, name) for name in ("fp32", "fp16", "int8")),
+            *words(row.cell)[1:], *(estimate(row.judged.value(RETURN, name)) for name in PRECISIONS),
             percent(row.error("fp16")), percent(row.error("int8")), percent(row.papers_scheme_error),
-            *(number(papers.get(name)) for name in ("fp32", "fp16", "int8")), single(row.papers_error("int8")),
+            *papers(row.cell), single(row.papers_error("int8")),
         ))  # fmt: skip
     notes = (
         "Error: (fp32 − it) / |fp32| of the mean returns, in percent, as the paper computes it; negative: better than "
         "fp32. In brackets 95 % intervals, of errors from the same episodes with both (ratio of paired means).",
-        f"fp32, fp16, int8: TFLite artifacts, {joined(f'{row.answer.episodes:,}' for row in rows)} greedy episodes "
-        "each; int8 has integer weights and activations, as a device executes it. Quarl 8 bits: the paper's quantizer "
-        "on the weights alone, simulated (python -m bench.study sweep BUNDLE --weights-only), on other episodes.",
+        f"fp32, fp16, int8: artifacts as {joined(row.judged.fp32['executed_by'] for row in rows)} executes them, "
+        f"{joined(str(row.judged.fp32['episodes']) for row in rows)} different greedy episodes each; int8 has integer "
+        "weights and activations, as a device executes it. Quarl 8 bits: the paper's quantizer on the weights alone, "
+        "simulated (python -m bench.study sweep BUNDLE --weights-only), on other episodes.",
         "The paper's: single figures without intervals, of its own networks and training.",
-        *where(rows),
+        f"Measured on {where}.",
     )
     return Table(CELLS, "Post-training quantization, every trained cell", headers, tuple(body), notes, left=2)
 
@@ -129,11 +130,11 @@ def algorithms_table(rows: Sequence[Judged]) -> Table:
         mine = [row for row in rows if row.cell.method == method]
         shared = [row for row in mine if row.cell.paper is not None]
         everywhere = [error for cell in load_cells() if cell.method == method for error in errors_of(cell)]
-        ours, papers = mean_error(shared), mean(everywhere)
+        ours, theirs = mean_error(shared), mean(everywhere)
         same = mean([error for row in shared for error in errors_of(row.cell)])
         body.append((
-            method, cell_words(shared), percent(ours), single(same), verdict(ours, same), single(papers),
-            verdict(ours, papers), cell_words(mine), percent(mean_error(mine)),
+            method, cell_words(shared), percent(ours), single(same), verdict(ours, same), single(theirs),
+            verdict(ours, theirs), cell_words(mine), percent(mean_error(mine)),
         ))  # fmt: skip
     notes = (
         "Mean over cells of the relative error of the int8 artifact's return; positive: the return lost. The interval "
@@ -187,14 +188,12 @@ def verdict(ours: Estimate | None, papers: float | None) -> str:
 
 def cell_words(rows: Sequence[Judged]) -> str:
     """``cartpole, pong``."""
-    return ", ".join(word(row.cell) for row in rows) or NOT_KNOWN
+    return ", ".join(words(row.cell)[1] for row in rows) or NOT_KNOWN
 
 
 def percent(error: Estimate | None) -> str:
-    """``+0.92 [+0.66, +1.18]``; ``0`` where every episode is the same."""
-    if error is None:
-        return NOT_KNOWN
-    return "0" if (error.value, error.low, error.high) == (0.0, 0.0, 0.0) else bracketed(error, 1.0, "+")
+    """``+0.92 [+0.66, +1.18]``; ``0`` where nothing changed."""
+    return lost(error, "+")
 
 
 def single(value: float | None) -> str:
@@ -202,12 +201,3 @@ def single(value: float | None) -> str:
     if value is None:
         return NOT_KNOWN
     return f"{value:+.2f}".replace("-", "−") if round(value, 2) else "0"
-
-
-def where(rows: Sequence[Judged]) -> tuple[str, ...]:
-    """What executed it, on which machine, when."""
-    answers = [row.answer for row in rows]
-    if not answers:
-        return ("Nothing was judged yet: make study",)
-    runtimes, machines = (joined(words) for words in ([a.runtime for a in answers], [a.machine for a in answers]))
-    return (f"Executed by {runtimes} on {machines}; {dates(answers)}; code {codes(answers)}.",)

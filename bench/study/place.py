@@ -1,12 +1,21 @@
-"""Taking a freshly trained bundle into zoo/benchmark, under its cell's name, if it is no worse than the one there."""
+"""Takes a freshly trained bundle into zoo/benchmark, under its cell's name, if it is no worse than the one there.
+
+    python -m bench.study place /tmp/x/pong-ppo
+
+Both are judged as float policies on the same episodes; the judgement stands in the provenance of the one that is kept.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench import command_line
 from bench.command_line import BenchError, say
+from bench.study.cells import BENCHMARK, EPISODES, SEED
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
@@ -14,6 +23,22 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES = 16e6
 """A committed bundle stays small: the largest networks here (Nature's, 6.8 MB) and their recordings fit."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Judge, copy; returns the exit status."""
+    parser = command_line.parser(__doc__, "-m bench.study place")
+    parser.add_argument("bundle", type=Path, metavar="FOLDER", help="the bundle")
+    parser.add_argument("--episodes", type=command_line.positive, default=EPISODES, help="default: %(default)s")
+    parser.add_argument("--seed", type=command_line.not_negative, default=SEED, help="default: %(default)s")
+    parser.add_argument("--force", action="store_true", help="also if it is worse than the one there")
+    return command_line.guarded(_run, parser.parse_args(argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    name = place(arguments.bundle, BENCHMARK, arguments.episodes, arguments.seed, arguments.force)
+    say(f"next: python -m bench.study cells {name} --keep")
+    return command_line.EXIT_OK
 
 
 def place(source: Path, zoo: Path, episodes: int, seed: int, force: bool) -> str:
@@ -49,7 +74,7 @@ def place(source: Path, zoo: Path, episodes: int, seed: int, force: bool) -> str
             raise BenchError(
                 f"{source} reaches {result.mean_return:.2f}, less than the {before.mean_return:.2f} of {target}. "
                 "Nothing was changed.",
-                f"python -m bench.study cells --place {source} --force, if it shall replace it all the same",
+                f"python -m bench.study place {source} --force, if it shall replace it all the same",
             )
     write_renamed(fresh, target, name, judgement(result, seed))
     say(f"{target}: written; commit it with: git add {target}")

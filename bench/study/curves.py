@@ -1,28 +1,29 @@
-"""All learning curves of the benchmark policies in one picture: docs/figures/learning-curves.png.
+"""All learning curves of the benchmark policies in one picture.
 
 A panel for each bundle: return against environment steps, of the episodes of training and judged greedily, the paper's
-fp32 figure as a labelled line, and what the committed policy reached over its last 100 episodes. Colours are Okabe and
-Ito's; line, dots and dashes tell the same without colour.
+fp32 figure as a labelled line, and what the committed policy reached. Line, dots and dashes tell the same without
+colour.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench.report.figures import BLUE, FIGURES, GREY, VERMILLION
+from bench.report.figures import BLUE, GREY, VERMILLION, headed
+from bench.report.intervals import Estimate
+from bench.study.experiment import RETURN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from bench.study.cells.command import Answer
+    from bench.study.cells import Judged
     from train.suites.cells import Cell
 
-FILE = "learning-curves.png"
 COLUMNS = 4
 POINTS = 120  # training episodes are averaged to so many points
 PANEL_INCHES = (2.35, 1.75)
@@ -38,73 +39,56 @@ class Curve:
         cell: which.
         training: (steps, returns) of training's own episodes.
         greedy: (steps, returns) of the greedy evaluations during training.
-        answer: what the committed policy reached, or None.
+        steps: after which the policy was judged.
+        reached: its mean return, or None.
     """
 
     cell: Cell
     training: Series
     greedy: Series
-    answer: Answer | None
+    steps: int = 0
+    reached: Estimate | None = None
 
 
-def save_curves(zoo: Path, answers: Mapping[str, Answer], folder: Path = FIGURES) -> Path:
-    """Draw the curves of all bundles; returns the picture's path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE
-    curves_figure(read_curves(zoo, answers)).savefig(path, dpi=160, facecolor="white", metadata={"Software": ""})
-    return path
-
-
-def read_curves(zoo: Path, answers: Mapping[str, Answer]) -> list[Curve]:
-    """The curves of the bundles in a folder, in the tables' order."""
-    from bench.study.cells.table import order
-    from policy.bundle import DEVICE_FILES, Bundle
+def read_curve(folder: Path, cell: Cell, steps: int = 0, reached: Estimate | None = None) -> Curve | None:
+    """A bundle's curve; None where it has none."""
     from train.runs.logs import CURVE_FILE, column, read_rows
-    from train.suites.cells import Cell, load_cells
 
-    cells = {cell.bundle_name: cell for cell in load_cells()}
-    found = []
-    for manifest in sorted(zoo.glob("[!.]*/manifest.json")):
-        folder = manifest.parent
-        if not (folder / CURVE_FILE).exists():
-            continue
-        origin = Bundle.load(folder, DEVICE_FILES).spec.provenance
-        rows = read_rows((folder / CURVE_FILE).read_text(encoding="utf-8"))
-        greedy = next((name for name in (rows[0] if rows else {}) if name.startswith("greedy_return")), "")
-        found.append(
-            Curve(
-                cells.get(folder.name) or Cell(str(origin["task"]), str(origin["algorithm"])),
-                column(rows, "return"),
-                column(rows, greedy) if greedy else ([], []),
-                answers.get(folder.name),
-            )
-        )
-    return sorted(found, key=lambda curve: order(curve.cell))
+    if not (folder / CURVE_FILE).exists():
+        return None
+    rows = read_rows((folder / CURVE_FILE).read_text(encoding="utf-8"))
+    greedy = next((name for name in (rows[0] if rows else {}) if name.startswith("greedy_return")), "")
+    return Curve(cell, column(rows, "return"), column(rows, greedy) if greedy else ([], []), steps, reached)
+
+
+def read_curves(found: Sequence[Judged], zoo: Path | None = None) -> list[Curve]:
+    """Those of judged bundles, in their order; of the bundles in a folder, where one is named."""
+    from bench.study.flying import folder_of
+
+    curves = []
+    for each in found:
+        folder = zoo / each.subject if zoo is not None else folder_of(each.subject)
+        curves.append(read_curve(folder, each.cell, each.fp32["steps"], each.value(RETURN, "fp32")))
+    return [curve for curve in curves if curve is not None]
 
 
 def curves_figure(curves: Sequence[Curve]) -> Figure:
     """Small multiples, a panel for each curve."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    rows = max(1, math.ceil(len(curves) / COLUMNS))
-    figure = Figure(figsize=(PANEL_INCHES[0] * COLUMNS, PANEL_INCHES[1] * rows + 0.6), layout="constrained")
-    panels = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
+    columns = min(COLUMNS, max(1, len(curves)))
+    rows = max(1, math.ceil(len(curves) / columns))
+    size = (max(6.4, PANEL_INCHES[0] * columns), PANEL_INCHES[1] * rows + 1.2)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, curve in zip(panels, curves, strict=False):
         draw_panel(axes, curve)
     for axes in panels[len(curves) :]:
         axes.set_axis_off()
-    handles: dict[str, Any] = {}
-    for axes in panels:
-        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    if handles:
-        figure.legend(
-            list(handles.values()), list(handles), loc="outside upper center", ncols=4, frameon=False, fontsize=7.5
-        )
-    figure.supylabel("return of an episode", fontsize=8)
-    figure.supxlabel("environment steps (Atari: of four frames)", fontsize=8)
+    legend = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=7.5)
+    said = "return of an episode against environment steps (Atari: of four frames); the number: the paper's for fp32"
+    headed(figure, "How the policies learned", said, 1)
     return figure
 
 
@@ -113,13 +97,11 @@ def draw_panel(axes: Axes, curve: Curve) -> None:
     steps, returns = averaged(curve.training, POINTS)
     axes.plot(steps, returns, color="#b5b5b5", linewidth=0.8, label="training episodes", zorder=1)
     axes.plot(*curve.greedy, color=BLUE, linewidth=1.3, marker=".", markersize=3.5, label="greedy, while training")
-    played = None if curve.answer is None else curve.answer.played["fp32"]
-    if played is not None and curve.answer is not None:
-        low, high = played.return_interval
-        spread = [[played.mean_return - low], [high - played.mean_return]]
+    if (found := curve.reached) is not None:
+        low, high = ends(found)
         axes.errorbar(
-            [curve.answer.steps], [played.mean_return], yerr=spread, color=VERMILLION, marker="D", markersize=4,
-            capsize=2.5, linestyle="none", zorder=4, label=f"committed policy, {curve.answer.episodes} episodes, 95 %",
+            [curve.steps], [found.value], yerr=[[found.value - low], [high - found.value]], color=VERMILLION,
+            marker="D", markersize=4, capsize=2.5, linestyle="none", zorder=4, label="the policy, judged, 95 %",
         )  # fmt: skip
     theirs = (curve.cell.paper or {}).get("fp32")
     low_end, high_end = limits(curve, theirs)
@@ -167,11 +149,16 @@ def limits(curve: Curve, theirs: float | None) -> tuple[float, float]:
     shown = [*values[len(values) // 50 :], *curve.greedy[1]]
     if theirs is not None:
         shown.append(theirs)
-    if curve.answer is not None:
-        shown += [*curve.answer.played["fp32"].return_interval]
+    if curve.reached is not None:
+        shown += ends(curve.reached)
     low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
     room = 0.07 * (high - low or 1.0)
     return low - room, high + room
+
+
+def ends(found: Estimate) -> tuple[float, float]:
+    """Of its interval; of a single value the value twice."""
+    return (found.value if found.low is None else found.low), (found.value if found.high is None else found.high)
 
 
 def short(value: float) -> str:

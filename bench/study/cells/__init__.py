@@ -1,1 +1,0 @@
-"""What do the benchmark's policies reach in each precision?"""

@@ -1,0 +1,156 @@
+"""How many steps of the navigation task one core simulates in a second, resets and rewards included.
+
+    python -m bench.study env-speed
+    python -m bench.study env-speed hard --face core --envs 256 --at-least 100000
+
+Uniformly random actions are flown; every ended episode is replaced by a fresh one, whose layout is drawn within the
+measured time. The process is held on one core. Several rounds are measured and the median is the result: by wall
+clock, and by the processor time that this process had, which a busy machine disturbs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from airlearning_envs.actions import ACTION_NAMES
+from airlearning_envs.config import PRESETS
+from airlearning_envs.core import NavigationCore
+from bench import command_line
+from bench.report.tables import Table
+from bench.study.experiment import Episodes, Experiment, Played, Results
+from bench.study.records import Condition
+from bench.study.speed import one_core
+
+FACES = ("core", "vector")
+"""The simulator core stepped directly, and Gymnasium's vector environment on it."""
+ENVS, STEPS, ROUNDS = 64, 1000, 3
+WARM_UP_STEPS = 100
+
+
+def about(subject: str) -> str:
+    """The preset.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if subject not in PRESETS:
+        raise command_line.UsageError(f"there is no preset {subject!r}; allowed are {', '.join(PRESETS)}.")
+    return f"preset {subject}"
+
+
+def identity(subject: str) -> str:
+    """SHA-256 of the preset's settings."""
+    about(subject)
+    return hashlib.sha256(repr(PRESETS[subject]).encode()).hexdigest()
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """--face, --envs, --steps, --at-least."""
+    parser.add_argument("--face", choices=FACES, help="default: both")
+    parser.add_argument("--envs", type=command_line.positive, default=ENVS, help="in the batch (default: %(default)s)")
+    parser.add_argument("--steps", type=command_line.positive, default=STEPS, help="a round (default: %(default)s)")
+    parser.add_argument("--at-least", type=float, default=0.0, metavar="STEPS_PER_S", help="fail when slower")
+
+
+def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+    """Each face."""
+    faces = (arguments.face,) if arguments.face else FACES
+    return [{"face": face, "envs": arguments.envs, "steps": arguments.steps} for face in faces]
+
+
+def core_stepper(preset: str, envs: int, seed: int) -> Callable[[Any], int]:
+    """A function that steps the core once, resets what has ended, and returns how many that were."""
+    core = NavigationCore(PRESETS[preset], envs)
+    core.reset(np.arange(envs), seed=seed)
+    next_id = envs
+
+    def advance(actions: Any) -> int:
+        nonlocal next_id
+        step = core.step(actions)
+        ended = step.terminated | step.truncated
+        count = int(ended.sum())
+        if count:
+            step.observation[ended] = core.reset_where(ended, np.arange(next_id, next_id + count))
+            next_id += count
+        return count
+
+    return advance
+
+
+def vector_stepper(preset: str, envs: int, seed: int) -> Callable[[Any], int]:
+    """As :func:`core_stepper`, through Gymnasium's vector environment (next-step autoreset)."""
+    from airlearning_envs.gym_env import NavigationVectorEnv
+
+    env = NavigationVectorEnv(envs, preset=preset)
+    env.reset(seed=seed)
+
+    def advance(actions: Any) -> int:
+        _, _, terminated, truncated, _ = env.step(actions)
+        return int((terminated | truncated).sum())
+
+    return advance
+
+
+def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+    """A value is a round's environment steps a second by wall clock."""
+    stepper = core_stepper if asked["face"] == "core" else vector_stepper
+    envs, steps = asked["envs"], asked["steps"]
+    for seed in episodes.seeds:
+        with one_core():
+            advance = stepper(subject, envs, seed)
+            drawn = np.random.default_rng(seed).integers(0, len(ACTION_NAMES), size=(max(steps, WARM_UP_STEPS), envs))
+            for row in drawn[:WARM_UP_STEPS]:
+                advance(row)
+            wall, cpu, ended = [], [], 0
+            for _ in range(episodes.count):
+                wall_start, cpu_start = time.perf_counter(), time.process_time()
+                ended += sum(advance(row) for row in drawn[:steps])
+                cpu.append(steps * envs / (time.process_time() - cpu_start))
+                wall.append(steps * envs / (time.perf_counter() - wall_start))
+        yield Played("", seed, wall, measures={"steps_per_cpu_s": cpu, "ended": ended, "numpy": np.__version__})
+
+
+def tables(results: Results) -> list[Table]:
+    """Medians of the rounds."""
+    rows = []
+    for record in results.found:
+        asked, measures = record["condition"], record["measures"]
+        speeds = (statistics.median(values) for values in (record["returns"], measures["steps_per_cpu_s"]))
+        counts = (f"{each:,}" for each in (asked["envs"], asked["steps"], len(record["returns"])))
+        shown = (f"{each:,.0f}" for each in speeds)
+        rows.append((record["subject"], asked["face"], *counts, *shown, f"{measures['ended']:,}"))
+    headers = ("preset", "face", "environments", "steps", "rounds", "steps/s", "steps/CPU-s", "episodes that ended")
+    notes = (f"Medians of the rounds, one core, numpy {np.__version__}, on {results.where}.",)
+    return [Table("env-speed", "Environment steps a second", headers, tuple(rows), notes, left=2)]
+
+
+def refused(arguments: argparse.Namespace, results: Results) -> str:
+    """Which of them are slower than --at-least."""
+    speeds = {f"{each['subject']}/{each['condition']['face']}": each["returns"] for each in results.found}
+    slow = {name: found for name, values in speeds.items() if (found := statistics.median(values)) < arguments.at_least}
+    return "; ".join(f"{name} makes {found:,.0f} steps/s" for name, found in slow.items())
+
+
+EXPERIMENT = Experiment(
+    name="env-speed",
+    question="how fast are the environments?",
+    factors=("face", "envs", "steps"),
+    subjects=("shipped", "hard"),
+    grid=grid,
+    measure=measure,
+    identity=identity,
+    episodes=lambda arguments, subject: Episodes(arguments.seeds or (0,), arguments.episodes or ROUNDS),
+    tables=tables,
+    about=about,
+    options=options,
+    samples="rounds",
+    timed=True,
+    refused=refused,
+)

@@ -1,0 +1,286 @@
+"""Does training in 16 bits run faster, and as well? The paper's Pong policies A, B, C by DQN, and learning Catch.
+
+    python -m bench.study mixed A --updates 40 --steps 512
+    python -m bench.study mixed A catch --type float16 --seeds 0,1 --json
+    python -m bench.study mixed --keep --again --update-docs     measures all anew, fills docs/mixed-precision.md
+
+Measured for each policy: one update (a minibatch of 32), acting on 1 and on 8 pictures, and a short training on Pong,
+emulator and all; and for several seeds how well Catch is learned, a task small enough for whole learning curves.
+float32 and the 16-bit type take turns in one process. On one thread of one core unless --threads says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from operator import truediv
+from statistics import correlation, fmean, median
+from typing import Any
+
+from bench import command_line
+from bench.report.intervals import Estimate
+from bench.report.tables import Table
+from bench.report.text import NOT_KNOWN, estimate, filled, joined, several, three_digits, times
+from bench.study.experiment import Episodes, Experiment, Played, Results
+from bench.study.records import Condition, Record, cell
+from policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
+
+BATCH = 32  # the paper's DQN
+UPDATE, ACTING, PONG, LEARNING = "update", ("act on 1", "act on 8"), "train on Pong", "learn"
+CATCH, CATCH_SEEDS = "catch", (0, 1, 2, 3, 4)
+FEWEST_ROUNDS = 8  # of losses, to speak of a correlation
+
+NOTES = """\
+Minibatch {{ batch }}, {{ threads }} thread{{ "" if threads == "1" else "s" }}, TensorFlow {{ tensorflow }} with \
+oneDNN, on {{ where }}; the processor has {{ unit }}; no GPU (tensorflow-cpu drives none). Processor times, medians, \
+float32 and the 16-bit type timed in turns ({{ counts }} times); by wall time the updates' speed-ups are {{ wall }}.
+The paper's: ratios of its 127 → 156, 179 → 172, 391 → 242 minutes of training in float16, on hardware it does not \
+name (its slide prints 0.87, 1.04 and 1.61); it states no kernels: here 8/4, 4/2, 3/1 (kernel/stride) as in Mnih et \
+al. 2015.
+{% if steps %}
+Pong: emulator, acting, replay and one update in four steps, after the first round of updates: {{ steps }} steps.
+Mean loss while Pong is learned, float32 and 16 bits: {{ losses }}.
+{% endif %}
+"""
+CATCH_NOTES = """\
+{% for each in types %}
+{{ each.type }} − float32, seed by seed, with its 95 % interval (Student's t): {{ each.last }} at the last step, \
+{{ each.area }} over the whole curve.
+{% endfor %}
+{{ judged }} greedy episodes a point; returns lie between −1 and 1. Measured on {{ where }}.
+"""
+
+
+@dataclass(frozen=True)
+class PongPolicy:
+    """A network of the paper's mixed-precision case, and how much of it is measured unless told otherwise.
+
+    Attributes:
+        filters: of each of the three convolutions, whose kernels and strides (8/4, 4/2, 3/1) are those of Mnih et al.
+            2015: the paper states none.
+        hidden: width of the fully connected layer.
+        paper_minutes: the paper's training time in float32 and in mixed precision, on hardware it does not name.
+        updates: measured in each type.
+        in_a_call: updates in one compiled call.
+        acting: calls measured in each type.
+        steps: of the training on Pong, after learning has begun.
+        rollout_steps: of each of its environments, between two rounds of updates.
+    """
+
+    filters: int
+    hidden: int
+    paper_minutes: tuple[int, int]
+    updates: int
+    in_a_call: int
+    acting: int
+    steps: int
+    rollout_steps: int
+
+    @property
+    def network(self) -> NetworkSpec:
+        """The layers."""
+        layers = tuple(Convolution(self.filters, layer.kernel, layer.stride) for layer in NATURE_CONVOLUTIONS)
+        return NetworkSpec((self.hidden,), convolutions=layers)
+
+
+POLICIES = {
+    "A": PongPolicy(128, 128, (127, 156), updates=80, in_a_call=8, acting=60, steps=1024, rollout_steps=8),
+    "B": PongPolicy(512, 512, (179, 172), updates=12, in_a_call=2, acting=15, steps=128, rollout_steps=8),
+    "C": PongPolicy(1024, 2048, (391, 242), updates=4, in_a_call=1, acting=15, steps=48, rollout_steps=2),
+}
+
+
+def about(subject: str) -> str:
+    """The policy in words.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if subject == CATCH:
+        return "learning Catch"
+    if subject not in POLICIES:
+        raise command_line.UsageError(f"there is no policy {subject!r}; there are {', '.join(POLICIES)}, and {CATCH}.")
+    return f"policy {subject}: {network_words(POLICIES[subject])}"
+
+
+def network_words(policy: PongPolicy) -> str:
+    """``3 conv(128) + FC 128``."""
+    return f"3 conv({policy.filters}) + FC {policy.hidden}"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """--type, --updates, --steps, --batch, --threads."""
+    parser.add_argument("--type", choices=["bfloat16", "float16"], default="bfloat16", help="default: %(default)s")
+    parser.add_argument("--updates", type=command_line.positive, help="of each policy and type (default: 80, 12, 4)")
+    parser.add_argument(
+        "--steps", type=command_line.not_negative, help="on Pong once learning began (default: 1024, 128, 48; 0: none)"
+    )
+    parser.add_argument("--batch", type=command_line.positive, default=BATCH, help="minibatch (default: %(default)s)")
+    parser.add_argument("--threads", type=command_line.positive, default=1, help="default: %(default)s")
+
+
+def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+    """The 16-bit type in each kind of work, float32 being timed in turns with it."""
+    both = {"threads": arguments.threads, "type": arguments.type, "half": True}
+    if subject == CATCH:
+        return [{"work": LEARNING, **both}]
+    asked = {UPDATE: arguments.updates, **dict.fromkeys(ACTING), PONG: arguments.steps}
+    return [
+        {"work": work, "batch": arguments.batch, **({"count": count} if count else {}), **both}
+        for work, count in asked.items()
+        if count != 0
+    ]
+
+
+def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+    """A value is a turn's processor time in ms (update, acting), steps a CPU-second (Pong), or a return (Catch)."""
+    from bench.study import mixed_timing as timing
+
+    facts = timing.prepare(asked["threads"], asked["type"])
+    policy = POLICIES.get(subject)
+    for seed in episodes.seeds:
+        found: Mapping[str, tuple[list[float], dict[str, Any]]]
+        if policy is None:
+            found = timing.learn_catch(asked["type"], seed)
+        elif asked["work"] == UPDATE:
+            count = asked.get("count") or policy.updates
+            found = timing.time_updates(policy, asked["type"], count, asked["batch"], seed)
+        elif asked["work"] == PONG:
+            count = asked.get("count") or policy.steps
+            found = timing.train_on_pong(policy, asked["type"], count, asked["batch"], seed)
+        else:
+            pictures = int(asked["work"].rpartition(" ")[2])
+            found = timing.time_acting(policy, asked["type"], policy.acting, pictures, seed)
+        for kind, (values, measures) in found.items():
+            yield Played("", seed, values, measures={**facts, **measures}, reference=kind != asked["type"])
+
+
+Pairs = list[tuple[Record, Record]]
+"""Of each seed: float32, and the 16-bit type that was timed in turns with it."""
+
+
+def pairs(results: Results) -> dict[tuple[Any, ...], dict[str, Pairs]]:
+    """By subject, batch, threads and type, for each kind of work."""
+    full = {(*cell(record), record["seed"]): record for record in results.found}
+    found: dict[tuple[Any, ...], dict[str, Pairs]] = {}
+    for half in results.found:
+        asked = half["condition"]
+        other = full.get((*cell({**half, "condition": EXPERIMENT.reference(asked)}), half["seed"]))
+        if asked.get("half") and other is not None:
+            key = half["subject"], asked.get("batch"), asked["threads"], asked["type"]
+            found.setdefault(key, {}).setdefault(asked["work"], []).append((other, half))
+    return found
+
+
+def medians(timed: Pairs) -> tuple[float, ...]:
+    """Of all values, float32's and the other's."""
+    return tuple(median(value for record in side for value in record["returns"]) for side in zip(*timed, strict=True))
+
+
+def tables(results: Results) -> list[Table]:
+    """Times of the policies, and how Catch is learned."""
+    found = pairs(results)
+    policies = {key: works for key, works in found.items() if key[0] in POLICIES}
+    learned = {key: works[LEARNING] for key, works in found.items() if key[0] == CATCH}
+    made = [policies_table(policies, results)] if policies else []
+    return [*made, catch_table(learned, results)] if learned else made
+
+
+def policies_table(found: Mapping[tuple[Any, ...], Mapping[str, Pairs]], results: Results) -> Table:
+    """A row for each policy and type; times are processor times."""
+    rows, counts, wall, losses, steps = [], [], [], [], []
+    for (name, _, _, kind), works in found.items():
+        cells = [name, network_words(POLICIES[name]), kind]
+        if update := works.get(UPDATE):
+            full, half = medians(update)
+            cells += [three_digits(full), three_digits(half), times(full / half)]
+            counts.append(f"{name} {sum(record['measures']['count'] for record, _ in update)}")
+            by_wall = (fmean(record["measures"]["wall_ms"] for record in side) for side in zip(*update, strict=True))
+            wall.append(times(truediv(*by_wall)))
+        else:
+            cells += [NOT_KNOWN] * 3
+        cells.append(times(truediv(*medians(acting))) if (acting := works.get(ACTING[0])) else NOT_KNOWN)
+        if pong := works.get(PONG):
+            full, half = medians(pong)
+            cells += [three_digits(full), three_digits(half), times(half / full)]
+            steps.append(f"{name} over {pong[0][0]['measures']['steps']:,}")
+            losses.append(f"{name} {losses_words(*(record['measures']['losses'] for record in pong[0]))}")
+        else:
+            cells += [NOT_KNOWN] * 3
+        rows.append((*cells, times(truediv(*POLICIES[name].paper_minutes))))
+    facts = [pair[1] for works in found.values() for each in works.values() for pair in each]
+    units = {f"{'a' if fact['measures']['has_unit'] else 'no'} {fact['condition']['type']} unit" for fact in facts}
+    notes = filled(
+        NOTES,
+        batch=joined(str(key[1]) for key in found),
+        threads=joined(str(key[2]) for key in found),
+        tensorflow=joined(fact["measures"]["tensorflow"] for fact in facts),
+        unit=several(sorted(units)),
+        where=results.where,
+        counts=", ".join(counts),
+        wall=", ".join(wall),
+        steps=", ".join(steps),
+        losses="; ".join(losses),
+    )
+    headers = (
+        "policy", "network", "type", "update fp32, ms", "16 bits, ms", "speed-up", "acting, speed-up",
+        "Pong fp32, steps/s", "16 bits, steps/s", "speed-up", "the paper's",
+    )  # fmt: skip
+    return Table("mixed-precision", "DQN on Pong in float32 and in 16 bits", headers, tuple(rows), notes, left=3)
+
+
+def losses_words(full: list[float], half: list[float]) -> str:
+    """How alike the losses of two trainings are, from equal weights and random numbers at the start."""
+    words = f"{fmean(full):.2e} and {fmean(half):.2e}"
+    few = len(full) < FEWEST_ROUNDS
+    return words if few else f"{words} (correlation over {len(full)} rounds {correlation(full, half):.3f})"
+
+
+def catch_table(found: Mapping[tuple[Any, ...], Pairs], results: Results) -> Table:
+    """Returns along the way, mean over the seeds with the lowest and the highest."""
+    rows, types = [], []
+    for (*_, kind), of_seeds in found.items():
+        curves = [[record["returns"] for record in pair] for pair in of_seeds]
+        for index, step in enumerate(of_seeds[0][0]["measures"]["at"]):
+            sides = ([curve[side][index] for curve in curves] for side in (0, 1))
+            shown = (f"{fmean(each):.2f} [{min(each):.2f}, {max(each):.2f}]".replace("-", "−") for each in sides)
+            rows.append((kind, f"{step:,}", *shown))
+        last, area = (
+            estimate(Estimate.of_mean([of(half) - of(full) for full, half in curves]), sign="+")
+            for of in (lambda curve: curve[-1], fmean)
+        )
+        types.append({"type": kind, "last": last, "area": area})
+    return Table(
+        "mixed-precision-catch",
+        f"Learning Catch by DQN: greedy return, mean of {len(curves)} seeds [lowest, highest]",
+        ("type", "step", "float32", "16 bits"),
+        tuple(rows),
+        filled(CATCH_NOTES, types=types, judged=of_seeds[0][0]["measures"]["judged"], where=results.where),
+        left=1,
+    )
+
+
+def identity(subject: str) -> str:
+    """SHA-256 of what is measured."""
+    about(subject)
+    return hashlib.sha256(repr(POLICIES.get(subject, subject)).encode()).hexdigest()
+
+
+EXPERIMENT = Experiment(
+    name="mixed",
+    question="does training in 16 bits run faster, and as well?",
+    factors=("work", "batch", "threads", "count", "type", "half"),
+    subjects=(*POLICIES, CATCH),
+    grid=grid,
+    measure=measure,
+    identity=identity,
+    episodes=lambda arguments, subject: Episodes(arguments.seeds or (CATCH_SEEDS if subject == CATCH else (0,)), 0),
+    tables=tables,
+    about=about,
+    options=options,
+    within=("work", "batch", "threads", "count", "type"),
+    samples="",
+    timed=True,
+)

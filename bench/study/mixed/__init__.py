@@ -1,1 +1,0 @@
-"""Does training in 16 bits run faster, and as well?"""

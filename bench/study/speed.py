@@ -1,0 +1,255 @@
+"""Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3.
+
+    make peers                                        once: Stable-Baselines3 in an environment of its own
+    python -m bench.study speed                       five cells, three seeds, both in turn (about ten minutes)
+    python -m bench.study speed dqn,CartPole-v1 --seeds 10 --ours-only
+    python -m bench.study speed --keep --again --update-docs     measures all anew, fills docs/training-speed.md
+
+Both are started as a user starts them, on the same core, one after the other, and judged alike: at fixed intervals the
+deterministic policy plays fresh episodes, and the run ends when their mean return reaches the goal. Counted is the
+processor time of the process from its start, libraries and compilation included, the judging left out; the time from
+the end of the imports on stands beside it. Ours takes its settings from train/settings, Stable-Baselines3 those of
+RL Baselines3 Zoo (peers/).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import command_line
+from bench.measuring.children import started
+from bench.report.tables import Table
+from bench.report.text import NOT_KNOWN, filled, three_digits
+from bench.study.experiment import Episodes, Experiment, Played, Results
+from bench.study.records import Condition
+from policy.locate import PROJECT_ROOT
+
+PEERS_PYTHON = PROJECT_ROOT / ".venv-peers" / "bin" / "python"
+PEERS = Path(__file__).with_name("peers")
+ZOO = PEERS / "stable_baselines3_zoo.json"
+SB3 = "stable-baselines3"
+SEEDS = (10, 11, 12)  # 0 to 9 were for choosing settings
+EPISODES = 20  # of each judgement
+
+NOTES = """\
+Medians of the seeds {{ seeds }}, which chose no setting; one core, one thread, both in turn. Processor time of the \
+process from its start (imports left out: from their end on) until the mean return of {{ episodes }} fresh greedy \
+episodes reaches the goal; the judging itself is left out on both sides. > where the median run did not reach it \
+within its steps.
+What differs beside the programs: our settings were tuned for this measure (on other seeds), SB3's are those that its \
+zoo publishes, with its network sizes and a DDPG that learns nothing before 10,000 steps; our classic tasks are array \
+environments, tested step by step against Gymnasium's, in which SB3 trains.
+Steps between two judgements: {{ every }}. Settings: train/settings; SB3: {{ source }}
+Measured on {{ where }}; load average {{ load }} while it ran. {{ versions }}.
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a task: the mean return to reach, and the steps between two judgements of either side."""
+
+    method: str
+    task: str
+    target: float
+    every: int
+
+
+CELLS = {
+    f"{cell.method},{cell.task}": cell
+    for cell in (
+        Cell("ppo", "CartPole-v1", 475.0, 1000),
+        Cell("ppo", "Pendulum-v1", -200.0, 2000),
+        Cell("dqn", "CartPole-v1", 475.0, 1000),
+        Cell("a2c", "CartPole-v1", 475.0, 1000),
+        Cell("ddpg", "Pendulum-v1", -200.0, 1000),
+    )
+}
+
+
+def about(subject: str) -> str:
+    """The cell in words.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if subject not in CELLS:
+        raise command_line.UsageError(f"there is no cell {subject!r}; there are {'; '.join(CELLS)}")
+    cell = CELLS[subject]
+    return f"{cell.method} on {cell.task} until {cell.target:g}"
+
+
+def identity(subject: str) -> str:
+    """SHA-256 of the settings of both sides: whoever changes them asks for another measurement."""
+    about(subject)
+    cell, zoo = CELLS[subject], json.loads(ZOO.read_text(encoding="utf-8"))["cells"]
+    ours = json.loads((PROJECT_ROOT / "train" / "settings" / f"{cell.task}-{cell.method}.json").read_text("utf-8"))
+    return hashlib.sha256(json.dumps([ours, zoo[f"{cell.method} {cell.task}"]], sort_keys=True).encode()).hexdigest()
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """--ours-only, --steps."""
+    parser.add_argument("--ours-only", action="store_true", help="do without the environment of make peers")
+    parser.add_argument("--steps", type=command_line.positive, help="at most so many steps (default: the settings')")
+
+
+def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+    """Stable-Baselines3, with which ours is measured in turn; or ours alone.
+
+    Raises:
+        BenchError: Stable-Baselines3 is missing.
+    """
+    limit = {"limit": arguments.steps} if arguments.steps else {}
+    if arguments.ours_only:
+        return [limit]
+    if not PEERS_PYTHON.exists():
+        raise command_line.BenchError(
+            f"{PEERS_PYTHON} does not exist: Stable-Baselines3 is not installed.", "make peers (or add --ours-only)"
+        )
+    return [{**limit, "program": SB3}]
+
+
+def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+    """A training of each seed, ours and theirs in turn; a value is its processor time, s, without the judging."""
+    cell, limit = CELLS[subject], asked.get("limit")
+    with one_core():  # what is started here inherits it
+        for seed in episodes.seeds:
+            seconds, measures = train_ours(cell, seed, limit)
+            yield Played("", seed, [seconds], measures=with_load(measures), reference=True)
+            if "program" in asked:
+                seconds, measures = train_sb3(cell, seed, limit)
+                yield Played("", seed, [seconds], measures=with_load(measures))
+
+
+def with_load(measures: Mapping[str, Any]) -> dict[str, Any]:
+    """With the load average of the last quarter of an hour: times on a busy machine are to be known as such."""
+    return {**measures, "load": round(os.getloadavg()[2], 1)}
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Hold this process on one of its cores, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def train_ours(cell: Cell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
+    """One ``python -m train``, and what its bundle says."""
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = Path(folder) / "bundle"
+        command = [sys.executable, "-m", "train", "--task", cell.task, "--method", cell.method]
+        command += ["--seed", str(seed), f"--stop-at-return={cell.target}", "--evaluate-every", str(cell.every)]
+        command += ["--evaluate-episodes", str(EPISODES), "--final-episodes", str(EPISODES), "--quiet"]
+        command += ["--output-path", str(bundle), *(["--steps", str(limit)] if limit else [])]
+        started(command)
+        said = json.loads((bundle / "policy.json").read_text(encoding="utf-8"))["provenance"]
+    return said["cpu_s"] - said["judging_cpu_s"], {
+        "reached": said["ended"].startswith("greedy return reached"),
+        "steps": said["steps"],
+        "mean_return": said["training"].get("greedy_return"),
+        "import_cpu_s": said["start_cpu_s"],
+        "judging_cpu_s": said["judging_cpu_s"],
+        "versions": said["versions"],
+    }
+
+
+def train_sb3(cell: Cell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
+    """One training in .venv-peers, and what it says."""
+    settings = json.loads(ZOO.read_text(encoding="utf-8"))["cells"][f"{cell.method} {cell.task}"]
+    job = {**vars(cell), "seed": seed, "episodes": EPISODES, "noise_std": None, **settings}
+    job["n_timesteps"] = min(limit or job["n_timesteps"], job["n_timesteps"])
+    text = started([str(PEERS_PYTHON), str(PEERS / "stable_baselines3_run.py")], json.dumps(job))
+    said = json.loads(text.splitlines()[-1])
+    return said.pop("cpu_s"), said
+
+
+def median_time(runs: Sequence[Mapping[str, Any]], training_only: bool = False) -> tuple[float, bool]:
+    """The median CPU time, s, and whether it was reached: a run that did not reach the goal counts as the longest.
+
+    Where the median run did not reach the goal, the time is a lower bound: the longest time that one took.
+    """
+    times = [run["return"] - (run["import_cpu_s"] if training_only else 0.0) for run in runs]
+    reached = sorted(time for time, run in zip(times, runs, strict=True) if run["reached"])
+    middle = (len(runs) - 1) // 2  # of an even number the lower one
+    return (reached[middle], True) if middle < len(reached) else (max(times), False)
+
+
+def shown(time: tuple[float, bool] | None) -> str:
+    """``0.318``, with ``>`` where it is a bound."""
+    return NOT_KNOWN if time is None else f"{'' if time[1] else '> '}{three_digits(time[0])}"
+
+
+def ratio(ours: tuple[float, bool] | None, theirs: tuple[float, bool] | None) -> str:
+    """How many times as fast ours is: ``"8.1×"``, with ``>`` where theirs did not reach, ``"–"`` where ours did not."""
+    if ours is None or theirs is None or not ours[1]:
+        return NOT_KNOWN
+    return f"{'' if theirs[1] else '> '}{three_digits(theirs[0] / ours[0])}×"
+
+
+def tables(results: Results) -> list[Table]:
+    """A row for each cell: medians over the seeds, both sides beside each other."""
+    rows, every = [], {}
+    found = results.rows.to_dict("records")
+    for subject, limit in dict.fromkeys((run["subject"], run["limit"]) for run in found):
+        cell, mine = CELLS[subject], [run for run in found if (run["subject"], run["limit"]) == (subject, limit)]
+        name = f"{cell.method} {cell.task}" + (f", {limit:,} steps at most" if limit else "")
+        sides = [[run for run in mine if run["program"] == program] for program in (None, SB3)]
+        cells = [name, f"{cell.target:g}".replace("-", "−")]
+        for training_only in (False, True):
+            ours, theirs = (median_time(runs, training_only) if runs else None for runs in sides)
+            cells += [shown(ours), shown(theirs), ratio(ours, theirs)]
+        for runs in sides:
+            steps = sorted(run["steps"] for run in runs)
+            cells.append(f"{steps[(len(steps) - 1) // 2]:,}" if steps else NOT_KNOWN)
+        rows.append(tuple(cells))
+        every[f"{cell.method} {cell.task}"] = f"{cell.every:,}"
+    versions = {run["program"] or "ours": run["versions"] for run in found}
+    notes = filled(
+        NOTES,
+        seeds=", ".join(map(str, sorted({run["seed"] for run in found}))),
+        episodes=EPISODES,
+        every=", ".join(f"{name} {steps}" for name, steps in every.items()),
+        source=json.loads(ZOO.read_text(encoding="utf-8"))["source"],
+        where=results.where,
+        load=f"{max(run['load'] for run in found):g}",
+        versions="; ".join(f"{side}: {', '.join(map(' '.join, of.items()))}" for side, of in versions.items()),
+    )
+    left_out = ("ours, imports left out", "SB3, imports left out", "times as fast, imports left out")
+    headers = ("method and task", "return", "ours", "SB3", "times as fast", *left_out, "steps, ours", "steps, SB3")
+    return [
+        Table("training-speed", "CPU seconds until the greedy policy reaches a return", headers, tuple(rows), notes)
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="speed",
+    question="how fast is training, beside Stable-Baselines3?",
+    factors=("limit", "program"),
+    subjects=tuple(CELLS),
+    grid=grid,
+    measure=measure,
+    identity=identity,
+    episodes=lambda arguments, subject: Episodes(arguments.seeds or SEEDS, 1),
+    tables=tables,
+    about=about,
+    options=options,
+    within=("limit",),
+    samples="",
+    timed=True,
+)

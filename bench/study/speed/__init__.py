@@ -1,1 +1,0 @@
-"""How fast does training run, beside Stable-Baselines3?"""
