@@ -124,7 +124,7 @@ table: $(INSTALLED)
 # For maintainers: README.md, docs/ and their pictures from the committed results.
 docs: $(INSTALLED)
 	@$(PYTHON) bench/table.py --update-docs >/dev/null
-	@for pages in "" actorq actorq-scaling; do $(PYTHON) -m bench.study $$pages --stored --update-docs >/dev/null; done
+	@for pages in "" actorq-breakdown actorq-trainings actorq-scaling; do $(PYTHON) -m bench.study $$pages --stored --update-docs >/dev/null; done
 
 pi: $(INSTALLED)
 	@$(PYTHON) -m device.virtual_pi start --machine $(MACHINE)

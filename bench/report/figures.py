@@ -71,12 +71,14 @@ class Line:
         points: by place.
         style: index into :data:`STYLES`, the same for the same thing in every panel.
         joined: whether the points are.
+        is_band: whether intervals are a band along the line, not a bar at each point.
     """
 
     label: str
     points: Mapping[Any, Estimate]
     style: int
     joined: bool = True
+    is_band: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,16 +89,18 @@ class Panel:
         title: above it.
         lines: in it.
         reference: drawn across it: its value, and its interval as a band.
+        reference_label: of it, in the legend.
     """
 
     title: str
     lines: Sequence[Line]
     reference: Estimate | None = None
+    reference_label: str = "fp32"
 
 
 def facets(
     panels: Sequence[Panel],
-    places: Sequence[Any],
+    places: Sequence[Any] | None,
     *,
     title: str,
     said: str,
@@ -109,7 +113,8 @@ def facets(
 
     Args:
         panels: in reading order.
-        places: of the horizontal axis, at equal distances from left to right.
+        places: of the horizontal axis, at equal distances from left to right; None: they are numbers, and the axis is
+            of these, each panel's its own.
         title, said: above all of them, and in grey below that; ``said`` may have several lines.
         x_label, y_label: of the axes.
         scale: sets the vertical axis of all panels; None: each has its own, linear.
@@ -122,7 +127,7 @@ def facets(
     lines = said.count("\n") + 1
     size = (max(6.4, PANEL_INCHES[0] * columns + 0.4), PANEL_INCHES[1] * count + 0.75 + 0.25 * lines)
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(count, columns, squeeze=False, sharex=True, sharey=scale is not None)
+    grid = figure.subplots(count, columns, squeeze=False, sharex=places is not None, sharey=scale is not None)
     for index, axes in enumerate(grid.flat):
         if index >= len(panels):
             axes.set_axis_off()
@@ -142,14 +147,20 @@ def facets(
     return figure
 
 
-def _draw(axes: Axes, panel: Panel, places: Sequence[Any]) -> None:
+def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
     if panel.reference is not None:
-        band(axes, panel.reference, GREY, "fp32")
+        band(axes, panel.reference, GREY, panel.reference_label)
     for number, line in enumerate(panel.lines):
         offset = DODGE * (number - (len(panel.lines) - 1) / 2)
-        at = [(places.index(place) + offset, estimate) for place, estimate in line.points.items() if place in places]
-        marks(axes, sorted(at, key=lambda point: point[0]), line.style, line.label, line.joined)
-    axes.set_xticks(range(len(places)), [str(place) for place in places])
+        if places is None:
+            at = list(line.points.items())
+        else:
+            at = [(places.index(place) + offset, found) for place, found in line.points.items() if place in places]
+        (ribbon if line.is_band else marks)(
+            axes, sorted(at, key=lambda point: point[0]), line.style, line.label, line.joined
+        )
+    if places is not None:
+        axes.set_xticks(range(len(places)), [str(place) for place in places])
     axes.set_title(panel.title, fontsize=8.5)
     axes.grid(axis="y", color="0.93", linewidth=0.6)
     axes.tick_params(labelsize=7.5, length=2.5)
@@ -202,3 +213,79 @@ def marks(
         label=label,
         zorder=3,
     )
+
+
+def ribbon(
+    axes: Axes, points: Sequence[tuple[float, Estimate]], style: int, label: str | None, joined: bool = True
+) -> None:
+    """As :func:`marks`, with the intervals as a band along the points."""
+    colour, marker = STYLES[style]
+    x = [place for place, _ in points]
+    looks: dict[str, Any] = {"color": colour, "markersize": 3.5, "linewidth": 1.1, "linestyle": "-" if joined else ""}
+    axes.plot(x, [found.value for _, found in points], marker, **looks, label=label, zorder=3)
+    low, high = (
+        [found.value if end is None else end for found, end in ends]
+        for ends in ([(found, found.low) for _, found in points], [(found, found.high) for _, found in points])
+    )
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0, zorder=2)
+
+
+# --- stacked bars -----------------------------------------------------------------------------------------------------
+
+PARTS = (
+    (SKY_BLUE, ""), (ORANGE, "//"), (PURPLE, ".."), (YELLOW, "xx"), ("#333333", ""), (GREY, "++"), ("#C8C8C8", ""),
+)  # fmt: skip
+"""Colour and hatch of a bar's parts: none of them a colour of :data:`STYLES`' first three, which are precisions'."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Parts that add up to one number.
+
+    Attributes:
+        label: below it.
+        group: below all bars of one group, which stand together.
+        parts: from the bottom, by their names in the legend.
+    """
+
+    label: str
+    group: str
+    parts: Mapping[str, float]
+
+
+def stacked(panels: Mapping[str, Sequence[Bar]], *, title: str, said: str, y_label: str) -> Figure:
+    """Panels beside each other, by their titles; each has a vertical axis of its own, and the sum above each bar."""
+    from matplotlib.figure import Figure
+
+    lines = said.count("\n") + 1
+    figure = Figure(figsize=(4.2 * len(panels), 3.9 + 0.25 * lines), layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False).ravel()
+    for axes, (name, bars) in zip(grid, panels.items(), strict=True):
+        _pile(axes, bars)
+        axes.set_title(name, fontsize=8.5)
+    grid[0].set_ylabel(y_label, fontsize=8)
+    handles, names = grid[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False, fontsize=8)
+    headed(figure, title, said, lines)
+    return figure
+
+
+def _pile(axes: Axes, bars: Sequence[Bar]) -> None:
+    at: dict[str, list[float]] = {}
+    for index, bar in enumerate(bars):
+        x, bottom = index + 0.6 * len({each.group for each in bars[: index + 1]}), 0.0
+        at.setdefault(bar.group, []).append(x)
+        for (name, height), (colour, hatch) in zip(bar.parts.items(), PARTS, strict=False):
+            axes.bar(
+                x, height, 0.8, bottom, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
+                label="_" * bool(index) + name,
+            )  # fmt: skip
+            bottom += height
+        axes.annotate(f"{bottom:,.0f}", (x, bottom), ha="center", va="bottom", fontsize=7, color=GREY)
+    axes.set_xticks([x for places in at.values() for x in places], [bar.label for bar in bars], fontsize=8)
+    for group, places in at.items():
+        middle = sum(places) / len(places)
+        axes.annotate(group, (middle, -0.14), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
+    axes.tick_params(axis="y", labelsize=7.5)
+    axes.margins(y=0.1)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -30,14 +30,23 @@ def main(module: str, argv: Sequence[str]) -> int:
     parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="default: all committed ones")
     experiment.options(parser)
     parser.add_argument("--seeds", type=command_line.seeds, metavar="0,2,4", help="of the episodes")
-    parser.add_argument("--episodes", type=command_line.positive, help="of each seed")
+    if experiment.samples:
+        parser.add_argument(
+            f"--{experiment.samples}", dest="episodes", metavar="N", type=command_line.positive, help="of each seed"
+        )
+    parser.set_defaults(episodes=None)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--keep", action="store_true", help="store the rows; what is stored already is not measured again"
     )
     what.add_argument("--stored", action="store_true", help="measure nothing; use what is kept")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--jobs", type=command_line.positive, default=os.cpu_count(), help="processes (default: cores)")
+    where.add_argument(
+        "--jobs",
+        type=command_line.positive,
+        default=1 if experiment.timed else os.cpu_count(),
+        help=f"processes (default: {'1, since times are measured' if experiment.timed else 'cores'})",
+    )
     where.add_argument("--address", metavar="auto", help="measure on a Ray cluster: auto, or HOST:PORT")
     parser.add_argument("--update-docs", action="store_true", help="fill the tables of docs/, draw their pictures")
     parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="draw the pictures into this folder")
@@ -65,7 +74,7 @@ def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> 
         found = [record for record in found if record["subject"] in subjects]
     if not found:
         raise command_line.BenchError("nothing is stored.", f"python -m bench.study {experiment.name} --keep")
-    results = experiments.Results(experiment, found)
+    results = experiments.Results(experiment, found, arguments)
     made = experiment.tables(results)
     if arguments.update_docs:
         command_line.update_docs(made)

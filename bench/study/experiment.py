@@ -7,6 +7,7 @@ a Ray cluster, keeping their rows, and the summary with intervals.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import multiprocessing
@@ -41,7 +42,7 @@ class Episodes:
 
     Attributes:
         seeds: that episodes follow from.
-        count: of each seed.
+        count: of each seed; 0: as many as the measure makes.
     """
 
     seeds: tuple[int, ...]
@@ -55,7 +56,7 @@ class Played:
     Attributes:
         preset: "" where the task has none.
         seed: of the episodes.
-        returns: undiscounted, episode by episode.
+        returns: undiscounted, episode by episode; or the values of whatever else is measured, such as times.
         successes: likewise; None where the task has no success.
         measures: further numbers of the cell by name.
     """
@@ -86,6 +87,10 @@ class Experiment:
         figures: (results) → pictures by the stem of their files.
         within: factors that a cell shares with its reference.
         version: of what a cell means; a cell of another one is stale.
+        samples: what a row's values are; the option that says how many of each seed is called so. "": there is none.
+        timed: whether values are times, so that cells are measured one after the other unless --jobs says otherwise.
+        in_turns: whether a seed of every cell is measured before the next, so that what else a machine does meanwhile
+            falls on all alike.
     """
 
     name: str
@@ -102,6 +107,9 @@ class Experiment:
     options: Callable[[argparse.ArgumentParser], None] = field(default=lambda parser: None)
     within: tuple[str, ...] = ()
     version: int = 1
+    samples: str = "episodes"
+    timed: bool = False
+    in_turns: bool = False
 
     @property
     def path(self) -> Path:
@@ -120,10 +128,18 @@ class Cell:
 
 def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Sequence[str]) -> list[Cell]:
     """All that is asked, in order."""
-    return [
+    found = [
         Cell(subject, condition, experiment.episodes(arguments, subject))
         for subject in subjects
         for condition in experiment.grid(arguments, subject)
+    ]
+    if not experiment.in_turns:
+        return found
+    return [
+        dataclasses.replace(cell, episodes=Episodes((seed,), cell.episodes.count))
+        for seed in dict.fromkeys(seed for cell in found for seed in cell.episodes.seeds)
+        for cell in found
+        if seed in cell.episodes.seeds
     ]
 
 
@@ -149,12 +165,14 @@ def missing(asked: Sequence[Cell], found: Iterable[Record]) -> list[Cell]:
     kept: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for record in found:
         kept.setdefault(records.cell(record), set()).add((record["seed"], len(record["returns"])))
-    return [
-        cell
-        for cell in asked
-        if kept.get(records.cell({"subject": cell.subject, "condition": cell.condition}))
-        != {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
-    ]
+
+    def is_kept(cell: Cell) -> bool:
+        there = kept.get(records.cell({"subject": cell.subject, "condition": cell.condition}), set())
+        if not cell.episodes.count:
+            return {seed for seed, _ in there} >= set(cell.episodes.seeds)
+        return there == {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
+
+    return [cell for cell in asked if not is_kept(cell)]
 
 
 def measured(module: str, cell: Cell) -> list[Record]:
@@ -250,9 +268,11 @@ RETURN, SUCCESS, ERROR, LOST, SUCCESS_LOST = "return", "success", "error", "diff
 class Results:
     """Records of an experiment, and what follows from them."""
 
-    def __init__(self, experiment: Experiment, found: Sequence[Record]) -> None:
-        """Args: the experiment, and its records in order."""
-        self.experiment, self.found = experiment, tuple(found)
+    def __init__(
+        self, experiment: Experiment, found: Sequence[Record], arguments: argparse.Namespace | None = None
+    ) -> None:
+        """Args: the experiment, its records in order, and what was typed; None: nothing, a page is made."""
+        self.experiment, self.found, self.arguments = experiment, tuple(found), arguments
         self._groups: dict[tuple[str, str, str], list[Record]] = {}
         for record in found:
             self._groups.setdefault((*records.cell(record), record["preset"]), []).append(record)
@@ -279,6 +299,10 @@ class Results:
             {name: vars(value) if isinstance(value, Estimate) else value for name, value in self._row(group).items()}
             for group in self._groups.values()
         ]
+
+    def records_of(self, subject: str, condition: Condition, preset: str = "") -> list[Record]:
+        """A cell's, one for each seed; none where it was not measured."""
+        return self._groups.get((*records.cell({"subject": subject, "condition": condition}), preset), [])
 
     def played(self, name: str, subject: str, condition: Condition, preset: str = "") -> list[Any]:
         """``returns`` or ``successes`` of a cell, all seeds one after the other; empty where there are none."""
@@ -326,11 +350,18 @@ class Results:
 
     @property
     def measured(self) -> str:
-        """Where, when and with which code, for the notes of a table."""
-        from bench.report.text import joined
+        """How long, where, when and with which code, for the notes of a table."""
+        return f"{sum(record['cpu_s'] for record in self.found) / 60:,.1f} CPU-minutes on {self.where}."
 
+    @property
+    def where(self) -> str:
+        """On which machine, when and with which code."""
         machines, dates, codes = (
-            joined(sorted({record[name] for record in self.found})) for name in ("machine", "date", "code")
+            ", ".join(sorted({record[name] for record in self.found} - {""})) for name in ("machine", "date", "code")
         )
-        cpu_s = sum(record["cpu_s"] for record in self.found)
-        return f"{cpu_s / 60:,.1f} CPU-minutes on {machines}; {dates}; code {codes}."
+        return "; ".join(filter(None, (machines, dates, f"code {codes}")))
+
+
+def stored(experiment: Experiment, path: Path | None = None) -> Results:
+    """What is kept, here or in another file, without what is of other weights."""
+    return Results(experiment, in_order(experiment, current(experiment, records.read(path or experiment.path))))

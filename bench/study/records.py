@@ -21,7 +21,9 @@ FOLDER = RESULTS / "study"
 Condition = Mapping[str, Any]
 """Values of the factors that a cell sets; the others are the reference's."""
 Record = dict[str, Any]
-"""subject, identity, condition, preset, seed, returns, successes (or None), measures, and where it was measured."""
+"""subject, identity, condition, preset, seed, returns, successes (or None), measures, and where it was measured.
+
+``cpu_s`` is None where it is not known, ``date`` is ``""``."""
 
 
 def cell(record: Mapping[str, Any]) -> tuple[str, str]:
