@@ -103,7 +103,8 @@ def utilisation(steps_per_s: float, services: Services, layout: Layout) -> Mappi
     # A version is built when somebody asks and the parameter process has time; those in between are left out.
     built = min(rounds, looks, max(1.0 - looks * s.look_server_s, 0.0) / version_s if version_s else math.inf)
     opened = min(layout.n_actors * built, looks)
-    copies = min(math.ceil(layout.n_actors / layout.actors_per_machine) * built, looks)
+    machines = math.ceil(layout.n_actors / layout.actors_per_machine)
+    copies = min(machines * built, looks * machines / layout.n_actors)  # at best all actors of a machine take one copy
     own = steps_per_s * s.actor_step_s + inserts * s.insert_client_s + looks * s.look_client_s + opened * s.renew_s
     replay = inserts * s.insert_server_s + rounds * s.sample_server_s
     parameters = looks * s.look_server_s + built * version_s

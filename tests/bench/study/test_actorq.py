@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from bench.command_line import BenchError, UsageError
+from bench.report.tables import filled
 from bench.study import records
 from bench.study.actorq import breakdown, costs, runs, trainings
 from bench.study.actorq.breakdown import PARTS
 from bench.study.actorq.cells import CELLS, INT8, LEARNING, pairs
 from bench.study.actorq.runs import Run, rates_of, read_curve, spread
-from bench.study.experiment import Episodes, Results, cells, current, in_order, missing
+from bench.study.experiment import Episodes, Results, cells, current, in_order, missing, stored
+from policy.locate import PROJECT_ROOT
 
 Recorded = Callable[..., records.Record]
 NO_OPTIONS = argparse.Namespace(seeds=None, steps=breakdown.STEPS)
@@ -245,6 +248,13 @@ def test_curves_are_a_median_and_a_band_for_each_precision(training: Recorded) -
     assert int8.get_ydata().tolist() == [110.0, 380.0, 455.0]
     assert len(axes.collections) == 2, "bands"
     assert axes.get_legend_handles_labels()[1] == ["goal", "fp32 actors", "int8 actors"]
+
+
+@pytest.mark.parametrize("name", ["breakdown", "trainings", "scaling"])
+def test_the_pages_are_what_the_rows_make(name: str) -> None:
+    experiment = importlib.import_module(f"bench.study.actorq.{name}").EXPERIMENT
+    page = (PROJECT_ROOT / "docs" / ("actorq-scaling.md" if name == "scaling" else "actorq.md")).read_text()
+    assert filled(page, experiment.tables(stored(experiment))) == page
 
 
 def test_what_is_kept_is_of_todays_commands() -> None:

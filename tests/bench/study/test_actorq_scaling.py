@@ -76,6 +76,10 @@ def test_actors_of_one_machine_share_a_copy() -> None:
     layout = dataclasses.replace(LAYOUT, n_actors=8, link_bytes_per_s=500e6)
     assert bound(services, layout).busy["broadcast"] == pytest.approx(0.08)
     assert bound(services, dataclasses.replace(layout, actors_per_machine=8)).busy["broadcast"] == pytest.approx(0.01)
+    # Where every look finds a newer version of 0.1 s on the way: 20 steps a copy, or 8 · 20 in 20 ms and a copy.
+    always = dataclasses.replace(services, learn_s=1e-6, version_bytes=50e6)
+    found = [bound(always, dataclasses.replace(layout, actors_per_machine=count)).steps_per_s for count in (1, 8)]
+    assert found == pytest.approx([20 / 0.1, 8 * 20 / 0.12])
 
 
 def test_a_version_that_takes_long_to_build_holds_nobody() -> None:
