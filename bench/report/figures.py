@@ -71,14 +71,12 @@ class Line:
         points: by place.
         style: index into :data:`STYLES`, the same for the same thing in every panel.
         joined: whether the points are.
-        is_band: whether intervals are a band along the line, not a bar at each point.
     """
 
     label: str
     points: Mapping[Any, Estimate]
     style: int
     joined: bool = True
-    is_band: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,8 +111,8 @@ def facets(
 
     Args:
         panels: in reading order.
-        places: of the horizontal axis, at equal distances from left to right; None: they are numbers, and the axis is
-            of these, each panel's its own.
+        places: of the horizontal axis, at equal distances from left to right; None: they are numbers, each panel has an
+            axis of its own, and intervals are bands along the lines.
         title, said: above all of them, and in grey below that; ``said`` may have several lines.
         x_label, y_label: of the axes.
         scale: sets the vertical axis of all panels; None: each has its own, linear.
@@ -151,14 +149,12 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
     if panel.reference is not None:
         band(axes, panel.reference, GREY, panel.reference_label)
     for number, line in enumerate(panel.lines):
-        offset = DODGE * (number - (len(panel.lines) - 1) / 2)
         if places is None:
-            at = list(line.points.items())
-        else:
-            at = [(places.index(place) + offset, found) for place, found in line.points.items() if place in places]
-        (ribbon if line.is_band else marks)(
-            axes, sorted(at, key=lambda point: point[0]), line.style, line.label, line.joined
-        )
+            ribbon(axes, sorted(line.points.items()), line.style, line.label)
+            continue
+        offset = DODGE * (number - (len(panel.lines) - 1) / 2)
+        at = [(places.index(place) + offset, estimate) for place, estimate in line.points.items() if place in places]
+        marks(axes, sorted(at, key=lambda point: point[0]), line.style, line.label, line.joined)
     if places is not None:
         axes.set_xticks(range(len(places)), [str(place) for place in places])
     axes.set_title(panel.title, fontsize=8.5)
@@ -215,19 +211,16 @@ def marks(
     )
 
 
-def ribbon(
-    axes: Axes, points: Sequence[tuple[float, Estimate]], style: int, label: str | None, joined: bool = True
-) -> None:
-    """As :func:`marks`, with the intervals as a band along the points."""
+def ribbon(axes: Axes, points: Sequence[tuple[float, Estimate]], style: int, label: str | None) -> None:
+    """Points of (x, estimate), joined, with their intervals as a band along them."""
+    if not points:
+        return
     colour, marker = STYLES[style]
-    x = [place for place, _ in points]
-    looks: dict[str, Any] = {"color": colour, "markersize": 3.5, "linewidth": 1.1, "linestyle": "-" if joined else ""}
-    axes.plot(x, [found.value for _, found in points], marker, **looks, label=label, zorder=3)
-    low, high = (
-        [found.value if end is None else end for found, end in ends]
-        for ends in ([(found, found.low) for _, found in points], [(found, found.high) for _, found in points])
-    )
-    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0, zorder=2)
+    x, found = zip(*points, strict=True)
+    axes.plot(x, [each.value for each in found], f"{marker}-", color=colour, markersize=3.5, linewidth=1.1, label=label)
+    low = [each.value if each.low is None else each.low for each in found]
+    high = [each.value if each.high is None else each.high for each in found]
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 # --- stacked bars -----------------------------------------------------------------------------------------------------

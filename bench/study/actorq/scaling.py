@@ -288,7 +288,7 @@ def figures(results: Results) -> dict[str, Figure]:
     for name, coupling, bits, found in curves(results):
         points = {count: Estimate(each.steps_per_s) for count, each in found.items()}
         style = list(WIDTHS).index(bits)
-        lines.setdefault(f"{name}\n{coupling}", []).append(Line(NAMES[bits], points, style, is_band=True))
+        lines.setdefault(f"{name}\n{coupling}", []).append(Line(NAMES[bits], points, style))
     drawn = facets(
         [Panel(title, each) for title, each in lines.items()],
         None,

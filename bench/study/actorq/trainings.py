@@ -156,7 +156,7 @@ def figures(results: Results) -> dict[str, Figure]:
         if cell.purpose != LEARNING or not pairs(results, name):
             continue
         lines = [
-            Line(f"{NAMES[bits]} actors", curve_of(results.records_of(name, condition)), STYLES[bits], is_band=True)
+            Line(f"{NAMES[bits]} actors", curve_of(results.records_of(name, condition)), STYLES[bits])
             for bits, condition in ((32, {}), (8, INT8))
         ]
         count = len(pairs(results, name))
