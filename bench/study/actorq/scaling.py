@@ -21,21 +21,16 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.report.figures import Line, Panel, facets
-from bench.report.intervals import Estimate
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, filled, joined, kilobytes, nanoseconds, three_digits, times
-from bench.study.actorq.bounds import LINK_BYTES_PER_S, Bound, Layout, Services, bound
+from bench.report.text import filled, joined, kilobytes, nanoseconds, three_digits, times
+from bench.study.actorq import limits
+from bench.study.actorq.bounds import LINK_BYTES_PER_S, Services, bound
+from bench.study.actorq.limits import Found, layout_of, limit_table, network
 from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, run
 from bench.study.experiment import Episodes, Experiment, Played, Results
 from bench.study.records import Condition, Record
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 RATIOS = {"512,512": (16.0, 1.0)}
 ACTORS = (1, 2, 4)
@@ -49,15 +44,6 @@ WIDTHS: dict[int, Condition] = {32: {}, 8: {"bits": 8}}
 FIELDS = dataclasses.fields(Services)
 OF_A_WIDTH = ("inference_s", "build_s", "version_server_s", "renew_s", "version_bytes")
 """What depends on the bits; of all else the mean over the widths is taken, which noise would tell apart."""
-COUNTS = tuple(sorted({*(2**power for power in range(11)), *(3 * 2**power for power in range(6))}))
-SHOWN = (1, 4, 16, 64, 1024)
-SHARES = ("learner", "replay", "parameter process", "broadcast")
-COUPLINGS: dict[str, dict[str, float]] = {
-    "16 samples per insertion": {},
-    "16 samples per insertion, learner 100×": {"learner_speed": 100.0},
-    "no coupling": {"samples_per_insert": 0.0},
-}
-
 SERVICE_NOTES = """\
 python -m train.actorq {{ usual }} {{ commands | join("; ") }}. An insertion has {{ insert_every }} transitions, a \
 round {{ rounds | join(", ") }}. Handing over, building, fetching and opening are of one version, the rest of one \
@@ -74,14 +60,6 @@ service times allow on {{ cores }} cores; nothing was fitted to these runs.
 {% if deviations.Simulated %}
 Simulated: discrete events of the same service times, by which this study was made before; kept with these runs.
 {% endif %}
-"""
-LIMIT_NOTES = """\
-Pace: the server that is at work all the time with {{ most }} actors; from: the number of actors from which on it is \
-not the actors themselves. The last four columns: share of the time at work with {{ most }} actors.
-16 samples per insertion: whoever is ahead waits, the command's default. Learner 100×: as if its updates took a \
-hundredth. No coupling: the learner learns as fast as it can whatever the actors do, and is no limit to them.
-Network of {{ link }} Mbit/s from one parameter process; actors of a machine, which get one copy of a version: \
-{{ layout.actors_per_machine }}; replay shards: {{ layout.replay_shards }}.
 """
 
 
@@ -125,12 +103,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
 # --- what follows -----------------------------------------------------------------------------------------------------
 
 
-def network(subject: str) -> str:
-    """Without further words."""
-    return subject.split()[0]
-
-
-def measured_services(results: Results) -> dict[tuple[str, int], tuple[Record, Services]]:
+def measured_services(results: Results) -> Found:
     """By network and width: a record, and the service times."""
     found = {}
     for subject in dict.fromkeys(record["subject"] for record in results.found):
@@ -148,25 +121,20 @@ def measured_services(results: Results) -> dict[tuple[str, int], tuple[Record, S
     return found
 
 
-def layout_of(results: Results, record: Record, **more: Any) -> Layout:
-    """A machine for each process, as it is assumed, of a command whose service times were measured."""
-    if (typed := results.arguments) is not None:
-        assumed = {"replay_shards": typed.replay_shards, "actors_per_machine": typed.actors_per_machine}
-        more = {**assumed, "link_bytes_per_s": typed.link_mbit_s * 1e6 / 8, **more}
-    own = {name: record["measures"][name] for name in ("rows", "insert_every", "actor_update_period")}
-    return Layout(**{"n_actors": 1, **own, **more})
-
-
 def tables(results: Results) -> list[Table]:
     """Service times, real runs beside their bounds, and what sets the pace of many actors."""
     found = measured_services(results)
     runs = [record for record in results.found if "actors" in record["condition"]]
     if not found:
         return []
-    return [service_table(results, found), *([run_table(results, found, runs)] if runs else []), limit_table(results)]
+    return [
+        service_table(results, found),
+        *([run_table(results, found, runs)] if runs else []),
+        limit_table(found, results.arguments),
+    ]
 
 
-def service_table(results: Results, found: dict[tuple[str, int], tuple[Record, Services]]) -> Table:
+def service_table(results: Results, found: Found) -> Table:
     """A column for each network and width."""
 
     def shown(services: Services, name: str) -> str:
@@ -201,7 +169,7 @@ def service_table(results: Results, found: dict[tuple[str, int], tuple[Record, S
     )
 
 
-def run_table(results: Results, found: dict[tuple[str, int], tuple[Record, Services]], runs: Sequence[Record]) -> Table:
+def run_table(results: Results, found: Found, runs: Sequence[Record]) -> Table:
     """Real runs beside what their service times allow on the same cores."""
     rows = []
     deviations: dict[str, list[float]] = {"Bound": [], "Simulated": []}
@@ -212,7 +180,7 @@ def run_table(results: Results, found: dict[tuple[str, int], tuple[Record, Servi
             continue
         measured, services = found[subject, bits]
         shared = {"n_actors": asked["actors"], "samples_per_insert": asked["samples_per_insert"]}
-        most = bound(services, layout_of(results, measured, **shared, cores=told["cores"]))
+        most = bound(services, layout_of(measured, None, **shared, cores=told["cores"]))
         ratios = [value and value / real for value in (most.steps_per_s, told.get("simulated_steps_per_s"))]
         for name, ratio in zip(deviations, ratios, strict=True):
             deviations[name] += [abs(math.log(ratio))] if ratio else []
@@ -246,75 +214,6 @@ def run_table(results: Results, found: dict[tuple[str, int], tuple[Record, Servi
     )  # fmt: skip
 
 
-def curves(results: Results) -> Iterator[tuple[str, str, int, dict[int, Bound]]]:
-    """Network, coupling, bits, and the bound by the number of actors."""
-    found = measured_services(results)
-    for subject in dict.fromkeys(subject for subject, _ in found):
-        for coupling, more in COUPLINGS.items():
-            for bits in (bits for own, bits in found if own == subject):
-                record, services = found[subject, bits]
-                layout = layout_of(results, record, **more)
-                layouts = [dataclasses.replace(layout, n_actors=n) for n in COUNTS if n >= layout.replay_shards]
-                yield network(subject), coupling, bits, {each.n_actors: bound(services, each) for each in layouts}
-
-
-def limit_table(results: Results) -> Table:
-    """Steps per second by the number of actors, and which server sets the pace."""
-    rows = []
-    for name, coupling, bits, found in curves(results):
-        end = found[max(found)]
-        since = next((f"{count:,}" for count, each in found.items() if each.pace != "actors"), NOT_KNOWN)
-        reached = (f"{found[count].steps_per_s:,.0f}" if count in found else NOT_KNOWN for count in SHOWN)
-        busy = (f"{100 * end.busy[share]:.0f}" if share in end.busy else NOT_KNOWN for share in SHARES)
-        rows.append((name, coupling, NAMES[bits], *reached, end.pace, since, *busy))
-    layout = layout_of(results, next(iter(measured_services(results).values()))[0])
-    link = f"{layout.link_bytes_per_s * 8 / 1e6:,.0f}"
-    return Table(
-        "actorq-scaling-limits",
-        "The most steps per second by the number of actors, a machine for each process",
-        (
-            "model", "coupling", "broadcast in", *(f"{count:,} actor{'s' * (count > 1)}" for count in SHOWN), "pace",
-            "from", *(f"{share}, %" for share in SHARES),
-        ),
-        tuple(rows),
-        filled(LIMIT_NOTES, most=f"{max(COUNTS):,}", layout=layout, link=link),
-        left=3,
-    )  # fmt: skip
-
-
-def figures(results: Results) -> dict[str, Figure]:
-    """A panel for each network and coupling, a line for each precision of the broadcast."""
-    lines: dict[str, list[Line]] = {}
-    for name, coupling, bits, found in curves(results):
-        points = {count: Estimate(each.steps_per_s) for count, each in found.items()}
-        style = list(WIDTHS).index(bits)
-        lines.setdefault(f"{name}\n{coupling}", []).append(Line(NAMES[bits], points, style))
-    drawn = facets(
-        [Panel(title, each) for title, each in lines.items()],
-        None,
-        title="The most steps per second that 1 … 1,024 actors can make",
-        said="by the service times of a run's parts; every process on a machine of its own,\n"
-        "one parameter process sends fp32 or int8 to all actors",
-        x_label="actors (logarithmic)",
-        y_label="steps per second, all actors (logarithmic)",
-        scale=scale,
-        columns=len(COUPLINGS),
-    )
-    return {"actorq-scaling": drawn}
-
-
-def scale(axes: Axes) -> None:
-    """Both axes logarithmic."""
-    from matplotlib.ticker import NullLocator
-
-    actors, steps = tuple(4**power for power in range(6)), (100, 300, 1000, 3000, 10000)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(actors, [f"{tick:,}" for tick in actors])
-    axes.set_yscale("log")
-    axes.set_yticks(steps, [f"{tick:,}" for tick in steps])
-    axes.yaxis.set_minor_locator(NullLocator())
-
-
 EXPERIMENT = Experiment(
     name="actorq-scaling",
     question="how many actors can a learner feed?",
@@ -325,7 +224,7 @@ EXPERIMENT = Experiment(
     identity=lambda subject: "",
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (0,), 0),
     tables=tables,
-    figures=figures,
+    figures=lambda results: limits.figures(measured_services(results), results.arguments),
     options=options,
     within=("bits",),
     samples="",
