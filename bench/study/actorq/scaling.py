@@ -129,7 +129,7 @@ def tables(results: Results) -> list[Table]:
         return []
     return [
         service_table(results, found),
-        *([run_table(results, found, runs)] if runs else []),
+        *([run_table(found, runs)] if runs else []),
         limit_table(found, results.arguments),
     ]
 
@@ -169,7 +169,7 @@ def service_table(results: Results, found: Found) -> Table:
     )
 
 
-def run_table(results: Results, found: Found, runs: Sequence[Record]) -> Table:
+def run_table(found: Found, runs: Sequence[Record]) -> Table:
     """Real runs beside what their service times allow on the same cores."""
     rows = []
     deviations: dict[str, list[float]] = {"Bound": [], "Simulated": []}
