@@ -123,7 +123,7 @@ bench: $(INSTALLED)
 table: $(INSTALLED)
 	@$(PYTHON) bench/table.py $(if $(WRITE),--update-docs >/dev/null)
 ifdef WRITE
-	@for pages in "" actorq actorq-scaling; do $(PYTHON) -m bench.study $$pages --stored --update-docs >/dev/null; done
+	@for pages in "" actorq-breakdown actorq-trainings actorq-scaling; do $(PYTHON) -m bench.study $$pages --stored --update-docs >/dev/null; done
 endif
 
 docs: $(INSTALLED)

@@ -88,11 +88,13 @@ class Panel:
         title: above it.
         lines: in it.
         reference: drawn across it: its value, and its interval as a band.
+        reference_label: of it, in the legend.
     """
 
     title: str
     lines: Sequence[Line]
     reference: Estimate | None = None
+    reference_label: str = "fp32"
 
 
 def panels_of(frame: DataFrame, panel: str, line: str, x: str, y: str, names: str = "{:g}") -> list[Panel]:
@@ -111,7 +113,7 @@ def panels_of(frame: DataFrame, panel: str, line: str, x: str, y: str, names: st
 
 def facets(
     panels: Sequence[Panel],
-    places: Sequence[Any],
+    places: Sequence[Any] | None,
     *,
     title: str,
     said: str,
@@ -124,7 +126,8 @@ def facets(
 
     Args:
         panels: in reading order.
-        places: of the horizontal axis, at equal distances from left to right.
+        places: of the horizontal axis, at equal distances from left to right; None: they are numbers, each panel has an
+            axis of its own, and intervals are bands along the lines.
         title, said: above all of them, and in grey below that; ``said`` may have several lines.
         x_label, y_label: of the axes.
         scale: sets the vertical axis of all panels; None: each has its own, linear.
@@ -137,7 +140,7 @@ def facets(
     lines = said.count("\n") + 1
     size = (max(6.4, PANEL_INCHES[0] * columns + 0.4), PANEL_INCHES[1] * count + 0.75 + 0.25 * lines)
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(count, columns, squeeze=False, sharex=True, sharey=scale is not None)
+    grid = figure.subplots(count, columns, squeeze=False, sharex=places is not None, sharey=scale is not None)
     for index, axes in enumerate(grid.flat):
         if index >= len(panels):
             axes.set_axis_off()
@@ -157,14 +160,18 @@ def facets(
     return figure
 
 
-def _draw(axes: Axes, panel: Panel, places: Sequence[Any]) -> None:
+def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
     if panel.reference is not None:
-        band(axes, panel.reference, GREY, "fp32")
+        band(axes, panel.reference, GREY, panel.reference_label)
     for number, line in enumerate(panel.lines):
+        if places is None:
+            ribbon(axes, sorted(line.points.items()), line.style, line.label)
+            continue
         offset = DODGE * (number - (len(panel.lines) - 1) / 2)
         at = [(places.index(place) + offset, estimate) for place, estimate in line.points.items() if place in places]
         marks(axes, sorted(at, key=lambda point: point[0]), line.style, line.label, line.joined)
-    axes.set_xticks(range(len(places)), [str(place) for place in places])
+    if places is not None:
+        axes.set_xticks(range(len(places)), [str(place) for place in places])
     axes.set_title(panel.title, fontsize=8.5)
     axes.grid(axis="y", color="0.93", linewidth=0.6)
     axes.tick_params(labelsize=7.5, length=2.5)
@@ -217,3 +224,76 @@ def marks(
         label=label,
         zorder=3,
     )
+
+
+def ribbon(axes: Axes, points: Sequence[tuple[float, Estimate]], style: int, label: str | None) -> None:
+    """Points of (x, estimate), joined, with their intervals as a band along them."""
+    if not points:
+        return
+    colour, marker = STYLES[style]
+    x, found = zip(*points, strict=True)
+    axes.plot(x, [each.value for each in found], f"{marker}-", color=colour, markersize=3.5, linewidth=1.1, label=label)
+    low = [each.value if each.low is None else each.low for each in found]
+    high = [each.value if each.high is None else each.high for each in found]
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+# --- stacked bars -----------------------------------------------------------------------------------------------------
+
+PARTS = (
+    (SKY_BLUE, ""), (ORANGE, "//"), (PURPLE, ".."), (YELLOW, "xx"), ("#333333", ""), (GREY, "++"), ("#C8C8C8", ""),
+)  # fmt: skip
+"""Colour and hatch of a bar's parts: none of them a colour of :data:`STYLES`' first three, which are precisions'."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Parts that add up to one number.
+
+    Attributes:
+        label: below it.
+        group: below all bars of one group, which stand together.
+        parts: from the bottom, by their names in the legend.
+    """
+
+    label: str
+    group: str
+    parts: Mapping[str, float]
+
+
+def stacked(panels: Mapping[str, Sequence[Bar]], *, title: str, said: str, y_label: str) -> Figure:
+    """Panels beside each other, by their titles; each has a vertical axis of its own, and the sum above each bar."""
+    from matplotlib.figure import Figure
+
+    lines = said.count("\n") + 1
+    figure = Figure(figsize=(4.2 * len(panels), 3.9 + 0.25 * lines), layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False).ravel()
+    for axes, (name, bars) in zip(grid, panels.items(), strict=True):
+        _pile(axes, bars)
+        axes.set_title(name, fontsize=8.5)
+    grid[0].set_ylabel(y_label, fontsize=8)
+    handles, names = grid[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False, fontsize=8)
+    headed(figure, title, said, lines)
+    return figure
+
+
+def _pile(axes: Axes, bars: Sequence[Bar]) -> None:
+    at: dict[str, list[float]] = {}
+    for index, bar in enumerate(bars):
+        x, bottom = index + 0.6 * len({each.group for each in bars[: index + 1]}), 0.0
+        at.setdefault(bar.group, []).append(x)
+        for (name, height), (colour, hatch) in zip(bar.parts.items(), PARTS, strict=False):
+            axes.bar(
+                x, height, 0.8, bottom, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
+                label="_" * bool(index) + name,
+            )  # fmt: skip
+            bottom += height
+        axes.annotate(f"{bottom:,.0f}", (x, bottom), ha="center", va="bottom", fontsize=7, color=GREY)
+    axes.set_xticks([x for places in at.values() for x in places], [bar.label for bar in bars], fontsize=8)
+    for group, places in at.items():
+        middle = sum(places) / len(places)
+        axes.annotate(group, (middle, -0.14), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
+    axes.tick_params(axis="y", labelsize=7.5)
+    axes.margins(y=0.1)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -27,7 +27,8 @@ STUDIES = {
     "speed": ("bench.study.speed", "how fast is training, beside Stable-Baselines3?"),
     "env-speed": ("bench.study.env_speed", "how fast are the environments?"),
     "mixed": ("bench.study.mixed", "does training in 16 bits run faster, and as well?"),
-    "actorq": ("bench.study.actorq.command", "do quantized actors make distributed training faster?"),
+    "actorq-breakdown": ("bench.study.actorq.breakdown", "where does an actor's time go?"),
+    "actorq-trainings": ("bench.study.actorq.trainings", "do quantized actors make distributed training faster?"),
     "actorq-scaling": ("bench.study.actorq.scaling", "how many actors can a learner feed?"),
 }
 EVERYTHING = "bench.study.everything"
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and not words[0].startswith("-"):
         if words[0] not in STUDIES:
-            listed = "\n".join(f"  python -m bench.study {name:<15} {asks}" for name, (_, asks) in STUDIES.items())
+            listed = "\n".join(f"  python -m bench.study {name:<16} {asks}" for name, (_, asks) in STUDIES.items())
             print(as_typed(f"error: {words[0]!r} is no study; choose one of\n{listed}"), file=sys.stderr)
             return command_line.EXIT_USAGE
         module, words = STUDIES[words[0]][0], words[1:]

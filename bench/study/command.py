@@ -79,7 +79,7 @@ def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> 
         found = [record for record in found if record["subject"] in subjects]
     if not found:
         raise command_line.BenchError("nothing is stored.", f"python -m bench.study {experiment.name} --keep")
-    results = experiments.Results(experiment, found)
+    results = experiments.Results(experiment, found, arguments)
     made = experiment.tables(results)
     if arguments.update_docs:
         command_line.update_docs(made)

@@ -7,6 +7,7 @@ a Ray cluster, keeping their rows, and the summary with intervals.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import multiprocessing
@@ -94,6 +95,8 @@ class Experiment:
         timed: whether values are times, so that cells are measured one after the other unless --jobs says otherwise.
         refused: (arguments, results) → why the command fails though it has measured; "" where it does not.
         folder: of the records, where it is not results/study.
+        in_turns: whether a seed of every cell is measured before the next, so that what else a machine does meanwhile
+            falls on all alike.
     """
 
     name: str
@@ -115,6 +118,7 @@ class Experiment:
     timed: bool = False
     refused: Callable[[argparse.Namespace, Results], str] = field(default=lambda arguments, results: "")
     folder: Path | None = None
+    in_turns: bool = False
 
     def reference(self, condition: Condition) -> Condition:
         """The condition that a cell is compared with."""
@@ -137,10 +141,18 @@ class Cell:
 
 def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Sequence[str]) -> list[Cell]:
     """All that is asked, in order."""
-    return [
+    found = [
         Cell(subject, condition, experiment.episodes(arguments, subject))
         for subject in subjects
         for condition in experiment.grid(arguments, subject)
+    ]
+    if not experiment.in_turns:
+        return found
+    return [
+        dataclasses.replace(cell, episodes=Episodes((seed,), cell.episodes.count))
+        for seed in dict.fromkeys(seed for cell in found for seed in cell.episodes.seeds)
+        for cell in found
+        if seed in cell.episodes.seeds
     ]
 
 
@@ -269,9 +281,11 @@ RETURN, SUCCESS, ERROR, LOST, SUCCESS_LOST = "return", "success", "error", "diff
 class Results:
     """Records of an experiment, and what follows from them."""
 
-    def __init__(self, experiment: Experiment, found: Sequence[Record]) -> None:
-        """Args: the experiment, and its records in order."""
-        self.experiment, self.found = experiment, tuple(found)
+    def __init__(
+        self, experiment: Experiment, found: Sequence[Record], arguments: argparse.Namespace | None = None
+    ) -> None:
+        """Args: the experiment, its records in order, and what was typed; None: nothing, a page is made."""
+        self.experiment, self.found, self.arguments = experiment, tuple(found), arguments
         self._groups: dict[tuple[str, str, str], list[Record]] = {}
         for record in found:
             self._groups.setdefault((*records.cell(record), record["preset"]), []).append(record)
@@ -299,11 +313,15 @@ class Results:
             for group in self._groups.values()
         ]
 
+    def records_of(self, subject: str, condition: Condition, preset: str = "") -> list[Record]:
+        """A cell's, one for each seed; none where it was not measured."""
+        return self._groups.get((*records.cell({"subject": subject, "condition": condition}), preset), [])
+
     def played(self, name: str, subject: str, condition: Condition, preset: str = "") -> list[Any]:
         """``returns`` or ``successes`` of a cell's different episodes, all seeds one after the other; empty where there
         are none."""
         values: dict[Any, Any] = {}
-        for record in self._groups.get((*records.cell({"subject": subject, "condition": condition}), preset), ()):
+        for record in self.records_of(subject, condition, preset):
             starts = record["measures"].get("starts")
             for number, value in enumerate(record[name] or ()):
                 values.setdefault(starts[number] if starts else (record["seed"], number), value)
@@ -354,14 +372,12 @@ class Results:
     @property
     def where(self) -> str:
         """On which machine, when and with which code."""
-        from bench.report.text import joined
-
         machines, dates, codes = (
-            joined(sorted({record[name] for record in self.found})) for name in ("machine", "date", "code")
+            ", ".join(sorted({record[name] for record in self.found} - {""})) for name in ("machine", "date", "code")
         )
-        return f"{machines}; {dates}; code {codes}"
+        return "; ".join(filter(None, (machines, dates, f"code {codes}")))
 
 
-def stored(experiment: Experiment) -> Results:
-    """What is kept of subjects as they are now, one record for each cell, seed and preset."""
-    return Results(experiment, in_order(experiment, current(experiment, records.read(experiment.path))))
+def stored(experiment: Experiment, path: Path | None = None) -> Results:
+    """What is kept, here or in another file, without what is of other weights."""
+    return Results(experiment, in_order(experiment, current(experiment, records.read(path or experiment.path))))

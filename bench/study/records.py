@@ -23,7 +23,7 @@ Condition = Mapping[str, Any]
 Record = dict[str, Any]
 """subject, identity, condition, preset, seed, returns, successes (or None), measures, and where it was measured.
 
-``cpu_s`` is None where it is not known."""
+``cpu_s`` is None where it is not known, ``date`` is ``""``."""
 
 
 def cell(record: Mapping[str, Any]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("policy", "airlearning_envs", "train", "convert", "device", "bench")
 COMMANDS = (
     "-m train", "-m train.evaluate", "-m train.list", "-m train.actorq", "-m convert", "-m device.host",
-    "-m device.virtual_pi", "-m airlearning_envs.record", "-m bench.study actorq", "-m bench.latency",
+    "-m device.virtual_pi", "-m airlearning_envs.record", "-m bench.study actorq-trainings", "-m bench.latency",
     "bench/latency.py",
 )  # fmt: skip
 

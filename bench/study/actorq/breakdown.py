@@ -1,0 +1,267 @@
+"""Where does an actor's time go, in fp32, fp16 and int8?
+
+    python -m bench.study actorq-breakdown 512,512
+    python -m bench.study actorq-breakdown --keep                     measures what is not kept yet of both networks
+    python -m bench.study actorq-breakdown --stored --update-docs     fills docs/actorq.md, draws the picture
+
+One actor of cartpole balance on its own, with parameters that change as if a learner were at work. Actor, replay and
+parameter server are the processes of a real run (train/actorq/cluster.py); in the learner's place the same policy is
+handed over every so often, so that every precision gets as many versions and no update competes for the cores. What is
+measured is what an actor costs where it has a core of its own. A seed is a round of all settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bench import command_line
+from bench.report.figures import Bar, stacked
+from bench.report.tables import Table
+from bench.report.text import filled
+from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, amdahl, planned, spread
+from bench.study.experiment import Episodes, Experiment, Played, Results
+from bench.study.records import Condition, Record, cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from train.actorq.settings import Plan
+    from train.actorq.wire import Pushed
+
+PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "other")
+"""Parts of a step, in the order in which they are drawn; ``other`` is the actor's own Python, exploration included."""
+LABELS = {"step": "environment step", "other": "Python"}
+PERIODS, BITS, ROUNDS, STEPS = (30, 300), (16, 8), (0, 1, 2), 3_000
+HAND_OVER_EVERY_S = 0.25
+
+NOTES = """\
+{{ task }}; one actor, {{ steps }} steps, medians of {{ rounds }} rounds in turn; a new version every {{ every }} s, \
+no learner. Period: steps between two looks for newer parameters; renewals: those that found some. Parts are wall time \
+on the actor's own clock.
+{{ where }}.
+"""
+SPEED_NOTES = """\
+Median of the rounds' ratios, in brackets the smallest and the largest. A renewal: a pull (also one that found nothing \
+new), and deserialize and load of a version. Amdahl: the speed-up of a step if only its inference became faster, from \
+fp32's share of inference; reached: the step's speed-up as a share of it (above 100 % where parameters become cheaper \
+too).
+Pull, deserialize and load together take an int8 actor less than one in fp32 in {{ cheaper }} of {{ settings }} \
+settings ({{ shares | join(", ") }} of fp32's time). fp16 loads for longer than it does anything else in {{ loading }} \
+of {{ settings }}.
+"""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """--steps."""
+    parser.add_argument("--steps", type=command_line.positive, default=STEPS, help="of a measurement (%(default)s)")
+
+
+def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+    """Each precision at each period; fp32, which sets no bits, is what they are compared with."""
+    steps = {} if arguments.steps == STEPS else {"steps": arguments.steps}
+    return [
+        {**steps, "period": period, **({"bits": bits} if bits else {})} for period in PERIODS for bits in (None, *BITS)
+    ]
+
+
+def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+    """One actor's life in each round."""
+    from train.actorq import cluster
+
+    words = ["--task", CARTPOLE_BALANCE, "--model", subject, "--method", "d4pg", "--n-actors", "1"]
+    words += ["--steps", str(asked.get("steps", STEPS)), "--quantize", str(asked.get("bits", 32))]
+    plan = planned([*words, "--actor-update-period", str(asked["period"]), "--samples-per-insert", "0"])
+    pushed = handed_over(subject)
+    with cluster.connected(plan.actorq, None):
+        for seed in episodes.seeds:
+            found = lived(plan, pushed)
+            yield Played("", seed, [sum(found["microseconds"].values())], measures=found)
+
+
+@functools.cache
+def handed_over(model: str) -> Pushed:
+    """Parameters of a learner that has made a few rounds."""
+    from bench.study.actorq import services
+
+    words = ["--task", CARTPOLE_BALANCE, "--model", model, "--method", "d4pg", "--steps", str(STEPS)]
+    words += ["--samples-per-insert", "0", "--set", f"learning_starts={services.LEAST_STEPS // 2}"]
+    plan = planned(words)
+    return services.measure_learner(plan, services.transitions(plan))[1]
+
+
+def lived(plan: Plan, pushed: Pushed) -> dict[str, Any]:
+    """Microseconds of a step by part, and what was counted; Ray runs already."""
+    from train.actorq import cluster
+    from train.actorq.processes import called
+
+    with cluster.Cluster(plan, True, 0) as processes:
+        count = itertools.count()
+
+        def put() -> None:
+            called(processes.server.put, next(count), pushed.spec, pushed.weights, pushed.calibration)
+
+        put()
+        called(processes.server.latest, 0)  # built before the actor asks
+        acting = processes.actor(0, 0).run.remote()
+        while not cluster.ready([acting], HAND_OVER_EVERY_S):
+            put()
+        facts, server = cluster.outcome(acting), called(processes.server.facts)
+    seconds = facts["seconds"]
+    known = {part: seconds[part] for part in PARTS if part != "other"}
+    other = seconds["total"] - seconds["wait"] - seconds["idle"] - sum(known.values())
+    return {
+        "microseconds": {name: 1e6 * s / facts["steps"] for name, s in {**known, "other": max(other, 0.0)}.items()},
+        **{name: facts[name] for name in ("steps", "pulls", "renewals")},
+        "bytes_each": server["bytes_each"],
+        "build_s": server["build_s"] / max(server["versions_built"], 1),
+    }
+
+
+# --- what follows -----------------------------------------------------------------------------------------------------
+
+
+def medians(rounds: list[Record]) -> dict[str, float]:
+    """Median over the rounds of every part, microseconds a step."""
+    return {part: median(each["measures"]["microseconds"][part] for each in rounds) for part in PARTS}
+
+
+def step(record: Record) -> float:
+    """Microseconds of a step."""
+    return float(record["returns"][0])
+
+
+def inference(record: Record) -> float:
+    """Microseconds of a step's inference."""
+    return float(record["measures"]["microseconds"]["inference"])
+
+
+def renewal(record: Record) -> float:
+    """Microseconds of one renewal: a pull, and deserializing and loading what it brought."""
+    found = record["measures"]
+    parts = found["microseconds"]
+    opening = (parts["deserialize"] + parts["load"]) / max(found["renewals"], 1)
+    return float(found["steps"] * (parts["pull"] / max(found["pulls"], 1) + opening))
+
+
+def ratios(ones: list[Record], others: list[Record], number: Callable[[Record], float]) -> list[float]:
+    """fp32's number over the other's, of the rounds that both have."""
+    by_round = {each["seed"]: number(each) for each in others}
+    return [by_round[each["seed"]] / max(number(each), 1e-9) for each in ones if each["seed"] in by_round]
+
+
+def settings(results: Results) -> Iterator[tuple[str, Condition, list[Record]]]:
+    """The network, the condition and the rounds of every cell, many bits first."""
+    names = list(dict.fromkeys(record["subject"] for record in results.found))
+    groups = [list(found) for _, found in itertools.groupby(results.found, key=cell)]
+
+    def place(rounds: list[Record]) -> tuple[int, ...]:
+        asked = rounds[0]["condition"]
+        return names.index(rounds[0]["subject"]), asked.get("steps", STEPS), asked["period"], -asked.get("bits", 32)
+
+    for rounds in sorted(groups, key=place):
+        yield rounds[0]["subject"], rounds[0]["condition"], rounds
+
+
+def tables(results: Results) -> list[Table]:
+    """An actor's time by part, and what fewer bits bring it."""
+    parts: list[tuple[str, ...]] = []
+    speeds, shares, loading = [], [], 0
+    for subject, asked, rounds in settings(results):
+        found, bits = medians(rounds), asked.get("bits", 32)
+        if bits == 32 and parts:
+            parts.append(())
+        name = subject + (f", {asked['steps']:,} steps" if "steps" in asked else "")
+        lead = (name, str(asked["period"]), NAMES[bits])
+        parts.append(
+            (
+                *lead, *(f"{found[part]:,.0f}" for part in PARTS), f"{sum(found.values()):,.0f}",
+                f"{rounds[0]['measures']['bytes_each'] / 1e6:,.2f}",
+                f"{median(each['measures']['renewals'] for each in rounds):g}",
+            )
+        )  # fmt: skip
+        reference = results.records_of(subject, {name: asked[name] for name in asked if name != "bits"})
+        if bits == 32 or not ratios(rounds, reference, step):
+            continue
+        full = medians(reference)
+        reached = median(ratios(rounds, reference, step))
+        ideal = amdahl(full["inference"] / sum(full.values()), full["inference"] / max(found["inference"], 1e-9))
+        compared = (spread(ratios(rounds, reference, number)) for number in (step, inference, renewal))
+        speeds.append((*lead, *compared, f"{ideal:.2f}×", f"{100 * reached / ideal:.0f} %"))
+        if bits == 8:
+            own, theirs = (sum(each[part] for part in ("pull", "deserialize", "load")) for each in (found, full))
+            shares.append(own / theirs)
+        else:
+            loading += max(found, key=lambda part: found[part]) == "load"
+    headers = ("model", "period", "actor")
+    notes = {"cheaper": sum(each < 1 for each in shares), "settings": len(shares), "loading": loading}
+    return [
+        Table(
+            "actorq-breakdown",
+            "Where an actor's time goes: microseconds a step of the environment",
+            (*headers, *PARTS, "all", "MB a version", "renewals"),
+            tuple(parts),
+            filled(NOTES, **said(results), where=results.where),
+            left=3,
+        ),
+        Table(
+            "actorq-actor",
+            "An actor alone, against fp32 in the same round: how many times as fast",
+            (*headers, "step", "inference", "a renewal", "Amdahl", "reached"),
+            tuple(speeds),
+            filled(SPEED_NOTES, **notes, shares=[f"{100 * each:.0f} %" for each in shares]),
+            left=3,
+        ),
+    ]  # fmt: skip
+
+
+def said(results: Results) -> dict[str, Any]:
+    """What all measurements share."""
+    steps = sorted({record["measures"]["steps"] for record in results.found})
+    return {
+        "task": CARTPOLE_BALANCE,
+        "steps": " or ".join(f"{each:,}" for each in steps),
+        "rounds": len({record["seed"] for record in results.found}),
+        "every": HAND_OVER_EVERY_S,
+    }
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """A panel for each network, bars in two groups: a period each."""
+    panels: dict[str, list[Bar]] = {}
+    for subject, asked, rounds in settings(results):
+        parts = {LABELS.get(part, part): value for part, value in medians(rounds).items()}
+        bar = Bar(NAMES[asked.get("bits", 32)], f"pull every {asked['period']} steps", parts)
+        panels.setdefault(f"policy {subject}", []).append(bar)
+    shared = said(results)
+    drawn = stacked(
+        panels,
+        title="Where an actor's time goes",
+        said=f"{shared['task']}, {shared['steps']} steps, medians of {shared['rounds']} rounds; one actor,\n"
+        f"a new version every {shared['every']} s; above the bars: their sums",
+        y_label="µs a step of the environment",
+    )
+    return {"actorq-breakdown": drawn}
+
+
+EXPERIMENT = Experiment(
+    name="actorq-breakdown",
+    question="where does an actor's time go?",
+    factors=("steps", "period", "bits"),
+    subjects=("512,512", "2048,2048,2048"),
+    grid=grid,
+    measure=measure,
+    identity=lambda subject: CARTPOLE_BALANCE,
+    episodes=lambda arguments, subject: Episodes(arguments.seeds or ROUNDS, 0),
+    tables=tables,
+    figures=figures,
+    options=options,
+    within=("steps", "period"),
+    samples="",
+    timed=True,
+    in_turns=True,
+)
