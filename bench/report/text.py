@@ -158,7 +158,13 @@ def filled(template: str, **facts: Any) -> tuple[str, ...]:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"several": several}
+    environment.filters |= {
+        "several": several,
+        "ns": nanoseconds,
+        "kb": kilobytes,
+        "mb": megabytes,
+        "digits": three_digits,
+    }
     return tuple(line for line in environment.from_string(template).render(**facts).splitlines() if line.strip())
 
 
