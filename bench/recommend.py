@@ -66,12 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="MS",
         help="of p99 (default: 20)",
     )
-    parser.add_argument(
-        "--target",
-        default="local",
-        metavar="user@host[:port]",
-        help="device; local (default) is an SSH server on this machine that the command starts itself",
-    )
+    command_line.add_target(parser)
     parser.add_argument("--preset", help="arena to judge on (default: the first that the task is judged on)")
     parser.add_argument(
         "--episodes",
@@ -91,12 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=RUNS,
         help=f"timed decisions of each, at least {FEWEST_RUNS} (default: 2000)",
     )
-    parser.add_argument(
-        "--path",
-        choices=["runtime", "decide"],
-        default="runtime",
-        help="runtime (default): set input, invoke, read the action; decide: from request line to reply line",
-    )
+    command_line.add_path(parser)
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write that JSON document to a file")
     arguments = parser.parse_args(argv)

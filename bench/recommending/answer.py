@@ -27,19 +27,15 @@ def document(bundle: Bundle, task: Task, asked: Asked, measured: Measured, verdi
     widest, runtime = min(reference.bits, CONTAINER_BITS), reference.runtime
     integers = [each for each in (*verdict.order, *measured.fewer) if each.bits <= widest and each.runtime == runtime]
     return {
-        "bundle": asked.bundle,
+        **asdict(asked),
+        "runtimes": [runtime.value for runtime in asked.runtimes],
         "policy": bundle.spec.name,
         "task": task.name,
         "algorithm": str(provenance.get("algorithm", "")),
         "weights_sha256": bundle.manifest.files["weights.safetensors"].sha256,
-        "demand": asdict(asked.demand),
         "quality": "success" if measured.has_success else "return kept",
         "reference": named(reference),
-        "preset": asked.preset,
         "other_presets": [preset for preset in task.presets if preset != asked.preset],
-        "episodes": asked.episodes,
-        "seed": asked.seed,
-        "path": asked.path,
         "played_on": describe_machine().sentence(),
         "code": code_version(),
         "excluded_runtimes": {runtime.value: reason for runtime, reason in measured.excluded.items()},

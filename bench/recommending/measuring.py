@@ -7,6 +7,7 @@ greedy episodes on this machine, in the runtime that the target would use.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bench.command_line import BenchError, UsageError, progress_bar, say
 from bench.recommending.deciding import Candidate, Demand, Played
-from bench.recommending.timing import Pair, deployed, refuse_emulated, runtimes_of, time_in_turns
+from bench.recommending.timing import Pair, deployed, runtimes_of, time_in_turns
 from bench.report.intervals import Estimate
 from device.agent.runtimes import PREFERENCE
 from policy.spec import Precision, RuntimeName
@@ -89,7 +90,7 @@ def measure(bundle: Bundle, task: Task, asked: Asked) -> Measured:
         PolicyError: an artifact fails the parity gate.
     """
     from bench.measuring.access import connected
-    from device.host.probe import probe
+    from device.host.probe import is_emulated, probe
     from policy.bundle import Bundle
     from policy.bundle_writer import copy_bundle
 
@@ -97,7 +98,11 @@ def measure(bundle: Bundle, task: Task, asked: Asked) -> Measured:
     with tempfile.TemporaryDirectory(prefix="recommend-") as folder:
         with connected(asked.target) as device:
             facts = probe(device.connection)
-            refuse_emulated(device, facts)
+            if is_emulated(device.connection, facts):  # before anything is converted or deployed
+                raise BenchError(
+                    f"{asked.target} is emulated: how long a decision takes there says nothing about a real device.",
+                    "--target pi@raspberrypi, or --target local for this machine",
+                )
             runtimes, excluded = runtimes_of(facts, asked.runtimes)
             say(f"{asked.target}: {facts.summary()}; runtimes {', '.join(runtime.value for runtime in runtimes)}")
             copy = copy_bundle(bundle, Path(folder) / name, origin="zoo")
@@ -211,14 +216,9 @@ def convert_copy(copy: Bundle, pairs: Sequence[Pair]) -> None:
     jobs = list(dict.fromkeys((precision, runtime.artifact_format) for precision, runtime in pairs))
     words = ", ".join(dict.fromkeys(precision.value for precision, _ in jobs))
     say(f"{copy.spec.name}: converting a copy to {words} …")
-    began, done = time.monotonic(), []
+    began, done = time.monotonic(), itertools.count(1)
     with progress_bar("converting") as progress:
-
-        def advance(converted: object) -> None:
-            done.append(converted)
-            progress(len(done), len(jobs))
-
-        convert_each([(copy, precision, kind) for precision, kind in jobs], advance)
+        convert_each([(copy, *job) for job in jobs], lambda _: progress(next(done), len(jobs)))
     say(f"  {len(jobs)} artifacts passed the parity gate in {time.monotonic() - began:.1f} s")
 
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.command_line import BenchError
 from bench.measuring.questions import Served, ask_latency, ask_memory
 from bench.report.document import Kind, Report
 from policy.spec import Precision, RuntimeName
@@ -44,21 +43,6 @@ def runtimes_of(facts: TargetFacts, wanted: Sequence[RuntimeName]) -> tuple[list
     if not kept:
         raise next(iter(refused.values()))
     return kept, {runtime: error.message for runtime, error in refused.items()}
-
-
-def refuse_emulated(device: Device, facts: TargetFacts) -> None:
-    """A deadline cannot be judged by an emulator's times; asked before anything is converted or deployed.
-
-    Raises:
-        BenchError: the target is one.
-    """
-    from device.host.probe import is_emulated
-
-    if is_emulated(device.connection, facts):
-        raise BenchError(
-            f"{device.name} is emulated: how long a decision takes there says nothing about a real device.",
-            "--target pi@raspberrypi, or --target local for this machine",
-        )
 
 
 @dataclass

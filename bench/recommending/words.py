@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.recommending.answer import CHOSEN, DEADLINE, FLOOR, MEETS
 from bench.recommending.thresholds import number
 from bench.report.case_study import machine_notes, said_of
 from bench.report.intervals import Estimate
@@ -21,6 +19,11 @@ NEAR = 2.0  # times as large or small; what is further off says that the choice 
 AS_INT8 = "as int8"
 
 EXPLANATION = """\
+{% set at_floor = candidates | rejectattr("points_short_of_floor") | list %}
+{% set in_time = candidates | selectattr("times_deadline", "le", 1) | list %}
+{% set met = at_floor | selectattr("times_deadline", "le", 1) | list %}
+{% set as_fast = candidates | selectattr("as_fast_as_the_fastest") | list %}
+{% set fastest = as_fast | min(attribute="p50_ns") %}
 {% macro time(one) %}
 p99 {{ one.p99_ns | ns }}{{ ", " ~ one.times_deadline | digits ~ " times the deadline" if one.times_deadline > 1 }}\
 {% endmacro %}
@@ -29,6 +32,7 @@ p99 {{ one.p99_ns | ns }}{{ ", " ~ one.times_deadline | digits ~ " times the dea
 if one.points_short_of_floor }}\
 {% endmacro %}
 {% if recommended %}
+{% set chosen, next = candidates[:2] %}
 Deploy {{ chosen.name }}{{ " (in an int8 container, run as int8 is)" if chosen.runs_as_int8 }}: {{ quality }} \
 {{ share(chosen) }} % (floor {{ floor }} %), p99 {{ chosen.p99_ns | ns }} (deadline {{ deadline }} ms), artifact \
 {{ chosen.artifact_bytes | kb }} KB, {{ chosen.resident_bytes | mb }} MB resident.
@@ -39,8 +43,8 @@ Why: {{ met | length }} of {{ candidates | length }} candidates meet both, and i
 the shortest, by more than the measurement spreads.
 {% else %}
 Why: {{ met | length }} of {{ candidates | length }} candidates meet both, and {{ as_fast | length }} are as fast as \
-{{ fastest.name }} (p50 {{ fastest.p50_ns | ns }}), for all that was measured: of these it has the smallest artifact, \
-or among equals the least memory, or the shortest p50.
+the fastest ({{ fastest.name }}, p50 {{ fastest.p50_ns | ns }}), for all that was measured: of these it has the smallest \
+artifact, or among equals the least memory, or the shortest p50.
 {% endif %}
 {% if next.verdict != "meets both" %}
 Not {{ next.name }}: {{ task(next) }}; {{ time(next) }}.
@@ -54,13 +58,15 @@ Not {{ next.name }}: its p50 of {{ next.p50_ns | ns }} is {{ (next.p50_ns / fast
 shortest, by more than the measurement spreads.
 {% endif %}
 {% else %}
+{% set best = (at_floor and in_time or candidates) | max(attribute="quality.low") %}
+{% set quickest = (at_floor or candidates) | min(attribute="p99_ns") %}
 None of {{ candidates | length }} candidates meets both the floor and the deadline.
 Floor {{ floor }} %: reached by {{ at_floor | length or "none" }}\
 {% if not at_floor %}
 , not by {{ reference.name }} either; {{ best.name }} comes nearest, {{ task(best) }}\
-{{ ": no precision mends that, training may" if best_mean < demand.floor }}\
+{{ ": no precision mends that, training may" if candidates | map(attribute="quality.value") | max < demand.floor }}\
 {% elif in_time %}
-; of those in time {{ nearest.name }} comes nearest, {{ task(nearest) }}\
+; of those in time {{ best.name }} comes nearest, {{ task(best) }}\
 {% endif %}
 .
 Deadline {{ deadline }} ms: kept by {{ in_time | length or "none" }}; the quickest{{ " at the floor" if at_floor }} is \
@@ -127,24 +133,9 @@ Fewer than 8 bits run as int8 does, unpacked in an int8 container: size, speed a
 
 def explanation(document: Document) -> tuple[str, ...]:
     """What, why it, and why not the runner-up; or that nothing meets both, and by how much which is missed."""
-    candidates = document["candidates"]
-    at_floor = [each for each in candidates if each["verdict"] in (CHOSEN, MEETS, DEADLINE)]
-    in_time = [each for each in candidates if each["verdict"] in (CHOSEN, MEETS, FLOOR)]
-    as_fast = [each for each in candidates if each["as_fast_as_the_fastest"]]
     return filled(
         EXPLANATION,
         **document,
-        chosen=candidates[0],
-        next=candidates[1],
-        met=[each for each in at_floor if each in in_time],
-        at_floor=at_floor,
-        in_time=in_time,
-        as_fast=as_fast,
-        fastest=min(as_fast, key=lambda each: each["p50_ns"], default=None),
-        quickest=min(at_floor or candidates, key=lambda each: each["p99_ns"]),
-        best=max(candidates, key=_low),
-        best_mean=max(each["quality"]["value"] for each in candidates),
-        nearest=max(in_time, key=_low, default=None),
         floor=percent(document["demand"]["floor"]),
         deadline=number(document["demand"]["deadline_ms"]),
         share=_share,
@@ -175,7 +166,6 @@ def table(document: Document, reports: Sequence[Report]) -> Table:
         NOTES,
         **document,
         timed=reports[0].latency,
-        target=reports[0].target,
         machines="\n".join(machine_notes(reports)),
         said="\n".join(said_of(reports)),
         invalid=[f"{r.precision} {r.runtime}: {'; '.join(r.invalid_reasons)}" for r in reports if not r.valid],
@@ -222,8 +212,3 @@ def _gives(change: Document) -> str:
 
 def _share(each: Document) -> str:
     return estimate(Estimate(**each["quality"]), 100)
-
-
-def _low(each: Document) -> float:
-    low: float | None = each["quality"]["low"]
-    return -math.inf if low is None else low

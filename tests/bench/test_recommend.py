@@ -230,7 +230,8 @@ def answered(
     measured: Callable[..., Measured], balancing: Callable[..., Bundle], tmp_path: Path
 ) -> Callable[..., tuple[dict[str, Any], Table]]:
     def make(demand: Demand, presets: tuple[str, ...] = ("",), **changes: Any) -> tuple[dict[str, Any], Table]:
-        one, asked = measured(**changes), replace(ASKED, demand=demand)
+        one = measured(**changes)
+        asked = replace(ASKED, demand=demand, target=changes.get("target", "pi@raspberrypi"))
         task = replace(make_task("CartPole-v1"), presets=presets)
         made = document(balancing(tmp_path / "asked"), task, asked, one, decide(one.candidates, demand))
         return made, table(made, [report for report in one.reports if report.latency])
