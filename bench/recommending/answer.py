@@ -6,7 +6,7 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from bench.recommending.deciding import CONTAINER_BITS, Candidate, Demand, Played, Verdict, fewest_bits
+from bench.recommending.deciding import CONTAINER_BITS, Candidate, Demand, Played, Verdict, chosen_of, fewest_bits
 from bench.recommending.measuring import Asked, Measured
 from bench.recommending.thresholds import episodes_until_met, number
 from policy.spec import Precision
@@ -41,6 +41,7 @@ def document(bundle: Bundle, task: Task, asked: Asked, measured: Measured, verdi
         "excluded_runtimes": {runtime.value: reason for runtime, reason in measured.excluded.items()},
         "left_on_target": measured.left,
         "recommended": named(verdict.chosen),
+        "decided_by": chosen_of(verdict.as_fast)[1] if verdict.as_fast else None,
         "candidates": [{**plain(each), **standing(each, verdict)} for each in verdict.order],
         "fewer_bits": [
             {**plain(each), "verdict": FLOOR if asked.demand.short_of_floor(each) else "reaches floor"}

@@ -177,10 +177,7 @@ def ranking(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
     """Candidates that meet a demand in the order in which they would be chosen, each once those before it are gone."""
     left = list(candidates)
     while left:
-        best: Sequence[Candidate] = as_fast_as_the_fastest(left)
-        for figure in COMPARED:
-            best = least(best, figure)
-        chosen = min(best, key=lambda each: each.p50_ns)
+        chosen, _ = chosen_of(as_fast_as_the_fastest(left))
         left.remove(chosen)
         yield chosen
 
@@ -191,6 +188,15 @@ def as_fast_as_the_fastest(candidates: Sequence[Candidate]) -> tuple[Candidate, 
     open_to = [each for each in candidates if each.bits >= CONTAINER_BITS or each.runtime not in int8]
     fastest = min(open_to, key=lambda each: each.p50_ns, default=None)
     return tuple(each for each in open_to if fastest is not None and each.as_fast_as(fastest))
+
+
+def chosen_of(as_fast: Sequence[Candidate]) -> tuple[Candidate, str]:
+    """What to choose of candidates that are as fast, and the figure that decides."""
+    for figure in COMPARED:
+        as_fast = least(as_fast, figure)
+        if len(as_fast) == 1:
+            return as_fast[0], figure
+    return min(as_fast, key=lambda each: each.p50_ns), "p50_ns"
 
 
 def least(candidates: Sequence[Candidate], figure: str) -> list[Candidate]:

@@ -43,8 +43,9 @@ Why: {{ met | length }} of {{ candidates | length }} candidates meet both, and i
 the shortest, by more than the measurement spreads.
 {% else %}
 Why: {{ met | length }} of {{ candidates | length }} candidates meet both, and {{ as_fast | length }} are as fast as \
-the fastest ({{ fastest.name }}, p50 {{ fastest.p50_ns | ns }}), for all that was measured: of these it has the \
-smallest artifact, or among equals the least memory, or the shortest p50.
+the fastest ({{ fastest.name }}, p50 {{ fastest.p50_ns | ns }}), for all that was measured; of these it has \
+{{ {"artifact_bytes": "the smallest artifact", "resident_bytes": "the least memory, no artifact being smaller", \
+"p50_ns": "the shortest p50, none being smaller or lighter"}[decided_by] }}.
 {% endif %}
 {% if next.verdict != "meets both" %}
 Not {{ next.name }}: {{ task(next) }}; {{ time(next) }}.

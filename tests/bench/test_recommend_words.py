@@ -69,10 +69,12 @@ def test_those_as_fast_are_told_apart_by_size_and_memory(answer: Answer) -> None
     assert what.endswith("artifact 12.3 KB, 45.0 MB resident.")
     assert why == (
         "Why: 3 of 3 candidates meet both, and 3 are as fast as the fastest (fp32 with litert, p50 2.00 µs), for all "
-        "that was measured: of these it has the smallest artifact, or among equals the least memory, or the shortest "
-        "p50."
+        "that was measured; of these it has the least memory, no artifact being smaller."
     )
     assert why_not == "Not int8 with litert: as fast (p50 2.01 µs), but 12.3 KB and 52.1 MB resident."
+    assert "it has the smallest artifact." in explanation(answer(candidate("fp32", 2000), litert))[1]
+    twin = candidate("int8", 2020, runtime="tflite-runtime")
+    assert "it has the shortest p50, none being smaller or lighter." in explanation(answer(litert, twin))[1]
 
 
 def test_the_only_one_and_what_the_next_one_misses(answer: Answer) -> None:
