@@ -151,7 +151,8 @@ def _decimals(value: float, decimals: int, sign: str) -> str:
 def filled(template: str, **facts: Any) -> tuple[str, ...]:
     """A template's sentences, one a line, with what was measured in them.
 
-    ``facts`` are what the template names; a name that it lacks is an error, not an empty place.
+    ``facts`` are what the template names; a name that it lacks is an error, not an empty place. Filters: ``several``,
+    and of numbers ``digits``, ``ns``, ``kb``, ``mb``.
     """
     import jinja2
 
