@@ -79,13 +79,28 @@ def add_runtime_and_target(arguments: argparse.ArgumentParser, several: bool = F
             default=RuntimeName.LITERT.value,
             help="default: %(default)s",
         )
+    add_target(arguments)
+    add_output_arguments(arguments)
+
+
+def add_target(arguments: argparse.ArgumentParser) -> None:
+    """--target."""
     arguments.add_argument(
         "--target",
         default="local",
         metavar="user@host[:port]",
         help="device; local (default) is an SSH server on this machine that the command starts itself",
     )
-    add_output_arguments(arguments)
+
+
+def add_path(arguments: argparse.ArgumentParser) -> None:
+    """--path."""
+    arguments.add_argument(
+        "--path",
+        choices=["runtime", "decide"],
+        default="runtime",
+        help="runtime (default): set input, invoke, read the action; decide: from request line to reply line",
+    )
 
 
 def add_output_arguments(arguments: argparse.ArgumentParser) -> None:

@@ -28,12 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--warmup", type=command_line.not_negative, default=200, help="untimed runs before each turn (default: 200)"
     )
-    parser.add_argument(
-        "--path",
-        choices=["runtime", "decide"],
-        default="runtime",
-        help="runtime (default): set input, invoke, read the action; decide: from request line to reply line",
-    )
+    command_line.add_path(parser)
     parser.add_argument("--threads", type=command_line.positive, default=None, help="of the runtime (default: 1)")
     parser.add_argument("--no-baseline", action="store_true", help="leave out Keras and tf.function on the host")
     return command_line.guarded(_run, parser.parse_args(argv))

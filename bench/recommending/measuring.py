@@ -1,29 +1,30 @@
 """What ``python -m bench.recommend`` measures: artifacts in a temporary copy, latency on the target, episodes here.
 
 The bundle is not touched: it is converted in a copy, through the parity gate. The copy's artifacts are deployed to the
-target, timed in turns, and the release that served there before serves again afterwards. Then each artifact plays the
-same greedy episodes on this machine, in the runtime that the target would use.
+target, timed in turns, and the release that served before serves again afterwards. Then each artifact plays the same
+greedy episodes on this machine, in the runtime that the target would use.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.command_line import BenchError, UsageError, progress_bar, say
-from bench.recommending.deciding import Candidate, Quality
-from bench.recommending.timing import Asked, Pair, refuse_emulated, runtimes_of, time_on_target
+from bench.recommending.deciding import Candidate, Demand, Played
+from bench.recommending.timing import Pair, deployed, runtimes_of, time_in_turns
 from bench.report.intervals import Estimate
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from device.agent.runtimes import PREFERENCE
+from policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
     from bench.report.document import Report
     from policy.bundle import Bundle
-    from policy.manifest import ArtifactEntry
     from train.suites.task import Evaluation, Task
 
 FULL = (Precision.FP32, Precision.FP16, Precision.INT8)
@@ -31,65 +32,149 @@ FEWER = (Precision.INT4, Precision.INT3, Precision.INT2)
 
 
 @dataclass(frozen=True)
+class Asked:
+    """The question.
+
+    Attributes:
+        bundle, target: as typed.
+        demand: floor and deadline.
+        preset: on which the policy is judged; "" where the task has none.
+        episodes, seed: greedy episodes of each artifact, the same for all.
+        runs, path: decisions timed of each candidate, as in bench/latency.py.
+        runtimes: to consider, in order of preference.
+        options: as typed, for the commands in the answer.
+    """
+
+    bundle: str
+    demand: Demand
+    preset: str
+    episodes: int
+    seed: int
+    runs: int
+    path: str = "runtime"
+    target: str = "local"
+    runtimes: tuple[RuntimeName, ...] = PREFERENCE
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Measured:
     """What was measured.
 
     Attributes:
-        latency, memory: reports of each candidate on the target.
-        played: of each artifact; fewer than 8 bits only in the first runtime, unless trained so.
-        artifacts: as they stand in the copy's manifest.
-        excluded: runtimes that the target cannot have, with the reason.
-        groups: candidates were timed in so many groups, one after another; 1 where all fit into memory together.
-        left: what stays on the target, in words.
+        candidates: that may be chosen.
+        fewer: widths below 8 bits, which only played, in the first runtime.
         reference: whose return the others keep a share of: fp32 in the first runtime, or the width of the quantizers
             that the policy was trained with, for then its float weights alone are not what was trained.
+        has_success: whether quality is the share of episodes that succeed; else of the reference's return.
+        reports: of the target: memory of each candidate, then latency.
+        excluded: runtimes that the target cannot have, with the reason.
+        left: what stays on the target, in words.
     """
 
-    latency: dict[Pair, Report]
-    memory: dict[Pair, Report]
-    played: dict[Pair, Evaluation]
-    artifacts: dict[Pair, ArtifactEntry]
-    excluded: dict[RuntimeName, str]
-    groups: int
+    candidates: Sequence[Candidate]
+    fewer: Sequence[Played]
+    reference: Played
+    has_success: bool
+    reports: Sequence[Report]
+    excluded: Mapping[RuntimeName, str]
     left: str
-    reference: Pair
 
-    @property
-    def has_success(self) -> bool:
-        """Whether the task says that an episode succeeded; else quality is the share of the reference's return."""
-        return self.played[self.reference].success is not None
 
-    def quality(self, pair: Pair) -> Quality:
-        """Of one artifact in one runtime.
+def measure(bundle: Bundle, task: Task, asked: Asked) -> Measured:
+    """Convert, time and play.
 
-        Raises:
-            BenchError: the reference's mean return is 0, so that there is no share of it.
-        """
-        played, reference = self.played[pair], self.played[self.reference]
-        if played.success is not None and played.interval is not None:
-            return Quality(played.success, *played.interval)
-        return return_kept(played.returns, reference.returns)
+    Raises:
+        HostError: the target cannot be reached, or none of the runtimes runs there.
+        BenchError: the target is emulated.
+        PolicyError: an artifact fails the parity gate.
+    """
+    from bench.measuring.access import connected
+    from device.host.probe import is_emulated, probe
+    from policy.bundle import Bundle
+    from policy.bundle_writer import copy_bundle
 
-    def candidates(self) -> list[Candidate]:
-        """What there is to choose from."""
-        return [self._candidate(pair) for pair in self.latency]
+    name = bundle.spec.name
+    with tempfile.TemporaryDirectory(prefix="recommend-") as folder:
+        with connected(asked.target) as device:
+            facts = probe(device.connection)
+            if is_emulated(device.connection, facts):  # before anything is converted or deployed
+                raise BenchError(
+                    f"{asked.target} is emulated: how long a decision takes there says nothing about a real device.",
+                    "--target pi@raspberrypi, or --target local for this machine",
+                )
+            runtimes, excluded = runtimes_of(facts, asked.runtimes)
+            say(f"{asked.target}: {facts.summary()}; runtimes {', '.join(runtime.value for runtime in runtimes)}")
+            copy = copy_bundle(bundle, Path(folder) / name, origin="zoo")
+            convert_copy(copy, played_pairs(bundle, runtimes))
+            copy, pairs = Bundle.load(copy.path), candidate_pairs(bundle, runtimes)
+            say(f"{name}: deploying {len(pairs)} candidates to {device.name}, timing {asked.runs:,} runs of each …")
+            with deployed(device, copy, pairs) as left, progress_bar(f"timing {name}") as progress:
+                timed = time_in_turns(device, name, pairs, asked.runs, asked.path, progress)
+            say(f"  {left}")
+        played = {pair: play(copy, task, pair, asked) for pair in played_pairs(bundle, runtimes)}
+        return measured(copy, played, timed, excluded, left)
 
-    def _candidate(self, pair: Pair) -> Candidate:
-        latency, memory = self.latency[pair].latency, self.memory[pair].memory
-        assert latency is not None
-        return Candidate(
-            precision=pair[0].value,
-            runtime=pair[1].value,
-            quality=self.quality(pair),
-            p50_ns=latency.percentiles_ns["p50"],
-            p99_ns=latency.percentiles_ns["p99"],
-            turns_ns=tuple(latency.block_p50_ns),
-            artifact_bytes=self.artifacts[pair].record.size,
-            resident_bytes=memory.resident if memory is not None else None,
+
+def measured(
+    copy: Bundle,
+    played: Mapping[Pair, Evaluation],
+    timed: Mapping[Pair, tuple[Report, Report]],
+    excluded: Mapping[RuntimeName, str],
+    left: str,
+) -> Measured:
+    """What the episodes and the target's reports (memory, latency) say of each artifact.
+
+    Raises:
+        BenchError: there is no success, and the reference's mean return is 0.
+    """
+    reference = reference_precision(copy), next(iter(played))[1]
+    found = {pair: of_played(copy, pair, each, played[reference]) for pair, each in played.items()}
+    candidates = []
+    for pair, (memory, latency) in timed.items():
+        times = latency.latency
+        assert times is not None
+        candidates.append(
+            Candidate(
+                **vars(found[pair]),
+                p50_ns=times.percentiles_ns["p50"],
+                p99_ns=times.percentiles_ns["p99"],
+                turns_ns=tuple(times.block_p50_ns),
+                resident_bytes=memory.memory.resident if memory.memory is not None else None,
+                valid=latency.valid,
+            )
         )
+    return Measured(
+        candidates,
+        [each for pair, each in found.items() if pair not in timed],
+        found[reference],
+        played[reference].success is not None,
+        [report for kind in zip(*timed.values(), strict=True) for report in kind],
+        excluded,
+        left,
+    )
 
 
-def return_kept(returns: Sequence[float], reference: Sequence[float]) -> Quality:
+def of_played(copy: Bundle, pair: Pair, played: Evaluation, reference: Evaluation) -> Played:
+    """One artifact and its episodes."""
+    entry = copy.artifact(pair[0], pair[1].artifact_format)
+    if played.success is not None and played.interval is not None:
+        quality = Estimate(played.success, *played.interval)
+    else:
+        quality = return_kept(played.returns, reference.returns)
+    return Played(
+        precision=pair[0].value,
+        runtime=pair[1].value,
+        quality=quality,
+        mean_return=Estimate.of_mean(played.returns),
+        artifact_bytes=entry.record.size,
+        file=entry.file,
+        sha256=entry.record.sha256,
+        execution=entry.execution,
+    )
+
+
+def return_kept(returns: Sequence[float], reference: Sequence[float]) -> Estimate:
     """1 − E, with QuaRL's relative error E = (F − Q) / |F| of the mean returns on the same episodes.
 
     With negative returns too, more is better: −110 instead of −100 keeps 0.9.
@@ -104,38 +189,7 @@ def return_kept(returns: Sequence[float], reference: Sequence[float]) -> Quality
             "another --seed, or more --episodes",
         )
     low, high = (None if end is None else 1.0 - end / 100.0 for end in (error.high, error.low))
-    return Quality(1.0 - error.value / 100.0, low, high)
-
-
-def measure(bundle: Bundle, task: Task, asked: Asked, target: str) -> Measured:
-    """Convert, time and play.
-
-    Raises:
-        HostError: the target cannot be reached, or none of the runtimes runs there.
-        BenchError: the target is emulated.
-        PolicyError: an artifact fails the parity gate.
-    """
-    from bench.measuring.access import connected
-    from device.host.probe import probe
-    from policy.bundle import Bundle
-    from policy.bundle_writer import copy_bundle
-
-    name = bundle.spec.name
-    with tempfile.TemporaryDirectory(prefix="recommend-") as folder:
-        with connected(target) as device:
-            facts = probe(device.connection)
-            refuse_emulated(device, facts)
-            runtimes, excluded = runtimes_of(facts, asked.runtimes)
-            say(f"{target}: {facts.summary()}; runtimes {', '.join(runtime.value for runtime in runtimes)}")
-            copy = copy_bundle(bundle, Path(folder) / name, origin="zoo")
-            convert_copy(copy, runtimes)
-            copy = Bundle.load(copy.path)
-            timed = time_on_target(device, copy, facts, candidate_pairs(bundle, runtimes), asked)
-        pairs = played_pairs(bundle, runtimes)
-        played = {pair: play(copy, task, pair, asked) for pair in pairs}
-        artifacts = {pair: copy.artifact(pair[0], pair[1].artifact_format) for pair in pairs}
-    reference = reference_precision(bundle), runtimes[0]
-    return Measured(timed.latency, timed.memory, played, artifacts, excluded, timed.groups, timed.left, reference)
+    return Estimate(1.0 - error.value / 100.0, low, high)
 
 
 def reference_precision(bundle: Bundle) -> Precision:
@@ -144,45 +198,28 @@ def reference_precision(bundle: Bundle) -> Precision:
     return Precision.FP32 if trained is None else Precision.from_bits(trained.bits)
 
 
-def trained_width(bundle: Bundle) -> tuple[Precision, ...]:
-    """The precision below 8 bits that the policy was trained for, if any."""
-    reference = reference_precision(bundle)
-    return (reference,) if reference.bits < Precision.INT8.bits else ()
-
-
 def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
-    """What can be chosen: fp32, fp16, int8 and the trained width, in every runtime."""
-    return [(precision, runtime) for precision in (*FULL, *trained_width(bundle)) for runtime in runtimes]
+    """What can be chosen: fp32, fp16, int8 and the width that the policy was trained for, in every runtime."""
+    precisions = dict.fromkeys((*FULL, reference_precision(bundle)))
+    return [(precision, runtime) for precision in precisions for runtime in runtimes]
 
 
 def played_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
     """What plays: the candidates, and the other widths below 8 bits in the first runtime."""
-    fewer = [precision for precision in FEWER if precision not in trained_width(bundle)]
-    return [*candidate_pairs(bundle, runtimes), *((precision, runtimes[0]) for precision in fewer)]
+    return list(dict.fromkeys((*candidate_pairs(bundle, runtimes), *((each, runtimes[0]) for each in FEWER))))
 
 
-def convert_copy(copy: Bundle, runtimes: Sequence[RuntimeName]) -> None:
+def convert_copy(copy: Bundle, pairs: Sequence[Pair]) -> None:
     """Make every artifact that is timed or played, each verified in every runtime of this machine."""
     from convert.pipeline import convert_each
 
-    pairs = played_pairs(copy, runtimes)
     jobs = list(dict.fromkeys((precision, runtime.artifact_format) for precision, runtime in pairs))
     words = ", ".join(dict.fromkeys(precision.value for precision, _ in jobs))
-    say(f"{copy.spec.name}: converting a copy to {words} ({' and '.join(_formats(jobs))}) …")
-    began, done = time.monotonic(), 0
+    say(f"{copy.spec.name}: converting a copy to {words} …")
+    began, done = time.monotonic(), itertools.count(1)
     with progress_bar("converting") as progress:
-
-        def advance(_: object) -> None:
-            nonlocal done
-            done += 1
-            progress(done, len(jobs))
-
-        convert_each([(copy, precision, kind) for precision, kind in jobs], advance)
+        convert_each([(copy, *job) for job in jobs], lambda _: progress(next(done), len(jobs)))
     say(f"  {len(jobs)} artifacts passed the parity gate in {time.monotonic() - began:.1f} s")
-
-
-def _formats(jobs: Sequence[tuple[Precision, ArtifactFormat]]) -> list[str]:
-    return sorted({kind.value for _, kind in jobs})
 
 
 def play(copy: Bundle, task: Task, pair: Pair, asked: Asked) -> Evaluation:
@@ -195,10 +232,8 @@ def play(copy: Bundle, task: Task, pair: Pair, asked: Asked) -> Evaluation:
     with ArtifactPolicy(copy.spec, copy.artifact_data(entry), runtime) as artifact:
         played = task.evaluate(artifact.decide, asked.episodes, asked.seed, asked.preset)
     reached = f"return {played.mean_return:.2f}" if played.success is None else f"success {100 * played.success:.1f} %"
-    say(
-        f"  {precision.value} with {runtime.value}: {reached}, {asked.episodes} episodes in "
-        f"{time.monotonic() - began:.1f} s"
-    )
+    seconds = time.monotonic() - began
+    say(f"  {precision.value} with {runtime.value}: {reached}, {asked.episodes} episodes in {seconds:.1f} s")
     return played
 
 
@@ -208,14 +243,13 @@ def chosen_preset(task: Task, preset: str | None) -> str:
     Raises:
         UsageError: the task has none, or not this one.
     """
-    if preset is None:
-        return task.presets[0]
-    if task.presets == ("",):
-        raise UsageError(f"--preset {preset} means nothing to the task {task.name}.", "the command without --preset")
     from airlearning_envs.config import PRESETS
 
+    first = task.presets[0]
+    if preset is None:
+        return first
+    if not first:
+        raise UsageError(f"--preset {preset} means nothing to the task {task.name}.", "the command without --preset")
     if preset not in PRESETS:
-        raise UsageError(
-            f"--preset {preset} is not known; allowed are {', '.join(PRESETS)}.", f"--preset {task.presets[0]}"
-        )
+        raise UsageError(f"--preset {preset} is not known; allowed are {', '.join(PRESETS)}.", f"--preset {first}")
     return preset

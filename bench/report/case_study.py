@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -266,8 +267,13 @@ def said_of(reports: Sequence[Report]) -> list[str]:
         for note in report.notes:
             kind = note.partition(":")[0]
             concerned.setdefault(kind, []).append(f"{report.policy} {report.precision or ''}".strip())
-            latest[kind] = max(latest.get(kind, ""), note)
+            latest[kind] = max(latest.get(kind, note), note, key=_figures)
     return [f"{joined(concerned[kind])}: {note}." for kind, note in latest.items()]
+
+
+def _figures(note: str) -> list[float]:
+    """The numbers in it, by which ``load average 12.3`` is more than ``load average 9.5``."""
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", note)]
 
 
 def _case_notes(reports: Sequence[Report], preset: str) -> tuple[str, ...]:

@@ -151,14 +151,21 @@ def _decimals(value: float, decimals: int, sign: str) -> str:
 def filled(template: str, **facts: Any) -> tuple[str, ...]:
     """A template's sentences, one a line, with what was measured in them.
 
-    ``facts`` are what the template names; a name that it lacks is an error, not an empty place.
+    ``facts`` are what the template names; a name that it lacks is an error, not an empty place. Filters: ``several``,
+    and of numbers ``digits``, ``ns``, ``kb``, ``mb``.
     """
     import jinja2
 
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"several": several}
+    environment.filters |= {
+        "several": several,
+        "ns": nanoseconds,
+        "kb": kilobytes,
+        "mb": megabytes,
+        "digits": three_digits,
+    }
     return tuple(line for line in environment.from_string(template).render(**facts).splitlines() if line.strip())
 
 

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,15 @@ from bench import recommend
 from bench.command_line import BenchError, UsageError
 from bench.measuring import access
 from bench.measuring.access import Device
+from bench.measuring.questions import Served
 from bench.recommending import measuring as recommend_measuring
+from bench.recommending.answer import document
 from bench.recommending.deciding import Demand, decide
-from bench.recommending.measuring import (
-    Measured,
-    candidate_pairs,
-    chosen_preset,
-    played_pairs,
-    return_kept,
-)
-from bench.recommending.table import document, table, training_command
-from bench.recommending.timing import Asked, grouped, runtimes_of
-from bench.recommending.words import Question
-from bench.report.document import Report
+from bench.recommending.measuring import Asked, Measured, candidate_pairs, chosen_preset, played_pairs, return_kept
+from bench.recommending.timing import runtimes_of, time_in_turns
+from bench.recommending.words import table
+from bench.report.document import Report, Transport
+from bench.report.tables import Table
 from device.host import cli
 from device.host.errors import UnsupportedDeviceError
 from device.host.probe import PythonFacts, TargetFacts
@@ -41,14 +38,14 @@ from train.suites.task import Evaluation
 
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
-ASKED = Asked("", 3, 7, 700, 20, "runtime")
+ASKED = Asked("pole", Demand(0.7, 20.0), "", 3, 7, 700)
 MEGABYTE = 1_000_000
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["I", "--success-floor", "95"], "as a share it is 0.95"),
+        (["I", "--success-floor", "95"], "95 % is 0.95"),
         (["I", "--success-floor", "0"], "allowed is above 0, up to 1"),
         (["I", "--success-floor", "nan"], "allowed is above 0, up to 1"),
         (["I", "--deadline-ms", "-1"], "type 20, or 0.5"),
@@ -115,13 +112,47 @@ def test_the_runtimes_are_those_that_the_target_has_wheels_for() -> None:
         runtimes_of(facts((3, 9, 2)), wanted)
 
 
-def test_agents_that_do_not_fit_together_are_timed_in_groups() -> None:
-    pairs = [(FP32, LITERT), (INT8, LITERT), (FP32, ONNX)]
-    sizes = {pairs[0]: 20 * MEGABYTE, pairs[1]: 5 * MEGABYTE, pairs[2]: 20 * MEGABYTE}
-    # 64 + 3 · 20 = 124 MB, 64 + 3 · 5 = 79 MB, 124 MB; half of what is available may be taken.
-    assert grouped(pairs, sizes, facts((3, 11, 2), available=654 * MEGABYTE)) == [pairs]
-    assert grouped(pairs, sizes, facts((3, 11, 2), available=652 * MEGABYTE)) == [pairs[:2], pairs[2:]]
-    assert grouped(pairs, sizes, facts((3, 11, 2), available=0)) == [[pair] for pair in pairs]
+def test_every_turn_is_timed_in_a_process_of_its_own() -> None:
+    asked: list[str] = []
+    stations = ("baseline", "before_load", "after_load", "now", "running_peak", "lifetime_peak")
+    memory = {**dict.fromkeys(stations, MEGABYTE), "clean": True, "peak_reset": True}
+    circumstances: dict[str, Any] = {
+        "path": "runtime", "cold_first_ns": 1, "load_ns": 1, "timer": {"overhead_ns": 1}, "page_faults": {"major": 0},
+        "context_switches": {"involuntary": 0}, "invalid_reasons": [], "notes": [], "before": {}, "after": {},
+    }  # fmt: skip
+
+    class Agent:
+        def request(self, op: str, **fields: Any) -> dict[str, Any]:
+            asked.append(op)
+            samples = list(range(100, 100 + fields["runs"]))
+            return {"memory": memory, "runs": len(samples), "samples_ns": samples, **circumstances}
+
+    class Fake(Device):
+        @contextmanager
+        def serving(self, policy: str, precision: Precision, runtime: RuntimeName) -> Iterator[Served]:
+            asked.append(f"{precision.value} {runtime.value}")
+            said = (
+                "policy",
+                "precision",
+                "runtime",
+                "runtime_version",
+                "threads",
+                "file",
+                "sha256",
+                "bytes",
+                "execution",
+            )
+            loaded = {**dict.fromkeys(said, ""), "policy": policy, "precision": precision.value}
+            yield Served(Agent(), "pi", Transport.SSH, {}, loaded)  # type: ignore[arg-type]
+
+    device = Fake("pi", None)  # type: ignore[arg-type]
+    timed = time_in_turns(device, "pole", [(FP32, LITERT), (INT8, ONNX)], 700, "runtime", lambda done, total: None)
+    turn = ["fp32 litert", "latency", "int8 onnxruntime", "latency"]
+    assert asked == ["fp32 litert", "memory", "latency", "int8 onnxruntime", "memory", "latency", *3 * turn]
+    for resident, latency in timed.values():
+        assert resident.memory is not None
+        assert latency.latency is not None
+        assert (latency.latency.runs, len(latency.latency.block_p50_ns)) == (700, 4)
 
 
 def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
@@ -139,13 +170,13 @@ def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
     monkeypatch.setattr(probe, "probe", lambda _: facts((3, 11, 2)))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: True)
     monkeypatch.setattr(recommend_measuring, "convert_copy", too_late)
-    monkeypatch.setattr(recommend_measuring, "time_on_target", too_late)
+    monkeypatch.setattr(recommend_measuring, "deployed", too_late)
     bundle, task = balancing(tmp_path / "pole"), make_task("CartPole-v1")
     with pytest.raises(BenchError, match="pi@virtual is emulated: how long"):
-        recommend_measuring.measure(bundle, task, ASKED, "pi@virtual")
+        recommend_measuring.measure(bundle, task, replace(ASKED, target="pi@virtual"))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: False)
     with pytest.raises(AssertionError):
-        recommend_measuring.measure(bundle, task, ASKED, "pi@real")
+        recommend_measuring.measure(bundle, task, ASKED)
 
 
 def test_what_plays_and_what_can_be_chosen(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
@@ -157,109 +188,102 @@ def test_what_plays_and_what_can_be_chosen(balancing: Callable[..., Bundle], tmp
     assert played_pairs(bundle, [LITERT, ONNX])[6:] == fewer
 
 
-def test_the_training_command_is_one(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
-    from train.__main__ import parser
-
-    command = shlex.split(training_command(balancing(tmp_path / "pole")))
-    assert command[:3] == ["python", "-m", "train"]
-    read = parser().parse_args(command[3:])
-    assert (read.task, read.method, read.model, read.precision) == ("CartPole-v1", "dqn", "2", 8)
-    assert read.quantization_method == "quantization-aware"
-    assert training_command(balancing(tmp_path / "other", algorithm="distill")) == ""
-
-
 @pytest.fixture
-def measured(latency_report: Callable[..., Report], memory_report: Callable[..., Report]) -> Callable[..., Measured]:
+def measured(
+    balancing: Callable[..., Bundle],
+    tmp_path: Path,
+    latency_report: Callable[..., Report],
+    memory_report: Callable[..., Report],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Measured]:
     """fp32 at 2.0 µs and int8 at 1.5 µs, three episodes each, and int4, which only played."""
 
-    def entry(precision: Precision) -> ArtifactEntry:
+    def entry(precision: Precision, _: ArtifactFormat) -> ArtifactEntry:
         data = b"0" * 1000 * precision.bits
         return ArtifactEntry(
             f"{precision.value}.tflite", precision, ArtifactFormat.TFLITE, "", "float32 arithmetic",
             FileRecord.of(data), "golden", 0.1, None, {},
         )  # fmt: skip
 
-    def played(returns: tuple[float, ...]) -> Evaluation:
+    def played(*returns: float) -> Evaluation:
         return Evaluation("", 3, None, None, sum(returns) / 3, (0.0, 1.0), 9.0, returns=returns)
 
     def make(**changes: Any) -> Measured:
-        pairs = {(FP32, LITERT): 2000, (INT8, LITERT): 1500}
-        returns = {(FP32, LITERT): (10.0, 10.0, 10.0), (INT8, LITERT): (9.0, 10.0, 11.0), (INT4, LITERT): (1.0,) * 3}
-        values: dict[str, Any] = {
-            "latency": {pair: latency_report("pole", pair[0].value, p50) for pair, p50 in pairs.items()},
-            "memory": {pair: memory_report("pole", pair[0].value) for pair in pairs},
-            "played": {pair: played(each) for pair, each in returns.items()},
-            "artifacts": {pair: entry(pair[0]) for pair in returns},
-            "excluded": {TFLITE: "Python 3.13 on aarch64 lacks tflite-runtime"},
-            "groups": 1,
-            "left": "",
-            "reference": (FP32, LITERT),
-            **changes,
-        }
-        return Measured(**values)
+        copy = balancing(tmp_path / "pole")
+        monkeypatch.setattr(Bundle, "artifact", lambda self, *asked: entry(*asked))
+        returns = {FP32: (10.0, 10.0, 10.0), INT8: (9.0, 10.0, 11.0), INT4: (1.0, 1.0, 1.0)}
+        timed = {
+            (precision, LITERT): (
+                memory_report("pole", precision.value), latency_report("pole", precision.value, p50, **changes),
+            )
+            for precision, p50 in ((FP32, 2000), (INT8, 1500))
+        }  # fmt: skip
+        episodes = {(precision, LITERT): played(*each) for precision, each in returns.items()}
+        reason = "Python 3.13 on aarch64 lacks tflite-runtime"
+        return recommend_measuring.measured(copy, episodes, timed, {TFLITE: reason}, "")
 
     return make
 
 
-def test_the_table_has_the_verdict_the_bits_and_what_is_not_there(measured: Callable[..., Measured]) -> None:
-    demand = Demand(0.7, 20.0)
-    one = measured()
-    question = Question("pole", demand, 3, one.has_success)
-    made = table(decide(one.candidates(), demand), question, one, ASKED, ("",))
+@pytest.fixture
+def answered(
+    measured: Callable[..., Measured], balancing: Callable[..., Bundle], tmp_path: Path
+) -> Callable[..., tuple[dict[str, Any], Table]]:
+    def make(demand: Demand, presets: tuple[str, ...] = ("",), **changes: Any) -> tuple[dict[str, Any], Table]:
+        one = measured(**changes)
+        asked = replace(ASKED, demand=demand, target=changes.get("target", "pi@raspberrypi"))
+        task = replace(make_task("CartPole-v1"), presets=presets)
+        made = document(balancing(tmp_path / "asked"), task, asked, one, decide(one.candidates, demand))
+        return made, table(made, [report for report in one.reports if report.latency])
+
+    return make
+
+
+Answered = Callable[..., tuple[dict[str, Any], Table]]
+
+
+def test_the_table_has_the_verdict_the_bits_and_what_is_not_there(answered: Answered) -> None:
+    _, made = answered(Demand(0.7, 20.0))
     # int8 keeps 1.0, s = 1, half = 4.3027 / √3 · 10 % = 24.8 %
     assert [row[:4] for row in made.rows] == [
         ("int8", "litert", "chosen", "100.0 [75.2, 124.8]"),
-        ("fp32", "litert", "meets both", "100.0 [100.0, 100.0]"),
-        ("int4", "litert", "misses floor", "10.0 [10.0, 10.0]"),
+        ("fp32", "litert", "meets both", "100.0"),
+        ("int4", "litert", "misses floor", "10.00"),
     ]
     assert made.rows[0][5:] == ("1.50 µs [1.50, 1.50]", made.rows[0][6], "8.00", "35.5")
     assert made.rows[2][5:] == ("as int8", "as int8", "4.00", "as int8")
     said = "\n".join(made.notes)
-    assert "fp32's return is the same in every episode: an interval of no width says nothing of other ones" in said
-    assert "How few bits: int8 is the narrowest at the floor" in said
-    assert "int4 have an int8 container, unpacked (1 byte a weight)" in said
+    assert "Without brackets: all episodes are equal, which says nothing of other ones" in said
+    assert "How few bits: int8 is the narrowest at the floor." in said
+    assert "Fewer than 8 bits run as int8 does, unpacked in an int8 container" in said
     assert "No tflite-runtime: Python 3.13 on aarch64 lacks tflite-runtime" in said
     assert "pi@raspberrypi: Raspberry Pi 3 Model B" in said
     assert "local is this machine" not in said
-    assert "groups" not in said
 
 
-def test_what_is_not_valid_is_said(measured: Callable[..., Measured], latency_report: Callable[..., Report]) -> None:
-    hot = {
-        pair: latency_report("pole", pair[0].value, valid=False, invalid_reasons=("it throttled",), target="local")
-        for pair in ((FP32, LITERT), (INT8, LITERT))
-    }
-    one = measured(latency=hot, groups=2)
-    question = Question("pole", Demand(0.7, 20.0), 3, one.has_success)
-    made = table(decide(one.candidates(), question.demand), question, one, ASKED, ("hard", "shipped"))
+def test_what_is_not_valid_is_said(answered: Answered) -> None:
+    hot = {"valid": False, "invalid_reasons": ("it throttled",), "target": "local"}
+    _, made = answered(Demand(0.7, 20.0), presets=("hard", "shipped"), **hot)
     said = "\n".join(made.notes)
     assert "NOT VALID: fp32 litert: it throttled, int8 litert: it throttled" in said
-    assert "Timed in 2 groups" in said
     assert "local is this machine" in said
     assert "--preset hard, --preset shipped" in said
 
 
-def test_the_document_holds_everything(
-    measured: Callable[..., Measured], balancing: Callable[..., Bundle], tmp_path: Path
-) -> None:
-    demand, one = Demand(0.95, 0.001), measured()
-    question = Question("pole", demand, 3, one.has_success)
-    made = document(
-        balancing(tmp_path / "pole"), "CartPole-v1", decide(one.candidates(), demand), question, one, ASKED, {"a": 1}
-    )
-    assert json.loads(json.dumps(made, allow_nan=False)) == made
+def test_the_document_holds_everything(answered: Answered) -> None:
+    made, _ = answered(Demand(0.95, 0.001))
+    json.dumps(made, allow_nan=False)
     assert made["recommended"] is None
     assert made["quality"] == "return kept"
     by_precision = {each["precision"]: each for each in made["candidates"]}
     assert by_precision["fp32"]["verdict"] == "misses deadline"
     assert by_precision["int8"]["verdict"] == "misses both"
     assert by_precision["int8"]["points_short_of_floor"] == pytest.approx(95 - 75.159, abs=1e-3)
-    assert by_precision["int8"]["artifact"]["bytes"] == 8000
+    assert by_precision["int8"]["artifact_bytes"] == 8000
     assert [each["precision"] for each in made["fewer_bits"]] == ["int4"]
     assert made["fewest_bits_at_the_floor"] is None
     # fp32 takes 2.2 times the deadline; int8 1.7 times, and 0.95 / 0.752 = 1.26 times the floor.
-    assert made["change"]["would_be"] == {"precision": "int8", "runtime": "litert"}
-    assert made["a"] == 1
+    assert made["change"]["would_be"]["name"] == "int8 with litert"
     assert [report["kind"] for report in made["reports"]] == ["memory", "memory", "latency", "latency"]
 
 
@@ -288,16 +312,16 @@ def test_for_real_on_the_embedded_device(
     answer = json.loads((tmp_path / "made" / "answer.json").read_text(encoding="utf-8"))
     names = [(each["precision"], each["runtime"]) for each in answer["candidates"]]
     assert sorted(names) == sorted((p, r.value) for p in ("fp32", "fp16", "int8") for r in RuntimeName)
-    assert names[0] == tuple(answer["recommended"].values())
+    assert names[0] == (answer["recommended"]["precision"], answer["recommended"]["runtime"])
     assert [each["precision"] for each in answer["fewer_bits"]] == ["int4", "int3", "int2"]
     assert printed.out.rstrip().splitlines()[-4:] == [*answer["explanation"], answer["what_would_change_it"]]
     assert answer["explanation"][0].startswith(f"Deploy {names[0][0]} with {names[0][1]}: return kept ")
     for each in answer["candidates"]:
         assert each["resident_bytes"] > 10 * MEGABYTE
         assert 0 < each["p50_ns"] <= each["p99_ns"]
-        assert len(each["p50_turns_ns"]) == 4
+        assert len(each["turns_ns"]) == 4
     fp32 = next(each for each in answer["candidates"] if (each["precision"], each["runtime"]) == ("fp32", "litert"))
-    assert fp32["quality"]["share"] == 1.0
+    assert fp32["quality"]["value"] == 1.0
     assert {report["transport"] for report in answer["reports"]} == {"loopback"}
 
     assert {path.name: path.read_bytes() for path in bundle.path.iterdir()} == before

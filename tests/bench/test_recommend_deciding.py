@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 
 from airlearning_envs.flights import wilson_interval
-from bench.recommending.deciding import (
-    Candidate,
-    Demand,
-    Quality,
-    Verdict,
+from bench.recommending.deciding import Candidate, Demand, Verdict, decide, fewest_bits
+from bench.recommending.thresholds import (
     deadline_at_least,
     deadline_below,
-    decide,
     episodes_for_mean,
     episodes_for_share,
+    episodes_until_met,
     floor_above,
     floor_at_most,
+    number,
     two_digits_up,
 )
+from bench.report.intervals import Estimate
 
 DEMAND = Demand(0.95, 20.0)
 
@@ -31,7 +30,7 @@ def candidate(precision: str, p50_us: float, low: float = 0.98, runtime: str = "
     values: dict[str, Any] = {
         "precision": precision,
         "runtime": runtime,
-        "quality": Quality(low + 0.01, low, low + 0.02),
+        "quality": Estimate(low + 0.01, low, low + 0.02),
         "p50_ns": 1000 * p50_us,
         "p99_ns": 2000 * p50_us,
         "turns_ns": (990 * p50_us, 1010 * p50_us),
@@ -53,7 +52,7 @@ def test_the_fastest_of_those_that_meet_both() -> None:
     assert names(verdict) == ["int8 with litert", "fp32 with litert"]
     assert verdict.as_fast == (fast,)
     assert verdict.missed == (wrong,)
-    assert verdict.runner_up is slow
+    assert verdict.order == (fast, slow, wrong)
 
 
 def test_turns_that_overlap_go_to_the_smaller_artifact() -> None:
@@ -84,7 +83,7 @@ def test_fewer_than_8_bits_are_not_chosen_where_int8_does() -> None:
     int8, int4 = candidate("int8", 2.00), candidate("int4", 1.5)
     assert decide([int8, int4], DEMAND).chosen is int8
     assert decide([int8, int4], DEMAND).as_fast == (int8,)
-    assert decide([int8, int4], DEMAND).runner_up is int4
+    assert decide([int8, int4], DEMAND).order == (int8, int4)
     assert decide([candidate("int8", 2.0, low=0.9), int4], DEMAND).chosen is int4
     elsewhere = candidate("int8", 2.0, runtime="onnxruntime")
     assert decide([elsewhere, int4], DEMAND).chosen is int4
@@ -138,7 +137,6 @@ def test_nothing_meets_both_and_the_nearest_demand() -> None:
     quick = candidate("int8", 2.0, low=0.90, p99_ns=1_000_000)  # 0.95 / 0.9 = 1.056 times the floor
     verdict = decide([good, quick], DEMAND)
     assert verdict.chosen is None
-    assert verdict.runner_up is None
     assert verdict.missed == (quick, good)
     assert verdict.change is not None
     assert (verdict.change.demand, verdict.change.answer) == (Demand(0.9, 20.0), quick)
@@ -155,7 +153,7 @@ def test_shares_below_nothing_have_no_nearest_floor() -> None:
 
 
 def test_an_interval_without_ends_meets_no_floor() -> None:
-    single = candidate("int8", 1.0, quality=Quality(1.0, None, None))
+    single = candidate("int8", 1.0, quality=Estimate(1.0, None, None))
     verdict = decide([single], Demand(0.5, 20.0))
     assert verdict.chosen is None
     assert verdict.demand.short_of_floor(single) == math.inf
@@ -202,11 +200,50 @@ def test_episodes_until_a_share_reaches_its_floor() -> None:
 
 def test_episodes_until_a_mean_reaches_its_floor() -> None:
     # Half the way from 0.98 down to 0.95 is allowed, 0.06 is measured: four times the episodes.
-    assert episodes_for_mean(Quality(0.98, 0.92, 1.04), 0.95, 50) == 200
-    assert episodes_for_mean(Quality(0.94, 0.90, 0.98), 0.95, 50) is None
-    assert episodes_for_mean(Quality(0.98, None, None), 0.95, 1) is None
+    assert episodes_for_mean(Estimate(0.98, 0.92, 1.04), 0.95, 50) == 200
+    assert episodes_for_mean(Estimate(0.94, 0.90, 0.98), 0.95, 50) is None
+    assert episodes_for_mean(Estimate(0.98, None, None), 0.95, 1) is None
 
 
-@pytest.mark.parametrize(("number", "rounded"), [(864.3, 870), (870.0, 870), (3.84, 4), (1234.0, 1300), (99.5, 100)])
-def test_two_digits_up(number: float, rounded: int) -> None:
-    assert two_digits_up(number) == rounded
+def test_episodes_are_named_only_where_they_may_show_something() -> None:
+    nearly = Estimate(0.92, 0.89, 0.95)
+    assert episodes_until_met(nearly, 0.90, 100, has_success=True) == 870
+    assert episodes_until_met(nearly, 0.91, 100, has_success=False) == 900  # three times as narrow
+    assert episodes_until_met(nearly, 0.88, 100, has_success=True) is None
+    assert episodes_until_met(Estimate(0.92), 0.88, 1, has_success=True) is None
+
+
+def test_the_fewest_bits_are_not_a_lucky_width() -> None:
+    low = {"int8": 0.96, "int4": 0.96, "int3": 0.96, "int2": 0.94}
+
+    def fewest(**lows: float) -> str | None:
+        return fewest_bits([candidate(name, 1.0, each) for name, each in lows.items()], 0.95)
+
+    assert fewest(**low) == "int3"
+    assert fewest(int3=0.96, int4=0.94, int8=0.96) == "int8"
+    assert fewest(int8=0.94, int4=0.96) is None
+    assert fewest_bits([candidate("int8", 1.0, quality=Estimate(1.0))], 0.95) is None
+
+
+def test_a_candidate_that_drops_out_may_change_the_answer_too() -> None:
+    """The fastest may be what another one is as fast as: without it the answer is another one."""
+    fastest = candidate("fp32", 2.0, low=0.96, turns_ns=(1900, 2100))
+    small = candidate("int8", 2.2, low=0.99, turns_ns=(2000, 2300))
+    light = candidate("fp16", 2.3, low=0.99, turns_ns=(2250, 2400), artifact_bytes=100)
+    verdict = decide([fastest, small, light], DEMAND)
+    assert verdict.chosen is small
+    assert verdict.change is not None
+    assert (verdict.change.demand, verdict.change.answer) == (Demand(0.961, 20.0), light)
+
+
+@pytest.mark.parametrize(
+    ("value", "typed"), [(0.95, "0.95"), (20.0, "20"), (0.00171, "0.00171"), (0.0000171, "0.0000171"), (1e3, "1000")]
+)
+def test_numbers_are_typed_as_they_are(value: float, typed: str) -> None:
+    assert number(value) == typed
+    assert float(typed) == value
+
+
+@pytest.mark.parametrize(("count", "rounded"), [(864.3, 870), (870.0, 870), (3.84, 4), (1234.0, 1300), (99.5, 100)])
+def test_two_digits_up(count: float, rounded: int) -> None:
+    assert two_digits_up(count) == rounded

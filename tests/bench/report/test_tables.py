@@ -15,7 +15,7 @@ from rich.console import Console
 
 from bench.measuring.measurements import latency_table, memory_table, ratio_cell, success_table
 from bench.report import store
-from bench.report.case_study import NothingStoredError, case_study, latency_flown, zoo_table
+from bench.report.case_study import NothingStoredError, case_study, latency_flown, said_of, zoo_table
 from bench.report.document import Artifact, Report, Transport, Where
 from bench.report.selection import Selection, paired, speed_up, turn_ratios
 from bench.report.tables import (
@@ -360,3 +360,10 @@ def test_a_narrow_terminal_gets_parts_and_loses_no_number(study: list[Report]) -
         for row in table.rows:
             assert all(cell in printed for cell in row)
         assert max(len(line) for line in printed.splitlines()) <= width
+
+
+def test_of_notes_of_a_kind_the_one_with_the_greatest_figure_is_said(latency_report: Callable[..., Report]) -> None:
+    loads = {"fp32": 9.5, "int8": 12.3}
+    busy = [latency_report("I", name, notes=(f"busy: load average {load}",)) for name, load in loads.items()]
+    plain = latency_report("I", "fp16", notes=("no peak",))
+    assert said_of([*busy, plain]) == ["I fp32, I int8: busy: load average 12.3.", "I fp16: no peak."]
