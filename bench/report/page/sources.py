@@ -58,15 +58,14 @@ class Sources:
     @cached_property
     def studies(self) -> dict[str, tuple[Experiment, Results | None]]:
         """Each study by name, with what is stored of it about weights that are still there; None: nothing is."""
-        from bench.study.experiment import Results, current, in_order
-        from bench.study.records import read
+        from bench.study.experiment import stored
 
         found: dict[str, tuple[Experiment, Results | None]] = {}
         for name, (module, _) in STUDIES.items():
             experiment: Experiment | None = getattr(importlib.import_module(module), "EXPERIMENT", None)
             if experiment is not None:
-                records = current(experiment, read(self.results / "study" / experiment.path.name))
-                found[name] = experiment, Results(experiment, in_order(experiment, records)) if records else None
+                results = stored(experiment, self.results / "study" / experiment.path.name)
+                found[name] = experiment, results if results.found else None
         return found
 
     @cached_property

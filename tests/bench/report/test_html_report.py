@@ -118,7 +118,7 @@ def kept(sources: Sources, study: str, subjects: dict[str, str], machine: str = 
         if record["subject"] in subjects
     ]
     assert found
-    records.write(sources.results / path, found)
+    records.append(sources.results / path, found)
 
 
 def test_what_is_of_other_weights_than_the_bundles_is_left_out(empty: Sources) -> None:
