@@ -145,9 +145,8 @@ def facets(
 def _draw(axes: Axes, panel: Panel, places: Sequence[Any]) -> None:
     if panel.reference is not None:
         band(axes, panel.reference, GREY, "fp32")
-    for number, line in enumerate(panel.lines):
-        offset = DODGE * (number - (len(panel.lines) - 1) / 2)
-        at = [(places.index(place) + offset, estimate) for place, estimate in line.points.items() if place in places]
+    for line in panel.lines:
+        at = [(_beside(panel, line, place, places), point) for place, point in line.points.items() if place in places]
         marks(axes, sorted(at, key=lambda point: point[0]), line.style, line.label, line.joined)
     axes.set_xticks(range(len(places)), [str(place) for place in places])
     axes.set_title(panel.title, fontsize=8.5)
@@ -155,6 +154,12 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any]) -> None:
     axes.tick_params(labelsize=7.5, length=2.5)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _beside(panel: Panel, line: Line, place: Any, places: Sequence[Any]) -> float:
+    """Where a line's point stands, beside those of the lines that have one there, too."""
+    others = [each for each in panel.lines if place in each.points]
+    return places.index(place) + DODGE * (others.index(line) - (len(others) - 1) / 2)
 
 
 def error_scale(axes: Axes) -> None:

@@ -75,6 +75,11 @@ class Estimate:
         half = student(n - 1) * math.sqrt(math.fsum(r * r for r in residuals) / (n - 1) / n)
         return cls(value, value - half, value + half)
 
+    def times(self, factor: float) -> Estimate:
+        """In another unit: 100 makes percent of a share; ``factor`` is positive."""
+        ends = (None if end is None else factor * end for end in (self.low, self.high))
+        return Estimate(factor * self.value, *ends)
+
     def is_above(self, bound: float = 0.0) -> bool:
         """Whether the whole interval lies above; of a single value the value itself is compared."""
         return (self.value if self.low is None else self.low) > bound

@@ -11,8 +11,7 @@ from bench import command_line
 from policy.hints import as_typed
 
 STUDIES = {
-    "sweep": ("bench.study.sweep.command", "how few bits does a policy take?"),
-    "sweep-plot": ("bench.study.sweep.plot", "the pictures of what sweeps kept"),
+    "sweep": ("bench.study.sweep", "how few bits does a policy take?"),
     "apart": ("bench.study.apart", "which has to keep its bits: weights, hidden activations, observation?"),
     "layers": ("bench.study.layers", "which layer has to keep its bits?"),
     "budgets": ("bench.study.budgets", "are mixed widths worth it, at the same size?"),

@@ -30,7 +30,7 @@ from bench.report.store import RESULTS, StoreError
 from bench.study.actorq.layout import LINK_BYTES_PER_S, Services
 from bench.study.actorq.points import POINT_RATIOS, POINT_SECONDS, real_runs, shared
 from bench.study.actorq.simulation import curve
-from bench.study.sweep.store import rounded
+from bench.study.older import rounded
 from policy.files import write_atomically
 
 FOLDER = RESULTS / "actorq"

@@ -9,7 +9,7 @@ from typing import Any
 from bench.report.store import RESULTS, StoreError
 from bench.study.actorq.measuring import Breakdown
 from bench.study.actorq.training import Training, read_training
-from bench.study.sweep.store import document, read_document, values_of, write_document
+from bench.study.older import document, read_document, values_of, write_document
 
 FOLDER = RESULTS / "actorq"
 BREAKDOWN, TRAININGS = FOLDER / "breakdown.json", FOLDER / "trainings.json"

@@ -27,12 +27,11 @@ from typing import TYPE_CHECKING
 
 from bench import command_line
 from bench.study.qat.training import Cell, request_of, settings_hash, trained
-from bench.study.sweep.command import read_seeds
 from policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
+    from bench.study.older import Flown
     from bench.study.qat.store import Answer
-    from bench.study.sweep.flying import Flown
     from policy.bundle import Bundle
     from train.runs.request import RunRequest
     from train.suites.task import Task
@@ -62,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = ",".join(cell.name for cell in CELLS)
     parser.add_argument("--cells", type=read_cells, default=CELLS, metavar="NAME", help=f"several with , ({names})")
     parser.add_argument("--bits", type=read_bits, default=BITS, metavar="8-2", help="default: 8-2")
-    parser.add_argument("--seeds", type=read_seeds, default=SEEDS, metavar="0,1,2", help="default: 0,1,2")
+    parser.add_argument("--seeds", type=command_line.seeds, default=SEEDS, metavar="0,1,2", help="default: 0,1,2")
     parser.add_argument(
         "--episodes", type=command_line.positive, help="of each policy and preset (100; navigation: 5000)"
     )
@@ -162,8 +161,8 @@ def answer_seed(
     Raises:
         BenchError: a training failed, or ended without quantizers.
     """
-    from bench.study.sweep.command import open_bundle
-    from bench.study.sweep.flying import float_decide, fly
+    from bench.study.flying import float_decide, open_bundle
+    from bench.study.older import fly
     from train.suites.task import episode_seed
 
     request = request_of(cell, seed, bits[0], arguments.scratch)
@@ -201,8 +200,9 @@ def compare(
         bundles: of the float training and of QAT.
         reference: the float policy's episodes, by preset.
     """
+    from bench.study.flying import decide_with
+    from bench.study.older import fly
     from bench.study.qat.store import Answer
-    from bench.study.sweep.flying import decide_with, fly
     from policy.quantization import Scheme
     from policy.simulated import Widths, simulate
     from train.suites.task import episode_seed
