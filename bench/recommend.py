@@ -138,12 +138,18 @@ def read_runs(text: str) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from bench.recommending.deciding import decide
     from bench.recommending.measuring import measure
-    from bench.study.sweep.command import open_bundle
+    from bench.study.flying import task_of
+    from policy.errors import PolicyError
+    from policy.locate import working_bundle
     from train.__main__ import quiet_libraries
 
     quiet_libraries()
     began = time.monotonic()
-    bundle, task = open_bundle(arguments.bundle)
+    try:
+        bundle = working_bundle(arguments.bundle)
+    except PolicyError as error:
+        raise command_line.UsageError(str(error)) from error
+    task = task_of(bundle)
     asked = asked_for(arguments, task)
     command_line.say(f"{bundle.spec.name} on {task.name}: reaching {arguments.target} …")
     measured = measure(bundle, task, asked, arguments.target)

@@ -104,6 +104,7 @@ def facets(
     y_label: str = "",
     scale: Callable[[Axes], None] | None = None,
     columns: int = COLUMNS,
+    turned: bool = False,
 ) -> Figure:
     """Small panels with one horizontal axis, and one vertical axis where ``scale`` sets it.
 
@@ -114,6 +115,7 @@ def facets(
         x_label, y_label: of the axes.
         scale: sets the vertical axis of all panels; None: each has its own, linear.
         columns: at most so many beside each other.
+        turned: the places' names stand upright, as long ones have to.
     """
     from matplotlib.figure import Figure
 
@@ -132,7 +134,7 @@ def facets(
             scale(axes)
         if index + columns >= len(panels):
             axes.set_xlabel(x_label, fontsize=8)
-            axes.tick_params(labelbottom=True)
+            axes.tick_params(axis="x", labelbottom=True, labelrotation=90 * turned)
     figure.supylabel(y_label, fontsize=8)
     legend = {
         text: handle for axes in grid.flat for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)

@@ -18,8 +18,8 @@ STUDIES = {
     "qat": ("bench.study.qat.command", "is learning with quantizers worth it?"),
     "qat-plot": ("bench.study.qat.plot", "its pictures"),
     "wide": ("bench.study.wide.command", "do narrower weights quantize better?"),
-    "weights": ("bench.study.weights.command", "what do a policy's weights look like?"),
-    "width": ("bench.study.width.command", "do wider weights quantize worse?"),
+    "weights": ("bench.study.weights", "what do a policy's weights look like?"),
+    "width": ("bench.study.width", "do wider weights quantize worse?"),
     "cells": ("bench.study.cells.command", "what do the benchmark's policies reach in each precision?"),
     "speed": ("bench.study.speed.command", "how fast is training, beside Stable-Baselines3?"),
     "env-speed": ("bench.study.speed.env_speed", "how fast are the environments?"),
@@ -28,6 +28,9 @@ STUDIES = {
     "actorq-scaling": ("bench.study.actorq.scaling", "how many actors can a learner feed?"),
 }
 EVERYTHING = "bench.study.everything"
+ONE_THREAD = ("sweep", "apart", "layers", "budgets")
+"""With another number of threads numpy's sums end in other last bits, quantizers' scales follow them, and a walking
+robot's episode is another one; small products are not faster with several."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             listed = "\n".join(f"  python -m bench.study {name:<15} {asks}" for name, (_, asks) in STUDIES.items())
             print(as_typed(f"error: {words[0]!r} is no study; choose one of\n{listed}"), file=sys.stderr)
             return command_line.EXIT_USAGE
+        if words[0] in ONE_THREAD:
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is loaded
         module, words = STUDIES[words[0]][0], words[1:]
         if module.startswith("bench.study.actorq"):
             from train.actorq.variables import VARIABLES  # numpy reads them when it is loaded

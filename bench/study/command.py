@@ -6,9 +6,9 @@ import argparse
 import importlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.report.figures import FIGURES, save
@@ -16,6 +16,9 @@ from bench.study import experiment as experiments
 from bench.study import records
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from bench.report.tables import Table
     from bench.study.experiment import Experiment
     from bench.study.records import Record
 
@@ -39,19 +42,44 @@ def main(module: str, argv: Sequence[str]) -> int:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--jobs", type=command_line.positive, default=os.cpu_count(), help="processes (default: cores)")
     where.add_argument("--address", metavar="auto", help="measure on a Ray cluster: auto, or HOST:PORT")
-    parser.add_argument("--update-docs", action="store_true", help="fill the tables of docs/, draw their pictures")
-    parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="draw the pictures into this folder")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    add_output(parser)
     arguments = parser.parse_args(argv)
     if arguments.update_docs and not (arguments.stored or arguments.keep):
         parser.error("docs/ shows what is kept; add --stored, or --keep to measure what is missing")
     return command_line.guarded(lambda asked: _run(module, experiment, asked), arguments)
 
 
-def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> int:
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """--update-docs, --output-path, --markdown, --json: what :func:`show` does."""
+    parser.add_argument("--update-docs", action="store_true", help="fill the tables of docs/, draw their pictures")
+    parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="draw the pictures into this folder")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+
+
+def show(
+    arguments: argparse.Namespace, made: Sequence[Table], drawn: Callable[[], Mapping[str, Figure]], values: Any
+) -> int:
+    """Print the tables, or with --json the values; fill docs/ with them and draw the pictures where that is asked."""
     from bench.report import tables
 
+    if arguments.update_docs:
+        command_line.update_docs(made)
+    folders = [STUDY_FIGURES] * arguments.update_docs + [arguments.output_path] * bool(arguments.output_path)
+    for stem, figure in drawn().items() if folders else ():
+        for folder in folders:
+            command_line.say("\n".join(map(str, save(figure, folder / stem))))
+    if arguments.json:
+        print(json.dumps({"ok": True, "rows": values}, ensure_ascii=False))
+    elif arguments.markdown:
+        print("\n".join(map(tables.to_markdown, made)))
+    else:
+        for table in made:
+            tables.print_table(table, command_line.console())
+    return command_line.EXIT_OK
+
+
+def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> int:
     subjects = list(dict.fromkeys(arguments.subjects or experiment.subjects))
     for subject in arguments.subjects:
         command_line.say(experiment.about(subject))
@@ -66,20 +94,7 @@ def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> 
     if not found:
         raise command_line.BenchError("nothing is stored.", f"python -m bench.study {experiment.name} --keep")
     results = experiments.Results(experiment, found)
-    made = experiment.tables(results)
-    if arguments.update_docs:
-        command_line.update_docs(made)
-    for folder in [STUDY_FIGURES] * arguments.update_docs + [arguments.output_path] * bool(arguments.output_path):
-        for stem, figure in experiment.figures(results).items():
-            command_line.say("\n".join(map(str, save(figure, folder / stem))))
-    if arguments.json:
-        print(json.dumps({"ok": True, "rows": results.plain()}, ensure_ascii=False))
-    elif arguments.markdown:
-        print("\n".join(map(tables.to_markdown, made)))
-    else:
-        for table in made:
-            tables.print_table(table, command_line.console())
-    return command_line.EXIT_OK
+    return show(arguments, experiment.tables(results), lambda: experiment.figures(results), results.plain())
 
 
 def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Record]:

@@ -334,3 +334,8 @@ class Results:
         )
         cpu_s = sum(record["cpu_s"] for record in self.found)
         return f"{cpu_s / 60:,.1f} CPU-minutes on {machines}; {dates}; code {codes}."
+
+
+def stored(experiment: Experiment, path: Path | None = None) -> Results:
+    """What is kept, here or in another file, without what is of other weights."""
+    return Results(experiment, in_order(experiment, current(experiment, records.read(path or experiment.path))))

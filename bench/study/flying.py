@@ -76,18 +76,27 @@ def open_bundle(name: str) -> tuple[Bundle, Task]:
     Raises:
         UsageError: there is no such bundle, or its task is not known or not installed here.
     """
+    bundle = load(name)
+    return bundle, task_of(bundle)
+
+
+def task_of(bundle: Bundle) -> Task:
+    """The task that a bundle was trained on.
+
+    Raises:
+        UsageError: it is not known or not installed here.
+    """
     from train.evaluate import check_task, task_options, trained_on
     from train.suites.errors import TaskError
     from train.suites.make import make_task
 
-    bundle = load(name)
     try:
-        task_name = trained_on(bundle.spec)
-        task = make_task(task_name, options=task_options(bundle.spec, task_name))
+        name = trained_on(bundle.spec)
+        task = make_task(name, options=task_options(bundle.spec, name))
         check_task(bundle.spec, task)
     except (PolicyError, TaskError) as error:
         raise command_line.UsageError(str(error)) from error
-    return bundle, task
+    return task
 
 
 def open_perceptron(name: str) -> tuple[Bundle, Task]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bench.report.page.parts import Anchors, Block, Facts, Folded, Listing, Part, Picture, Section, Words
-from bench.report.page.words import picture_of_sweeps
+from bench.report.page.parts import Anchors, Block, Facts, Folded, Part, Picture, Section, Words
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, kilobytes, three_digits
 
@@ -127,19 +126,16 @@ def precisions_table(answer: Answer) -> Table:
 
 def sweep_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
     """Return at every width."""
-    from bench.study.sweep.command import scheme_words, tables
-    from bench.study.sweep.plot import bundle_figure
-    from bench.study.sweep.store import of_bundle
+    from bench.study.sweep_tables import details, policy_figure, subjects_of
 
     name = bundle.spec.name
-    mine = of_bundle(sources.sweeps, name)
-    if not mine:
+    if name not in subjects_of(sources.sweeps):
         yield Words(f"It was not swept yet. Type: `python -m bench.study sweep {name} --keep`")
         return
     title = f"Return of {name} against bits of the weights."
-    yield picture_of_sweeps(bundle_figure(mine), title, mine)
-    for sweep in mine:
-        yield Folded(f"All widths: {scheme_words(sweep)}", tuple(tables(sweep)))
+    alt = f"{title} Points with 95 % intervals, the band is fp32's; the numbers are in the table."
+    yield Picture.of(policy_figure(sources.sweeps, name), title, alt)
+    yield Folded("All widths", tuple(details(sources.sweeps, name)))
 
 
 def curve_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
@@ -168,29 +164,22 @@ def curve_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
 
 def weight_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
     """Distribution of weights and biases with the levels, and their numbers."""
-    from bench.study.weights.command import scheme_words
-    from bench.study.weights.figure import BINS, bundle_title, parameters_figure
-    from bench.study.weights.view import as_text, parameters
+    from bench.study.levels import parameters, table_of
+    from bench.study.weights import picture
     from policy.quantization import Scheme
 
-    name, title = bundle.spec.name, bundle_title(bundle)
+    name = bundle.spec.name
     drawn = parameters(bundle, DRAWN_BITS, Scheme.QUARL)
-    words = f"{scheme_words(DRAWN_BITS, Scheme.QUARL.value)}; {BINS} bins, logarithmic counts"
     caption = f"Weights and biases of {name} by layer, with the levels of the paper's quantizer at {DRAWN_BITS} bits."
-    alt = f"{caption} Histograms with logarithmic counts; ranges and steps are in the text below."
-    yield Picture.of(parameters_figure(title, drawn, words), caption, alt)
-    text = as_text(
-        [
-            (f"{title}: {DRAWN_BITS} bits, {Scheme.QUARL.value}", drawn),
-            (f"{title}: {DEVICE_BITS} bits, symmetric", parameters(bundle, DEVICE_BITS, Scheme.SYMMETRIC)),
-        ]
-    )
-    yield Listing(f"output.txt of python -m bench.study weights -f {name}", text)
+    alt = f"{caption} Histograms with logarithmic counts; ranges and steps are in the tables below."
+    yield Picture.of(picture([bundle], [drawn], DRAWN_BITS, Scheme.QUARL), caption, alt)
+    yield table_of(bundle, drawn, DRAWN_BITS, Scheme.QUARL)
+    yield table_of(bundle, parameters(bundle, DEVICE_BITS, Scheme.SYMMETRIC), DEVICE_BITS, Scheme.SYMMETRIC)
 
 
 def range_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
     """Activation ranges on the calibration observations."""
-    from bench.study.weights.activations import activation_ranges, table
+    from bench.study.activations import activation_ranges, table
 
     yield table(bundle, activation_ranges(bundle))
 

@@ -169,8 +169,6 @@ def machines(sources: Sources) -> tuple[tuple[str, str], ...]:
                 add(words.machine(report.device) + emulated, what)
     for answer in sources.answers.values():
         add(answer.machine, "benchmark policies")
-    for sweep in sources.sweeps:
-        add(sweep.machine, "sweeps of bit widths")
     for training in sources.trainings:
         add(training.machine, "learning with quantizers")
     with suppress(*MISSING):

@@ -20,15 +20,13 @@ def study_blocks(module: str) -> Callable[[Sources], Iterator[Block]]:
     """Pictures and tables of the experiment that a module declares, of what is stored about the committed weights."""
 
     def blocks(sources: Sources) -> Iterator[Block]:
-        from bench.study.experiment import Results, current, in_order
-        from bench.study.records import read
+        from bench.study.experiment import stored
 
         experiment = importlib.import_module(module).EXPERIMENT
         need(sources, experiment.path.name)
-        found = in_order(experiment, current(experiment, read(sources.study / experiment.path.name)))
-        if not found:
+        results = stored(experiment, sources.study / experiment.path.name)
+        if not results.found:
             raise NothingStoredError("What is stored is of weights that are no longer there.")
-        results = Results(experiment, found)
         tables = experiment.tables(results)
         for figure in experiment.figures(results).values():
             title = f"{tables[0].title}."

@@ -17,7 +17,6 @@ from bench.report.case_study import NothingStoredError
 from bench.report.page.opening import study_blocks, wide_blocks
 from bench.report.page.parts import Anchors, Block, Folded, Part, Picture, Section, Words
 from bench.report.page.sources import ROOT, Sources
-from bench.report.page.words import by_width_table, picture_of_sweeps
 from bench.report.selection import Selection
 from bench.report.store import StoreError
 
@@ -131,25 +130,20 @@ def cell_blocks(sources: Sources) -> Iterator[Block]:
 
 def sweep_blocks(sources: Sources) -> Iterator[Block]:
     """How few bits policies take after training: joined by task, and all in one table."""
-    from bench.study.sweep.plot import label_of, task_figure
+    from bench.study.sweep_tables import overview, subjects_of, task_figure
 
-    if not sources.sweeps:
+    if not sources.sweeps.found:
         raise NothingStoredError("No sweep of the committed weights is stored.")
     yield Words(
         "A policy is quantized after training to every width and flies the same episodes as fp32. Each policy's own "
         "page has all of its widths and its picture."
     )
-    yield by_width_table(sources.sweeps)
-    for task in dict.fromkeys(each.task for each in sources.sweeps):
-        pictures = []
-        of_task = [each for each in sources.sweeps if each.task == task]
-        for scheme, variant in dict.fromkeys((each.scheme, each.variant) for each in of_task):
-            joined = [each for each in of_task if (each.scheme, each.variant) == (scheme, variant)]
-            if len(joined) > 1:
-                title = f"Return against bits on {task}, {label_of(joined[0])}."
-                pictures.append(picture_of_sweeps(task_figure(joined), title, joined))
-        if pictures:
-            yield Part(f"Policies of {task}", tuple(pictures))
+    yield overview(sources.sweeps)
+    for task in dict.fromkeys(sources.sweeps.summary.task):
+        if len(names := subjects_of(sources.sweeps, task)) > 1:
+            title = f"Return against bits of {', '.join(names)} on {task}."
+            alt = f"{title} A panel for each policy; the numbers are in the tables."
+            yield Part(f"Policies of {task}", (Picture.of(task_figure(sources.sweeps, task), title, alt),))
 
 
 def training_blocks(sources: Sources) -> Iterator[Block]:
@@ -168,35 +162,31 @@ def training_blocks(sources: Sources) -> Iterator[Block]:
 
 def width_blocks(sources: Sources) -> Iterator[Block]:
     """Whether wider weights lose more."""
-    from bench.study.width import command as width_and_error
-    from bench.study.width import figure as width_figure
-    from bench.study.width import points as width_points
+    from bench.study import width
 
-    points = width_points.read(sources.results / width_points.KEPT.name)
-    title = "Error of quantization against the width of the weights, with rank correlations."
-    yield Picture.of(
-        width_figure.width_figure(points),
-        title,
-        f"{title} A number for each policy; widths, errors and correlations are in the table below.",
-    )
-    yield width_and_error.table(points)
+    points = width.points(list(sources.bundles.values()), sources.answers, sources.sweeps)
+    title = "Error of quantization, by the width of the weights, with rank correlations."
+    for figure in width.figures(points).values():
+        alt = f"{title} A panel for each quantizer; widths, errors and correlations are in the table below."
+        yield Picture.of(figure, title, alt)
+    yield width.table(points)
 
 
 def weight_blocks(sources: Sources) -> Iterator[Block]:
     """Weights of the policies of one task side by side."""
-    from bench.study.weights.command import scheme_words
-    from bench.study.weights.figure import BINS, View, beside_figure
+    from bench.study.levels import parameters
+    from bench.study.weights import picture
     from policy.quantization import Scheme
 
     by_task: dict[str, list[str]] = {}
     for name, bundle in sources.bundles.items():
         by_task.setdefault(str(bundle.spec.provenance.get("task", "")), []).append(name)
-    words = f"{scheme_words(SIDE_BY_SIDE_BITS, Scheme.QUARL.value)}; {BINS} bins, logarithmic counts"
     for task, names in by_task.items():
         if len(names) > 1 and task:
-            views = [View.of(sources.bundles[name], SIDE_BY_SIDE_BITS, Scheme.QUARL) for name in names]
+            bundles = [sources.bundles[name] for name in names]
+            views = [parameters(bundle, SIDE_BY_SIDE_BITS, Scheme.QUARL) for bundle in bundles]
             title = f"Weights of {', '.join(names)} on {task}, with the levels at {SIDE_BY_SIDE_BITS} bits."
-            figure = beside_figure(f"Weights on {task}", views, words)
+            figure = picture(bundles, views, SIDE_BY_SIDE_BITS, Scheme.QUARL)
             alt = f"{title} Histograms, a column for each policy; each policy's page has the numbers."
             yield Picture.of(figure, title, alt)
 
@@ -232,7 +222,7 @@ STUDY = (
         "sweet-spots", "How few bits after training", "python -m bench.study sweep cartpole-dqn --keep", sweep_blocks
     ),
     Entry("qat", "Learning with quantizers", "python -m bench.study qat --keep", training_blocks),
-    Entry("width-and-error", "Width of the weights", "python -m bench.study width --keep", width_blocks),
+    Entry("width-and-error", "Width of the weights", "python -m bench.study sweep --keep", width_blocks),
     Entry("weights", "Weights side by side", "python -m train --task cartpole --method dqn", weight_blocks),
     Entry("wide-weights", "Means against wide weights", "python -m bench.study wide --keep", wide_blocks),
     Entry(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from bench.report.selection import Selection
     from bench.report.tables import Table
     from bench.study.cells import command as cells
+    from bench.study.experiment import Results
     from bench.study.qat import store as qat_store
-    from bench.study.sweep.store import Sweep
     from policy.bundle import Bundle
 
 ROOT = PROJECT_ROOT
@@ -85,20 +85,18 @@ class Sources:
         return {name: each for name, each in found.items() if self.hashes.get(name) == each.weights_sha256}
 
     @cached_property
-    def sweeps(self) -> list[Sweep]:
-        """Sweeps of weights that are there, by bundle and scheme; those of bundles that are not committed come last."""
-        from bench.study.sweep.plot import LABELS
-        from bench.study.sweep.store import read_sweeps
+    def sweeps(self) -> Results:
+        """Sweeps of weights that are there, and of bundles that are not committed."""
+        from bench.study import records
+        from bench.study.experiment import Results, in_order
+        from bench.study.sweep import EXPERIMENT
 
-        places, schemes = {name: at for at, name in enumerate(self.bundles)}, list(LABELS)
-
-        def place(sweep: Sweep) -> tuple[int, str, int]:
-            scheme = sweep.scheme.value, sweep.variant
-            known = schemes.index(scheme) if scheme in schemes else len(schemes)
-            return places.get(sweep.bundle, len(places)), sweep.bundle, known
-
-        found = [each for each in read_sweeps(self.study) if self.is_current(each.bundle, each.weights_sha256)]
-        return sorted(found, key=place)
+        found = [
+            each
+            for each in records.read(self.study / EXPERIMENT.path.name)
+            if self.is_current(each["subject"], each["identity"])
+        ]
+        return Results(EXPERIMENT, in_order(EXPERIMENT, found))
 
     @cached_property
     def trainings(self) -> list[qat_store.Answer]:

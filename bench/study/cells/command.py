@@ -103,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runtime", choices=["litert", "tflite-runtime", "onnxruntime"], default="litert")
     parser.add_argument("--place", type=Path, metavar="FOLDER", help="take this bundle into zoo/benchmark")
     parser.add_argument("--force", action="store_true", help="with --place: also if it is worse than the one there")
+    parser.add_argument("--keep", action="store_true", help="answers are kept in any case")
+    parser.add_argument("--jobs", type=command_line.positive, help="one bundle is judged at a time")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--update-docs", action="store_true", help="fill docs/benchmark.md, draw the curves")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
@@ -128,9 +130,15 @@ def _run(arguments: argparse.Namespace) -> int:
         judge_all(only, arguments)
     answers = read_answers(arguments.answers)
     from bench.report import tables as rendering
+    from bench.study import sweep
+    from bench.study.cells import ptq_table
     from bench.study.cells import table as cells_table
+    from bench.study.experiment import stored
+    from policy.bundle import Bundle
 
+    weights = {name: weights_hash(Bundle.load(BENCHMARK / name)) for name in bundle_names()}
     tables = cells_table.tables(answers, bundle_names())
+    tables += ptq_table.tables(ptq_table.judged(answers, stored(sweep.EXPERIMENT), weights))
     if arguments.update_docs:
         from bench.study.cells.curves import save_curves
 
@@ -141,7 +149,8 @@ def _run(arguments: argparse.Namespace) -> int:
     elif arguments.markdown:
         print("\n".join(rendering.to_markdown(table) for table in tables))
     else:
-        rendering.print_table(tables[0], command_line.console())
+        for each in (tables[0], *tables[2:]):
+            rendering.print_table(each, command_line.console())
     return command_line.EXIT_OK
 
 

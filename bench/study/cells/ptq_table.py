@@ -17,58 +17,51 @@ from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, joined
 from bench.report.text import estimate as bracketed
 from bench.study.cells.table import METHODS, codes, dates, extra_cell, number, order, score, word
+from bench.study.sweep_tables import papers_error
 from train.suites.cells import load_cells
 
 if TYPE_CHECKING:
     from bench.study.cells.command import Answer
-    from bench.study.sweep.store import Sweep
+    from bench.study.experiment import Results
     from train.suites.cells import Cell
 
 CELLS, ALGORITHMS = "study-cells", "study-algorithms"
 """Names of the tables, and of their markers in docs/study.md."""
 
-EIGHT_BITS, PAPERS_SCHEME = "8", ("quarl", "weights")
+EIGHT_BITS = 8
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A cell with its answer and, where one is stored, the sweep by the paper's quantizer of weights alone."""
+    """A cell with its answer and, where that was measured, its relative error at 8 bits by the paper's quantizer."""
 
     cell: Cell
     answer: Answer
-    sweep: Sweep | None = None
+    papers_scheme_error: Estimate | None = None
 
     def error(self, precision: str) -> Estimate | None:
         """Relative error of an artifact's mean return, percent; None where fp32's is 0."""
         played = self.answer.played
         return Estimate.of_relative_error(played[precision].returns, played["fp32"].returns)
 
-    @property
-    def papers_scheme_error(self) -> Estimate | None:
-        """Relative error at 8 bits by the paper's quantizer; None without a sweep."""
-        for width in self.sweep.widths if self.sweep is not None else ():
-            if width.name == EIGHT_BITS:
-                return width.changes[0].relative_error
-        return None
-
     def papers_error(self, precision: str) -> float | None:
         """That of the paper's figures, percent; None where it has none."""
-        return papers_error(self.cell, precision)
+        return published_error(self.cell, precision)
 
 
-def papers_error(cell: Cell, precision: str) -> float | None:
+def published_error(cell: Cell, precision: str) -> float | None:
     """Relative error of the paper's figures of a cell, percent; None where it has none."""
     if cell.paper is None or not cell.paper.get("fp32"):
         return None
     return 100.0 * (cell.paper["fp32"] - cell.paper[precision]) / abs(cell.paper["fp32"])
 
 
-def judged(answers: Mapping[str, Answer], sweeps: Sequence[Sweep], weights: Mapping[str, str]) -> list[Judged]:
+def judged(answers: Mapping[str, Answer], sweeps: Results, weights: Mapping[str, str]) -> list[Judged]:
     """What there is to tabulate, in the tables' order.
 
     Args:
         answers: by bundle name.
-        sweeps: those that are stored.
+        sweeps: those that are stored about these weights.
         weights: SHA-256 of the weights of every bundle that is there, by name; what is of others is left out.
     """
     cells = {cell.bundle_name: cell for cell in load_cells()}
@@ -77,13 +70,7 @@ def judged(answers: Mapping[str, Answer], sweeps: Sequence[Sweep], weights: Mapp
         answer = answers.get(name)
         if answer is None or answer.weights_sha256 != sha256:
             continue
-        mine = [
-            sweep
-            for sweep in sweeps
-            if (sweep.bundle, sweep.weights_sha256) == (name, sha256)
-            and (sweep.scheme.value, sweep.variant) == PAPERS_SCHEME
-        ]
-        found.append(Judged(cells.get(name) or extra_cell(answer), answer, mine[0] if mine else None))
+        found.append(Judged(cells.get(name) or extra_cell(answer), answer, papers_error(sweeps, name, EIGHT_BITS)))
     return sorted(found, key=lambda each: order(each.cell))
 
 
@@ -111,7 +98,7 @@ def cells_table(rows: Sequence[Judged]) -> Table:
         "fp32. In brackets 95 % intervals, of errors from the same episodes with both (ratio of paired means).",
         f"fp32, fp16, int8: TFLite artifacts, {joined(f'{row.answer.episodes:,}' for row in rows)} greedy episodes "
         "each; int8 has integer weights and activations, as a device executes it. Quarl 8 bits: the paper's quantizer "
-        "on the weights alone, simulated (python -m bench.study sweep BUNDLE --weights-only), on other episodes.",
+        "on the weights alone, simulated (python -m bench.study sweep), on other episodes.",
         "The paper's: single figures without intervals, of its own networks and training.",
         *where(rows),
     )
@@ -148,7 +135,7 @@ def algorithms_table(rows: Sequence[Judged]) -> Table:
 
 def errors_of(cell: Cell) -> list[float]:
     """The paper's int8 error of a cell, if it has one."""
-    found = papers_error(cell, "int8")
+    found = published_error(cell, "int8")
     return [] if found is None else [found]
 
 

@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only-missing", action="store_true", help="train only what is neither kept nor trained yet")
     parser.add_argument("--stored", action="store_true", help="train nothing; print what is kept")
     parser.add_argument("--scratch", type=Path, default=SCRATCH, metavar="FOLDER", help="of bundles (artifacts/qat)")
+    parser.add_argument("--update-docs", action="store_true", help="fill docs/study.md, draw the pictures")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
     return command_line.guarded(_run, parser.parse_args(argv))
@@ -110,6 +111,11 @@ def _run(arguments: argparse.Namespace) -> int:
         found, failures = study(arguments, kept)
         if failures:
             raise command_line.BenchError("\n".join(failures), "add --only-missing, which goes on from here")
+    if arguments.update_docs:
+        from bench.study.qat import plot, statistics
+
+        command_line.update_docs([qat_table.table(found)])
+        plot.save_figures(statistics.rows_of(found), plot.STUDY_FIGURES)
     if arguments.json:
         document = json.loads(qat_store.to_json(found))
         print(json.dumps({"ok": True, **document}, ensure_ascii=False))

@@ -186,8 +186,8 @@ def answered(
 def measured(cell: Cell, variant: Variant, seed: int, sha256: str, bundle: Bundle, episodes: int) -> Answer:
     """How wide a policy's weights are, and what it reaches in floats and quantized, on the same episodes."""
     from bench.study.flying import float_decide, open_bundle
+    from bench.study.levels import all_weights
     from bench.study.older import fly
-    from bench.study.weights.view import all_weights
     from bench.study.wide.store import Answer
     from train.suites.task import episode_seed
 
