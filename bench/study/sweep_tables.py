@@ -66,8 +66,8 @@ def rows_of(results: Results, subjects: Sequence[str]) -> dict[tuple[str, str], 
 
 def subjects_of(results: Results, task: str | None = None) -> list[str]:
     """All that were measured, in order; those of one task."""
-    summary = results.summary
-    return list(dict.fromkeys(summary.subject if task is None else summary.subject[summary.task == task]))
+    found = (record["subject"] for record in results.found if task in (None, record["measures"]["task"]))
+    return list(dict.fromkeys(found))
 
 
 def tables(results: Results) -> list[Table]:

@@ -127,11 +127,14 @@ def _grid(title: str, said: str, columns: Mapping[str, Mapping[str, Parameter]],
                 axes.set_axis_off()
                 axes.text(0.5, 0.5, f"no {row}" * shared, transform=axes.transAxes, ha="center", color=GREY, fontsize=8)
         if shared:
-            drawn[0].set_ylim(BELOW_ONE, max(axes.get_ylim()[1] for axes in drawn if axes.axison))
+            filled = [axes for axes in drawn if axes.axison]
+            filled[0].set_ylim(BELOW_ONE, max(axes.get_ylim()[1] for axes in filled))
+            filled[0].tick_params(labelleft=True)
         for axes, column in zip(drawn, columns, strict=True):  # now the row's common limits are known
             if column in there:
                 _draw_levels(axes, there[column])
     figure.supxlabel("value", fontsize=8)
+    figure.supylabel("count", fontsize=8)
     headed(figure, title, said, 1)
     return figure
 
@@ -171,5 +174,5 @@ def _draw_levels(axes: Axes, parameter: Parameter) -> None:
         shown, width, style = (ends, 0.9, ":") if dense else (levels.positions(), 0.5, "-")
         above = axes.get_xaxis_transform()
         axes.vlines(shown, 0, 0.76, transform=above, color="black", linewidth=width, linestyle=style)
-        words += ": too dense, ends dotted" * dense
+        words += ": too dense, ends dotted" if dense else ""
     axes.text(0.5, 0.97, words, transform=axes.transAxes, ha="center", va="top", fontsize=6.5)

@@ -22,10 +22,10 @@ from bench.report.page.bundles import figure_words, judged_words, training_retur
 from bench.report.page.parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
 from bench.report.page.sections import CASE_STUDY, FURTHER, STUDY, Entry, section
 from bench.report.page.sources import ROOT, Sources
-from bench.report.page.words import by_width_table
 from bench.report.store import write_lines
 from bench.report.tables import Table
-from bench.study.sweep.store import Sweep, write_sweep
+from bench.study import records
+from bench.study.sweep_tables import subjects_of
 from policy.bundle import Bundle
 
 Write = Callable[..., Bundle]
@@ -102,24 +102,24 @@ def test_a_fault_in_a_section_is_not_taken_for_missing_results(empty: Sources) -
 
 def test_a_damaged_result_is_said_to_be_damaged(empty: Sources) -> None:
     empty.results.mkdir()
-    (empty.results / "width-and-error.json").write_text("{")
+    (empty.results / "cells.json").write_text("{")
     entry = next(entry for entry in STUDY if entry.anchor == "width-and-error")
-    assert "cannot be read" in section(entry, empty, Anchors()).missing
+    assert "is damaged" in section(entry, empty, Anchors()).missing
 
 
 # --- sources ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_of_other_weights_than_the_bundles_is_left_out(
-    empty: Sources, balancing: Write, made_sweep: Sweep
+    empty: Sources, balancing: Write, swept: Callable[..., list[records.Record]]
 ) -> None:
     bundle = balancing(empty.benchmark / "cartpole-dqn")
     sha256 = bundle.manifest.files["weights.safetensors"].sha256
-    write_sweep(made_sweep, empty.study)
-    write_sweep(replace(made_sweep, bundle="mine"), empty.study)
-    assert [sweep.bundle for sweep in empty.sweeps] == ["mine"]
-    write_sweep(replace(made_sweep, weights_sha256=sha256), empty.study)
-    assert [sweep.bundle for sweep in Sources(empty.results, empty.zoo).sweeps] == ["cartpole-dqn", "mine"]
+    path = empty.study / "sweep.jsonl"
+    records.append(path, [*swept(), *swept("mine")])
+    assert subjects_of(empty.sweeps) == ["mine"]
+    records.append(path, swept(identity=sha256))
+    assert subjects_of(Sources(empty.results, empty.zoo).sweeps) == ["cartpole-dqn", "mine"]
 
 
 def test_what_this_machine_measured_stands_beside_the_committed_results(
@@ -160,12 +160,14 @@ def test_each_machine_that_a_number_comes_from_is_named(empty: Sources) -> None:
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_holds_what_its_bundle_says(empty: Sources, balancing: Write, made_sweep: Sweep) -> None:
+def test_a_page_holds_what_its_bundle_says(
+    empty: Sources, balancing: Write, swept: Callable[..., list[records.Record]]
+) -> None:
     bundle = balancing(
         empty.benchmark / "cartpole-dqn", training={"greedy_return": 499.5}, settings={"learning_rate": 0.0007}
     )
     sha256 = bundle.manifest.files["weights.safetensors"].sha256
-    write_sweep(replace(made_sweep, weights_sha256=sha256), empty.study)
+    records.append(empty.study / "sweep.jsonl", swept(identity=sha256))
     document = html_report.collect(empty)
     assert document.page_anchors == {"cartpole-dqn": "policy-cartpole-dqn"}
     (page,) = document.pages
@@ -231,15 +233,6 @@ def test_what_provenance_says_in_words() -> None:
 
 
 # --- tables and pictures ---------------------------------------------------------------------------------------------
-
-
-def test_errors_by_width(made_sweep: Sweep) -> None:
-    table = by_width_table([made_sweep, replace(made_sweep, bundle="other")])
-    assert table.headers == ("policy", "scheme", "preset", "2 bits", "3 bits", "4 bits", "6 bits", "8 bits")
-    # (500 − 118.6) / 500 = 76.28 % and (500 − 499) / 500 = 0.2 %; the fixture's intervals are made up
-    first = ("cartpole-dqn", "quarl", "–", "–", "–", "+76.3 [0.0, +1.0]", "–", "+0.20 [0.00, +1.00]")
-    assert table.rows == (first, (), ("other", *first[1:]))
-    assert "300" in table.notes[0]
 
 
 def test_rows_of_a_table_in_groups_and_with_their_pages() -> None:

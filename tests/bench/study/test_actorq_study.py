@@ -18,7 +18,7 @@ from bench.study.actorq.figure import figure_of
 from bench.study.actorq.measuring import PARTS, Breakdown, Setting
 from bench.study.actorq.store import Measured
 from bench.study.actorq.training import ACTOR_BOUND, CELLS, Cell, Training, as_typed_now, training_of
-from bench.study.sweep.store import rounded
+from bench.study.older import rounded
 
 TASK = "dm_control,cartpole_balance"
 
