@@ -59,6 +59,7 @@ STYLES = ((BLUE, "o"), (VERMILLION, "^"), (GREEN, "s"), (PURPLE, "v"), (ORANGE, 
 """Colour and mark of each line; marks differ too, for print without colour."""
 DODGE = 0.13  # of one place on the horizontal axis, between lines
 COLUMNS, PANEL_INCHES = 4, (2.6, 1.95)
+NAMES_INCHES = 1.5  # of long names that stand upright
 ERROR_TICKS, ERROR_ENDS, LINEAR_PERCENT = (-5, 0, 5, 20, 100, 500), (-9.0, 1500.0), 5.0
 
 
@@ -122,7 +123,8 @@ def facets(
     columns = min(columns, len(panels))
     count = math.ceil(len(panels) / columns)
     lines = said.count("\n") + 1
-    size = (max(6.4, PANEL_INCHES[0] * columns + 0.4), PANEL_INCHES[1] * count + 0.75 + 0.25 * lines)
+    height = PANEL_INCHES[1] * count + 0.75 + 0.25 * lines + NAMES_INCHES * turned
+    size = (max(6.4, PANEL_INCHES[0] * columns + 0.4), height)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(count, columns, squeeze=False, sharex=True, sharey=scale is not None)
     for index, axes in enumerate(grid.flat):

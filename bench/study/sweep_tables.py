@@ -31,7 +31,7 @@ NOTES = """\
 Error: (fp32 − quantized) / |fp32| of the mean return over the same episodes, with its 95 % interval (Student's t); \
 negative: better than fp32; 0: less than 0.005 % in all three numbers; without brackets: all episodes are equal.
 Episodes of each: {{ episodes | join(", ") }}. Simulated in float; how a device executes each width is said by \
-`python -m bench.study sweep POLICY`. {{ none }}: not measured.
+`python -m bench.study sweep POLICY`. {{ unknown }}: not measured.
 {{ measured }}
 """
 DETAILS = """\
@@ -90,7 +90,7 @@ def overview(results: Results) -> Table:
             if name not in ("fp32", FP16):
                 errors = {row["bits"]: lost(row[ERROR]) for row in found}
                 rows.append((subject, name, preset or NOT_KNOWN, *(errors.get(bits, NOT_KNOWN) for bits in SHOWN)))
-    notes = filled(NOTES, episodes=dict.fromkeys(counts), none=NOT_KNOWN, measured=results.measured)
+    notes = filled(NOTES, episodes=dict.fromkeys(counts), unknown=NOT_KNOWN, measured=results.measured)
     headers = ("policy", "scheme", "preset", *(f"{bits} bits" for bits in SHOWN))
     return Table(
         "sweep", "Relative error of the return, %, by bits of the weights", headers, tuple(rows), notes, left=3

@@ -260,7 +260,7 @@ def figures(found: Sequence[Point]) -> dict[str, Figure]:
             errors = {point.name: point.errors[source] for point in ordered if source in point.errors}
             line = Line("", errors, sweep_tables.style_of(STYLES[source]), joined=False)
             words = f"   Spearman's ρ = {correlation(rho.rho, rho.low, rho.high)}" if rho else ""
-            panels.append(Panel(f"{SOURCES[source]}  n={len(errors)}{words}", [line]))
+            panels.append(Panel(f"{source}  n={len(errors)}{words}", [line]))
         drawn[stem] = facets(
             panels,
             [point.name for point in ordered],
