@@ -113,6 +113,8 @@ def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace
     asked = experiments.cells(experiment, arguments, subjects)
     kept = experiments.current(experiment, records.read(experiment.path)) if arguments.keep else []
     todo = experiments.missing(asked, kept)
+    again = {records.cell(vars(cell)) for cell in todo}
+    kept = [record for record in kept if records.cell(record) not in again]  # their other seeds and episodes, too
     for subject in dict.fromkeys(cell.subject for cell in todo):
         experiment.about(subject)  # refuses it before anything is measured
     if arguments.keep and todo:

@@ -55,13 +55,13 @@ def name_of(row: Row) -> str:
 
 
 def rows_of(results: Results, subjects: Sequence[str]) -> dict[tuple[str, str], dict[str, list[Row]]]:
-    """By subject and preset, and then by scheme, ``fp32`` first: rows from few bits to many."""
+    """By subject and preset, and then by scheme: rows from few bits to many; those without fp32 are left out."""
     found: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for row in results.summary.to_dict("records"):
         if row["subject"] in subjects:
             name = name_of(row) if row["scheme"] else "fp32"
             found.setdefault((row["subject"], row["preset"]), {}).setdefault(name, []).append(row)
-    return found
+    return {place: schemes for place, schemes in found.items() if "fp32" in schemes}
 
 
 def subjects_of(results: Results, task: str | None = None) -> list[str]:
