@@ -86,7 +86,7 @@ training-speed: $(INSTALLED) peers
 	@$(PYTHON) -m bench.study speed
 
 study: $(INSTALLED)
-	@$(PYTHON) -m bench.study
+	@$(PYTHON) -m bench.study --keep
 
 study-quick: $(INSTALLED)
 	@$(PYTHON) -m bench.study --quick

@@ -60,6 +60,7 @@ STYLES = ((BLUE, "o"), (VERMILLION, "^"), (GREEN, "s"), (PURPLE, "v"), (ORANGE, 
 """Colour and mark of each line; marks differ too, for print without colour."""
 DODGE = 0.13  # of one place on the horizontal axis, between lines
 COLUMNS, PANEL_INCHES = 4, (2.6, 1.95)
+NAMES_INCHES = 1.5  # of long names that stand upright
 ERROR_TICKS, ERROR_ENDS, LINEAR_PERCENT = (-5, 0, 5, 20, 100, 500), (-9.0, 1500.0), 5.0
 
 
@@ -121,6 +122,7 @@ def facets(
     y_label: str = "",
     scale: Callable[[Axes], None] | None = None,
     columns: int = COLUMNS,
+    turned: bool = False,
 ) -> Figure:
     """Small panels with one horizontal axis, and one vertical axis where ``scale`` sets it.
 
@@ -132,13 +134,15 @@ def facets(
         x_label, y_label: of the axes.
         scale: sets the vertical axis of all panels; None: each has its own, linear.
         columns: at most so many beside each other.
+        turned: the places' names stand upright, as long ones have to.
     """
     from matplotlib.figure import Figure
 
     columns = min(columns, len(panels))
     count = math.ceil(len(panels) / columns)
     lines = said.count("\n") + 1
-    size = (max(6.4, PANEL_INCHES[0] * columns + 0.4), PANEL_INCHES[1] * count + 0.75 + 0.25 * lines)
+    height = PANEL_INCHES[1] * count + 0.75 + 0.25 * lines + NAMES_INCHES * turned
+    size = (max(6.4, PANEL_INCHES[0] * columns + 0.4), height)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(count, columns, squeeze=False, sharex=places is not None, sharey=scale is not None)
     for index, axes in enumerate(grid.flat):
@@ -150,7 +154,7 @@ def facets(
             scale(axes)
         if index + columns >= len(panels):
             axes.set_xlabel(x_label, fontsize=8)
-            axes.tick_params(labelbottom=True)
+            axes.tick_params(axis="x", labelbottom=True, labelrotation=90 * turned)
     figure.supylabel(y_label, fontsize=8)
     legend = {
         text: handle for axes in grid.flat for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
@@ -163,12 +167,11 @@ def facets(
 def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
     if panel.reference is not None:
         band(axes, panel.reference, GREY, panel.reference_label)
-    for number, line in enumerate(panel.lines):
+    for line in panel.lines:
         if places is None:
             ribbon(axes, sorted(line.points.items()), line.style, line.label)
             continue
-        offset = DODGE * (number - (len(panel.lines) - 1) / 2)
-        at = [(places.index(place) + offset, estimate) for place, estimate in line.points.items() if place in places]
+        at = [(_beside(panel, line, place, places), point) for place, point in line.points.items() if place in places]
         marks(axes, sorted(at, key=lambda point: point[0]), line.style, line.label, line.joined)
     if places is not None:
         axes.set_xticks(range(len(places)), [str(place) for place in places])
@@ -177,6 +180,12 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
     axes.tick_params(labelsize=7.5, length=2.5)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _beside(panel: Panel, line: Line, place: Any, places: Sequence[Any]) -> float:
+    """Where a line's point stands, beside those of the lines that have one there, too."""
+    others = [each for each in panel.lines if place in each.points]
+    return places.index(place) + DODGE * (others.index(line) - (len(others) - 1) / 2)
 
 
 def error_scale(axes: Axes) -> None:

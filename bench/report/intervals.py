@@ -75,6 +75,17 @@ class Estimate:
         half = student(n - 1) * math.sqrt(math.fsum(r * r for r in residuals) / (n - 1) / n)
         return cls(value, value - half, value + half)
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether the interval leaves 0 out."""
+        return self.is_above() or self.times(-1.0).is_above()
+
+    def times(self, factor: float) -> Estimate:
+        """In another unit: 100 makes percent of a share."""
+        if self.low is None or self.high is None:
+            return Estimate(factor * self.value)
+        return Estimate(factor * self.value, *sorted((factor * self.low, factor * self.high)))
+
     def is_above(self, bound: float = 0.0) -> bool:
         """Whether the whole interval lies above; of a single value the value itself is compared."""
         return (self.value if self.low is None else self.low) > bound

@@ -11,8 +11,7 @@ from bench import command_line
 from policy.hints import as_typed
 
 STUDIES = {
-    "sweep": ("bench.study.sweep.command", "how few bits does a policy take?"),
-    "sweep-plot": ("bench.study.sweep.plot", "the pictures of what sweeps kept"),
+    "sweep": ("bench.study.sweep", "how few bits does a policy take?"),
     "apart": ("bench.study.apart", "which has to keep its bits: weights, hidden activations, observation?"),
     "layers": ("bench.study.layers", "which layer has to keep its bits?"),
     "budgets": ("bench.study.budgets", "are mixed widths worth it, at the same size?"),
@@ -20,9 +19,10 @@ STUDIES = {
     "qat": ("bench.study.qat.command", "is learning with quantizers worth it?"),
     "qat-plot": ("bench.study.qat.plot", "its pictures"),
     "wide": ("bench.study.wide.command", "do narrower weights quantize better?"),
-    "weights": ("bench.study.weights.command", "what do a policy's weights look like?"),
-    "width": ("bench.study.width.command", "do wider weights quantize worse?"),
+    "weights": ("bench.study.weights", "what do a policy's weights look like?"),
+    "width": ("bench.study.width", "do wider weights quantize worse?"),
     "cells": ("bench.study.cells", "what do the benchmark's policies reach in each precision?"),
+    "ptq": ("bench.study.ptq_table", "what does quantizing after training cost, beside the paper's figures?"),
     "place": ("bench.study.place", "takes a policy that is no worse into zoo/benchmark"),
     "speed": ("bench.study.speed", "how fast is training, beside Stable-Baselines3?"),
     "env-speed": ("bench.study.env_speed", "how fast are the environments?"),
@@ -32,8 +32,9 @@ STUDIES = {
     "actorq-scaling": ("bench.study.actorq.scaling", "how many actors can a learner feed?"),
 }
 EVERYTHING = "bench.study.everything"
-ONE_THREAD = ("bench.study.actorq", "bench.study.cells")
-"""With another number of threads numpy's sums end in other last bits; an int8 artifact's scales follow them."""
+ONE_THREAD = ("sweep", "apart", "layers", "budgets", "noise", "cells")
+"""With another number of threads numpy's sums end in other last bits, quantizers' scales follow them, and a walking
+robot's episode is another one; small products are not faster with several."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,8 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             listed = "\n".join(f"  python -m bench.study {name:<16} {asks}" for name, (_, asks) in STUDIES.items())
             print(as_typed(f"error: {words[0]!r} is no study; choose one of\n{listed}"), file=sys.stderr)
             return command_line.EXIT_USAGE
+        if words[0] in ONE_THREAD:
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is loaded
         module, words = STUDIES[words[0]][0], words[1:]
-        if module.startswith(ONE_THREAD):
+        if module.startswith("bench.study.actorq"):
             from train.actorq.variables import VARIABLES  # numpy reads them when it is loaded
 
             os.environ.update(VARIABLES)

@@ -7,9 +7,9 @@ import dataclasses
 import importlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.report.figures import FIGURES, save
@@ -18,6 +18,9 @@ from bench.study import records
 from bench.study.experiment import current
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from bench.report.tables import Table
     from bench.study.experiment import Experiment
     from bench.study.records import Record
 
@@ -52,10 +55,7 @@ def main(module: str, argv: Sequence[str]) -> int:
         help=f"processes (default: {'1, since times are measured' if experiment.timed else 'cores'})",
     )
     where.add_argument("--address", metavar="auto", help="measure on a Ray cluster: auto, or HOST:PORT")
-    parser.add_argument("--update-docs", action="store_true", help="fill the tables of docs/, draw their pictures")
-    parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="draw the pictures into this folder")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    add_output(parser)
     arguments = parser.parse_args(argv)
     if arguments.update_docs and (arguments.results or not (arguments.stored or arguments.keep)):
         parser.error("docs/ shows what is kept; add --stored, or --keep to measure what is missing; no --results")
@@ -63,9 +63,37 @@ def main(module: str, argv: Sequence[str]) -> int:
     return command_line.guarded(lambda asked: _run(module, experiment, asked), arguments)
 
 
-def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> int:
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """--update-docs, --output-path, --markdown, --json: what :func:`show` does."""
+    parser.add_argument("--update-docs", action="store_true", help="fill the tables of docs/, draw their pictures")
+    parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="draw the pictures into this folder")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+
+
+def show(
+    arguments: argparse.Namespace, made: Sequence[Table], drawn: Callable[[], Mapping[str, Figure]], values: Any
+) -> int:
+    """Print the tables, or with --json the values; fill docs/ with them and draw the pictures where that is asked."""
     from bench.report import tables
 
+    if arguments.update_docs:
+        command_line.update_docs(made)
+    folders = [STUDY_FIGURES] * arguments.update_docs + [arguments.output_path] * bool(arguments.output_path)
+    for stem, figure in drawn().items() if folders else ():
+        for folder in folders:
+            command_line.say("\n".join(map(str, save(figure, folder / stem))))
+    if arguments.json:
+        print(json.dumps({"ok": True, "rows": values}, ensure_ascii=False))
+    elif arguments.markdown:
+        print("\n".join(map(tables.to_markdown, made)))
+    else:
+        for table in made:
+            tables.print_table(table, command_line.console())
+    return command_line.EXIT_OK
+
+
+def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> int:
     subjects = list(dict.fromkeys(arguments.subjects or experiment.subjects))
     for subject in arguments.subjects:
         command_line.say(experiment.about(subject))
@@ -80,22 +108,10 @@ def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> 
     if not found:
         raise command_line.BenchError("nothing is stored.", f"python -m bench.study {experiment.name} --keep")
     results = experiments.Results(experiment, found, arguments)
-    made = experiment.tables(results)
-    if arguments.update_docs:
-        command_line.update_docs(made)
-    for folder in [STUDY_FIGURES] * arguments.update_docs + [arguments.output_path] * bool(arguments.output_path):
-        for stem, figure in experiment.figures(results).items():
-            command_line.say("\n".join(map(str, save(figure, folder / stem))))
-    if arguments.json:
-        print(json.dumps({"ok": True, "rows": results.plain()}, ensure_ascii=False))
-    elif arguments.markdown:
-        print("\n".join(map(tables.to_markdown, made)))
-    else:
-        for table in made:
-            tables.print_table(table, command_line.console())
+    status = show(arguments, experiment.tables(results), lambda: experiment.figures(results), results.plain())
     if why := experiment.refused(arguments, results):
         raise command_line.BenchError(why)
-    return command_line.EXIT_OK
+    return status
 
 
 def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Record]:
@@ -114,6 +130,8 @@ def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace
     asked = experiments.cells(experiment, arguments, subjects)
     kept = current(experiment, records.read(experiment.path)) if arguments.keep else []
     todo = asked if arguments.again else experiments.missing(asked, kept)
+    again = {records.cell(vars(cell)) for cell in todo}
+    kept = [record for record in kept if records.cell(record) not in again]  # their other seeds and episodes, too
     for subject in dict.fromkeys(cell.subject for cell in todo):
         experiment.about(subject)  # refuses it before anything is measured
     if arguments.keep and todo and arguments.results is None:

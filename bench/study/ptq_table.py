@@ -3,6 +3,11 @@
 Relative error as the paper computes it, E = 100 · (F − Q) / |F| percent of the mean returns F of fp32 and Q of what
 was quantized: positive where the quantized policy earns less. (The paper's means per algorithm follow from its returns
 in that way.)
+
+    python -m bench.study ptq                  the tables
+    python -m bench.study ptq --update-docs    fills docs/study.md
+
+Nothing is measured here: the rows are those of the studies cells and sweep.
 """
 
 from __future__ import annotations
@@ -12,30 +17,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, estimate, joined, lost
-from bench.study import cells
-from bench.study.experiment import ERROR, RETURN, Results
+from bench.study import cells, command, sweep
+from bench.study.experiment import ERROR, RETURN, Results, stored
 from bench.study.paper_cells import METHODS, PRECISIONS, papers, words
+from bench.study.sweep_tables import papers_error
 from train.suites.cells import load_cells
 
 if TYPE_CHECKING:
-    from bench.study.sweep.store import Sweep
+    import argparse
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
     from train.suites.cells import Cell
 
 CELLS, ALGORITHMS = "study-cells", "study-algorithms"
 """Names of the tables, and of their markers in docs/study.md."""
 
-EIGHT_BITS, PAPERS_SCHEME = "8", ("quarl", "weights")
+EIGHT_BITS = 8
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A judged bundle and, where one is stored, its sweep by the paper's quantizer of weights alone."""
+    """A judged bundle and, where that was measured, its relative error at 8 bits by the paper's quantizer."""
 
     judged: cells.Judged
-    sweep: Sweep | None = None
+    papers_scheme_error: Estimate | None = None
 
     @property
     def cell(self) -> Cell:
@@ -47,47 +58,54 @@ class Judged:
         found: Estimate | None = self.judged.value(ERROR, precision)
         return found
 
-    @property
-    def papers_scheme_error(self) -> Estimate | None:
-        """Relative error at 8 bits by the paper's quantizer; None without a sweep."""
-        for width in self.sweep.widths if self.sweep is not None else ():
-            if width.name == EIGHT_BITS:
-                return width.changes[0].relative_error
-        return None
-
     def papers_error(self, precision: str) -> float | None:
         """That of the paper's figures, percent; None where it has none."""
-        return papers_error(self.cell, precision)
+        return published_error(self.cell, precision)
 
 
-def papers_error(cell: Cell, precision: str) -> float | None:
+def published_error(cell: Cell, precision: str) -> float | None:
     """Relative error of the paper's figures of a cell, percent; None where it has none."""
     if cell.paper is None or not cell.paper.get("fp32"):
         return None
     return 100.0 * (cell.paper["fp32"] - cell.paper[precision]) / abs(cell.paper["fp32"])
 
 
-def judged(results: Results, sweeps: Sequence[Sweep]) -> list[Judged]:
+def judged(results: Results, sweeps: Results) -> list[Judged]:
     """What there is to tabulate, in the tables' order.
 
     Args:
         results: of the study ``cells``.
-        sweeps: those that are stored; of other weights they are left out.
+        sweeps: of the study ``sweep``.
     """
-    found = []
-    for each in cells.judged(results):
-        identity = next(record["identity"] for record in results.found if record["subject"] == each.subject)
-        mine = [
-            sweep
-            for sweep in sweeps
-            if (sweep.bundle, sweep.weights_sha256) == (each.subject, identity)
-            and (sweep.scheme.value, sweep.variant) == PAPERS_SCHEME
-        ]
-        found.append(Judged(each, mine[0] if mine else None))
-    return found
+    return [Judged(each, papers_error(sweeps, each.subject, EIGHT_BITS)) for each in cells.judged(results)]
 
 
-def tables(results: Results, sweeps: Sequence[Sweep]) -> list[Table]:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Join what is kept, print."""
+    parser = command_line.parser(__doc__, "-m bench.study ptq")
+    command.add_output(parser)
+
+    def run(arguments: argparse.Namespace) -> int:
+        made, drawn = joined_tables()
+        rows = [{"table": table.name, "headers": table.headers, "rows": table.rows} for table in made]
+        return command.show(arguments, made, lambda: drawn, rows)
+
+    return command_line.guarded(run, parser.parse_args(argv))
+
+
+def joined_tables(folder: Path | None = None) -> tuple[list[Table], dict[str, Figure]]:
+    """The tables of what the studies cells and sweep kept, here or in another folder; there are no pictures.
+
+    Raises:
+        BenchError: no bundle has been judged.
+    """
+    found, swept = (stored(each.EXPERIMENT, folder and folder / each.EXPERIMENT.path.name) for each in (cells, sweep))
+    if not found.found:
+        raise command_line.BenchError("no bundle was judged yet.", "python -m bench.study cells --keep")
+    return tables(found, swept), {}
+
+
+def tables(results: Results, sweeps: Results) -> list[Table]:
     """The table of cells and that of algorithms; see :func:`judged`."""
     rows = judged(results, sweeps)
     return [cells_table(rows, results.where), algorithms_table(rows)]
@@ -112,7 +130,7 @@ def cells_table(rows: Sequence[Judged], where: str) -> Table:
         f"fp32, fp16, int8: artifacts as {joined(row.judged.fp32['executed_by'] for row in rows)} executes them, "
         f"{joined(str(row.judged.fp32['episodes']) for row in rows)} different greedy episodes each; int8 has integer "
         "weights and activations, as a device executes it. Quarl 8 bits: the paper's quantizer on the weights alone, "
-        "simulated (python -m bench.study sweep BUNDLE --weights-only), on other episodes.",
+        "simulated (python -m bench.study sweep --weights-only), on other episodes.",
         "The paper's: single figures without intervals, of its own networks and training.",
         f"Measured on {where}.",
     )
@@ -149,7 +167,7 @@ def algorithms_table(rows: Sequence[Judged]) -> Table:
 
 def errors_of(cell: Cell) -> list[float]:
     """The paper's int8 error of a cell, if it has one."""
-    found = papers_error(cell, "int8")
+    found = published_error(cell, "int8")
     return [] if found is None else [found]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from airlearning_envs.flights import wilson_interval
-from bench.measuring.execution import execution_of
 from bench.report.document import Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
-from bench.report.intervals import Estimate
-from bench.study.sweep.store import Change, Outcome, Sweep, Width
+from bench.study.records import Record
 from device.agent.measure import Statistics, thin
-from policy.quantization import Scheme
 
 RUN = "a" * 32
 DEVICE: dict[str, Any] = {
@@ -168,49 +165,46 @@ def drawn(figure: Figure) -> list[Text]:
 
 
 @pytest.fixture
-def made_sweep() -> Sweep:
-    """Four widths of one bundle by the paper's scheme, with made-up returns."""
+def swept() -> Callable[..., list[Record]]:
+    """Records of a sweep by the paper's scheme and in half precision, with made-up returns."""
 
-    def width(name: str, bits: int, activations: int | None, mean: float, low: float, high: float) -> Width:
-        scheme = Scheme.FP16 if name == "fp16" else Scheme.QUARL
-        return Width(
-            name=name,
-            weight_bits=bits,
-            activation_bits=activations,
-            input_bits=activations and max(8, activations),
-            actions_differ=0.25,
-            execution=execution_of(scheme, bits, activations),
-            outcomes=(Outcome("", 300, Estimate(mean, low, high), None),),
-            changes=(
-                Change(
-                    "",
-                    Estimate(mean - 500.0, low - 500.0, high - 500.0),
-                    Estimate(round(100 - mean / 5, 2), 0.0, 1.0),
-                    None,
-                ),
-            ),
-        )
-
-    return Sweep(
-        bundle="cartpole-dqn",
-        task="CartPole-v1",
-        algorithm="dqn",
-        weights_sha256="0" * 64,
-        scheme=Scheme.QUARL,
-        variant="",
-        seeds=(0, 2, 4),
-        episodes=100,
-        observations=512,
-        seconds=51.0,
-        cpu_seconds=8.6,
-        machine="a machine",
-        code="v0.1",
-        date="2026-11-20",
-        reference=(Outcome("", 300, Estimate(500.0, 500.0, 500.0), None),),
-        widths=(
-            width("8", 8, 8, 499.0, 498.5, 499.5),
-            width("fp16", 16, None, 500.0, 500.0, 500.0),
-            width("4", 4, 4, 118.6, 109.8, 127.4),
-            width("32", 32, None, 500.0, 500.0, 500.0),
+    def make(
+        subject: str = "cartpole-dqn",
+        identity: str = "0" * 64,
+        task: str = "CartPole-v1",
+        presets: Sequence[str] = ("",),
+        conditions: Sequence[tuple[dict[str, Any], float]] = (
+            ({}, 500.0),
+            ({"scheme": "fp16", "bits": 16}, 500.0),
+            ({"scheme": "quarl", "bits": 4}, 118.6),
+            ({"scheme": "quarl", "bits": 8}, 499.0),
+            ({"scheme": "quarl", "bits": 16}, 500.0),
         ),
-    )
+        successes: Sequence[int] | None = None,
+    ) -> list[Record]:
+        return [
+            {
+                "subject": subject,
+                "condition": condition,
+                "preset": preset,
+                "seed": 0,
+                "returns": [mean - 1.0, mean + 1.0] if mean < 500.0 else [mean, mean],
+                "successes": successes,
+                "measures": {
+                    "other action": 0.25,
+                    "task": task,
+                    "activation_bits": condition.get("activations", condition.get("bits")),
+                    "observation_bits": 8,
+                },
+                "version": 1,
+                "identity": identity,
+                "machine": "a machine",
+                "code": "v0.1",
+                "date": "2026-11-20",
+                "cpu_s": 30.0,
+            }
+            for condition, mean in conditions
+            for preset in presets
+        ]
+
+    return make

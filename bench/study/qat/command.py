@@ -27,12 +27,11 @@ from typing import TYPE_CHECKING
 
 from bench import command_line
 from bench.study.qat.training import Cell, request_of, settings_hash, trained
-from bench.study.sweep.command import read_seeds
 from policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
+    from bench.study.older import Flown
     from bench.study.qat.store import Answer
-    from bench.study.sweep.flying import Flown
     from policy.bundle import Bundle
     from train.runs.request import RunRequest
     from train.suites.task import Task
@@ -62,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = ",".join(cell.name for cell in CELLS)
     parser.add_argument("--cells", type=read_cells, default=CELLS, metavar="NAME", help=f"several with , ({names})")
     parser.add_argument("--bits", type=read_bits, default=BITS, metavar="8-2", help="default: 8-2")
-    parser.add_argument("--seeds", type=read_seeds, default=SEEDS, metavar="0,1,2", help="default: 0,1,2")
+    parser.add_argument("--seeds", type=command_line.seeds, default=SEEDS, metavar="0,1,2", help="default: 0,1,2")
     parser.add_argument(
         "--episodes", type=command_line.positive, help="of each policy and preset (100; navigation: 5000)"
     )
@@ -70,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only-missing", action="store_true", help="train only what is neither kept nor trained yet")
     parser.add_argument("--stored", action="store_true", help="train nothing; print what is kept")
     parser.add_argument("--scratch", type=Path, default=SCRATCH, metavar="FOLDER", help="of bundles (artifacts/qat)")
+    parser.add_argument("--update-docs", action="store_true", help="fill docs/study.md, draw the pictures")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
     return command_line.guarded(_run, parser.parse_args(argv))
@@ -111,6 +111,11 @@ def _run(arguments: argparse.Namespace) -> int:
         found, failures = study(arguments, kept)
         if failures:
             raise command_line.BenchError("\n".join(failures), "add --only-missing, which goes on from here")
+    if arguments.update_docs:
+        from bench.study.qat import plot, statistics
+
+        command_line.update_docs([qat_table.table(found)])
+        plot.save_figures(statistics.rows_of(found), plot.STUDY_FIGURES)
     if arguments.json:
         document = json.loads(qat_store.to_json(found))
         print(json.dumps({"ok": True, **document}, ensure_ascii=False))
@@ -162,8 +167,8 @@ def answer_seed(
     Raises:
         BenchError: a training failed, or ended without quantizers.
     """
-    from bench.study.sweep.command import open_bundle
-    from bench.study.sweep.flying import float_decide, fly
+    from bench.study.flying import float_decide, open_bundle
+    from bench.study.older import fly
     from train.suites.task import episode_seed
 
     request = request_of(cell, seed, bits[0], arguments.scratch)
@@ -201,8 +206,9 @@ def compare(
         bundles: of the float training and of QAT.
         reference: the float policy's episodes, by preset.
     """
+    from bench.study.flying import decide_with
+    from bench.study.older import fly
     from bench.study.qat.store import Answer
-    from bench.study.sweep.flying import decide_with, fly
     from policy.quantization import Scheme
     from policy.simulated import Widths, simulate
     from train.suites.task import episode_seed

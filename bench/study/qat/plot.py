@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from bench import command_line
 from bench.report.figures import GREY, headed, save
-from bench.study.sweep.plot import STUDY_FIGURES, STYLES, band, marks
+from bench.study.command import STUDY_FIGURES
+from bench.study.older import STYLES, band, marks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report.store import StoreError
-from bench.study.sweep.store import STUDY, Change, Outcome, change_from, dumped, outcome_from, rounded
+from bench.study.older import STUDY, Change, Outcome, change_from, dumped, outcome_from, rounded
 from policy.files import locked, write_atomically
 
 FILE = STUDY / "qat.json"

@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING
 
 from bench import command_line
 from bench.study.qat.command import here
-from bench.study.sweep.command import read_seeds
 from bench.study.wide.training import CELLS, VARIANTS, Cell, Variant, request_of, settings_hash, trained
 from policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from bench.report.tables import Table
-    from bench.study.sweep.flying import Flown
+    from bench.study.older import Flown
     from bench.study.wide.store import Answer, Kernel, Quantized
     from policy.bundle import Bundle
     from train.suites.task import Task
@@ -49,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--variants", type=read_variants, default=VARIANTS, metavar="NAME", help=f"several with , ({variants})"
     )
-    parser.add_argument("--seeds", type=read_seeds, default=SEEDS, metavar="0,1,2", help="default: 0,1,2")
+    parser.add_argument("--seeds", type=command_line.seeds, default=SEEDS, metavar="0,1,2", help="default: 0,1,2")
     parser.add_argument("--episodes", type=command_line.positive, default=EPISODES, help="of each (%(default)s)")
     parser.add_argument("--keep", action="store_true", help="store each answer in results/study/ at once")
     parser.add_argument("--only-missing", action="store_true", help="train only what is neither kept nor trained yet")
@@ -129,7 +128,7 @@ def _is_asked(answer: Answer, arguments: argparse.Namespace) -> bool:
 
 
 def _update_docs(answers: Sequence[Answer], tables: Sequence[Table]) -> None:
-    from bench.study.sweep.plot import STUDY_FIGURES
+    from bench.study.command import STUDY_FIGURES
     from bench.study.wide import plot as wide_plot
 
     command_line.update_docs(tables)
@@ -186,9 +185,9 @@ def answered(
 
 def measured(cell: Cell, variant: Variant, seed: int, sha256: str, bundle: Bundle, episodes: int) -> Answer:
     """How wide a policy's weights are, and what it reaches in floats and quantized, on the same episodes."""
-    from bench.study.sweep.command import open_bundle
-    from bench.study.sweep.flying import float_decide, fly
-    from bench.study.weights.view import all_weights
+    from bench.study.flying import float_decide, open_bundle
+    from bench.study.levels import all_weights
+    from bench.study.older import fly
     from bench.study.wide.store import Answer
     from train.suites.task import episode_seed
 
@@ -242,19 +241,21 @@ def kernels_of(bundle: Bundle) -> tuple[Kernel, ...]:
 
 def quantized(bundle: Bundle, task: Task, reference: Flown, episode: int, episodes: int) -> tuple[Quantized, ...]:
     """The policy quantized after training by both schemes to every width, on the episodes of ``reference``."""
-    from bench.study.sweep.flying import Asked, decide_with, fly, widths_of
+    from bench.study.flying import decide_with
+    from bench.study.older import fly
+    from bench.study.sweep import PAPERS, widths_of
     from bench.study.wide.store import Quantized
     from policy.quantization import Scheme
     from policy.simulated import simulate
 
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     found = []
-    for asked in (Asked(Scheme.QUARL, weights_only=True), Asked(Scheme.SYMMETRIC)):
+    for asked in (PAPERS, {"scheme": Scheme.SYMMETRIC.value}):
         for bits in BITS:
-            simulated = simulate(spec, weights, calibration, widths_of(str(bits), asked, spec))
+            simulated = simulate(spec, weights, calibration, widths_of({**asked, "bits": bits}, spec))
             (flown,) = fly(task, decide_with(spec, simulated), [episode], episodes)
             change = flown.change_from(reference).mean_return
-            found.append(Quantized(asked.scheme, bits, flown.outcome().mean_return, change))
+            found.append(Quantized(Scheme(asked["scheme"]), bits, flown.outcome().mean_return, change))
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bench.report.figures import headed, save
 from bench.report.intervals import Estimate
-from bench.study.sweep.plot import GREY, STYLES, band, marks
+from bench.study.older import GREY, STYLES, band, marks
 from bench.study.wide.statistics import Row, rows_of
 from bench.study.wide.table import LABELS, counts
 from bench.study.wide.training import PLAIN

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
-from bench.study.sweep.store import STUDY, dumped, rounded
+from bench.study.older import STUDY, dumped, rounded
 from policy.files import locked, write_atomically
 from policy.quantization import Scheme
 from policy.spec_parts import parse_enum

@@ -20,7 +20,7 @@ import pytest
 from airlearning_envs.config import PRESETS
 from bench.report import store
 from bench.report.tables import pages
-from bench.study.sweep import store as study_store
+from bench.study import experiment, records
 from policy.locate import ZOO, working_bundle
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,8 +66,7 @@ FEWER = {
     "bench.table": [],
     "bench.report": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
     "bench.study": ["--plan"],  # (its steps: tests/bench/study/test_study.py)
-    "bench.study sweep": ["--bits", "4", "--seeds", "0", "--episodes", "2"],
-    "bench.study sweep-plot": ["--study", "study", "--output", "pictures"],
+    "bench.study sweep": ["--bits", "4", "--seeds", "0", "--episodes", "2", "--jobs", "1"],
     "bench.study weights": ["--output-path", "pictures"],
     "bench.study width": ["--output-path", "pictures"],
     "bench.study layers": ["--bits", "4", "--seeds", "0", "--episodes", "2", "--jobs", "1"],
@@ -212,12 +211,13 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(working_bundle, "__defaults__", (folder / "artifacts", ZOO))
         patch.setattr(store, "RESULTS", folder / "results")
         patch.setattr(store, "DEFAULT_STORE", own)
-        patch.setattr(study_store.write_sweep, "__defaults__", (folder / "study",))
+        patch.setattr(records, "FOLDER", folder / "study")
+        patch.setattr(experiment, "refuse_dirty", lambda: None)
         patch.setattr("train.runs.results.RECORDED_EPISODES", 1)
         patch.setenv("QUARL_LOCAL_DEVICE", str(folder / "device"))
         # what lines further down work on
         assert main_of("convert")(["--policy", "cartpole-ppo", "--bits", "8", "--format", "tflite"]) == 0
-        sweep = ["cartpole-a2c", "--bits", "4,8", "--seeds", "0", "--episodes", "2", "--keep"]
+        sweep = ["cartpole-a2c", "--bits", "4,8", "--seeds", "0", "--episodes", "2", "--keep", "--jobs", "1"]
         assert main_of("bench.study sweep")(sweep) == 0
         for bits in ("4", "8"):  # two releases
             assert main_of("convert")(["--policy", "I", "--bits", bits, "--format", "tflite"]) == 0

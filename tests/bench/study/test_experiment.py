@@ -171,6 +171,14 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     assert typed(own, "--stored", "--output-path", str(tmp_path / "drawn")) == command_line.EXIT_OK
     assert "Which part decides" in capsys.readouterr().out
     assert (tmp_path / "drawn" / "precision-apart.png").exists()
+    capsys.readouterr()
+    monkeypatch.undo()
+    monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
+    monkeypatch.setattr(experiment, "refuse_dirty", lambda: None)
+    fewer = ["--bits", "2", "--seeds", "3", "--episodes", "2", "--jobs", "1", "--keep", "--json"]
+    assert typed(own, *fewer) == command_line.EXIT_OK
+    counts = {(row["part"], row["bits"]): row["episodes"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert counts["weights", 2] == 2 and counts["weights", 3] == 8, "no episodes of the last time among them"
     balancing(tmp_path / "by-hand", sign=-1.0)  # trained anew
     assert typed(own, "--stored") == command_line.EXIT_FAILED
     said = capsys.readouterr().err

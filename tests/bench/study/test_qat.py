@@ -18,6 +18,7 @@ from bench import command_line
 from bench.measuring import children
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
+from bench.study.older import Change, Outcome
 from bench.study.qat import command as qat
 from bench.study.qat import plot as qat_plot
 from bench.study.qat import store as qat_store
@@ -25,7 +26,6 @@ from bench.study.qat import table as qat_table
 from bench.study.qat import training as qat_training
 from bench.study.qat.statistics import holds, over_trainings, relative_error, rows_of, student, within_words
 from bench.study.qat.store import Answer
-from bench.study.sweep.store import Change, Outcome
 from policy.bundle import Bundle
 
 Texts = Callable[[Figure], list[str]]

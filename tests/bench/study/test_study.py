@@ -1,22 +1,22 @@
-"""The study's tables worked by hand, its plan, and how it is run."""
+"""The study's tables worked by hand, and the command that runs everything."""
 
 from __future__ import annotations
 
-import json
+import importlib
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bench.report.intervals import Estimate
-from bench.study import cells
-from bench.study import everything as study
+from bench.report.tables import filled
+from bench.study import cells, everything, sweep
 from bench.study import ptq_table as study_table
 from bench.study.experiment import Results
-from bench.study.plan import PICTURES, Plan, Step, benchmark_bundles, full_plan, module, quick_plan
-from bench.study.ptq_table import Judged, algorithms_table, cells_table, judged, mean_error, papers_error, verdict
+from bench.study.ptq_table import Judged, algorithms_table, cells_table, judged, mean_error, published_error, verdict
+from bench.study.qat import store as qat_store
+from bench.study.qat import table as qat_table
 from bench.study.records import Record
 from train.suites.cells import Cell, load_cells
 
@@ -44,7 +44,8 @@ def results(
 
 @pytest.fixture
 def pong(recorded: Callable[..., Record]) -> Callable[..., Judged]:
-    return lambda *int8: judged(results(recorded, int8=int8 or (20.0, 16.0)), [])[0]
+    none = Results(sweep.EXPERIMENT, [])
+    return lambda *int8: judged(results(recorded, int8=int8 or (20.0, 16.0)), none)[0]
 
 
 PONG = Cell("pong", "ppo", {"fp32": 20, "fp16": 20, "int8": 19})
@@ -58,8 +59,8 @@ def test_the_papers_means_follow_from_its_returns() -> None:
         for method in ("a2c", "dqn", "ppo", "ddpg")
     }  # fmt: skip
     assert means == {"a2c": 2.31, "dqn": 8.6, "ppo": 0.54, "ddpg": 4.93}
-    assert papers_error(PONG, "int8") == 5.0
-    assert papers_error(Cell("pong", "ppo"), "int8") is None
+    assert published_error(PONG, "int8") == 5.0
+    assert published_error(Cell("pong", "ppo"), "int8") is None
 
 
 def test_relative_error_of_a_cell(pong: Callable[..., Judged]) -> None:
@@ -106,82 +107,53 @@ def test_the_tables_show_what_was_judged(pong: Callable[..., Judged]) -> None:
     assert ppo[4:7] == ("above, inside the noise", "+0.54", "above, inside the noise")
 
 
-def test_sweeps_of_other_weights_are_left_out(recorded: Callable[..., Record]) -> None:
-    from bench.study.sweep.store import read_sweeps
+def test_the_papers_own_quantizer_stands_beside_it(
+    swept: Callable[..., list[Record]], recorded: Callable[..., Record]
+) -> None:
+    conditions = [({}, 500.0), ({"scheme": "quarl", "activations": "float", "bits": 8}, 450.0)]
+    for name, expected in (("pong-ppo", [10.0]), ("pong-dqn", [None])):
+        rows = judged(results(recorded), Results(sweep.EXPERIMENT, swept(name, conditions=conditions)))
+        found = [row.papers_scheme_error for row in rows]
+        assert [None if error is None else round(error.value, 9) for error in found] == expected
 
-    sweep = next(each for each in read_sweeps() if (each.bundle, each.variant) == ("cartpole-ppo", "weights"))
-    found = results(recorded, "cartpole-ppo", "CartPole-v1")
-    assert [row.sweep for row in judged(found, [sweep])] == [None]
-    same = Results(cells.EXPERIMENT, [{**record, "identity": sweep.weights_sha256} for record in found.found])
-    assert [row.sweep for row in judged(same, [sweep])] == [sweep]
 
-
-def test_the_plan_has_every_bundle_and_known_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command of both plans is accepted by the parser of its module."""
-    import importlib
-
-    bundles = benchmark_bundles(ROOT)
-    plans = (full_plan(ROOT, update_docs=True), quick_plan(ROOT, study.QUICK))
-    assert full_plan(ROOT).drawn == (), "docs/ is written where that is asked for"
-    for plan in plans:
-        text = "\n".join(step.command for step in plan.steps)
-        assert [name for name in bundles if f"cells {name}" not in text] == []
-    words = {step.words[2] for plan in plans for step in plan.steps if step.words[:2] == ("-m", "bench.study")}
-    assert words >= {pictures[1] for pictures in PICTURES}
-    for name in sorted(words):
-        with pytest.raises(SystemExit) as left:
-            importlib.import_module("bench.study.__main__").main([name, "--help"])
-        assert left.value.code == 0
-        known = capsys.readouterr().out
-        options = {
-            word
-            for plan in plans
-            for step in plan.steps
-            if name in step.words
-            for word in step.words
-            if word[:2] == "--"
-        }
-        assert [option for option in options if option not in known] == []
+def test_every_step_is_a_command_that_its_parser_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--plan"], ["--plan", "--quick"], ["--plan", "--stored", "--update-docs", "--markdown"]):
+        assert everything.main(words) == 0
+        planned = [shlex.split(line)[1:] for line in capsys.readouterr().out.splitlines()]
+        for step in (step for step in planned if step[0] == "-m"):
+            options = [word for word in step if word.startswith("--")]
+            with pytest.raises(SystemExit) as left:
+                importlib.import_module("bench.study.__main__").main([step[2], "--help"])
+            assert left.value.code == 0
+            known = capsys.readouterr().out
+            assert [option for option in options if option not in known] == []
+        if "--stored" not in words and "--quick" not in words:
+            assert planned[0] == everything.SUCCESS
+            assert {step[2] for step in planned[1:]} >= {"cells", "sweep", "apart", "layers", "budgets", "ptq", "width"}
 
 
 def test_a_failure_is_reported_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, remembered = tmp_path / "made", study.Remembered(tmp_path / "done.json", False, {"I": "a"})
-    write = Step(("-c", f"open({str(made)!r}, 'a').write('x')"))
-    wrong = Step(("-c", "import sys; sys.exit('no such bundle')"))
-    plan = Plan((wrong, write), (write,))
-    failures = study.run(plan, 2, remembered)
-    assert len(failures) == 1 and "no such bundle" in failures[0]
-    assert made.read_text() == "xx"
-    assert json.loads((tmp_path / "done.json").read_text())["commands"] == [write.command, write.command]
-    assert study.Remembered(tmp_path / "done.json", True, {"I": "other"}).commands == []
-    # resumed: what was measured is left out; what failed is made again; pictures are always drawn anew
-    mended = Plan((Step(("-c", "pass")), write), (write,))
-    assert study.run(mended, 1, study.Remembered(tmp_path / "done.json", True, {"I": "a"})) == []
-    assert made.read_text() == "xxx"
-    assert not (tmp_path / "done.json").exists()
-    assert "of 2 commands" in capsys.readouterr().err
-
-
-def test_commands_are_typed_as_they_are_run() -> None:
-    step = module("bench.study", "sweep", Path("zoo/I"), "--bits", "2,4")
-    assert shlex.split(step.command) == ["python", "-m", "bench.study", "sweep", "zoo/I", "--bits", "2,4"]
-    assert sys.executable
+    made = tmp_path / "made"
+    planned = [["-c", "import sys; sys.exit(1)"], ["-c", f"open({str(made)!r}, 'w').write('x')"]]
+    monkeypatch.setattr(everything, "steps", lambda arguments: planned)
+    assert everything.main(["--stored"]) == 1
+    assert made.read_text() == "x"
+    assert "failed: python -c 'import sys; sys.exit(1)'" in capsys.readouterr().err
 
 
 def test_arguments_that_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (["--quick", "--update-docs"], ["--quick", "--stored"], ["--jobs", "0"]):
         with pytest.raises(SystemExit) as left:
-            study.main(wrong)
+            everything.main(wrong)
         assert left.value.code == 2
-    assert "docs/study.md" in capsys.readouterr().err
+    assert "docs/ shows the whole study" in capsys.readouterr().err
 
 
-def test_the_stored_tables_are_those_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_stored_tables_are_those_of_the_page() -> None:
     """docs/study.md shows what is stored, to the letter."""
-    assert study.main(["--stored", "--markdown"]) == 0
-    printed, page = capsys.readouterr().out, (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    tables = [part for part in printed.split("\n**") if part.strip()]
-    assert len(tables) >= 3
-    assert [part[:60] for part in tables if part.strip().removeprefix("**") not in page] == []
+    made, _ = study_table.joined_tables()
+    page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
+    assert filled(page, [*made, qat_table.table(qat_store.read())]) == page

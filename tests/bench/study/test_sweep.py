@@ -1,23 +1,23 @@
-"""python -m bench.study sweep: what its widths mean, paired episodes, and the command as it is typed."""
+"""python -m bench.study sweep: what its widths mean, paired episodes, its tables and pictures, and what it reads."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from bench import command_line
-from bench.report.intervals import Estimate
-from bench.study.sweep import command as sweep
-from bench.study.sweep import store as study_store
-from bench.study.sweep.flying import Asked, Flown, decide_with, share_differing, widths_of
-from bench.study.sweep.store import Sweep
+from bench.report.tables import ROOT, filled
+from bench.study import command, experiment, records, sweep, sweep_tables
+from bench.study.experiment import Results, in_order, stored
+from bench.study.flying import decide_with, share_differing
+from bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.locate import ZOO
@@ -27,100 +27,96 @@ from policy.quantization_aware import TrainedQuantization
 from policy.simulated import Widths, forward_simulated, simulate
 from policy.spec import ContinuousHead, PolicySpec, Squash
 
-Balancing = Callable[..., Bundle]
+Swept = Callable[..., list[records.Record]]
+NAME = "cartpole-dqn"
+QUARL, RELEASED, SYMMETRIC = ({"scheme": name} for name in sweep.SCHEMES)
 
 
 @pytest.fixture(scope="module")
-def bundle(balancing: Balancing, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def bundle(balancing: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return balancing(tmp_path_factory.mktemp("sweep") / "by-hand")
 
 
-# --- what is asked for ----------------------------------------------------------------------------------------------
+def asked(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    EXPERIMENT.options(parser)
+    parser.set_defaults(seeds=None, episodes=None)
+    return parser.parse_args(words)
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def test_widths_are_read() -> None:
+    assert sweep.widths("8,fp16,7-9") == (8, 7, 9, "fp16")
+    assert sweep.widths("fp16") == ("fp16",)
+    for wrong in ("1", "33", "8-4", "2-33", "int8", "-4", "", "4-", "fp32"):
+        with pytest.raises(argparse.ArgumentTypeError, match=r"no width|empty"):
+            sweep.widths(wrong)
+
+
+def test_a_policy_of_vectors_has_all_schemes_at_fourteen_widths_and_half_precision() -> None:
+    conditions = EXPERIMENT.grid(asked(), NAME)
+    assert len(conditions) == 1 + 1 + 4 * 14, "32 bits are fp32"
+    assert EXPERIMENT.episodes(asked(), NAME) == experiment.Episodes((0, 2, 4), 100)
+    slow = EXPERIMENT.grid(asked(), "walker2d-ddpg")
+    assert len(slow) == 1 + 2 * 7 and EXPERIMENT.episodes(asked(), "walker2d-ddpg").count == 20
+    assert EXPERIMENT.grid(asked(), "pong-dqn") == [{}, *({**PAPERS, "bits": bits} for bits in range(2, 9))]
+    assert EXPERIMENT.episodes(asked(), "pong-dqn") == experiment.Episodes((0,), 20)
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
+    ("words", "series"),
     [
-        ("2,4,8", ("2", "4", "8")),
-        ("2-5", ("2", "3", "4", "5")),
-        ("8,fp16,7-9", ("8", "fp16", "7", "9")),
-        ("32", ("32",)),
+        ([], []),
+        (["--scheme", "symmetric"], [SYMMETRIC]),
+        (["--weights-only"], [PAPERS]),
+        (["--scheme", "quarl-released", "--weights-only"], [RELEASED]),
+        (["--activation-bits", "6,4"], [{**QUARL, "activations": 6}, {**QUARL, "activations": 4}]),
+        (["--input-bits", "3"], [{**QUARL, "observation": 3}]),
     ],
 )
-def test_widths_are_read(text: str, names: tuple[str, ...]) -> None:
-    assert sweep.read_widths(text) == names
+def test_options_are_schemes(words: list[str], series: list[records.Condition]) -> None:
+    assert series_asked(asked(*words)) == series
 
 
-@pytest.mark.parametrize("text", ["1", "33", "8-4", "2-33", "int8", "-4", "", "4-", "fp32"])
-def test_widths_that_are_none(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=r"no width|empty"):
-        sweep.read_widths(text)
-
-
-def test_there_are_sixteen_widths_by_default() -> None:
-    assert len(sweep.WIDTHS) == 16
-    assert sweep.read_widths(",".join(sweep.WIDTHS)) == sweep.WIDTHS
+def test_32_bits_are_a_condition_where_activations_are_not_float() -> None:
+    assert EXPERIMENT.grid(asked("--bits", "32", "--activation-bits", "3"), NAME) == [
+        {},
+        {**QUARL, "activations": 3, "bits": 32},
+    ]
+    assert EXPERIMENT.grid(asked("--bits", "32,fp16", "--weights-only"), NAME) == [{}, {"scheme": "fp16", "bits": 16}]
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "expected"),
+    ("condition", "expected"),
     [
-        ("4", Asked(Scheme.QUARL), Widths(Scheme.QUARL, 4, 4)),
-        ("4", Asked(Scheme.QUARL, weights_only=True), Widths(Scheme.QUARL, 4)),
-        ("4", Asked(Scheme.QUARL, activation_bits=6, input_bits=3), Widths(Scheme.QUARL, 4, 6, 3)),
-        ("32", Asked(Scheme.QUARL), Widths(Scheme.QUARL, 32)),
-        ("32", Asked(Scheme.QUARL, activation_bits=3), Widths(Scheme.QUARL, 32, 3)),
-        ("4", Asked(Scheme.QUARL_RELEASED), Widths(Scheme.QUARL_RELEASED, 4)),
-        ("4", Asked(Scheme.SYMMETRIC), Widths(Scheme.SYMMETRIC, 4, 8)),
-        ("12", Asked(Scheme.SYMMETRIC), Widths(Scheme.SYMMETRIC, 12, 12)),
-        ("4", Asked(Scheme.SYMMETRIC, weights_only=True), Widths(Scheme.SYMMETRIC, 4)),
-        ("fp16", Asked(Scheme.SYMMETRIC, activation_bits=4), Widths(Scheme.FP16, 16)),
+        ({**QUARL, "bits": 4}, Widths(Scheme.QUARL, 4, 4)),
+        ({**PAPERS, "bits": 4}, Widths(Scheme.QUARL, 4)),
+        ({**QUARL, "bits": 4, "activations": 6, "observation": 3}, Widths(Scheme.QUARL, 4, 6, 3)),
+        ({**QUARL, "bits": 32, "activations": 3}, Widths(Scheme.QUARL, 32, 3)),
+        ({**RELEASED, "bits": 4}, Widths(Scheme.QUARL_RELEASED, 4)),
+        ({**SYMMETRIC, "bits": 4}, Widths(Scheme.SYMMETRIC, 4, 8)),
+        ({**SYMMETRIC, "bits": 12}, Widths(Scheme.SYMMETRIC, 12, 12)),
+        ({**SYMMETRIC, "bits": 4, "activations": "float"}, Widths(Scheme.SYMMETRIC, 4)),
+        ({"scheme": "fp16", "bits": 16}, Widths(Scheme.FP16, 16)),
     ],
 )
-def test_what_a_width_means(name: str, asked: Asked, expected: Widths, bundle: Bundle) -> None:
-    assert widths_of(name, asked, bundle.spec) == expected
+def test_what_a_condition_means(condition: records.Condition, expected: Widths, bundle: Bundle) -> None:
+    assert widths_of(condition, bundle.spec) == expected
 
 
 def test_the_observation_keeps_eight_bits_unless_asked(bundle: Bundle) -> None:
-    assert widths_of("4", Asked(Scheme.QUARL), bundle.spec).observation_bits == 8
-    assert widths_of("12", Asked(Scheme.QUARL), bundle.spec).observation_bits == 12
-    assert widths_of("12", Asked(Scheme.QUARL, input_bits=3), bundle.spec).observation_bits == 3
-    assert widths_of("4", Asked(Scheme.QUARL, weights_only=True), bundle.spec).observation_bits is None
+    for condition, bits in (
+        ({**QUARL, "bits": 4}, 8),
+        ({**QUARL, "bits": 12}, 12),
+        ({**QUARL, "bits": 12, "observation": 3}, 3),
+        ({**PAPERS, "bits": 4}, None),
+    ):
+        assert widths_of(condition, bundle.spec).observation_bits == bits
 
 
-def test_a_policys_own_width_has_its_own_activations(bundle: Bundle) -> None:
-    trained = TrainedQuantization(4, {"input": (-1.0, 1.0), "dense_0": (0.0, 1.0)})
-    spec = replace(bundle.spec, quantization=trained)
-    assert widths_of("4", Asked(Scheme.SYMMETRIC), spec).activation_bits == 4
-    assert widths_of("5", Asked(Scheme.SYMMETRIC), spec).activation_bits == 8
-
-
-def test_it_says_that_a_policy_was_trained_with_quantizers(bundle: Bundle, tmp_path: Path) -> None:
-    trained = TrainedQuantization(4, {"input": (-1.0, 1.0), "dense_0": (0.0, 6.0)})
-    spec = replace(bundle.spec, quantization=trained)
-    golden = bundle.golden().observations
-    made = write_bundle(tmp_path / spec.name, spec, bundle.weights(), bundle.calibration(), golden)
-    opened, task = sweep.open_bundle(str(made.path))
-    done = sweep.sweep(opened, task, ("4", "5"), Asked(Scheme.SYMMETRIC), (0,), 2)
-    assert done.trained_bits == 4
-    # at its own width the artifact's activations have it too; at another one they have 8 bits
-    assert [(width.activation_bits, width.execution.artifact) for width in done.widths] == [(4, "int4"), (8, "int5")]
-
-
-# --- what is counted ------------------------------------------------------------------------------------------------
-
-
-def test_changes_are_paired_by_hand() -> None:
-    reference = Flown("hard", (10.0, 20.0, 30.0, 40.0), (True, True, True, False))
-    flown = Flown("hard", (8.0, 18.0, 28.0, 38.0), (True, False, True, True))
-    change = flown.change_from(reference)
-    # 2 less in every episode, unlike as these are: the difference has no interval left; 200 / 25 = 8 % of the mean
-    assert change.mean_return == Estimate(-2.0, -2.0, -2.0)
-    assert change.relative_error is not None and change.relative_error.value == pytest.approx(8.0)
-    assert change.success is not None and change.success.value == 0.0
-    outcome = flown.outcome()
-    assert (outcome.episodes, outcome.mean_return.value) == (4, 23.0)
-    assert outcome.success is not None and outcome.success.value == 0.75
+# --- flying -----------------------------------------------------------------------------------------------------------
 
 
 def test_which_actions_differ(bundle: Bundle) -> None:
@@ -132,139 +128,12 @@ def test_which_actions_differ(bundle: Bundle) -> None:
     assert share_differing(continuous, actions, reference) == pytest.approx(2 / 3)
 
 
-# --- flying ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def swept(bundle: Bundle) -> Sweep:
-    """The hand-made policy that balances, at four widths."""
-    opened, task = sweep.open_bundle(str(bundle.path))
-    return sweep.sweep(opened, task, ("2", "8", "fp16", "32"), Asked(Scheme.SYMMETRIC), (0, 4), 6)
-
-
-def test_every_width_flies_the_same_episodes(swept: Sweep) -> None:
-    assert [width.name for width in swept.widths] == ["2", "8", "fp16", "32"]
-    assert swept.reference[0].episodes == 12
-    # 32 bits are the float policy
-    last = swept.widths[-1]
-    assert last.outcomes == swept.reference
-    assert (last.actions_differ, last.changes[0].mean_return) == (0.0, Estimate(0.0, 0.0, 0.0))
-    assert last.execution.artifact == "fp32"
-    # pushes of 0.1, 0.5, 10 and 3: half precision keeps them; 2 bits only the angle
-    assert swept.width("fp16").changes[0].relative_error == Estimate(0.0, 0.0, 0.0)  # type: ignore[union-attr]
-    two = swept.width("2")
-    assert two is not None and two.actions_differ > 0.02
-    assert two.changes[0].mean_return.value < 0.0
-
-
-def test_the_same_again_is_the_same(swept: Sweep, bundle: Bundle) -> None:
-    opened, task = sweep.open_bundle(str(bundle.path))
-    again = sweep.sweep(opened, task, ("8", "2"), Asked(Scheme.SYMMETRIC), (0, 4), 6)
-    assert again.widths == (swept.width("8"), swept.width("2"))
-    assert again.reference == swept.reference
-
-
 def test_it_decides_as_the_simulation_does(bundle: Bundle) -> None:
     spec = bundle.spec
     simulated = simulate(spec, bundle.weights(), bundle.calibration(), Widths(Scheme.QUARL, 3, 3))
     observations = bundle.golden().observations
     expected = choose_actions(spec, forward_simulated(spec, simulated, observations))
     np.testing.assert_array_equal(decide_with(spec, simulated)(observations), expected)
-
-
-def test_tables_say_what_was_done(swept: Sweep) -> None:
-    (table,) = sweep.tables(swept)
-    assert table.title == "by-hand on CartPole-v1: symmetric"
-    assert [row[0] for row in table.rows] == ["fp32", "2 bits", "8 bits", "fp16", "32 bits"]
-    assert table.rows[1][1:4] == ("2", "8", "8")
-    assert table.rows[4][1:4] == ("32", "float", "float")
-    notes = " ".join(table.notes)
-    assert "12 greedy episodes (6 of each seed 0, 4)" in notes
-    assert "2: 2-bit weights in an int8 container" in notes
-    assert "s computing" in notes
-
-
-@pytest.mark.parametrize(
-    ("estimate", "factor", "sign", "text"),
-    [
-        (Estimate(482.06, 477.3, 486.9), 1.0, "", "482.1 [477.3, 486.9]"),
-        (Estimate(0.9071, 0.868, 0.935), 100.0, "", "90.7 [86.8, 93.5]"),
-        (Estimate(-0.034, -0.171, 0.118), 1.0, "+", "−0.03 [−0.17, +0.12]"),
-        (Estimate(15010.4, 14000.0, 16000.0), 1.0, "", "15,010 [14,000, 16,000]"),
-        (Estimate(-0.001, 0.0, 0.0), 1.0, "+", "0.00"),
-        (Estimate(7.0, None, None), 1.0, "", "7.00"),
-        (None, 1.0, "", "–"),
-    ],
-)
-def test_numbers_as_people_read_them(estimate: Estimate | None, factor: float, sign: str, text: str) -> None:
-    assert sweep.bracketed(estimate, factor, sign) == text
-
-
-# --- as it is typed -------------------------------------------------------------------------------------------------
-
-
-def test_the_command_keeps_what_it_prints(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(study_store, "STUDY", tmp_path / "study")
-    monkeypatch.setattr(study_store.write_sweep, "__defaults__", (tmp_path / "study",))
-    typed = [str(bundle.path), "--bits", "4", "--seeds", "1", "--episodes", "3", "--weights-only", "--json", "--keep"]
-    assert sweep.main([*typed, "--output", str(tmp_path / "more" / "answer.json")]) == command_line.EXIT_OK
-    printed = json.loads(capsys.readouterr().out)
-    assert printed.pop("ok") is True
-    kept = tmp_path / "study" / "sweep-by-hand-quarl-weights.json"
-    assert json.loads(kept.read_text()) == printed == json.loads((tmp_path / "more" / "answer.json").read_text())
-    assert study_store.read_sweep(kept).widths[0].activation_bits is None
-
-
-def test_an_answer_of_other_weights_than_the_committed_ones_is_not_kept(
-    balancing: Balancing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sweep, "sweep", lambda *_: pytest.fail("it flew"))
-    own = balancing(tmp_path / "cartpole-dqn")
-    assert sweep.main([str(own.path), "--keep"]) == command_line.EXIT_USAGE
-    said = capsys.readouterr().err
-    assert "has other weights than zoo/benchmark/cartpole-dqn" in said
-    assert f"python -m bench.study sweep {tmp_path / 'my-cartpole-dqn'} --keep" in said
-    # the committed weights, wherever they lie, and names that the repository does not have
-    shutil.copytree(ZOO / "benchmark" / "cartpole-dqn", tmp_path / "copy" / "cartpole-dqn")
-    for path in (tmp_path / "copy" / "cartpole-dqn", balancing(tmp_path / "mine").path):
-        sweep.check_keeping(Bundle.load(path), "sweep")
-
-
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        (["no-such-policy"], "there is no policy 'no-such-policy'; known are"),
-        (["zoo/no-such-policy"], "manifest.json is missing"),
-    ],
-)
-def test_an_unknown_bundle_is_a_usage_error(typed: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep.main([*typed, "--json"]) == command_line.EXIT_USAGE
-    said = capsys.readouterr()
-    assert words in said.err
-    assert words in json.loads(said.out)["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        (["I", "--bits", "33"], "allowed are 2 … 32, and fp16"),
-        (["I", "--bits", "int8"], "type 2-32, or 2,4,8,fp16"),
-        (["I", "--scheme", "binary"], "'quarl', 'quarl-released', 'symmetric'"),
-        (["I", "--activation-bits", "32"], "allowed are 2 … 31"),
-        (["I", "--scheme", "quarl-released", "--activation-bits", "8"], "take --scheme quarl or symmetric"),
-        (["I", "--weights-only", "--input-bits", "8"], "--weights-only leaves"),
-        (["I", "--seeds", "1,1"], "names a seed twice"),
-        (["I", "--episodes", "0"], "at least 1"),
-        ([], "bundle"),
-    ],
-)
-def test_wrong_arguments_are_named(typed: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        sweep.main(typed)
-    assert stopped.value.code == command_line.EXIT_USAGE
-    assert words in " ".join(capsys.readouterr().err.split())
 
 
 def test_images_with_float_activations_take_the_compiled_graph() -> None:
@@ -274,3 +143,160 @@ def test_images_with_float_activations_take_the_compiled_graph() -> None:
     few = golden.observations[:4]
     reference = choose_actions(spec, forward_simulated(spec, simulated, few))
     np.testing.assert_array_equal(decide_with(spec, simulated)(few), reference)
+
+
+def typed(*words: str) -> int:
+    return command.main("bench.study.sweep", words)
+
+
+def test_every_width_flies_the_same_episodes(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--scheme", "symmetric", "--bits", "2,8,fp16", "--seeds", "0,4", "--episodes", "6", "--jobs", "1"]
+    assert typed(str(bundle.path), *words, "--json") == command_line.EXIT_OK
+    rows = {(row["scheme"], row["bits"]): row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert list(rows) == [(None, None), ("fp16", 16), ("symmetric", 2), ("symmetric", 8)]
+    assert {row["episodes"] for row in rows.values()} == {12}
+    # pushes of 0.1, 0.5, 10 and 3: half precision keeps them; 2 bits only the angle
+    assert rows["fp16", 16]["error"]["value"] == 0.0
+    assert rows["symmetric", 2]["other action"] > 0.02 and rows["symmetric", 2]["difference"]["value"] < 0.0
+    assert (rows["symmetric", 2]["activation_bits"], rows["symmetric", 2]["observation_bits"]) == (8, 8)
+
+
+def test_a_policy_trained_with_quantizers_says_so(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = TrainedQuantization(4, {"input": (-1.0, 1.0), "dense_0": (0.0, 6.0)})
+    spec = replace(bundle.spec, quantization=trained)
+    made = write_bundle(
+        tmp_path / spec.name, spec, bundle.weights(), bundle.calibration(), bundle.golden().observations
+    )
+    words = ["--scheme", "symmetric", "--bits", "4,5", "--seeds", "0", "--episodes", "2", "--jobs", "1"]
+    assert typed(str(made.path), *words, "--json") == command_line.EXIT_OK
+    narrow, wide = json.loads(capsys.readouterr().out)["rows"][1:]
+    # at its own width the artifact's activations have it too; at another one they have 8 bits
+    assert [(row["trained_bits"], row["activation_bits"]) for row in (narrow, wide)] == [(4, 4), (4, 8)]
+    said = sweep_tables.executions({"symmetric": [narrow, wide]})
+    assert [words.partition(" ")[0] for words in said] == ["4-bit", "5-bit"], "both are artifacts"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([NAME, "--scheme", "quarl-released", "--activation-bits", "8"], "quantizes weights only"),
+        ([NAME, "--weights-only", "--input-bits", "8"], "--weights-only leaves"),
+        (["no-such-policy"], "there is no policy 'no-such-policy'; known are"),
+        (["zoo/no-such-policy"], "manifest.json is missing"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed(*words, "--jobs", "1", "--json") == command_line.EXIT_USAGE
+    heard = capsys.readouterr()
+    assert said in heard.err
+    assert said in json.loads(heard.out)["error"]["message"]
+
+
+# --- tables and pictures ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one(swept: Swept) -> Results:
+    return Results(EXPERIMENT, in_order(EXPERIMENT, swept()))
+
+
+@pytest.fixture
+def flown(swept: Swept) -> Results:
+    """Two policies of a task with two presets and success."""
+    found = [
+        record
+        for name in ("I", "II")
+        for record in swept(name, task="navigation", presets=("hard", "shipped"), successes=[1, 0])
+    ]
+    return Results(EXPERIMENT, in_order(EXPERIMENT, found))
+
+
+def test_of_one_policy_every_width(one: Results) -> None:
+    (table,) = sweep_tables.tables(one)
+    assert table.title == "cartpole-dqn on CartPole-v1"
+    assert [row[:2] for row in table.rows if row] == [
+        ("fp32", "32"), ("fp16", "16"), ("quarl", "4"), ("", "8"), ("", "16")
+    ]  # fmt: skip
+    # 117.6 and 119.6: s = √2, t of one degree of freedom 12.706; (500 − 118.6) / 500 = 76.28 %
+    row = dict(zip(table.headers, table.rows[4], strict=True))
+    assert row["return"] == "118.6 [105.9, 131.3]" and row["minus fp32"] == "−381.4 [−394.1, −368.7]"
+    assert row["error, %"] == "+76.3 [+73.7, +78.8]" and row["other action, %"] == "25.0"
+    notes = " ".join(table.notes)
+    assert "Means over 2 greedy episodes" in notes
+    assert "quarl at 4, 8, 16 bits: simulated: float32 arithmetic" in notes
+    assert "fp16 at 16 bits: 2 bytes a weight in the file" in notes
+
+
+def test_of_several_policies_the_widths_that_decide(swept: Swept) -> None:
+    (table,) = sweep_tables.tables(Results(EXPERIMENT, [*swept(), *swept("other")]))
+    assert table.headers == ("policy", "scheme", "preset", "2 bits", "3 bits", "4 bits", "6 bits", "8 bits")
+    first = (NAME, "quarl", "–", "–", "–", "76.3 [73.7, 78.8]", "–", "0.20 [−2.34, 2.74]")
+    assert table.rows == (first, (), ("other", *first[1:]))
+    assert "Episodes of each: 2." in table.notes[1]
+
+
+def test_the_papers_error_is_that_of_the_weights_alone_on_the_first_preset(swept: Swept) -> None:
+    conditions = [({}, 500.0), ({**QUARL, "bits": 8}, 100.0), ({**PAPERS, "bits": 8}, 400.0)]
+    found = Results(EXPERIMENT, swept(presets=("hard", "shipped"), conditions=conditions))
+    error = sweep_tables.papers_error(found, NAME, 8)
+    assert error is not None and error.value == pytest.approx(20.0)
+    assert sweep_tables.papers_error(found, NAME, 4) is None
+    assert sweep_tables.papers_error(found, "II", 8) is None
+
+
+def test_names_of_schemes() -> None:
+    assert sweep_tables.name_of({**PAPERS, "observation": 3}) == "quarl, weights only, observation of 3 bits"
+    assert sweep_tables.name_of({**SYMMETRIC, "activations": 4}) == "symmetric, activations of 4 bits"
+    # a scheme keeps its colour from picture to picture
+    assert [sweep_tables.style_of(name) for name in ("quarl", "symmetric", "fp16", "quarl, activations of 4 bits")] == [
+        0, 3, 4, 5
+    ]  # fmt: skip
+
+
+def test_pictures_end_where_nothing_more_is_lost(
+    one: Results, swept: Swept, texts: Callable[[Figure], list[str]]
+) -> None:
+    (figure,) = sweep_tables.figures(one).values()
+    said = texts(figure)
+    assert {"How few bits cartpole-dqn takes", "cartpole-dqn: return  n=2", "quarl", "fp16", "4", "8"} <= {
+        text.strip() for text in said
+    }
+    assert "16" not in said
+    assert any(
+        "wider ones, up to 16 bits, are not drawn: all means within 0 % of fp32's return" in text for text in said
+    )
+    conditions = [({}, 500.0), ({**QUARL, "bits": 8}, 499.0), ({**QUARL, "bits": 12}, 300.0)]
+    (figure,) = sweep_tables.figures(Results(EXPERIMENT, swept(conditions=conditions))).values()
+    said = texts(figure)
+    assert "12" in said and not any("not drawn" in text for text in said)
+
+
+def test_pictures_of_policies_and_tasks(flown: Results, texts: Callable[[Figure], list[str]]) -> None:
+    drawn = sweep_tables.figures(flown)
+    assert list(drawn) == ["sweetspot-I", "sweetspot-II", "sweetspot-task-navigation"]
+    said = texts(drawn["sweetspot-task-navigation"])
+    for name in ("I", "II"):
+        for preset in ("hard", "shipped"):
+            assert {f"{name} {preset}: success, %  n=2", f"{name} {preset}: return  n=2"} <= set(said)
+
+
+def test_the_longest_name_is_not_cut(swept: Swept, texts: Callable[[Figure], list[str]]) -> None:
+    name, task = "mountaincarcontinuous-ddpg", "MountainCarContinuous-v0"
+    found = Results(EXPERIMENT, [*swept(name, task=task), *swept("another-long-name-of-a-policy", task=task)])
+    for figure in sweep_tables.figures(found).values():
+        texts(figure)
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_what_is_kept() -> None:
+    """docs/study.md, to the letter, with no row about weights that are no longer committed."""
+    kept = records.read(EXPERIMENT.path)
+    assert list(stored(EXPERIMENT).found) == kept
+    page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
+    assert "<!-- table:sweep -->" in page
+    assert filled(page, sweep_tables.tables(stored(EXPERIMENT))) == page
+    assert set(EXPERIMENT.subjects) == {record["subject"] for record in kept}

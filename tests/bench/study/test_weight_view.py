@@ -13,11 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from bench.report.tables import to_markdown
-from bench.study.weights import command as weights
-from bench.study.weights import view as weight_view
-from bench.study.weights.activations import Range, activation_ranges, table
-from bench.study.weights.figure import View, beside_figure, bundle_title, parameters_figure
-from bench.study.weights.view import levels_of, parameters
+from bench.study import weights
+from bench.study.activations import Range, activation_ranges, table
+from bench.study.levels import levels_of, parameters, table_of, title_of
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.errors import QuantizationError
@@ -55,7 +53,7 @@ def test_quarl_levels_by_hand() -> None:
     levels = levels_of(np.array([-1.0, 0.25, 3.0], np.float32), 2, Scheme.QUARL, is_kernel=False)
     np.testing.assert_array_equal(levels.positions(), [-1.0, 0.0, 1.0, 2.0])
     assert (levels.count, levels.step, levels.smallest_step) == (4, 1.0, 1.0)
-    assert (levels.words, levels.step_words) == ("4 levels", "step 1")
+    assert levels.words == "4 levels\nstep 1"
 
 
 def test_every_quarl_weight_is_one_of_the_levels() -> None:
@@ -78,7 +76,7 @@ def test_scales_that_were_trained_are_kept() -> None:
     values = np.array([[1.0], [-4.0]], np.float32)
     trained = levels_of(values, 2, Scheme.SYMMETRIC, is_kernel=True, weight_range=WeightRange.MEAN)
     np.testing.assert_array_equal(trained.positions(), [-5.0, 0.0, 5.0])
-    assert levels_of(values, 2, Scheme.SYMMETRIC, is_kernel=True).highest == 4.0
+    assert levels_of(values, 2, Scheme.SYMMETRIC, is_kernel=True).positions()[-1] == 4.0
 
 
 def test_what_has_no_levels_says_why() -> None:
@@ -94,16 +92,17 @@ def test_what_has_no_levels_says_why() -> None:
         levels_of(values, 8, Scheme.QUARL_RELEASED, is_kernel=True)
 
 
-def test_output_text_has_each_parameter(tmp_path: Path) -> None:
-    found = parameters(make_bundle(tmp_path), 2, Scheme.QUARL)
-    assert [each.name for each in found] == [
+def test_the_table_has_each_parameter(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    made = table_of(bundle, parameters(bundle, 2, Scheme.QUARL), 2, Scheme.QUARL)
+    assert [row[0] for row in made.rows] == [
         "dense_0/kernel", "dense_0/bias", "dense_0/gamma", "dense_0/beta", "head/kernel", "head/bias",
     ]  # fmt: skip
-    lines = weight_view.as_text([("two", found)]).splitlines()
+    assert made.title == "two (DQN): 2 bits, quarl"
     # weights −1, 0, 1, 3: mean 0.75, deviation √((1.75² + 0.75² + 0.25² + 2.25²) / 4) = √2.1875
-    assert lines[0] == "two"
-    assert lines[2].split() == ["dense_0/kernel", "4", "-1", "3", "4", "1.47902", "1", "1", "4"]
-    assert lines[3].split()[:5] == ["dense_0/bias", "2", "-0.5", "0.5", "1"]
+    assert made.rows[0] == ("dense_0/kernel", "4", "−1", "3", "4", "1.47902", "1", "1", "4")
+    assert made.rows[1][:5] == ("dense_0/bias", "2", "−0.5", "0.5", "1")
+    assert made.rows[3][-3:] == ("–", "–", "–"), "all 0"
 
 
 def test_activation_range_by_hand() -> None:
@@ -159,22 +158,23 @@ def texts(figure: Figure) -> list[str]:
 @pytest.mark.slow
 def test_levels_are_lines_until_they_are_too_dense(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path)
-    few = parameters_figure("two", parameters(bundle, 4, Scheme.QUARL), "levels at 4 bits")
+    few = weights.picture([bundle], [parameters(bundle, 4, Scheme.QUARL)], 4, Scheme.QUARL)
     assert level_lines(few) == [16] * 4, "β and the head's biases are 0"
     said = texts(few)
-    assert any("dense_0 weights, n=4" in text for text in said)
+    assert any("weights: dense_0, n=4" in text for text in said)
     assert not any("too dense" in text for text in said)
-    many = parameters_figure("two", parameters(bundle, 8, Scheme.QUARL), "levels at 8 bits")
+    many = weights.picture([bundle], [parameters(bundle, 8, Scheme.QUARL)], 8, Scheme.QUARL)
     assert level_lines(many) == [2] * 4
     assert any("range 4; 256 levels\nstep 0.0156: too dense, ends dotted" in text for text in texts(many))
 
 
 def test_beside_each_other_they_share_axes_and_say_what_is_missing(tmp_path: Path) -> None:
     bundles = [make_bundle(tmp_path), make_bundle(tmp_path, "three", "ppo", (2, 2))]
-    assert [bundle_title(bundle) for bundle in bundles] == ["two (DQN)", "three (PPO)"]
-    figure = beside_figure("Two-v0", [View.of(bundle, 3, Scheme.SYMMETRIC) for bundle in bundles], "levels")
+    assert [title_of(bundle) for bundle in bundles] == ["two (DQN)", "three (PPO)"]
+    views = [parameters(bundle, 3, Scheme.SYMMETRIC) for bundle in bundles]
+    figure = weights.picture(bundles, views, 3, Scheme.SYMMETRIC)
     said = texts(figure)
-    assert "two (DQN)\nall weights, n=8" in said and "three (PPO)\nall weights, n=12" in said
+    assert "two (DQN): all layers, n=8" in said and "three (PPO): all layers, n=12" in said
     assert "no dense_1" in said
     assert level_lines(figure) == [7] * 5
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
@@ -184,24 +184,23 @@ def test_beside_each_other_they_share_axes_and_say_what_is_missing(tmp_path: Pat
 def test_command_writes_pictures_and_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundles = [make_bundle(tmp_path), make_bundle(tmp_path, "three", "ppo", (2, 2))]
     paths = [str(bundle.path) for bundle in bundles]
-    assert weights.main(["-f", paths[0], "-b", "4", "--output-path", str(tmp_path / "view"), "--json"]) == 0
-    files = [Path(file) for file in json.loads(capsys.readouterr().out)["files"]]
-    assert [file.name for file in files] == ["weights-4bit-quarl.png", "weights-4bit-quarl.svg", "output.txt"]
+    view = tmp_path / "view"
+    assert weights.main([paths[0], "-b", "4", "--output-path", str(view), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["parameter"] == "dense_0/kernel"
+    files = sorted(view.iterdir())
+    assert [file.name for file in files] == ["output.txt", "weights-4bit-quarl.png", "weights-4bit-quarl.svg"]
     before = [file.read_bytes() for file in files]
-    assert weights.main(["--folder", paths[0], "--num_bits=4", "--output-path", str(tmp_path / "view")]) == 0
+    assert weights.main([paths[0], "--bits", "4", "--output-path", str(view)]) == 0
     assert [file.read_bytes() for file in files] == before, "the same picture gives the same file"
-    assert weights.main(["--beside", *paths, "--output-path", str(tmp_path / "beside")]) == 0
+    assert weights.main([*paths, "--output-path", str(tmp_path / "beside")]) == 0
     assert (tmp_path / "beside" / "beside-8bit-quarl.png").stat().st_size > 10_000
     assert "three (PPO): 8 bits, quarl" in (tmp_path / "beside" / "output.txt").read_text()
     capsys.readouterr()
-    assert weights.main(["-f", paths[1], "--activations", "--json"]) == 0
-    names = [each["name"] for each in json.loads(capsys.readouterr().out)["activations"]["three"]]
-    assert names[-2:] == ["dense_1", "head"]
+    assert weights.main([paths[1], "--activations", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["rows"]
+    assert [(each["bundle"], each["name"]) for each in found][-2:] == [("three", "dense_1"), ("three", "head")]
 
 
 def test_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert weights.main([]) == 1
-    assert "no bundle was named" in capsys.readouterr().err
-    assert weights.main(["-f", str(make_bundle(tmp_path).path), "-b", "40", "--output-path", str(tmp_path)]) == 1
+    assert weights.main([str(make_bundle(tmp_path).path), "-b", "40", "--output-path", str(tmp_path)]) == 1
     assert "40 bits were asked for" in capsys.readouterr().err
-    assert tuple(scheme.value for scheme in weight_view.SCHEMES) == weights.SCHEMES

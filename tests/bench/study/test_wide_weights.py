@@ -322,7 +322,7 @@ def test_a_small_study_as_it_is_typed(
     )
     page.write_text("".join(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n" for name in names), encoding="utf-8")
     monkeypatch.setattr(rendering.update_pages, "__defaults__", (tmp_path,))
-    monkeypatch.setattr("bench.study.sweep.plot.STUDY_FIGURES", tmp_path / "figures")
+    monkeypatch.setattr("bench.study.command.STUDY_FIGURES", tmp_path / "figures")
     assert wide_weights.main(["--stored", "--update-docs", "--cells", small.name]) == command_line.EXIT_OK
     assert "weight clipping 2" in page.read_text(encoding="utf-8")
     assert (tmp_path / "figures" / "wide-weights.png").exists()

@@ -1,1 +1,0 @@
-"""How few bits can a policy take?"""

@@ -1,0 +1,178 @@
+"""Distribution of a policy's weights and biases with the n-bit levels drawn, as QuaRL's visualisations show it.
+
+    python -m bench.study weights cartpole-dqn -b 4
+    python -m bench.study weights II -b 8 --scheme symmetric --output-path /tmp/view
+    python -m bench.study weights cartpole-dqn cartpole-ppo cartpole-a2c
+    python -m bench.study weights II --activations
+
+Writes a PNG, an SVG and output.txt (minimum, maximum, range and step of each parameter, as it is printed, too); several
+bundles stand in one picture, a column each. --activations prints each layer's range on the bundle's calibration
+observations instead. Histograms have 100 bins and logarithmic counts; levels are those of bench/study/levels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from rich.console import Console
+
+from bench import command_line
+from bench.report.figures import GREY, ORANGE, SKY_BLUE, headed
+from bench.report.tables import print_table
+from bench.study import command
+from bench.study.levels import KINDS, SCHEMES, Levels, Parameter, all_weights, parameters, table_of, title_of
+from policy.bundle import Bundle
+from policy.locate import PROJECT_ROOT, working_bundle
+from policy.quantization import FLOAT_BITS, Scheme
+
+if TYPE_CHECKING:
+    import argparse
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+RESULTS = PROJECT_ROOT / "results" / "weights"
+LINES = {
+    Scheme.QUARL: "QuaRL's affine quantizer, one range a tensor",
+    Scheme.SYMMETRIC: "symmetric per output channel, of the widest channel",
+}
+ALL = "all layers"
+BINS = 100
+BELOW_ONE = 0.7  # where the logarithmic axis of counts begins, so that a single weight is a bar
+DRAWABLE_LEVELS = 72  # across a panel of about 500 pixels; more lines than this are a grey wall
+PANEL_INCHES, NARROW_INCHES = (3.6, 1.75), 2.8  # a column of several bundles is narrower
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw, write, print."""
+    parser = command_line.parser(__doc__, "-m bench.study weights")
+    parser.add_argument("bundles", nargs="+", metavar="BUNDLE", help="a folder, or a name such as II, cartpole-dqn")
+    parser.add_argument("-b", "--bits", type=int, default=8, help="2 … 32 (default: %(default)s)")
+    schemes = [scheme.value for scheme in SCHEMES]
+    parser.add_argument("--scheme", choices=schemes, default=schemes[0], help="whose levels (default: %(default)s)")
+    parser.add_argument("--activations", action="store_true", help="each layer's activation range instead, no picture")
+    parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="of files (default: results/weights/NAME)")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    parser.set_defaults(update_docs=False)
+    return command_line.guarded(_run, parser.parse_args(argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    bundles = [working_bundle(name) for name in arguments.bundles]
+    if arguments.activations:
+        from bench.study.activations import activation_ranges, table
+
+        arguments.output_path = None
+        ranges = [activation_ranges(bundle) for bundle in bundles]
+        made = [table(bundle, each) for bundle, each in zip(bundles, ranges, strict=True)]
+        names = [bundle.spec.name for bundle in bundles]
+        values = [{"bundle": name} | vars(each) for name, found in zip(names, ranges, strict=True) for each in found]
+        return command.show(arguments, made, dict, values)
+    scheme = Scheme(arguments.scheme)
+    views = [parameters(bundle, arguments.bits, scheme) for bundle in bundles]
+    made = [table_of(bundle, found, arguments.bits, scheme) for bundle, found in zip(bundles, views, strict=True)]
+    arguments.output_path = arguments.output_path or RESULTS / "-".join(bundle.spec.name for bundle in bundles)
+    arguments.output_path.mkdir(parents=True, exist_ok=True)
+    with (arguments.output_path / "output.txt").open("w", encoding="utf-8") as file:
+        for each in made:
+            print_table(each, Console(file=file, width=command_line.FILE_WIDTH))
+    stem = f"{'beside' if len(bundles) > 1 else 'weights'}-{arguments.bits}bit-{scheme.value}"
+    values = [dict(zip(each.headers, row, strict=True)) for each in made for row in each.rows]
+    return command.show(arguments, made, lambda: {stem: picture(bundles, views, arguments.bits, scheme)}, values)
+
+
+# --- the picture ------------------------------------------------------------------------------------------------------
+
+
+def picture(bundles: Sequence[Bundle], views: Sequence[Sequence[Parameter]], bits: int, scheme: Scheme) -> Figure:
+    """One bundle: a row for each layer, a column for each kind of parameter. Several: a column for each bundle, all its
+    weights and then those of each layer, where a row shares both axes and the bins."""
+    columns: dict[str, dict[str, Parameter]] = {}
+    if len(bundles) == 1:
+        title = title_of(bundles[0])
+        for each in views[0]:
+            columns.setdefault(KINDS[each.kind], {})[each.layer] = each
+    else:
+        tasks = dict.fromkeys(str(bundle.spec.provenance.get("task", "unknown task")) for bundle in bundles)
+        title = f"Weights on {', '.join(tasks)}"
+        for bundle, found in zip(bundles, views, strict=True):
+            weights = all_weights(bundle)
+            ratio = np.ptp(weights) / (weights.std(dtype=np.float64) or 1.0)
+            every = Parameter(ALL, "kernel", weights, Levels(f"{ratio:.1f} standard deviations"))
+            columns[title_of(bundle)] = {ALL: every, **{each.layer: each for each in found if each.kind == "kernel"}}
+    lines = "no levels" if bits == FLOAT_BITS else f"lines: levels at {bits} bits, {LINES[scheme]}"
+    return _grid(title, f"{lines}; {BINS} bins, logarithmic counts", columns, shared=len(bundles) > 1)
+
+
+def _grid(title: str, said: str, columns: Mapping[str, Mapping[str, Parameter]], shared: bool) -> Figure:
+    from matplotlib.figure import Figure
+
+    rows = sorted({name for found in columns.values() for name in found}, key=_depth)
+    width = NARROW_INCHES if shared else PANEL_INCHES[0]
+    figure = Figure(figsize=(max(width * len(columns), 6.0), PANEL_INCHES[1] * len(rows) + 1.0), layout="constrained")
+    share: Literal["row", "none"] = "row" if shared else "none"
+    panels = figure.subplots(len(rows), len(columns), squeeze=False, sharex=share, sharey=share)
+    for drawn, row in zip(panels, rows, strict=True):
+        there = {name: found[row] for name, found in columns.items() if row in found}
+        common = _ends(there.values())
+        for axes, column in zip(drawn, columns, strict=True):
+            if column in there:
+                ends = common if shared else _ends([there[column]])
+                _draw_histogram(axes, there[column], f"{column}: {row}", ends)
+            else:
+                axes.set_axis_off()
+                axes.text(0.5, 0.5, f"no {row}" * shared, transform=axes.transAxes, ha="center", color=GREY, fontsize=8)
+        if shared:
+            filled = [axes for axes in drawn if axes.axison]
+            filled[0].set_ylim(BELOW_ONE, max(axes.get_ylim()[1] for axes in filled))
+            filled[0].tick_params(labelleft=True)
+        for axes, column in zip(drawn, columns, strict=True):  # now the row's common limits are known
+            if column in there:
+                _draw_levels(axes, there[column])
+    figure.supxlabel("value", fontsize=8)
+    figure.supylabel("count", fontsize=8)
+    headed(figure, title, said, 1)
+    return figure
+
+
+def _depth(layer: str) -> tuple[int, int]:
+    """All, convolutions, then dense layers, then the head, each by its number."""
+    kind, _, number = layer.partition("_")
+    return (ALL, "conv", "dense", "head").index(kind), int(number or 0)
+
+
+def _ends(found: Iterable[Parameter]) -> tuple[float, float]:
+    """Smallest and largest value of all tensors and zero, which every quantizer has."""
+    values = [end for each in found for end in (float(each.values.min()), float(each.values.max()))]
+    return min(0.0, *values), max(0.0, *values)
+
+
+def _draw_histogram(axes: Axes, parameter: Parameter, title: str, ends: tuple[float, float]) -> None:
+    counts, edges = np.histogram(parameter.values, bins=BINS, range=ends)
+    axes.stairs(counts, edges, fill=True, color=ORANGE if parameter.layer == ALL else SKY_BLUE, baseline=BELOW_ONE)
+    axes.set_yscale("log")
+    axes.set_ylim(BELOW_ONE, 25.0 * max(counts.max(), 1))  # room above the bars for two lines of words
+    axes.set_title(f"{title}, n={parameter.values.size:,}", fontsize=8, pad=3)
+    axes.tick_params(labelsize=7, color=GREY, length=2.5)
+    axes.tick_params(which="minor", length=0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.6g}".replace("-", "−"))
+    axes.locator_params(axis="x", nbins=6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_levels(axes: Axes, parameter: Parameter) -> None:
+    """A line for each level, or, where these are too dense, for the outermost two; in words, how many and how far."""
+    levels, words = parameter.levels, f"range {parameter.range:.3g}; {parameter.levels.words}"
+    if levels.count:
+        left, right = axes.get_xlim()
+        dense = max(levels.count, (right - left) / levels.step) > DRAWABLE_LEVELS
+        ends = [levels.lowest, levels.lowest + levels.step * (levels.count - 1)]
+        shown, width, style = (ends, 0.9, ":") if dense else (levels.positions(), 0.5, "-")
+        above = axes.get_xaxis_transform()
+        axes.vlines(shown, 0, 0.76, transform=above, color="black", linewidth=width, linestyle=style)
+        words += ": too dense, ends dotted" if dense else ""
+    axes.text(0.5, 0.97, words, transform=axes.transAxes, ha="center", va="top", fontsize=6.5)

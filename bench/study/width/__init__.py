@@ -1,1 +1,0 @@
-"""Do wider weights quantize worse?"""
