@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.study.cells.command import read_answers
 from matplotlib.figure import Figure
 
 from bench import command_line
 from bench.report.intervals import Correlation, Estimate
 from bench.report.tables import ROOT, filled, to_markdown
-from bench.study import sweep, width
+from bench.study import cells, sweep, width
 from bench.study.experiment import Results, stored
 from bench.study.records import Record
 from bench.study.width import DEVICE, QUARL_8, Point, compared, correlations, points, table
@@ -113,6 +112,6 @@ def test_pictures_name_every_policy(texts: Callable[[Figure], list[str]]) -> Non
 
 def test_the_committed_page_is_that_of_the_kept_measurements() -> None:
     bundles = [Bundle.load(path.parent) for path in sorted(ZOO.glob("**/manifest.json"))]
-    made = table(points(bundles, read_answers(), stored(sweep.EXPERIMENT)))
+    made = table(points(bundles, stored(cells.EXPERIMENT), stored(sweep.EXPERIMENT)))
     page = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
     assert filled(page, [made]) == page, "type: python -m bench.study width --update-docs"
