@@ -87,13 +87,10 @@ def kept_tables() -> list[Table]:
     """The tables of what is stored in results/."""
     from bench.study.cells import ptq_table as study_table
     from bench.study.cells.command import read_answers
-    from bench.study.qat import store as qat_store
-    from bench.study.qat import table as qat_table
     from bench.study.sweep import store as study_store
 
     rows = study_table.judged(read_answers(), study_store.read_sweeps(), committed_weights())
-    learned = qat_store.read()
-    return [*study_table.tables(rows), *([qat_table.table(learned)] if learned else [])]
+    return list(study_table.tables(rows))
 
 
 def quick_tables(folder: Path) -> list[Table]:

@@ -19,7 +19,7 @@ CARTPOLE = [f"zoo/benchmark/cartpole-{method}" for method in ("dqn", "ppo", "a2c
 PICTURES = (
     ["bench.study", "cells", "--stored", "--update-docs"],
     ["bench.study", "sweep-plot"],
-    ["bench.study", "qat-plot"],
+    ["bench.study", "qat", "--stored", "--update-docs"],
     ["bench.study", "width", "--keep", "--update-docs"],
     ["bench.study", "weights", "--beside", *CARTPOLE, "-b", "4", "--output-path", "docs/figures/weights"],
     ["bench.study", "apart", "--stored", "--update-docs"],

@@ -95,7 +95,7 @@ def return_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
             yield Table(f"{table.name}-{name}", table.title, table.headers[1:], without_name, (), table.left - 1)
             whole = ("the whole table", table.name)
             yield Words("With all policies, and how it was measured:", link=whole)
-    if any(training.cell == name for training in sources.trainings):
+    if name in sources.trained_cells:
         yield Words("Policies of the same cell were trained with quantizers:", link=("QAT against PTQ", "qat"))
 
 

@@ -143,8 +143,6 @@ def collect(sources: Sources) -> Document:
 def machines(sources: Sources) -> tuple[tuple[str, str], ...]:
     """Each machine that numbers come from, and which numbers."""
     from bench.report import text as words
-    from bench.report.page import opening as left_open
-    from bench.report.page.sections import MISSING
     from bench.report.store import StoreError
 
     found: dict[str, list[str]] = {}
@@ -171,11 +169,6 @@ def machines(sources: Sources) -> tuple[tuple[str, str], ...]:
         add(answer.machine, "benchmark policies")
     for sweep in sources.sweeps:
         add(sweep.machine, "sweeps of bit widths")
-    for training in sources.trainings:
-        add(training.machine, "learning with quantizers")
-    with suppress(*MISSING):
-        for each in left_open.wide_answers(sources):
-            add(each.machine, "means against wide weights")
     for path in sorted(sources.study.glob("*.jsonl")):
         for record in records.read(path):
             add(record["machine"], f"the study {path.stem}")

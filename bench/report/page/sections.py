@@ -14,7 +14,7 @@ from bench.command_line import BenchError
 from bench.report import case_study, plots
 from bench.report import virtual_pi as virtual_pi_table
 from bench.report.case_study import NothingStoredError
-from bench.report.page.opening import study_blocks, wide_blocks
+from bench.report.page.opening import study_blocks
 from bench.report.page.parts import Anchors, Block, Folded, Part, Picture, Section, Words
 from bench.report.page.sources import ROOT, Sources
 from bench.report.page.words import by_width_table, picture_of_sweeps
@@ -152,20 +152,6 @@ def sweep_blocks(sources: Sources) -> Iterator[Block]:
             yield Part(f"Policies of {task}", tuple(pictures))
 
 
-def training_blocks(sources: Sources) -> Iterator[Block]:
-    """Learning with quantizers against quantizing afterwards."""
-    from bench.study.qat import plot as qat_plot
-    from bench.study.qat import table as qat_table
-    from bench.study.qat.statistics import rows_of
-
-    if not sources.trainings:
-        raise NothingStoredError("No training with quantizers is stored.")
-    title = "Return against bits of policies trained with quantizers (QAT) and of those quantized afterwards (PTQ)."
-    figure = qat_plot.figure_of(rows_of(sources.trainings))
-    yield Picture.of(figure, title, f"{title} A panel for each cell and preset; the numbers are in the table below.")
-    yield qat_table.table(sources.trainings)
-
-
 def width_blocks(sources: Sources) -> Iterator[Block]:
     """Whether wider weights lose more."""
     from bench.study.width import command as width_and_error
@@ -231,10 +217,10 @@ STUDY = (
     Entry(
         "sweet-spots", "How few bits after training", "python -m bench.study sweep cartpole-dqn --keep", sweep_blocks
     ),
-    Entry("qat", "Learning with quantizers", "python -m bench.study qat --keep", training_blocks),
+    Entry("qat", "Learning with quantizers", "python -m bench.study qat --keep", study_blocks("bench.study.qat")),
     Entry("width-and-error", "Width of the weights", "python -m bench.study width --keep", width_blocks),
     Entry("weights", "Weights side by side", "python -m train --task cartpole --method dqn", weight_blocks),
-    Entry("wide-weights", "Means against wide weights", "python -m bench.study wide --keep", wide_blocks),
+    Entry("wide", "Means against wide weights", "python -m bench.study wide --keep", study_blocks("bench.study.wide")),
     Entry(
         "apart",
         "Weights, activations, observation",

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from bench.report.selection import Selection
     from bench.report.tables import Table
     from bench.study.cells import command as cells
-    from bench.study.qat import store as qat_store
     from bench.study.sweep.store import Sweep
     from policy.bundle import Bundle
 
@@ -101,11 +100,11 @@ class Sources:
         return sorted(found, key=place)
 
     @cached_property
-    def trainings(self) -> list[qat_store.Answer]:
-        """What quantization-aware training reached."""
-        from bench.study.qat import store as qat_store
+    def trained_cells(self) -> set[str]:
+        """Those that were trained with quantizers."""
+        from bench.study.records import read
 
-        return qat_store.read(self.study / "qat.json")
+        return {record["subject"] for record in read(self.study / "qat.jsonl")}
 
     def is_current(self, bundle: str, sha256: str) -> bool:
         """Whether these are the weights of the committed bundle of that name, or there is none."""

@@ -12,7 +12,6 @@ from bench.study.actorq.energy import CORE_WATTS, GRAMS_PER_KWH
 from bench.study.actorq.measuring import BITS, PARTS, Breakdown, Setting
 from bench.study.actorq.store import Measured
 from bench.study.actorq.training import ACTOR_BOUND, BOUND, CELLS, LEARNING, Cell, Training
-from bench.study.qat.statistics import over_trainings
 
 NAMES = {32: "fp32", 16: "fp16", 8: "int8"}
 WAITING = ("insert", "wait", "idle")
@@ -164,11 +163,6 @@ def pairs(trainings: Sequence[Training], cell: str) -> list[tuple[Training, Trai
     ]
 
 
-def exact(value: float) -> Estimate:
-    """A number without an interval of its own."""
-    return Estimate(value, None, None)
-
-
 def returns_table(trainings: Sequence[Training]) -> Table:
     """Whether actors in int8 learn what actors in fp32 learn, and in what time."""
     lines = []
@@ -176,8 +170,8 @@ def returns_table(trainings: Sequence[Training]) -> Table:
         found = pairs(trainings, cell.name)
         if not found:
             continue
-        returns = [[exact(side.mean_return) for side in sides] for sides in zip(*found, strict=True)]
-        gain = over_trainings([exact(one.mean_return - other.mean_return) for one, other in found])
+        returns = [[side.mean_return for side in sides] for sides in zip(*found, strict=True)]
+        gain = Estimate.of_mean([one.mean_return - other.mean_return for one, other in found])
         times = [(one.goal_s, other.goal_s) for one, other in found]
         both = [(one, other) for one, other in times if one is not None and other is not None]
         compared = [other / one for one, other in both if one > 0]
@@ -189,8 +183,8 @@ def returns_table(trainings: Sequence[Training]) -> Table:
                 cell.name,
                 cell.method,
                 f"{found[0][0].steps:,}",
-                bracketed(over_trainings(returns[0])),
-                bracketed(over_trainings(returns[1])),
+                bracketed(Estimate.of_mean(returns[0])),
+                bracketed(Estimate.of_mean(returns[1])),
                 bracketed(gain, sign="+"),
                 f"{cell.goal:g} ({reached} of {len(found)})".replace("-", "−"),
                 speed,

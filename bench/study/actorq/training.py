@@ -170,7 +170,7 @@ def train(cell: Cell, bits: int, seed: int, scratch: Path) -> Training:
     Raises:
         BenchError: it failed; says its last words.
     """
-    from bench.study.qat.command import here
+    from bench.study.actorq.store import here
 
     output = scratch / f"{cell.name}-{bits}-{seed}"
     words = cell.command(bits, seed, output)

@@ -12,6 +12,8 @@ from typing import cast
 
 import numpy as np
 import pytest
+from bench.study.qat.statistics import holds, over_trainings, relative_error, rows_of, student, within_words
+from bench.study.qat.store import Answer
 from matplotlib.figure import Figure
 
 from bench import command_line
@@ -22,8 +24,6 @@ from bench.study.qat import plot as qat_plot
 from bench.study.qat import store as qat_store
 from bench.study.qat import table as qat_table
 from bench.study.qat import training as qat_training
-from bench.study.qat.statistics import holds, over_trainings, relative_error, rows_of, student, within_words
-from bench.study.qat.store import Answer
 from bench.study.speed import command as training_speed
 from bench.study.sweep.store import Change, Outcome
 from policy.bundle import Bundle

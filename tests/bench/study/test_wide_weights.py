@@ -11,13 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.study.qat.training import settings_hash
+from bench.study.wide.store import Answer, Kernel, Quantized
+from bench.study.wide.training import CELLS, VARIANTS
 from matplotlib.figure import Figure
 
 from bench import command_line
 from bench.report import tables as rendering
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
-from bench.study.qat.training import settings_hash
 from bench.study.speed import command as training_speed
 from bench.study.wide import command as wide_weights
 from bench.study.wide import plot as wide_plot
@@ -25,8 +27,6 @@ from bench.study.wide import statistics as wide_statistics
 from bench.study.wide import store as wide_store
 from bench.study.wide import table as wide_table
 from bench.study.wide import training as wide_training
-from bench.study.wide.store import Answer, Kernel, Quantized
-from bench.study.wide.training import CELLS, VARIANTS
 from policy.bundle import Bundle
 from policy.quantization import Scheme
 

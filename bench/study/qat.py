@@ -1,0 +1,333 @@
+"""Does learning with quantizers beat quantizing afterwards? Both at every width, on the same episodes, several seeds.
+
+    python -m bench.study qat --keep                         six cells, 8 … 2 bits, three seeds (hours, navigation most)
+    python -m bench.study qat cartpole-ppo --bits 4,2 --seeds 5
+    python -m bench.study qat --stored --update-docs         fills docs/study.md, draws the picture
+
+For every cell and seed: a float training, and one with quantizers (QAT) for every width, of the same settings, seed and
+steps. The same episodes are flown with the float policy, with that policy quantized after training (PTQ: symmetric per
+output channel, weights and hidden activations of n bits, ranges from its calibration) and with the QAT policy, with its
+own quantizers. Observation and outputs keep 8 bits in both (policy/simulated.py, which agrees with the artifacts).
+
+Intervals are about trainings. QuaRL learns half of the steps in floats first; where a cell has several such shares to
+choose from, the one is taken that earns most at 4 bits with other seeds than those that are reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Iterator
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from bench import command_line
+from bench.measuring.execution import execution_of
+from bench.report.figures import Line, Panel, error_scale, facets
+from bench.report.intervals import Estimate
+from bench.report.tables import Table
+from bench.report.text import NOT_KNOWN, estimate, filled, lost
+from bench.study import trainings
+from bench.study.experiment import ERROR, RETURN, SUCCESS, Episodes, Experiment, Played, Results
+from bench.study.records import Condition
+from bench.study.trainings import Cell, flown, origin, trained
+from policy.quantization import Scheme
+from policy.simulated import Widths
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from policy.bundle import Bundle
+
+CELLS = {
+    "cartpole-ppo": Cell("CartPole-v1", "ppo"),
+    "cartpole-a2c": Cell("CartPole-v1", "a2c"),
+    "cartpole-dqn": Cell("CartPole-v1", "dqn"),
+    "mountaincarcontinuous-ddpg": Cell("MountainCarContinuous-v0", "ddpg"),
+    # fewer steps than the zoo's policies: there are eight trainings a seed
+    "I": Cell("navigation", "ppo", policy="I", steps=3_000_000),
+    "II": Cell("navigation", "ppo", policy="II", steps=2_000_000),
+}
+BITS = (8, 7, 6, 5, 4, 3, 2)
+SEEDS = (20, 21, 22)
+EPISODES, EPISODES_OF_NAVIGATION = 100, 1000
+PURPOSE = "quantization-aware study"  # of the flown episodes
+HALF = 0.5
+DELAYS = {"cartpole-dqn": (HALF, 0.2)}  # shares of the steps in floats to choose from
+CHOOSING_SEEDS, CHOOSING_BITS = (10, 11, 12, 13), 4
+AFTERWARDS, LEARNED = "afterwards", "in training"
+WAYS = {AFTERWARDS: "quantized after training (PTQ)", LEARNED: "trained with quantizers (QAT)"}
+STYLES = {AFTERWARDS: 3, LEARNED: 4}
+LIMIT_PERCENT = 2.0  # of the float return, that a policy may lose and still count as good as it
+FEW = (4, 3, 2)  # widths whose errors the notes name
+
+NOTES = """\
+{% for counted, names in counts.items() %}
+{{ names | several }}: means over trainings of the seeds {{ counted }} episodes of each on every preset.
+{% endfor %}
+In brackets 95 % intervals over trainings (Student's t), without brackets: all trainings are equal. Weights and hidden \
+activations have the bits, observation and outputs 8. All trainings of a seed have the same settings and steps, and \
+their policies fly the same episodes. Error: (float − it) / |float|; negative: better than float. QAT − PTQ: in % of \
+|float|.
+Share of the steps that QAT learns in floats first: {% for name, delay in delays.items() %}{{ name }} {{ delay }}\
+{{ ", " if not loop.last }}{% endfor %}.
+{% for name, tried in chosen.items() %}
+{{ name }}: chosen among {{ tried }} (mean return at {{ choosing_bits }} bits) on the seeds {{ choosing_seeds }}, none \
+of which is reported here.
+{% endfor %}
+PTQ's ranges go to the largest weight and the largest activation at every width; QAT's cut rare large activations, and \
+from 3 bits down follow the mean weight: part of the gain is the range.
+{% for place, found in places.items() %}
+{{ place }}: QAT is {% for words, bits in found.sides.items() %}{{ words }} at {{ bits }} bits\
+{{ ", " if not loop.last }}{% endfor %}. {% if found.within %}Within {{ limit }} % of float, {{ found.within }}.\
+{% endif %}
+
+{% endfor %}
+{% if unmeasured %}
+Not measured: {{ unmeasured | several }}.
+{% endif %}
+An artifact computes QAT at {{ artifacts.learned }} bits and PTQ at {{ artifacts.afterwards }}, in an int8 container \
+of one byte a weight: size, speed and kernel are int8's. The others are simulated; no size or speed follows.
+{{ measured }}
+"""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """--bits."""
+    parser.add_argument("--bits", type=command_line.bits(2, 8), metavar="2-8", help="default: all of them")
+
+
+def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+    """The float policy, and each width quantized afterwards and in training."""
+    return [{}, *(condition(way, bits) for bits in arguments.bits or BITS for way in WAYS)]
+
+
+def condition(way: str, bits: int) -> Condition:
+    """How many bits, and when they come."""
+    return {"quantized": way, "bits": bits}
+
+
+def asked_episodes(arguments: argparse.Namespace, subject: str) -> Episodes:
+    """The seeds are those of the trainings.
+
+    Raises:
+        UsageError: one of them is to choose.
+    """
+    seeds = arguments.seeds or SEEDS
+    if subject in DELAYS and (both := sorted(set(CHOOSING_SEEDS) & set(seeds))):
+        raise command_line.UsageError(f"seed {both[0]} is to choose and to report.", "--seeds 20,21,22")
+    most = EPISODES_OF_NAVIGATION if CELLS[subject].task == "navigation" else EPISODES
+    return Episodes(seeds, arguments.episodes or most)
+
+
+def identity(subject: str) -> str:
+    """Of a cell: what its trainings share, and what is chosen from."""
+    trainings.about(subject, CELLS)
+    return trainings.identity(CELLS[subject], DELAYS.get(subject), CHOOSING_SEEDS, CHOOSING_BITS)
+
+
+def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+    """Trains what is not there, and flies it."""
+    for seed in episodes.seeds:
+        if asked.get("quantized") == LEARNED:
+            delay, tried = chosen_delay(subject)
+            bundle = learned(subject, seed, asked["bits"], delay)
+            updates = bundle.spec.provenance["quantized_updates"]
+            measures = {**origin(bundle), "quant_delay": delay, "tried": tried, "quantized_updates": updates}
+        else:
+            bundle = trained(CELLS[subject], seed)
+            measures = {} if asked else origin(bundle)
+        yield from flown(bundle, widths(asked), episodes.count, PURPOSE, measures)
+
+
+def learned(subject: str, seed: int, bits: int, delay: float) -> Bundle:
+    """A training with quantizers."""
+    words = ("--precision", str(bits), "--quantization-method", "quantization-aware", "--quant-delay", str(delay))
+    return trained(CELLS[subject], seed, *words)
+
+
+def widths(asked: Condition) -> Widths | None:
+    """Weights and hidden activations of so many bits; of a policy that learned with quantizers these are its own."""
+    return Widths(Scheme.SYMMETRIC, asked["bits"], activation_bits=asked["bits"]) if asked else None
+
+
+@functools.cache
+def chosen_delay(subject: str) -> tuple[float, dict[str, float]]:
+    """Share of the steps in floats, and what each that was tried earned; of equal ones the first, QuaRL's."""
+    shares = DELAYS.get(subject, (HALF,))
+    if len(shares) == 1:
+        return shares[0], {}
+    tried = {share: fmean(earned(subject, seed, share) for seed in CHOOSING_SEEDS) for share in shares}
+    return max(tried, key=lambda share: tried[share]), {f"{share:g}": value for share, value in tried.items()}
+
+
+def earned(subject: str, seed: int, delay: float) -> float:
+    """Mean return of one of the trainings that choose, on the preset that it was trained on."""
+    bundle = learned(subject, seed, CHOOSING_BITS, delay)
+    first = next(flown(bundle, widths({"bits": CHOOSING_BITS}), EPISODES, f"choice of the {PURPOSE}", {}))
+    return fmean(first.returns)
+
+
+def places(results: Results) -> dict[tuple[str, str], dict[int, dict[str, Any]]]:
+    """Rows of the summary by (cell, preset), width and way, with ``float`` and ``gain``; of cells measured wholly."""
+    found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    floats = {}
+    for row in results.summary.to_dict("records"):
+        place = row["subject"], row["preset"]
+        if row["bits"] is None:
+            floats[place] = row
+        else:
+            found.setdefault(place, {}).setdefault(row["bits"], {})[row["quantized"]] = row
+    whole = [place for place, of in found.items() if place in floats and all(len(ways) == 2 for ways in of.values())]
+    for place in whole:
+        for bits, ways in found[place].items():
+            ways["float"] = floats[place]
+            one, other = condition(AFTERWARDS, bits), condition(LEARNED, bits)
+            ways["gain"] = results.contrast(place[0], one, other, place[1])
+    return {place: dict(sorted(found[place].items(), reverse=True)) for place in whole}
+
+
+def named(place: tuple[str, str]) -> str:
+    """``II, hard``."""
+    return ", ".join(filter(None, place))
+
+
+def tables(results: Results) -> list[Table]:
+    """A row for each cell, preset and width."""
+    found = places(results)
+    has_success = any(ways["float"][SUCCESS] is not None for of in found.values() for ways in of.values())
+    rows: list[tuple[str, ...]] = []
+    for place, of in found.items():
+        for bits, ways in of.items():
+            three = [ways["float"], ways[AFTERWARDS], ways[LEARNED]]
+            rates = [row[SUCCESS] for row in three]
+            row = (
+                named(place),
+                str(bits),
+                *(estimate(each[RETURN]) for each in three),
+                *(lost(each[ERROR]) for each in three[1:]),
+                estimate(ways["gain"], sign="+"),
+                NOT_KNOWN if rates[0] is None else " / ".join(f"{100 * rate.value:.1f}" for rate in rates),
+            )
+            rows.append(row if has_success else row[:-1])
+        rows.append(())
+    headers = ("cell", "bits", "float", "PTQ", "QAT", "PTQ error, %", "QAT error, %", "QAT − PTQ, %", "success, %")
+    return [
+        Table(
+            "qat",
+            "Learning with quantizers (QAT) against quantizing after training (PTQ): mean returns",
+            headers if has_success else headers[:-1],
+            tuple(rows),
+            notes(results, found),
+        )
+    ]
+
+
+def notes(results: Results, found: dict[tuple[str, str], dict[int, dict[str, Any]]]) -> tuple[str, ...]:
+    """The template, filled from the rows."""
+    subjects = list(dict.fromkeys(subject for subject, _ in found))
+    counts: dict[str, list[str]] = {}
+    delays, chosen = {}, {}
+    for subject in subjects:
+        mine = [record for record in results.found if record["subject"] == subject]
+        seeds = ", ".join(str(seed) for seed in sorted({record["seed"] for record in mine}))
+        counts.setdefault(f"{seeds}; {len(mine[0]['returns']):,}", []).append(subject)
+        measures = next(record["measures"] for record in mine if "quant_delay" in record["measures"])
+        delays[subject] = f"{measures['quant_delay']:g}"
+        if tried := measures["tried"]:
+            chosen[subject] = ", ".join(f"{share} ({value:.1f})" for share, value in tried.items())
+    measured_bits = sorted({bits for of in found.values() for bits in of}, reverse=True)
+    executed = {
+        way: [str(n) for n in measured_bits if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact]
+        for way in WAYS
+    }
+    return filled(
+        NOTES,
+        counts=counts,
+        delays=delays,
+        chosen=chosen,
+        choosing_bits=CHOOSING_BITS,
+        choosing_seeds=", ".join(map(str, CHOOSING_SEEDS)),
+        places={named(place): {"sides": sides(of), "within": within(of)} for place, of in found.items()},
+        limit=f"{LIMIT_PERCENT:g}",
+        unmeasured=[name for name in CELLS if name not in subjects],
+        artifacts={"learned": ", ".join(executed[LEARNED]), "afterwards": ", ".join(executed[AFTERWARDS]) or "none"},
+        measured=results.measured,
+    )
+
+
+def sides(of: dict[int, dict[str, Any]]) -> dict[str, str]:
+    """Which differences leave the noise: the widths by what is said of them."""
+    said: dict[str, list[str]] = {"better than PTQ": [], "worse": [], "inside the noise": [], "equal": []}
+    for bits, ways in of.items():
+        gain: Estimate | None = ways["gain"]
+        if gain is None or gain.low is None or gain.high is None or gain.low <= 0.0 <= gain.high:
+            words = "equal" if gain is not None and gain.low == gain.high == 0.0 else "inside the noise"
+        else:
+            words = "better than PTQ" if gain.value > 0.0 else "worse"
+        said[words].append(str(bits))
+    return {words: ", ".join(bits) for words, bits in said.items() if bits}
+
+
+def within(of: dict[int, dict[str, Any]]) -> str:
+    """What QAT's errors at few bits say of the limit."""
+    return "; ".join(f"{bits} bits: {within_words(of[bits][LEARNED][ERROR])}" for bits in FEW if bits in of)
+
+
+def within_words(error: Estimate | None) -> str:
+    """``yes``, ``no``, ``undecided, the mean is +3.1 %``."""
+    if error is None:
+        return "not defined, float's return is 0"
+    if error.is_within(LIMIT_PERCENT):
+        return "yes"
+    if error.is_above(LIMIT_PERCENT):
+        return "no"
+    return f"undecided, the mean is {error.value:+.1f} %".replace("-", "−")
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """A panel for each cell and preset: the error against the bits, both ways."""
+    panels = []
+    for place, of in places(results).items():
+        base = results.played("returns", place[0], {}, place[1])
+        lines = []
+        for way, label in WAYS.items():
+            points = {bits: ways[way][ERROR] for bits, ways in of.items() if ways[way][ERROR] is not None}
+            singles = {
+                bits: [
+                    100.0 * (f - q) / abs(f)
+                    for f, q in zip(
+                        base, results.played("returns", place[0], condition(way, bits), place[1]), strict=True
+                    )
+                ]
+                for bits in points
+            }
+            lines.append(Line(label, points, STYLES[way], singles=singles))
+        panels.append(Panel(f"{named(place)}  n={len(base)}", lines))
+    drawn = facets(
+        panels,
+        sorted({bits for of in places(results).values() for bits in of}),
+        title="Learning with few bits, or quantizing afterwards",
+        said="relative error of the return, % of |float| (linear up to 5, then logarithmic)\n"
+        "n: trainings a point; marks: their mean; bars: 95 % intervals over trainings; dots: single trainings",
+        x_label="bits of weights and activations",
+        scale=error_scale,
+    )
+    return {"qat": drawn}
+
+
+EXPERIMENT = Experiment(
+    name="qat",
+    question="is learning with quantizers worth it?",
+    factors=("quantized", "bits"),
+    subjects=tuple(CELLS),
+    grid=grid,
+    measure=measure,
+    identity=identity,
+    episodes=asked_episodes,
+    tables=tables,
+    figures=figures,
+    about=lambda subject: trainings.about(subject, CELLS),
+    options=options,
+    of_trainings=True,
+)
