@@ -59,7 +59,6 @@ AFTERWARDS, LEARNED = "afterwards", "in training"
 WAYS = {AFTERWARDS: "quantized after training (PTQ)", LEARNED: "trained with quantizers (QAT)"}
 STYLES = {AFTERWARDS: 3, LEARNED: 4}
 LIMIT_PERCENT = 2.0  # of the float return, that a policy may lose and still count as good as it
-FEW = (4, 3, 2)  # widths whose errors the notes name
 
 NOTES = """\
 {% for counted, names in counts.items() %}
@@ -77,17 +76,14 @@ of which is reported here.
 {% endfor %}
 PTQ's ranges go to the largest weight and the largest activation at every width; QAT's cut rare large activations, and \
 from 3 bits down follow the mean weight: part of the gain is the range.
-{% for place, found in places.items() %}
-{{ place }}: QAT is {% for words, bits in found.sides.items() %}{{ words }} at {{ bits }} bits\
-{{ ", " if not loop.last }}{% endfor %}. {% if found.within %}Within {{ limit }} % of float, {{ found.within }}.\
-{% endif %}
-
+{% for place, said in places.items() %}
+{{ place }}: QAT is {{ said.gain }}; its error is {{ said.error }}.
 {% endfor %}
 {% if unmeasured %}
 Not measured: {{ unmeasured | several }}.
 {% endif %}
-An artifact computes QAT at {{ artifacts.learned }} bits and PTQ at {{ artifacts.afterwards }}, in an int8 container \
-of one byte a weight: size, speed and kernel are int8's. The others are simulated; no size or speed follows.
+An artifact computes QAT at {{ executed["in training"] }} bits and PTQ at {{ executed["afterwards"] }}, in an int8 \
+container of one byte a weight: size, speed and kernel are int8's. The others are simulated; no size or speed follows.
 {{ measured }}
 """
 
@@ -168,23 +164,19 @@ def earned(subject: str, seed: int, delay: float) -> float:
     return fmean(first.returns)
 
 
-def places(results: Results) -> dict[tuple[str, str], dict[int, dict[str, Any]]]:
-    """Rows of the summary by (cell, preset), width and way, with ``float`` and ``gain``; of cells measured wholly."""
-    found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
-    floats = {}
-    for row in results.summary.to_dict("records"):
-        place = row["subject"], row["preset"]
-        if row["bits"] is None:
-            floats[place] = row
-        else:
-            found.setdefault(place, {}).setdefault(row["bits"], {})[row["quantized"]] = row
-    whole = [place for place, of in found.items() if place in floats and all(len(ways) == 2 for ways in of.values())]
-    for place in whole:
-        for bits, ways in found[place].items():
-            ways["float"] = floats[place]
-            one, other = condition(AFTERWARDS, bits), condition(LEARNED, bits)
-            ways["gain"] = results.contrast(place[0], one, other, place[1])
-    return {place: dict(sorted(found[place].items(), reverse=True)) for place in whole}
+def places(results: Results) -> dict[tuple[str, str], list[int]]:
+    """The widths of each (cell, preset), from many bits to few; without one that is not measured wholly yet."""
+    measured: dict[tuple[str, str], set[tuple[Any, Any]]] = {}
+    for record in results.found:
+        asked = record["condition"]
+        where = measured.setdefault((record["subject"], record["preset"]), set())
+        where.add((asked.get("bits"), asked.get("quantized")))
+    found = {}
+    for place, cells in measured.items():
+        widths = sorted({bits for bits, _ in cells if bits}, reverse=True)
+        if widths and cells == {(None, None), *((bits, way) for bits in widths for way in WAYS)}:
+            found[place] = widths
+    return found
 
 
 def named(place: tuple[str, str]) -> str:
@@ -192,39 +184,43 @@ def named(place: tuple[str, str]) -> str:
     return ", ".join(filter(None, place))
 
 
+def row_of(results: Results, place: tuple[str, str], asked: Condition) -> dict[str, Any]:
+    """Of the summary; the cell was measured wholly."""
+    found = results.row(place[0], asked, place[1])
+    assert found is not None
+    return found
+
+
+def gain(results: Results, place: tuple[str, str], bits: int) -> Estimate | None:
+    """What QAT earns more than PTQ, in % of |float|."""
+    return results.contrast(place[0], condition(AFTERWARDS, bits), condition(LEARNED, bits), place[1])
+
+
 def tables(results: Results) -> list[Table]:
     """A row for each cell, preset and width."""
-    found = places(results)
-    has_success = any(ways["float"][SUCCESS] is not None for of in found.values() for ways in of.values())
     rows: list[tuple[str, ...]] = []
-    for place, of in found.items():
-        for bits, ways in of.items():
-            three = [ways["float"], ways[AFTERWARDS], ways[LEARNED]]
+    for place, widths in places(results).items():
+        for bits in widths:
+            three = [row_of(results, place, each) for each in ({}, *(condition(way, bits) for way in WAYS))]
             rates = [row[SUCCESS] for row in three]
-            row = (
+            rows.append((
                 named(place),
                 str(bits),
-                *(estimate(each[RETURN]) for each in three),
-                *(lost(each[ERROR]) for each in three[1:]),
-                estimate(ways["gain"], sign="+"),
+                *(estimate(row[RETURN]) for row in three),
+                *(lost(row[ERROR]) for row in three[1:]),
+                estimate(gain(results, place, bits), sign="+"),
                 NOT_KNOWN if rates[0] is None else " / ".join(f"{100 * rate.value:.1f}" for rate in rates),
-            )
-            rows.append(row if has_success else row[:-1])
+            ))  # fmt: skip
         rows.append(())
+    last = None if any(row and row[-1] != NOT_KNOWN for row in rows) else -1  # no column of dashes
     headers = ("cell", "bits", "float", "PTQ", "QAT", "PTQ error, %", "QAT error, %", "QAT − PTQ, %", "success, %")
-    return [
-        Table(
-            "qat",
-            "Learning with quantizers (QAT) against quantizing after training (PTQ): mean returns",
-            headers if has_success else headers[:-1],
-            tuple(rows),
-            notes(results, found),
-        )
-    ]
+    title = "Learning with quantizers (QAT) against quantizing after training (PTQ): mean returns"
+    return [Table("qat", title, headers[:last], tuple(row[:last] for row in rows), notes(results))]
 
 
-def notes(results: Results, found: dict[tuple[str, str], dict[int, dict[str, Any]]]) -> tuple[str, ...]:
+def notes(results: Results) -> tuple[str, ...]:
     """The template, filled from the rows."""
+    found = places(results)
     subjects = list(dict.fromkeys(subject for subject, _ in found))
     counts: dict[str, list[str]] = {}
     delays, chosen = {}, {}
@@ -233,13 +229,20 @@ def notes(results: Results, found: dict[tuple[str, str], dict[int, dict[str, Any
         seeds = ", ".join(str(seed) for seed in sorted({record["seed"] for record in mine}))
         counts.setdefault(f"{seeds}; {len(mine[0]['returns']):,}", []).append(subject)
         measures = next(record["measures"] for record in mine if "quant_delay" in record["measures"])
-        delays[subject] = f"{measures['quant_delay']:g}"
-        if tried := measures["tried"]:
-            chosen[subject] = ", ".join(f"{share} ({value:.1f})" for share, value in tried.items())
-    measured_bits = sorted({bits for of in found.values() for bits in of}, reverse=True)
+        delays[subject] = measures["quant_delay"]
+        if measures["tried"]:
+            chosen[subject] = ", ".join(f"{share} ({earned:.1f})" for share, earned in measures["tried"].items())
+    said = {
+        named(place): {
+            "gain": by_words({bits: gain_words(gain(results, place, bits)) for bits in widths}),
+            "error": by_words({
+                bits: error_words(row_of(results, place, condition(LEARNED, bits))[ERROR]) for bits in widths
+            }),
+        }
+        for place, widths in found.items()
+    }  # fmt: skip
     executed = {
-        way: [str(n) for n in measured_bits if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact]
-        for way in WAYS
+        way: [n for n in BITS if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact] for way in WAYS
     }
     return filled(
         NOTES,
@@ -248,67 +251,56 @@ def notes(results: Results, found: dict[tuple[str, str], dict[int, dict[str, Any
         chosen=chosen,
         choosing_bits=CHOOSING_BITS,
         choosing_seeds=", ".join(map(str, CHOOSING_SEEDS)),
-        places={named(place): {"sides": sides(of), "within": within(of)} for place, of in found.items()},
-        limit=f"{LIMIT_PERCENT:g}",
+        places=said,
         unmeasured=[name for name in CELLS if name not in subjects],
-        artifacts={"learned": ", ".join(executed[LEARNED]), "afterwards": ", ".join(executed[AFTERWARDS]) or "none"},
+        executed={way: ", ".join(map(str, widths)) for way, widths in executed.items()},
         measured=results.measured,
     )
 
 
-def sides(of: dict[int, dict[str, Any]]) -> dict[str, str]:
-    """Which differences leave the noise: the widths by what is said of them."""
-    said: dict[str, list[str]] = {"better than PTQ": [], "worse": [], "inside the noise": [], "equal": []}
-    for bits, ways in of.items():
-        gain: Estimate | None = ways["gain"]
-        if gain is None or gain.low is None or gain.high is None or gain.low <= 0.0 <= gain.high:
-            words = "equal" if gain is not None and gain.low == gain.high == 0.0 else "inside the noise"
-        else:
-            words = "better than PTQ" if gain.value > 0.0 else "worse"
-        said[words].append(str(bits))
-    return {words: ", ".join(bits) for words, bits in said.items() if bits}
+def by_words(said: dict[int, str]) -> str:
+    """``equal at 8, 7 bits, better than PTQ at 2 bits``."""
+    words = dict.fromkeys(said.values())
+    return ", ".join(f"{each} at {', '.join(str(n) for n in said if said[n] == each)} bits" for each in words)
 
 
-def within(of: dict[int, dict[str, Any]]) -> str:
-    """What QAT's errors at few bits say of the limit."""
-    return "; ".join(f"{bits} bits: {within_words(of[bits][LEARNED][ERROR])}" for bits in FEW if bits in of)
+def gain_words(found: Estimate | None) -> str:
+    """On which side of 0 the whole interval lies; of a single training nothing is told."""
+    if found is None or found.low is None or found.high is None:
+        return "inside the noise"
+    if found.low <= 0.0 <= found.high:
+        return "equal" if found.low == found.high else "inside the noise"
+    return "better than PTQ" if found.value > 0.0 else "worse"
 
 
-def within_words(error: Estimate | None) -> str:
-    """``yes``, ``no``, ``undecided, the mean is +3.1 %``."""
-    if error is None:
-        return "not defined, float's return is 0"
-    if error.is_within(LIMIT_PERCENT):
-        return "yes"
-    if error.is_above(LIMIT_PERCENT):
-        return "no"
-    return f"undecided, the mean is {error.value:+.1f} %".replace("-", "−")
+def error_words(found: Estimate | None) -> str:
+    """On which side of the limit the whole interval lies."""
+    if found is None:
+        return "not defined"
+    if found.is_within(LIMIT_PERCENT):
+        return f"within {LIMIT_PERCENT:g} %"
+    return f"above {LIMIT_PERCENT:g} %" if found.is_above(LIMIT_PERCENT) else "undecided"
 
 
 def figures(results: Results) -> dict[str, Figure]:
     """A panel for each cell and preset: the error against the bits, both ways."""
     panels = []
-    for place, of in places(results).items():
-        base = results.played("returns", place[0], {}, place[1])
+    for place, widths in places(results).items():
+        floats = results.played("returns", place[0], {}, place[1])
         lines = []
         for way, label in WAYS.items():
-            points = {bits: ways[way][ERROR] for bits, ways in of.items() if ways[way][ERROR] is not None}
-            singles = {
-                bits: [
-                    100.0 * (f - q) / abs(f)
-                    for f, q in zip(
-                        base, results.played("returns", place[0], condition(way, bits), place[1]), strict=True
-                    )
-                ]
-                for bits in points
-            }
-            lines.append(Line(label, points, STYLES[way], singles=singles))
-        panels.append(Panel(f"{named(place)}  n={len(base)}", lines))
+            errors, singles = {}, {}
+            for bits in widths:
+                errors[bits] = row_of(results, place, condition(way, bits))[ERROR]
+                few = results.played("returns", place[0], condition(way, bits), place[1])
+                singles[bits] = [100.0 * (f - q) / abs(f) for f, q in zip(floats, few, strict=True) if f]
+            lines.append(Line(label, {n: each for n, each in errors.items() if each}, STYLES[way], singles=singles))
+        panels.append(Panel(f"{named(place)}  n={len(floats)}", lines))
     drawn = facets(
         panels,
-        sorted({bits for of in places(results).values() for bits in of}),
+        sorted({bits for widths in places(results).values() for bits in widths}),
         title="Learning with few bits, or quantizing afterwards",
-        said="relative error of the return, % of |float| (linear up to 5, then logarithmic)\n"
+        said="relative error of the return, % of |float| (linear up to 5, then logarithmic); dotted: 5 %\n"
         "n: trainings a point; marks: their mean; bars: 95 % intervals over trainings; dots: single trainings",
         x_label="bits of weights and activations",
         scale=error_scale,

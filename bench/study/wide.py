@@ -13,16 +13,19 @@ cells a means is counted once a cell, by the mean of its trainings.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from statistics import fmean
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench import command_line
+from bench.report.figures import Line, Panel, facets, gain_scale
+from bench.report.intervals import Correlation, Estimate, correlate, mcnemar_exact
 from bench.report.tables import Table
+from bench.report.text import NOT_KNOWN, correlation, estimate, filled, joined, lost
 from bench.study import trainings
-from bench.study.experiment import Episodes, Experiment, Played, Results
+from bench.study.experiment import ERROR, Episodes, Experiment, Played, Results
 from bench.study.records import Condition
 from bench.study.trainings import Cell, flown, origin, trained
 from policy.network import layer_names
@@ -30,6 +33,8 @@ from policy.quantization import Scheme
 from policy.simulated import Widths
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from policy.bundle import Bundle
 
 # Of the cells that train in seconds, those whose committed policies lose most to QuaRL's quantizer at four bits or at
@@ -53,22 +58,52 @@ VARIANTS: dict[str, Condition] = {
     "clip-4": {"weight_clip": 4},
     "clip-2": {"weight_clip": 2},
 }
-LABELS = {
-    "plain": "plain",
-    "layer-norm": "layer normalisation",
-    "decay-0.1": "weight decay 0.1",
-    "decay-1": "weight decay 1",
-    "clip-4": "weight clipping 4",
-    "clip-2": "weight clipping 2",
-}
 MEANS = [name for name in VARIANTS if name != "plain"]
 QUARL, SYMMETRIC = Scheme.QUARL.value, Scheme.SYMMETRIC.value
 SCHEMES = {QUARL: "QuaRL's", SYMMETRIC: "symmetric"}
-STYLES = {QUARL: 1, SYMMETRIC: 3}  # those of sweeps
-BITS = (8, 6, 4, 3, 2)
+STYLES = (1, 3, 0)  # of the schemes as in pictures of sweeps, and of floats
+BITS, SHOWN = (8, 6, 4, 3, 2), (4, 3, 2)
+PLACES: dict[str, Condition] = {
+    f"{said} {bits}": {"scheme": scheme, "bits": bits} for scheme, said in SCHEMES.items() for bits in BITS
+}
 DEVICE_ACTIVATION_BITS = 8
 SEEDS, EPISODES = (0, 1, 2), 100
 PURPOSE = "study of wide weights"  # of the flown episodes
+CHANCE = 0.05  # that a test, or an interval of 95 %, finds a difference where there is none
+
+SUMMARY_NOTES = """\
+Cells by the mean of their trainings; equal ones are neither. Narrower: range of the weights in standard deviations, \
+mean of the layers. fp32: mean return. The others: mean return after quantization to so many bits, against plain \
+policies quantized alike, what was gained or lost in fp32 included.
+†: p < 0.05 by the two-sided sign test, a cell counted once. If no means did anything, about {{ chance }} of these \
+{{ tests }} would be marked.
+"""
+WEIGHTS_NOTES = """\
+Means over the trainings of the seeds {{ seeds }}, {{ episodes }} episodes of each. Range and standard deviation of \
+the weights of all layers together, no biases; range / std of each layer by itself, mean of the layers: n bits over \
+that range leave steps of range / std / 2ⁿ deviations, whatever the scale. Gain: in % of plain's |return|. In brackets \
+95 % intervals over trainings (Student's t), without brackets: all are equal. ↑, ↓: the interval is above or below \
+plain's.
+{{ measured }}
+"""
+ERRORS_NOTES = """\
+Error: (float − quantized) / |float| of the mean returns over the same episodes, of each policy against its own \
+floats; negative: better than float. ↑, ↓: the return itself is above or below that of the plain policies quantized \
+alike, by the whole interval. QuaRL's: its quantizer, weights only; symmetric: one scale an output channel, \
+activations of 8 bits. Quantization is simulated; symmetric is what int8 containers on devices compute.
+{% for header, found in medians.items() %}
+Median over cells, {{ header }} bits: {% for label, value in found.items() %}{{ label }} {{ value }} %\
+{{ ", " if not loop.last }}{% endfor %}.
+{% endfor %}
+"""
+ORDERS_NOTES = """\
+All variants and seeds of a cell, which share task, method and the network's shape; QuaRL's quantizer, weights only. \
+Lost: float minus quantized mean return. In brackets 95 % bootstrap intervals over trainings; –: all lose the same, or \
+they are fewer than eight.
+Of {{ intervals }} intervals {{ above }} lie above 0 (wider loses more) and {{ below }} below; about {{ chance }} \
+would leave 0 out by chance alone. Variants differ in more than their width, and trainings of one seed begin alike: an \
+order, not a cause.
+"""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -88,15 +123,10 @@ def read_variants(text: str) -> list[str]:
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     """Each variant in floats, and quantized both ways to each width."""
-    found = []
+    found: list[Condition] = []
     for name in arguments.variants or VARIANTS:
-        found += [VARIANTS[name], *(quantized(name, scheme, bits) for scheme in SCHEMES for bits in BITS)]
+        found += [{**VARIANTS[name], **place} for place in ({}, *PLACES.values())]
     return found
-
-
-def quantized(variant: str, scheme: str, bits: int) -> Condition:
-    """A variant after quantization."""
-    return {**VARIANTS[variant], "scheme": scheme, "bits": bits}
 
 
 def identity(subject: str) -> str:
@@ -138,8 +168,207 @@ def width_of(bundle: Bundle) -> dict[str, Any]:
     }
 
 
+def subjects_of(results: Results) -> list[str]:
+    """Cells of which something was measured."""
+    return list(dict.fromkeys(record["subject"] for record in results.found))
+
+
+def variants_of(results: Results, subject: str) -> list[str]:
+    """Those of a cell that were measured."""
+    return [name for name in VARIANTS if results.records_of(subject, VARIANTS[name])]
+
+
+def widths_of(results: Results, subject: str, name: str, measure: str) -> list[float]:
+    """``range``, ``std`` or ``ratio`` of the trainings of a variant."""
+    return [record["measures"][measure] for record in results.records_of(subject, VARIANTS[name])]
+
+
+def gain(results: Results, subject: str, name: str, place: Condition) -> Estimate | None:
+    """What a means earns more than plain, both quantized alike, in % of plain's |fp32|, seed by seed."""
+    return None if name == "plain" else results.contrast(subject, place, {**VARIANTS[name], **place})
+
+
+def widening(results: Results, subject: str, name: str) -> Estimate | None:
+    """Range in standard deviations, minus plain's, seed by seed."""
+    one, other = (widths_of(results, subject, each, "ratio") for each in (name, "plain"))
+    if name == "plain" or len(one) != len(other):
+        return None
+    return Estimate.of_mean([a - b for a, b in zip(one, other, strict=True)])
+
+
+def arrow(found: Estimate | None) -> str:
+    """Whether the whole interval lies above or below 0."""
+    if found is None or found.low is None or found.high is None or found.low <= 0.0 <= found.high:
+        return ""
+    return " ↑" if found.low > 0.0 else " ↓"
+
+
+def sign_test(gains: Sequence[Estimate | None]) -> tuple[int, int, bool, float]:
+    """Cells that gain and lose by the mean of their trainings, and whether the sign test tells them apart.
+
+    A cell counts once: its trainings share task, method and network, and are no independent pairs. Equal ones are on
+    neither side.
+
+    Returns:
+        Cells above 0 and below; whether p < 0.05 of a split at least as uneven where either side is equally likely; and
+        the probability of that where either side is.
+    """
+    from scipy.stats import binom
+
+    above, below = (sum(each is not None and side * each.value > 0.0 for each in gains) for side in (1, -1))
+    n = above + below
+    chance = sum(float(binom.pmf(k, n, 0.5)) for k in range(n + 1) if mcnemar_exact(k, n - k) < CHANCE)
+    return above, below, mcnemar_exact(above, below) < CHANCE, chance
+
+
 def tables(results: Results) -> list[Table]:
-    return []
+    """The summary, the weights and what floats reach, the errors, and the order of width and loss."""
+    return [summary_table(results), weights_table(results), errors_table(results), orders_table(results)]
+
+
+def summary_table(results: Results) -> Table:
+    """In how many cells a means is better than plain: a row for each means."""
+    subjects = subjects_of(results)
+    rows, chances = [], []
+    for name in MEANS:
+        wider = [widening(results, subject, name) for subject in subjects]
+        columns = [[None if each is None else Estimate(-each.value) for each in wider]]
+        columns += [[gain(results, subject, name, place) for subject in subjects] for place in ({}, *PLACES.values())]
+        found = [sign_test(column) for column in columns]
+        chances += [chance for *_, chance in found]
+        rows.append((name, *(f"{above} : {below}{'†' * is_told}" for above, below, is_told, _ in found)))
+    return Table(
+        "wide-weights-summary",
+        f"Better : worse than plain, by cells; there are {len(subjects)}",
+        ("", "narrower", "fp32", *PLACES),
+        tuple(rows),
+        filled(SUMMARY_NOTES, tests=len(chances), chance=f"{sum(chances):.1f}"),
+    )
+
+
+def variant_rows(results: Results, cells: Callable[[str, str], list[str]]) -> tuple[tuple[str, ...], ...]:
+    """A row for each variant of a cell, with a rule between cells."""
+    rows: list[tuple[str, ...]] = []
+    for subject in subjects_of(results):
+        rows += [(subject, name, *cells(subject, name)) for name in variants_of(results, subject)]
+        rows.append(())
+    return tuple(rows)
+
+
+def weights_table(results: Results) -> Table:
+    """How wide the weights are, and what the float policies reach."""
+
+    def cells(subject: str, name: str) -> list[str]:
+        wide = (Estimate.of_mean(widths_of(results, subject, name, each)) for each in ("range", "std", "ratio"))
+        wider, better = widening(results, subject, name), gain(results, subject, name, {})
+        earned = Estimate.of_mean(results.played("returns", subject, VARIANTS[name]))
+        more = [estimate(each, sign="+") + arrow(each) for each in (wider, better)]
+        return [*map(estimate, wide), more[0], estimate(earned), more[1]]
+
+    return Table(
+        "wide-weights",
+        "Width of the weights, and the return of the float policies",
+        ("cell", "variant", "range", "std", "range / std", "minus plain", "fp32 return", "gain, %"),
+        variant_rows(results, cells),
+        filled(
+            WEIGHTS_NOTES,
+            seeds=", ".join(str(seed) for seed in sorted({record["seed"] for record in results.found})),
+            episodes=joined(str(len(record["returns"])) for record in results.found),
+            measured=results.measured,
+        ),
+        2,
+    )
+
+
+def errors_table(results: Results) -> Table:
+    """What quantization costs at few bits: a row for each variant of a cell."""
+    shown = {header: place for header, place in PLACES.items() if place["bits"] in SHOWN}
+    middle: dict[str, dict[str, list[float]]] = {header: {} for header in shown if header.endswith(f" {SHOWN[0]}")}
+
+    def cells(subject: str, name: str) -> list[str]:
+        found = []
+        for header, place in shown.items():
+            row = results.row(subject, {**VARIANTS[name], **place})
+            error = None if row is None else row[ERROR]
+            if error is not None and header in middle:
+                middle[header].setdefault(name, []).append(error.value)
+            found.append(lost(error) + arrow(gain(results, subject, name, place)))
+        return found
+
+    rows = variant_rows(results, cells)
+    medians = {header: {name: f"{median(errors):.0f}" for name, errors in of.items()} for header, of in middle.items()}
+    title = "Relative error in %, by scheme and bits of the weights"
+    return Table(
+        "wide-weights-errors", title, ("cell", "variant", *shown), rows, filled(ERRORS_NOTES, medians=medians), 2
+    )
+
+
+def orders_table(results: Results) -> Table:
+    """Whether, within a cell, the trainings with wider weights lose more: a row for each cell."""
+    columns = [(bits, measure) for bits in BITS[1:] for measure in ("range", "ratio")]
+    rows = []
+    every: list[Correlation] = []
+    for subject in subjects_of(results):
+        names, cells = variants_of(results, subject), []
+        trainings_of = [record for name in names for record in results.records_of(subject, VARIANTS[name])]
+        for bits, measure in columns:
+            floats, few = (
+                [earned for name in names for earned in results.played("returns", subject, {**VARIANTS[name], **place})]
+                for place in ({}, PLACES[f"{SCHEMES[QUARL]} {bits}"])
+            )
+            try:
+                found = correlate(
+                    [record["measures"][measure] for record in trainings_of],
+                    [f - q for f, q in zip(floats, few, strict=True)],
+                )
+            except ValueError:  # too few trainings, or all lose the same
+                cells.append(NOT_KNOWN)
+                continue
+            every.append(found)
+            cells.append(correlation(found.rho, found.low, found.high))
+        rows.append((subject, str(len(trainings_of)), *cells))
+    titles = {"range": "range", "ratio": "range / std"}
+    return Table(
+        "wide-weights-orders",
+        "Do the wider of a cell's trainings lose more? Spearman's ρ of the width with the return lost",
+        ("cell", "trainings", *(f"{bits} bits: {titles[measure]}" for bits, measure in columns)),
+        tuple(rows),
+        filled(
+            ORDERS_NOTES,
+            intervals=len(every),
+            above=sum(each.low > 0 for each in every),
+            below=sum(each.high < 0 for each in every),
+            chance=f"{CHANCE * len(every):.0f}",
+        ),
+    )
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """A panel for each means: what it gains over plain against the bits, a dot for each cell."""
+    lines_of: dict[str, dict[Any, Condition]] = {
+        f"{said} quantizer": {bits: PLACES[f"{said} {bits}"] for bits in BITS} for said in SCHEMES.values()
+    }
+    lines_of["not quantized"] = {"fp32": {}}
+    panels = []
+    for name in MEANS:
+        lines = []
+        for (label, places), style in zip(lines_of.items(), STYLES, strict=True):
+            gains = {at: [gain(results, each, name, of) for each in subjects_of(results)] for at, of in places.items()}
+            dots = {at: [each.value for each in found if each is not None] for at, found in gains.items()}
+            medians = {at: Estimate(median(values)) for at, values in dots.items() if values}
+            lines.append(Line(label, medians, style, singles=dots))
+        panels.append(Panel(name, lines))
+    drawn = facets(
+        panels,
+        [*sorted(BITS), "fp32"],
+        title="What means against wide weights gain over plain training",
+        said="% of plain's |fp32| return, both quantized alike (linear within 5, then logarithmic)\n"
+        "dots: cells, means of their trainings; marks: median over cells",
+        x_label="bits of the weights",
+        scale=gain_scale,
+        columns=3,
+    )
+    return {"wide-weights": drawn}
 
 
 EXPERIMENT = Experiment(
@@ -152,6 +381,7 @@ EXPERIMENT = Experiment(
     identity=identity,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or SEEDS, arguments.episodes or EPISODES),
     tables=tables,
+    figures=figures,
     about=lambda subject: trainings.about(subject, CELLS),
     options=options,
     within=("layer_norm", "weight_decay", "weight_clip"),
