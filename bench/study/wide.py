@@ -77,6 +77,9 @@ mean of the layers. fp32: mean return. The others: mean return after quantizatio
 policies quantized alike, what was gained or lost in fp32 included.
 †: p < 0.05 by the two-sided sign test, a cell counted once. If no means did anything, about {{ chance }} of these \
 {{ tests }} would be marked.
+{% if unmeasured %}
+Not measured: {{ unmeasured | several }}.
+{% endif %}
 """
 WEIGHTS_NOTES = """\
 Means over the trainings of the seeds {{ seeds }}, {{ episodes }} episodes of each. Range and standard deviation of \
@@ -242,7 +245,12 @@ def summary_table(results: Results) -> Table:
         f"Better : worse than plain, by cells; there are {len(subjects)}",
         ("", "narrower", "fp32", *PLACES),
         tuple(rows),
-        filled(SUMMARY_NOTES, tests=len(chances), chance=f"{sum(chances):.1f}"),
+        filled(
+            SUMMARY_NOTES,
+            tests=len(chances),
+            chance=f"{sum(chances):.1f}",
+            unmeasured=[name for name in CELLS if name not in subjects],
+        ),
     )
 
 

@@ -32,7 +32,7 @@ def study_blocks(module: str) -> Callable[[Sources], Iterator[Block]]:
         tables = experiment.tables(results)
         for figure in experiment.figures(results).values():
             title = f"{tables[0].title}."
-            yield Picture.of(figure, title, f"{title} A panel for each policy; the numbers are in the tables below.")
+            yield Picture.of(figure, title, f"{title} The numbers are in the tables below.")
         yield from tables
 
     return blocks

@@ -220,7 +220,12 @@ STUDY = (
     Entry("qat", "Learning with quantizers", "python -m bench.study qat --keep", study_blocks("bench.study.qat")),
     Entry("width-and-error", "Width of the weights", "python -m bench.study width --keep", width_blocks),
     Entry("weights", "Weights side by side", "python -m train --task cartpole --method dqn", weight_blocks),
-    Entry("wide", "Means against wide weights", "python -m bench.study wide --keep", study_blocks("bench.study.wide")),
+    Entry(
+        "wide-weights",
+        "Means against wide weights",
+        "python -m bench.study wide --keep",
+        study_blocks("bench.study.wide"),
+    ),
     Entry(
         "apart",
         "Weights, activations, observation",

@@ -145,14 +145,12 @@ def test_each_machine_that_a_number_comes_from_is_named(empty: Sources) -> None:
     empty.study.mkdir(parents=True)
     for name in ("apart", "layers"):
         (empty.study / f"{name}.jsonl").write_text('{"subject": "I", "condition": {}, "machine": "first"}\n')
-    wide = json.loads((ROOT / "results" / "study" / "wide-weights.json").read_text())
-    wide["answers"] = [{**answer, "machine": "second"} for answer in wide["answers"][:1]]
-    (empty.study / "wide-weights.json").write_text(json.dumps(wide))
+    (empty.study / "wide.jsonl").write_text('{"subject": "acrobot-dqn", "condition": {}, "machine": "second"}\n')
     for name in ("training-speed", "mixed-precision", "agreement"):
         (empty.results / f"{name}.json").write_text('{"machine": "third"}')
     assert html_report.machines(empty) == (
-        ("second", "means against wide weights"),
         ("first", "the study apart, the study layers"),
+        ("second", "the study wide"),
         ("third", "training speed, mixed precision in training, agreement of the runtimes"),
     )
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
     reason="needs Chromium: apt-get install --no-install-recommends chromium chromium-driver",
 )
 STUDIED = {
-    "wide-weights": "wide-weights.json",
+    "wide-weights": "wide.jsonl",
     "apart": "apart.jsonl",
     "layers": "layers.jsonl",
     "budgets": "budgets.jsonl",
