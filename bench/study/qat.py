@@ -296,6 +296,8 @@ def figures(results: Results) -> dict[str, Figure]:
                 singles[bits] = [100.0 * (f - q) / abs(f) for f, q in zip(floats, few, strict=True) if f]
             lines.append(Line(label, {n: each for n, each in errors.items() if each}, STYLES[way], singles=singles))
         panels.append(Panel(f"{named(place)}  n={len(floats)}", lines))
+    if not panels:
+        return {}
     drawn = facets(
         panels,
         sorted({bits for widths in places(results).values() for bits in widths}),

@@ -111,25 +111,19 @@ order, not a cause.
 
 def options(parser: argparse.ArgumentParser) -> None:
     """--variants."""
-    parser.add_argument(
-        "--variants", type=read_variants, metavar="NAME", help=f"several with , (default: {', '.join(VARIANTS)})"
-    )
-
-
-def read_variants(text: str) -> list[str]:
-    """``plain,clip-2`` as names of variants."""
-    names = list(dict.fromkeys(command_line.words(text)))
-    if unknown := [name for name in names if name not in VARIANTS]:
-        raise argparse.ArgumentTypeError(f"there is no variant {unknown[0]!r}; there are {', '.join(VARIANTS)}")
-    return names
+    names = ",".join(VARIANTS)
+    parser.add_argument("--variants", type=command_line.words, default=list(VARIANTS), metavar=names, help="of these")
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
-    """Each variant in floats, and quantized both ways to each width."""
-    found: list[Condition] = []
-    for name in arguments.variants or VARIANTS:
-        found += [{**VARIANTS[name], **place} for place in ({}, *PLACES.values())]
-    return found
+    """Each variant in floats, and quantized both ways to each width.
+
+    Raises:
+        UsageError: there is no such variant.
+    """
+    if unknown := [name for name in arguments.variants if name not in VARIANTS]:
+        raise command_line.UsageError(f"there is no variant {unknown[0]!r}; there are {', '.join(VARIANTS)}.")
+    return [{**VARIANTS[name], **place} for name in arguments.variants for place in ({}, *PLACES.values())]
 
 
 def identity(subject: str) -> str:
@@ -172,13 +166,19 @@ def width_of(bundle: Bundle) -> dict[str, Any]:
 
 
 def subjects_of(results: Results) -> list[str]:
-    """Cells of which something was measured."""
-    return list(dict.fromkeys(record["subject"] for record in results.found))
+    """Cells of which a variant was measured."""
+    subjects = dict.fromkeys(record["subject"] for record in results.found)
+    return [subject for subject in subjects if variants_of(results, subject)]
 
 
 def variants_of(results: Results, subject: str) -> list[str]:
-    """Those of a cell that were measured."""
-    return [name for name in VARIANTS if results.records_of(subject, VARIANTS[name])]
+    """Those of a cell that were measured wholly."""
+    places = ({}, *PLACES.values())
+    return [
+        name
+        for name, variant in VARIANTS.items()
+        if all(results.records_of(subject, {**variant, **place}) for place in places)
+    ]
 
 
 def widths_of(results: Results, subject: str, name: str, measure: str) -> list[float]:
@@ -193,9 +193,9 @@ def gain(results: Results, subject: str, name: str, place: Condition) -> Estimat
 
 def widening(results: Results, subject: str, name: str) -> Estimate | None:
     """Range in standard deviations, minus plain's, seed by seed."""
-    one, other = (widths_of(results, subject, each, "ratio") for each in (name, "plain"))
-    if name == "plain" or len(one) != len(other):
+    if name == "plain" or not {name, "plain"} <= set(variants_of(results, subject)):
         return None
+    one, other = (widths_of(results, subject, each, "ratio") for each in (name, "plain"))
     return Estimate.of_mean([a - b for a, b in zip(one, other, strict=True)])
 
 
@@ -231,7 +231,7 @@ def tables(results: Results) -> list[Table]:
 
 def summary_table(results: Results) -> Table:
     """In how many cells a means is better than plain: a row for each means."""
-    subjects = subjects_of(results)
+    subjects = [subject for subject in subjects_of(results) if len(variants_of(results, subject)) > 1]
     rows, chances = [], []
     for name in MEANS:
         wider = [widening(results, subject, name) for subject in subjects]
@@ -313,34 +313,18 @@ def errors_table(results: Results) -> Table:
 
 def orders_table(results: Results) -> Table:
     """Whether, within a cell, the trainings with wider weights lose more: a row for each cell."""
-    columns = [(bits, measure) for bits in BITS[1:] for measure in ("range", "ratio")]
-    rows = []
-    every: list[Correlation] = []
-    for subject in subjects_of(results):
-        names, cells = variants_of(results, subject), []
-        trainings_of = [record for name in names for record in results.records_of(subject, VARIANTS[name])]
-        for bits, measure in columns:
-            floats, few = (
-                [earned for name in names for earned in results.played("returns", subject, {**VARIANTS[name], **place})]
-                for place in ({}, PLACES[f"{SCHEMES[QUARL]} {bits}"])
-            )
-            try:
-                found = correlate(
-                    [record["measures"][measure] for record in trainings_of],
-                    [f - q for f, q in zip(floats, few, strict=True)],
-                )
-            except ValueError:  # too few trainings, or all lose the same
-                cells.append(NOT_KNOWN)
-                continue
-            every.append(found)
-            cells.append(correlation(found.rho, found.low, found.high))
-        rows.append((subject, str(len(trainings_of)), *cells))
     titles = {"range": "range", "ratio": "range / std"}
+    columns = [(bits, measure) for bits in BITS[1:] for measure in titles]
+    found = {subject: [order(results, subject, *column) for column in columns] for subject in subjects_of(results)}
+    every = [each for of in found.values() for each in of if each is not None]
     return Table(
         "wide-weights-orders",
         "Do the wider of a cell's trainings lose more? Spearman's ρ of the width with the return lost",
-        ("cell", "trainings", *(f"{bits} bits: {titles[measure]}" for bits, measure in columns)),
-        tuple(rows),
+        ("cell", *(f"{bits} bits: {titles[measure]}" for bits, measure in columns)),
+        tuple(
+            (subject, *(NOT_KNOWN if each is None else correlation(each.rho, each.low, each.high) for each in of))
+            for subject, of in found.items()
+        ),
         filled(
             ORDERS_NOTES,
             intervals=len(every),
@@ -349,6 +333,20 @@ def orders_table(results: Results) -> Table:
             chance=f"{CHANCE * len(every):.0f}",
         ),
     )
+
+
+def order(results: Results, subject: str, bits: int, measure: str) -> Correlation | None:
+    """ρ over a cell's trainings of a width with the return lost to QuaRL's quantizer; None where there is no order."""
+    widths, losses = [], []
+    for name in variants_of(results, subject):
+        few = {**VARIANTS[name], **PLACES[f"{SCHEMES[QUARL]} {bits}"]}
+        pairs = zip(*(results.played("returns", subject, each) for each in (VARIANTS[name], few)), strict=True)
+        losses += [in_floats - quantized for in_floats, quantized in pairs]
+        widths += widths_of(results, subject, name, measure)
+    try:
+        return correlate(widths, losses)
+    except ValueError:  # too few trainings, or all lose the same
+        return None
 
 
 def figures(results: Results) -> dict[str, Figure]:
@@ -364,8 +362,10 @@ def figures(results: Results) -> dict[str, Figure]:
             gains = {at: [gain(results, each, name, of) for each in subjects_of(results)] for at, of in places.items()}
             dots = {at: [each.value for each in found if each is not None] for at, found in gains.items()}
             medians = {at: Estimate(median(values)) for at, values in dots.items() if values}
-            lines.append(Line(label, medians, style, singles=dots))
-        panels.append(Panel(name, lines))
+            lines += [Line(label, medians, style, singles=dots)] if medians else []
+        panels += [Panel(name, lines)] if lines else []
+    if not panels:
+        return {}
     drawn = facets(
         panels,
         [*sorted(BITS), "fp32"],

@@ -31,7 +31,9 @@ def made(recorded: Recorded, variants: Mapping[str, tuple[Sequence[float], float
         for seed, earned in enumerate(returns):
             measures = {"range": 2.0, "std": 0.25, "ratio": ratio + 0.01 * seed}
             found.append(recorded(wide.VARIANTS[name], [500.0, 500.0], subject, seed, **measures))
-            found.append(recorded({**wide.VARIANTS[name], **PLACE}, [earned, earned], subject, seed))
+            for place in wide.PLACES.values():
+                few = earned if place == PLACE else 500.0
+                found.append(recorded({**wide.VARIANTS[name], **place}, [few, few], subject, seed))
     return found
 
 
@@ -93,14 +95,21 @@ def test_the_tables_by_hand(several: Results, texts: Callable[[Figure], list[str
     assert errors.headers[2:5] == ("QuaRL's 4", "QuaRL's 3", "QuaRL's 2")
     assert errors.rows[2][2] == "20.0 [10.1, 29.9] ↑"  # 20, 24, 16: 4.3027 · 4 / √3
     assert "Median over cells, QuaRL's 4 bits: plain 40 %, decay-1 38 %, clip-2 20 %." in errors.notes
-    assert orders.rows[0][:2] == ("acrobot-dqn", "9") and orders.headers[4:6] == (
-        "4 bits: range",
-        "4 bits: range / std",
-    )
-    assert orders.rows[0][4] == "–", "all ranges are alike"
-    assert orders.rows[0][5].startswith("0.")
+    assert orders.headers[3:5] == ("4 bits: range", "4 bits: range / std")
+    assert orders.rows[0][3] == "–", "all ranges are alike"
+    assert orders.rows[0][4].startswith("0.")
     found = texts(wide.figures(several)["wide-weights"])
     assert {"layer-norm", "clip-2", "2", "fp32", "QuaRL's quantizer", "not quantized"} <= set(found)
+
+
+def test_what_is_not_measured_wholly_is_left_out(several: Results) -> None:
+    last = {**wide.VARIANTS["clip-2"], **wide.PLACES["symmetric 2"]}
+    fewer = [each for each in several.found if (each["subject"], each["condition"]) != ("cartpole-a2c", last)]
+    partial = Results(wide.EXPERIMENT, [each for each in fewer if each["subject"] != "pendulum-ppo"])
+    assert wide.variants_of(partial, "cartpole-a2c") == ["plain", "decay-1"]
+    summary, weights, *_ = wide.tables(partial)
+    assert summary.rows[-1][:2] == ("clip-2", "4 : 0") and "Not measured: pendulum-ppo." in summary.notes
+    assert "pendulum-ppo" not in {row[0] for row in weights.rows if row}
 
 
 def test_variants_are_settings_of_the_training() -> None:
@@ -118,9 +127,7 @@ def test_variants_are_settings_of_the_training() -> None:
 
 
 def test_what_is_typed_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        command.main("bench.study.wide", ["--variants", "clip"])
-    assert stopped.value.code == command_line.EXIT_USAGE
+    assert command.main("bench.study.wide", ["--variants", "plain,clip"]) == command_line.EXIT_USAGE
     assert "there is no variant 'clip'; there are plain, layer-norm" in " ".join(capsys.readouterr().err.split())
     assert command.main("bench.study.wide", ["pong-dqn", "--stored"]) == command_line.EXIT_USAGE
     assert "there is no cell 'pong-dqn'; there are acrobot-dqn" in capsys.readouterr().err
