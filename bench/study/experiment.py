@@ -317,10 +317,10 @@ class Results:
             return [fmean(values) for values in found]
         return [value for values in found for value in values]
 
-    def row(self, subject: str, condition: Condition, preset: str = "") -> dict[str, Any] | None:
-        """Of the summary; None where it was not measured."""
+    def row(self, subject: str, condition: Condition, preset: str = "") -> dict[str, Any]:
+        """A cell's of the summary; empty where it was not measured."""
         group = self.records_of(subject, condition, preset)
-        return self._row(group) if group else None
+        return self._row(group) if group else {}
 
     def contrast(self, subject: str, one: Condition, other: Condition, preset: str = "") -> Estimate | None:
         """How much more one loses than the other: the difference of their relative errors, in percent, paired.

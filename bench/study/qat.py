@@ -26,7 +26,7 @@ from bench.measuring.execution import execution_of
 from bench.report.figures import Line, Panel, error_scale, facets
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, filled, lost
+from bench.report.text import NOT_KNOWN, estimate, filled, joined, lost
 from bench.study import trainings
 from bench.study.experiment import ERROR, RETURN, SUCCESS, Episodes, Experiment, Played, Results
 from bench.study.records import Condition
@@ -61,18 +61,16 @@ STYLES = {AFTERWARDS: 3, LEARNED: 4}
 LIMIT_PERCENT = 2.0  # of the float return, that a policy may lose and still count as good as it
 
 NOTES = """\
-{% for counted, names in counts.items() %}
-{{ names | several }}: means over trainings of the seeds {{ counted }} episodes of each on every preset.
-{% endfor %}
-In brackets 95 % intervals over trainings (Student's t), without brackets: all trainings are equal. Weights and hidden \
-activations have the bits, observation and outputs 8. All trainings of a seed have the same settings and steps, and \
-their policies fly the same episodes. Error: (float − it) / |float|; negative: better than float. QAT − PTQ: in % of \
-|float|.
-Share of the steps that QAT learns in floats first: {% for name, delay in delays.items() %}{{ name }} {{ delay }}\
-{{ ", " if not loop.last }}{% endfor %}.
-{% for name, tried in chosen.items() %}
-{{ name }}: chosen among {{ tried }} (mean return at {{ choosing_bits }} bits) on the seeds {{ choosing_seeds }}, none \
-of which is reported here.
+n: trainings of the seeds {{ seeds }}, and episodes of each on every preset. In brackets 95 % intervals over trainings \
+(Student's t), without brackets: all trainings are equal. Weights and hidden activations have the bits, observation \
+and outputs 8. All trainings of a seed have the same settings and steps, and their policies fly the same episodes. \
+Error: (float − it) / |float|; negative: better than float. QAT − PTQ: in % of |float|.
+Share of the steps that QAT learns in floats first: {% for name, each in measures.items() %}{{ name }} \
+{{ each.quant_delay }}{{ ", " if not loop.last }}{% endfor %}.
+{% for name, each in measures.items() if each.tried %}
+{{ name }}: chosen by the mean return at {{ choosing_bits }} bits ({% for share, earned in each.tried.items() %}\
+{{ share }}: {{ earned }}{{ ", " if not loop.last }}{% endfor %}) on the seeds {{ choosing_seeds }}, none of which is \
+reported here.
 {% endfor %}
 PTQ's ranges go to the largest weight and the largest activation at every width; QAT's cut rare large activations, and \
 from 3 bits down follow the mean weight: part of the gain is the range.
@@ -184,13 +182,6 @@ def named(place: tuple[str, str]) -> str:
     return ", ".join(filter(None, place))
 
 
-def row_of(results: Results, place: tuple[str, str], asked: Condition) -> dict[str, Any]:
-    """Of the summary; the cell was measured wholly."""
-    found = results.row(place[0], asked, place[1])
-    assert found is not None
-    return found
-
-
 def gain(results: Results, place: tuple[str, str], bits: int) -> Estimate | None:
     """What QAT earns more than PTQ, in % of |float|."""
     return results.contrast(place[0], condition(AFTERWARDS, bits), condition(LEARNED, bits), place[1])
@@ -200,11 +191,13 @@ def tables(results: Results) -> list[Table]:
     """A row for each cell, preset and width."""
     rows: list[tuple[str, ...]] = []
     for place, widths in places(results).items():
-        for bits in widths:
-            three = [row_of(results, place, each) for each in ({}, *(condition(way, bits) for way in WAYS))]
+        floats = results.row(place[0], {}, place[1])
+        count = len(results.records_of(place[0], {}, place[1]))
+        for index, bits in enumerate(widths):
+            three = [floats, *(results.row(place[0], condition(way, bits), place[1]) for way in WAYS)]
             rates = [row[SUCCESS] for row in three]
             rows.append((
-                named(place),
+                "" if index else f"{named(place)}, n={count} × {floats['episodes'] // count:,}",
                 str(bits),
                 *(estimate(row[RETURN]) for row in three),
                 *(lost(row[ERROR]) for row in three[1:]),
@@ -221,39 +214,27 @@ def tables(results: Results) -> list[Table]:
 def notes(results: Results) -> tuple[str, ...]:
     """The template, filled from the rows."""
     found = places(results)
-    subjects = list(dict.fromkeys(subject for subject, _ in found))
-    counts: dict[str, list[str]] = {}
-    delays, chosen = {}, {}
-    for subject in subjects:
-        mine = [record for record in results.found if record["subject"] == subject]
-        seeds = ", ".join(str(seed) for seed in sorted({record["seed"] for record in mine}))
-        counts.setdefault(f"{seeds}; {len(mine[0]['returns']):,}", []).append(subject)
-        measures = next(record["measures"] for record in mine if "quant_delay" in record["measures"])
-        delays[subject] = measures["quant_delay"]
-        if measures["tried"]:
-            chosen[subject] = ", ".join(f"{share} ({earned:.1f})" for share, earned in measures["tried"].items())
-    said = {
-        named(place): {
-            "gain": by_words({bits: gain_words(gain(results, place, bits)) for bits in widths}),
-            "error": by_words({
-                bits: error_words(row_of(results, place, condition(LEARNED, bits))[ERROR]) for bits in widths
-            }),
+    learned = {each["subject"]: each for each in results.found if each["condition"].get("quantized") == LEARNED}
+    measures = {subject: learned[subject]["measures"] for subject, _ in found}
+    said = {}
+    for place, widths in found.items():
+        errors = {n: results.row(place[0], condition(LEARNED, n), place[1])[ERROR] for n in widths}
+        said[named(place)] = {
+            "gain": by_words({n: gain_words(gain(results, place, n)) for n in widths}),
+            "error": by_words({n: error_words(error) for n, error in errors.items()}),
         }
-        for place, widths in found.items()
-    }  # fmt: skip
     executed = {
         way: [n for n in BITS if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact] for way in WAYS
     }
     return filled(
         NOTES,
-        counts=counts,
-        delays=delays,
-        chosen=chosen,
+        seeds=joined(str(record["seed"]) for record in results.found),
+        measures=measures,
         choosing_bits=CHOOSING_BITS,
-        choosing_seeds=", ".join(map(str, CHOOSING_SEEDS)),
+        choosing_seeds=joined(map(str, CHOOSING_SEEDS)),
         places=said,
-        unmeasured=[name for name in CELLS if name not in subjects],
-        executed={way: ", ".join(map(str, widths)) for way, widths in executed.items()},
+        unmeasured=[name for name in CELLS if name not in measures],
+        executed={way: joined(map(str, widths)) for way, widths in executed.items()},
         measured=results.measured,
     )
 
@@ -291,7 +272,7 @@ def figures(results: Results) -> dict[str, Figure]:
         for way, label in WAYS.items():
             errors, singles = {}, {}
             for bits in widths:
-                errors[bits] = row_of(results, place, condition(way, bits))[ERROR]
+                errors[bits] = results.row(place[0], condition(way, bits), place[1])[ERROR]
                 few = results.played("returns", place[0], condition(way, bits), place[1])
                 singles[bits] = [100.0 * (f - q) / abs(f) for f, q in zip(floats, few, strict=True) if f]
             lines.append(Line(label, {n: each for n, each in errors.items() if each}, STYLES[way], singles=singles))

@@ -258,7 +258,8 @@ def variant_rows(results: Results, cells: Callable[[str, str], list[str]]) -> tu
     """A row for each variant of a cell, with a rule between cells."""
     rows: list[tuple[str, ...]] = []
     for subject in subjects_of(results):
-        rows += [(subject, name, *cells(subject, name)) for name in variants_of(results, subject)]
+        for index, name in enumerate(variants_of(results, subject)):
+            rows.append(("" if index else subject, name, *cells(subject, name)))
         rows.append(())
     return tuple(rows)
 
@@ -296,8 +297,7 @@ def errors_table(results: Results) -> Table:
     def cells(subject: str, name: str) -> list[str]:
         found = []
         for header, place in shown.items():
-            row = results.row(subject, {**VARIANTS[name], **place})
-            error = None if row is None else row[ERROR]
+            error = results.row(subject, {**VARIANTS[name], **place})[ERROR]
             if error is not None and header in middle:
                 middle[header].setdefault(name, []).append(error.value)
             found.append(lost(error) + arrow(gain(results, subject, name, place)))

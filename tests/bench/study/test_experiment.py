@@ -76,7 +76,7 @@ def test_a_training_is_one_value(recorded: Callable[..., records.Record]) -> Non
         found.append(recorded(condition, [earned - 1.0, earned + 1.0], seed=seed, successes=wins))
     results = Results(dataclasses.replace(EXPERIMENT, of_trainings=True), found)
     row = results.row("cartpole-dqn", condition)
-    assert row is not None and row["episodes"] == 6
+    assert row["episodes"] == 6
     half = 4.302653 / 3.0**0.5  # of a deviation of 1: t of two degrees of freedom
     for name, value, deviation in (
         ("return", 12.0, 2.0),
@@ -90,7 +90,7 @@ def test_a_training_is_one_value(recorded: Callable[..., records.Record]) -> Non
     contrast = results.contrast("cartpole-dqn", {}, condition)
     assert contrast is not None and contrast.value == pytest.approx(-40.0)
     assert contrast.high == pytest.approx(-40.0 + 10.0 * half)
-    assert results.row("cartpole-dqn", {"part": "hidden", "bits": 3}) is None
+    assert results.row("cartpole-dqn", {"part": "hidden", "bits": 3}) == {}
 
 
 def test_what_is_missing_and_what_is_stale(

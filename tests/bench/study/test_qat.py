@@ -54,10 +54,11 @@ def test_the_table_by_hand(two_widths: Results, texts: Callable[[Figure], list[s
     assert table.rows[1][1:5] == ("4", "500.0", "400.0 [395.0, 405.0]", "499.0 [496.5, 501.5]")
     assert table.rows[1][5:] == ("20.0 [19.0, 21.0]", "0.20 [−0.30, 0.70]", "+19.8 [+19.3, +20.3]")
     notes = " ".join(table.notes)
-    assert "cartpole-dqn: means over trainings of the seeds 20, 21, 22; 2 episodes of each" in notes
+    assert table.rows[0][0] == "cartpole-dqn, n=3 × 2" and "trainings of the seeds 20, 21, 22, and episodes" in notes
     assert "QAT is equal at 8 bits, better than PTQ at 4 bits; its error is within 2 % at 8, 4 bits." in notes
     assert "learns in floats first: cartpole-dqn 0.2." in notes
-    assert "chosen among 0.5 (499.0), 0.2 (500.0) (mean return at 4 bits) on the seeds 10, 11, 12, 13, none of" in notes
+    chosen = "chosen by the mean return at 4 bits (0.5: 499.0, 0.2: 500.0) on the seeds 10, 11, 12, 13, none of which"
+    assert chosen in notes
     assert "Not measured: cartpole-ppo, cartpole-a2c, mountaincarcontinuous-ddpg, I and II." in notes
     assert "QAT at 8, 7, 6, 5, 4, 3, 2 bits and PTQ at 8, in an int8 container" in notes
     found = texts(qat.figures(two_widths)["qat"])
@@ -78,7 +79,7 @@ def test_success_is_shown_where_a_task_has_it(recorded: Recorded) -> None:
         record = recorded(condition, [1.0, 2.0], "I", successes=wins, quant_delay=0.5, tried={})
         found += [record | {"preset": preset} for preset in ("hard", "shipped")]
     (table,) = qat.tables(Results(qat.EXPERIMENT, found))
-    assert [row[0] for row in table.rows if row] == ["I, hard", "I, shipped"]
+    assert [row[0] for row in table.rows if row] == ["I, hard, n=1 × 2", "I, shipped, n=1 × 2"]
     assert table.rows[0][-1] == "100.0 / 50.0 / 100.0"
 
 

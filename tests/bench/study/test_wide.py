@@ -99,7 +99,7 @@ def test_the_tables_by_hand(several: Results, texts: Callable[[Figure], list[str
     assert orders.rows[0][3] == "–", "all ranges are alike"
     assert orders.rows[0][4].startswith("0.")
     found = texts(wide.figures(several)["wide-weights"])
-    assert {"layer-norm", "clip-2", "2", "fp32", "QuaRL's quantizer", "not quantized"} <= set(found)
+    assert {"decay-1", "clip-2", "2", "fp32", "QuaRL's quantizer", "not quantized"} <= set(found)
 
 
 def test_what_is_not_measured_wholly_is_left_out(several: Results) -> None:
