@@ -107,8 +107,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     """Measure what is asked for, and keep it if that is asked for."""
     from bench.study.actorq import measuring as actorq_measuring
     from bench.study.actorq import store as actorq_store
-    from bench.study.actorq.store import here
-    from bench.study.actorq.training import CELLS, LEARNING
+    from bench.study.actorq.training import CELLS, LEARNING, here
 
     names = {cell.name for cell in CELLS}
     if unknown := [name for name in arguments.cells or () if name not in names]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,15 +24,6 @@ class Measured:
     rows: tuple[Breakdown, ...]
     machine: str
     code: str
-
-
-@functools.cache
-def here() -> tuple[str, str]:
-    """This machine, and the code when it was first asked."""
-    from bench.report.document import code_version
-    from bench.report.machine import describe_machine
-
-    return describe_machine().sentence(), code_version()
 
 
 def write_breakdown(found: Measured) -> None:

@@ -6,6 +6,7 @@ Each is the command a user types, in a process of its own; everything is read fr
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import sys
 import time
@@ -164,14 +165,21 @@ class Training:
         return asdict(self)
 
 
+@functools.cache
+def here() -> tuple[str, str]:
+    """This machine, and the code when it was first asked."""
+    from bench.report.document import code_version
+    from bench.report.machine import describe_machine
+
+    return describe_machine().sentence(), code_version()
+
+
 def train(cell: Cell, bits: int, seed: int, scratch: Path) -> Training:
     """Do one training.
 
     Raises:
         BenchError: it failed; says its last words.
     """
-    from bench.study.actorq.store import here
-
     output = scratch / f"{cell.name}-{bits}-{seed}"
     words = cell.command(bits, seed, output)
     meter = EnergyMeter()
