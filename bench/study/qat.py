@@ -30,7 +30,7 @@ from bench.report.text import NOT_KNOWN, estimate, filled, joined, lost
 from bench.study import trainings
 from bench.study.experiment import ERROR, RETURN, SUCCESS, Episodes, Experiment, Played, Results
 from bench.study.records import Condition
-from bench.study.trainings import Cell, flown, origin, trained
+from bench.study.trainings import Training, flown, origin, trained
 from policy.quantization import Scheme
 from policy.simulated import Widths
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from policy.bundle import Bundle
 
 CELLS = {
-    "cartpole-ppo": Cell("CartPole-v1", "ppo"),
-    "cartpole-a2c": Cell("CartPole-v1", "a2c"),
-    "cartpole-dqn": Cell("CartPole-v1", "dqn"),
-    "mountaincarcontinuous-ddpg": Cell("MountainCarContinuous-v0", "ddpg"),
+    "cartpole-ppo": Training("CartPole-v1", "ppo"),
+    "cartpole-a2c": Training("CartPole-v1", "a2c"),
+    "cartpole-dqn": Training("CartPole-v1", "dqn"),
+    "mountaincarcontinuous-ddpg": Training("MountainCarContinuous-v0", "ddpg"),
     # fewer steps than the zoo's policies: there are eight trainings a seed
-    "I": Cell("navigation", "ppo", policy="I", steps=3_000_000),
-    "II": Cell("navigation", "ppo", policy="II", steps=2_000_000),
+    "I": Training("navigation", "ppo", policy="I", steps=3_000_000),
+    "II": Training("navigation", "ppo", policy="II", steps=2_000_000),
 }
 BITS = (8, 7, 6, 5, 4, 3, 2)
 SEEDS = (20, 21, 22)

@@ -35,7 +35,7 @@ DIGITS = 4  # of a return: an interval over trainings is wider than what that lo
 
 
 @dataclass(frozen=True)
-class Cell:
+class Training:
     """A method on a task, with the settings file's settings.
 
     Attributes:
@@ -51,7 +51,7 @@ class Cell:
 
 
 @functools.cache
-def identity(cell: Cell, *more: object) -> str:
+def identity(cell: Training, *more: object) -> str:
     """SHA-256 of what the trainings of a cell share, the settings file's numbers among it, and of what is given."""
     from train.runs.models import DEFAULT_POLICY
     from train.runs.presets import load_settings
@@ -61,7 +61,7 @@ def identity(cell: Cell, *more: object) -> str:
     return _sha256(shared)
 
 
-def about(subject: str, cells: Mapping[str, Cell]) -> str:
+def about(subject: str, cells: Mapping[str, Training]) -> str:
     """One line: what a subject trains.
 
     Raises:
@@ -80,7 +80,7 @@ def settings_of(request: RunRequest) -> dict[str, Any]:
     return {**request.settings, "steps": request.steps, "network": network_values(request.network)}
 
 
-def trained(cell: Cell, seed: int, *words: str) -> Bundle:
+def trained(cell: Training, seed: int, *words: str) -> Bundle:
     """The bundle of a training; it is trained now where there is none of these settings, seed and code yet.
 
     Args:

@@ -27,7 +27,7 @@ from bench.report.text import NOT_KNOWN, correlation, estimate, filled, joined, 
 from bench.study import trainings
 from bench.study.experiment import ERROR, Episodes, Experiment, Played, Results
 from bench.study.records import Condition
-from bench.study.trainings import Cell, flown, origin, trained
+from bench.study.trainings import Training, flown, origin, trained
 from policy.network import layer_names
 from policy.quantization import Scheme
 from policy.simulated import Widths
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 # Of the cells that train in seconds, those whose committed policies lose most to QuaRL's quantizer at four bits or at
 # three (python -m bench.study sweep CELL --weights-only).
 CELLS = {
-    "acrobot-dqn": Cell("Acrobot-v1", "dqn"),
-    "pendulum-ddpg": Cell("Pendulum-v1", "ddpg"),
-    "pendulum-ppo": Cell("Pendulum-v1", "ppo"),
-    "mountaincar-dqn": Cell("MountainCar-v0", "dqn"),
-    "cartpole-dqn": Cell("CartPole-v1", "dqn"),
-    "cartpole-a2c": Cell("CartPole-v1", "a2c"),
+    "acrobot-dqn": Training("Acrobot-v1", "dqn"),
+    "pendulum-ddpg": Training("Pendulum-v1", "ddpg"),
+    "pendulum-ppo": Training("Pendulum-v1", "ppo"),
+    "mountaincar-dqn": Training("MountainCar-v0", "dqn"),
+    "cartpole-dqn": Training("CartPole-v1", "dqn"),
+    "cartpole-a2c": Training("CartPole-v1", "a2c"),
 }
 # Strengths were chosen before anything was measured, the same for all cells: in these trainings the steps' sizes add up
 # to 0.4 (A2C) … 11 (Acrobot), so that λ = 0.1 takes 4 … 66 % of a weight that nothing renews, and λ = 1 32 % … all of
@@ -186,14 +186,20 @@ def widths_of(results: Results, subject: str, name: str, measure: str) -> list[f
     return [record["measures"][measure] for record in results.records_of(subject, VARIANTS[name])]
 
 
+def is_compared(results: Results, subject: str, name: str) -> bool:
+    """Whether a means and plain were measured wholly."""
+    return name != "plain" and {name, "plain"} <= set(variants_of(results, subject))
+
+
 def gain(results: Results, subject: str, name: str, place: Condition) -> Estimate | None:
     """What a means earns more than plain, both quantized alike, in % of plain's |fp32|, seed by seed."""
-    return None if name == "plain" else results.contrast(subject, place, {**VARIANTS[name], **place})
+    compared = is_compared(results, subject, name)
+    return results.contrast(subject, place, {**VARIANTS[name], **place}) if compared else None
 
 
 def widening(results: Results, subject: str, name: str) -> Estimate | None:
     """Range in standard deviations, minus plain's, seed by seed."""
-    if name == "plain" or not {name, "plain"} <= set(variants_of(results, subject)):
+    if not is_compared(results, subject, name):
         return None
     one, other = (widths_of(results, subject, each, "ratio") for each in (name, "plain"))
     return Estimate.of_mean([a - b for a, b in zip(one, other, strict=True)])
@@ -231,7 +237,7 @@ def tables(results: Results) -> list[Table]:
 
 def summary_table(results: Results) -> Table:
     """In how many cells a means is better than plain: a row for each means."""
-    subjects = [subject for subject in subjects_of(results) if len(variants_of(results, subject)) > 1]
+    subjects = [each for each in subjects_of(results) if any(is_compared(results, each, name) for name in MEANS)]
     rows, chances = [], []
     for name in MEANS:
         wider = [widening(results, subject, name) for subject in subjects]

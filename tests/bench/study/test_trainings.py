@@ -12,10 +12,10 @@ import pytest
 
 from bench import command_line
 from bench.study import trainings
-from bench.study.trainings import Cell, flown, identity, origin, trained
+from bench.study.trainings import Training, flown, identity, origin, trained
 from policy.bundle import Bundle
 
-CELL = Cell("CartPole-v1", "dqn", steps=4096)
+CELL = Training("CartPole-v1", "dqn", steps=4096)
 
 
 @pytest.fixture
@@ -64,8 +64,12 @@ def test_rows_say_what_made_them(started: list[list[str]]) -> None:
 
 
 def test_a_cell_of_other_settings_is_another() -> None:
-    assert identity(CELL) == identity(Cell("CartPole-v1", "dqn", steps=4096))
-    others = [identity(dataclasses.replace(CELL, method="ppo")), identity(CELL, (0.5, 0.2)), identity(Cell("I", "ppo"))]
+    assert identity(CELL) == identity(Training("CartPole-v1", "dqn", steps=4096))
+    others = [
+        identity(dataclasses.replace(CELL, method="ppo")),
+        identity(CELL, (0.5, 0.2)),
+        identity(Training("I", "ppo")),
+    ]
     assert len({identity(CELL), *others}) == 4
     with pytest.raises(command_line.UsageError, match="there is no cell 'a'; there are b"):
         trainings.about("a", {"b": CELL})
