@@ -26,7 +26,7 @@ from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, correlation, estimate, filled, joined, lost
 from bench.study import trainings
 from bench.study.experiment import ERROR, Episodes, Experiment, Played, Results
-from bench.study.records import Condition
+from bench.study.records import Condition, cell
 from bench.study.trainings import Training, flown, origin, trained
 from policy.network import layer_names
 from policy.quantization import Scheme
@@ -58,7 +58,6 @@ VARIANTS: dict[str, Condition] = {
     "clip-4": {"weight_clip": 4},
     "clip-2": {"weight_clip": 2},
 }
-MEANS = [name for name in VARIANTS if name != "plain"]
 QUARL, SYMMETRIC = Scheme.QUARL.value, Scheme.SYMMETRIC.value
 SCHEMES = {QUARL: "QuaRL's", SYMMETRIC: "symmetric"}
 STYLES = (1, 3, 0)  # of the schemes as in pictures of sweeps, and of floats
@@ -166,19 +165,26 @@ def width_of(bundle: Bundle) -> dict[str, Any]:
 
 
 def subjects_of(results: Results) -> list[str]:
-    """Cells of which a variant was measured."""
-    subjects = dict.fromkeys(record["subject"] for record in results.found)
-    return [subject for subject in subjects if variants_of(results, subject)]
+    """Cells that were measured wholly: whatever any cell was measured with."""
+    found: dict[str, set[str]] = {}
+    for record in results.found:
+        found.setdefault(record["subject"], set()).add(cell(record)[1])
+    every = set().union(*found.values())
+    return [subject for subject, conditions in found.items() if conditions == every]
 
 
-def variants_of(results: Results, subject: str) -> list[str]:
-    """Those of a cell that were measured wholly."""
-    places = ({}, *PLACES.values())
+def variants_of(results: Results) -> list[str]:
+    """Those that were measured."""
     return [
         name
-        for name, variant in VARIANTS.items()
-        if all(results.records_of(subject, {**variant, **place}) for place in places)
+        for name, asked in VARIANTS.items()
+        if any(results.records_of(subject, asked) for subject in subjects_of(results))
     ]
+
+
+def means_of(results: Results) -> list[str]:
+    """Those that are compared with plain."""
+    return [name for name in variants_of(results) if name != "plain"]
 
 
 def widths_of(results: Results, subject: str, name: str, measure: str) -> list[float]:
@@ -186,22 +192,16 @@ def widths_of(results: Results, subject: str, name: str, measure: str) -> list[f
     return [record["measures"][measure] for record in results.records_of(subject, VARIANTS[name])]
 
 
-def is_compared(results: Results, subject: str, name: str) -> bool:
-    """Whether a means and plain were measured wholly."""
-    return name != "plain" and {name, "plain"} <= set(variants_of(results, subject))
-
-
 def gain(results: Results, subject: str, name: str, place: Condition) -> Estimate | None:
     """What a means earns more than plain, both quantized alike, in % of plain's |fp32|, seed by seed."""
-    compared = is_compared(results, subject, name)
-    return results.contrast(subject, place, {**VARIANTS[name], **place}) if compared else None
+    return None if name == "plain" else results.contrast(subject, place, {**VARIANTS[name], **place})
 
 
 def widening(results: Results, subject: str, name: str) -> Estimate | None:
     """Range in standard deviations, minus plain's, seed by seed."""
-    if not is_compared(results, subject, name):
-        return None
     one, other = (widths_of(results, subject, each, "ratio") for each in (name, "plain"))
+    if name == "plain" or len(one) != len(other):
+        return None
     return Estimate.of_mean([a - b for a, b in zip(one, other, strict=True)])
 
 
@@ -237,9 +237,9 @@ def tables(results: Results) -> list[Table]:
 
 def summary_table(results: Results) -> Table:
     """In how many cells a means is better than plain: a row for each means."""
-    subjects = [each for each in subjects_of(results) if any(is_compared(results, each, name) for name in MEANS)]
+    subjects = subjects_of(results)
     rows, chances = [], []
-    for name in MEANS:
+    for name in means_of(results):
         wider = [widening(results, subject, name) for subject in subjects]
         columns = [[None if each is None else Estimate(-each.value) for each in wider]]
         columns += [[gain(results, subject, name, place) for subject in subjects] for place in ({}, *PLACES.values())]
@@ -264,7 +264,7 @@ def variant_rows(results: Results, cells: Callable[[str, str], list[str]]) -> tu
     """A row for each variant of a cell, with a rule between cells."""
     rows: list[tuple[str, ...]] = []
     for subject in subjects_of(results):
-        for index, name in enumerate(variants_of(results, subject)):
+        for index, name in enumerate(variants_of(results)):
             rows.append(("" if index else subject, name, *cells(subject, name)))
         rows.append(())
     return tuple(rows)
@@ -344,7 +344,7 @@ def orders_table(results: Results) -> Table:
 def order(results: Results, subject: str, bits: int, measure: str) -> Correlation | None:
     """ρ over a cell's trainings of a width with the return lost to QuaRL's quantizer; None where there is no order."""
     widths, losses = [], []
-    for name in variants_of(results, subject):
+    for name in variants_of(results):
         few = {**VARIANTS[name], **PLACES[f"{SCHEMES[QUARL]} {bits}"]}
         pairs = zip(*(results.played("returns", subject, each) for each in (VARIANTS[name], few)), strict=True)
         losses += [in_floats - quantized for in_floats, quantized in pairs]
@@ -362,7 +362,7 @@ def figures(results: Results) -> dict[str, Figure]:
     }
     lines_of["not quantized"] = {"fp32": {}}
     panels = []
-    for name in MEANS:
+    for name in means_of(results):
         lines = []
         for (label, places), style in zip(lines_of.items(), STYLES, strict=True):
             gains = {at: [gain(results, each, name, of) for each in subjects_of(results)] for at, of in places.items()}
