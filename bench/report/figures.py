@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,12 +73,14 @@ class Line:
         points: by place.
         style: index into :data:`STYLES`, the same for the same thing in every panel.
         joined: whether the points are.
+        singles: by place, the values that a point is of, as small dots.
     """
 
     label: str
     points: Mapping[Any, Estimate]
     style: int
     joined: bool = True
+    singles: Mapping[Any, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,11 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
             continue
         at = [(_beside(panel, line, place, places), point) for place, point in line.points.items() if place in places]
         marks(axes, sorted(at, key=lambda point: point[0]), line.style, line.label, line.joined)
+        dots = [
+            (_beside(panel, line, place, places), value) for place, found in line.singles.items() for value in found
+        ]
+        colour, _ = STYLES[line.style]
+        axes.plot(*zip(*dots, strict=True), ".", color=colour, markersize=4, alpha=0.5) if dots else None
     if places is not None:
         axes.set_xticks(range(len(places)), [str(place) for place in places])
     axes.set_title(panel.title, fontsize=8.5)
@@ -196,6 +203,16 @@ def error_scale(axes: Axes) -> None:
     axes.set_ylim(*ERROR_ENDS)
     axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
     axes.axhline(LINEAR_PERCENT, color="0.4", linewidth=0.8, linestyle=":", zorder=0)
+
+
+def gain_scale(axes: Axes) -> None:
+    """Gains in percent, either side of zero: linear within 5, logarithmic beyond."""
+    ticks = (-500, -100, -20, -5, 0, 5, 20, 100, 500)
+    axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
+    axes.set_yticks(ticks, [f"{tick:+d}".replace("-", "−") if tick else "0" for tick in ticks])
+    axes.set_yticks([], minor=True)
+    axes.set_ylim(-1500.0, 1500.0)
+    axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
 
 
 def rate_scale(axes: Axes) -> None:

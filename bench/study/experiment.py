@@ -11,14 +11,15 @@ import dataclasses
 import functools
 import importlib
 import multiprocessing
+import os
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
@@ -90,6 +91,8 @@ class Experiment:
         tables: (results) → what is printed, and stands in docs/.
         figures: (results) → pictures by the stem of their files.
         within: factors that a cell shares with its reference.
+        of_trainings: seeds are those of trainings, and intervals about them: a training's episodes are one value, their
+            mean.
         version: of what a cell means; a cell of another one is stale.
         samples: what a row's values are; the option that says how many of each seed is called so. "": there is none.
         timed: whether values are times, so that cells are measured one after the other unless --jobs says otherwise.
@@ -113,6 +116,7 @@ class Experiment:
     about: Callable[[str], str] = field(default=str)
     options: Callable[[argparse.ArgumentParser], None] = field(default=lambda parser: None)
     within: tuple[str, ...] = ()
+    of_trainings: bool = False
     version: int = 1
     samples: str = "episodes"
     timed: bool = False
@@ -190,21 +194,21 @@ def missing(asked: Sequence[Cell], found: Iterable[Record]) -> list[Cell]:
 
 def measured(module: str, cell: Cell) -> list[Record]:
     """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
-    from bench.report.document import code_version
     from bench.report.machine import describe_machine
     from train.__main__ import quiet_libraries
 
     quiet_libraries()
     experiment: Experiment = importlib.import_module(module).EXPERIMENT
-    began = time.process_time()
+    code = measuring_code()  # before the first cell, whatever is edited beside a long run
+    began = _cpu_seconds()
     played = list(experiment.measure(cell.subject, cell.condition, cell.episodes))
     where = {
         "version": experiment.version,
         "identity": experiment.identity(cell.subject),
         "machine": describe_machine().sentence(),
-        "code": code_version(),
+        "code": code,
         "date": datetime.now(UTC).date().isoformat(),
-        "cpu_s": (time.process_time() - began) / len(played),
+        "cpu_s": (_cpu_seconds() - began) / len(played),
     }
     return [
         {
@@ -244,18 +248,37 @@ def _processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
+def _cpu_seconds() -> float:
+    """Of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
+@functools.cache
+def measuring_code() -> str:
+    """The commit, and whether the code differs from it; results, pages and pictures are no code."""
+    from bench.report.document import code_version
+
+    version = code_version().removesuffix("-dirty")
+    return f"{version}-dirty" if changed_code() else version
+
+
+def changed_code() -> list[str]:
+    """Tracked files that differ from the last commit, other than results, pages and pictures."""
+    listed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results", ":!docs", ":!README.md"]
+    done = subprocess.run(listed, cwd=PROJECT_ROOT, capture_output=True, text=True)
+    return [line[3:] for line in done.stdout.splitlines()]
+
+
 def refuse_dirty() -> None:
     """See that what is kept names the code that measured it.
 
     Raises:
         BenchError: a tracked file other than a result, a page or a picture differs from the last commit.
     """
-    listed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results", ":!docs", ":!README.md"]
-    done = subprocess.run(listed, cwd=PROJECT_ROOT, capture_output=True, text=True)
-    if done.stdout.strip():
-        changed = ", ".join(line[3:] for line in done.stdout.splitlines()[:3])
+    if changed := changed_code():
         raise command_line.BenchError(
-            f"--keep stores results with the commit that made them, and {changed} differ from it.", "git commit -a"
+            f"--keep stores results with the commit that made them, and {', '.join(changed[:3])} differ from it.",
+            "git commit -a",
         )
 
 
@@ -319,13 +342,22 @@ class Results:
 
     def played(self, name: str, subject: str, condition: Condition, preset: str = "") -> list[Any]:
         """``returns`` or ``successes`` of a cell's different episodes, all seeds one after the other; empty where there
-        are none."""
+        are none. Where seeds are those of trainings, the mean of each.
+        """
+        found = self.records_of(subject, condition, preset)
+        if self.experiment.of_trainings:
+            return [fmean(record[name]) for record in found if record[name]]
         values: dict[Any, Any] = {}
-        for record in self.records_of(subject, condition, preset):
+        for record in found:
             starts = record["measures"].get("starts")
             for number, value in enumerate(record[name] or ()):
                 values.setdefault(starts[number] if starts else (record["seed"], number), value)
         return list(values.values())
+
+    def row(self, subject: str, condition: Condition, preset: str = "") -> dict[str, Any]:
+        """A cell's of the summary; empty where it was not measured."""
+        group = self.records_of(subject, condition, preset)
+        return self._row(group) if group else {}
 
     def contrast(self, subject: str, one: Condition, other: Condition, preset: str = "") -> Estimate | None:
         """How much more one loses than the other: the difference of their relative errors, in percent, paired.
@@ -345,14 +377,15 @@ class Results:
         where = first["subject"], first["condition"], first["preset"]
         theirs = first["subject"], self.experiment.reference(first["condition"]), first["preset"]
         returns, successes = self.played("returns", *where), self.played("successes", *where)
+        rate = Estimate.of_mean if self.experiment.of_trainings else Estimate.of_rate
         row: dict[str, Any] = {
             "subject": first["subject"],
             "preset": first["preset"],
             **{factor: first["condition"].get(factor) for factor in factors},
-            "episodes": len(returns),
+            "episodes": sum(len(record["returns"]) for record in group),
             **group[-1]["measures"],
             RETURN: Estimate.of_mean(returns),
-            SUCCESS: Estimate.of_rate(successes) if successes else None,
+            SUCCESS: rate(successes) if successes else None,
             **dict.fromkeys((LOST, ERROR, SUCCESS_LOST)),
         }
         paired = self.played("returns", *theirs)
@@ -360,9 +393,14 @@ class Results:
             row[LOST] = Estimate.of_mean([q - f for q, f in zip(returns, paired, strict=True)])
             row[ERROR] = Estimate.of_relative_error(returns, paired)
         if successes and len(paired) == len(returns):
-            pair = paired_difference(successes, self.played("successes", *theirs))
-            row[SUCCESS_LOST] = Estimate(pair.difference, pair.low, pair.high)
+            row[SUCCESS_LOST] = self._difference(successes, self.played("successes", *theirs))
         return row
+
+    def _difference(self, ones: Sequence[float], others: Sequence[float]) -> Estimate:
+        if self.experiment.of_trainings:
+            return Estimate.of_mean([one - other for one, other in zip(ones, others, strict=True)])
+        pair = paired_difference(list(map(bool, ones)), list(map(bool, others)))
+        return Estimate(pair.difference, pair.low, pair.high)
 
     @property
     def measured(self) -> str:

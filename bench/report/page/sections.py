@@ -21,6 +21,7 @@ from bench.report.selection import Selection
 from bench.report.store import StoreError
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN
+from bench.study.__main__ import STUDIES
 
 MISSING = (NothingStoredError, StoreError, BenchError)
 """What a reader of stored results raises when there are none, or none that it can read."""
@@ -58,14 +59,16 @@ def section(entry: Entry, sources: Sources, anchors: Anchors) -> Section:
 
 
 def study_entries(sources: Sources) -> list[Entry]:
-    """One for each experiment."""
+    """One for each experiment, and for each study that joins what others measured."""
 
     def entry(name: str) -> Entry:
-        experiment, _ = sources.studies[name]
-        title = experiment.question[0].upper() + experiment.question[1:]
-        return Entry(name, title, f"python -m bench.study {name} --keep", lambda sources: study_blocks(sources, name))
+        title = STUDIES[name][1]
+        measured = name if name in sources.studies else "cells"  # what joins others' rows measures nothing itself
+        blocks = study_blocks if name in sources.studies else joined_blocks
+        command = f"python -m bench.study {measured} --keep"
+        return Entry(name, title[0].upper() + title[1:], command, lambda sources: blocks(sources, name))
 
-    return [entry(name) for name in sources.studies]
+    return [entry(name) for name in STUDIES if name in sources.studies or name in sources.joined]
 
 
 def study_blocks(sources: Sources, name: str) -> Iterator[Block]:
@@ -77,6 +80,14 @@ def study_blocks(sources: Sources, name: str) -> Iterator[Block]:
     for stem, figure in sources.pictures[name].items():
         if bundle_of(stem, sources) is None:
             yield Picture.of(figure, f"{tables[0].title}.", f"{tables[0].title}; the numbers are in the tables.")
+    yield from tables
+
+
+def joined_blocks(sources: Sources, name: str) -> Iterator[Block]:
+    """Tables and pictures of what several studies measured."""
+    tables, figures = sources.joined[name](sources.results / "study")
+    for figure in figures.values():
+        yield Picture.of(figure, f"{tables[0].title}.", f"{tables[0].title}; the numbers are in the table.")
     yield from tables
 
 

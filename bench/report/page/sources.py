@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from bench.report.document import Report
     from bench.report.selection import Selection
+    from bench.report.tables import Table
     from bench.study.experiment import Experiment, Results
     from policy.bundle import Bundle
 
@@ -69,6 +71,12 @@ class Sources:
         return found
 
     @cached_property
+    def joined(self) -> dict[str, Callable[[Path], tuple[list[Table], dict[str, Figure]]]]:
+        """Of studies that join what others measured: what makes their tables and pictures, by name."""
+        modules = {name: importlib.import_module(module) for name, (module, _) in STUDIES.items()}
+        return {name: module.joined_tables for name, module in modules.items() if hasattr(module, "joined_tables")}
+
+    @cached_property
     def pictures(self) -> dict[str, dict[str, Figure]]:
         """Each study's pictures by the stem of their files."""
         return {
@@ -89,12 +97,14 @@ class Sources:
     def selection(self, table: str) -> Selection:
         """Those of one device."""
         from bench.report.selection import Selection
+    from bench.report.tables import Table
 
         return Selection.of_target(self.reports(table))
 
     def own(self) -> dict[str, Selection]:
         """What this machine measured itself, by device; empty where it has not."""
         from bench.report.selection import Selection
+    from bench.report.tables import Table
         from bench.report.store import DEFAULT_STORE, read_store
 
         path = self.results / DEFAULT_STORE.name

@@ -186,7 +186,10 @@ def test_a_page_holds_what_its_bundle_says(empty: Sources, balancing: Write) -> 
     assert document.page_anchors == {"cartpole-dqn": "policy-cartpole-dqn"}
     (page,) = document.pages
     parts = {block.title: block for block in page.blocks if isinstance(block, Part)}
-    assert list(parts) == ["Where it comes from", empty.studies["apart"][0].question.capitalize()]
+    assert list(parts) == [
+        "Where it comes from",
+        "Which has to keep its bits: weights, hidden activations, observation?",
+    ]
     tables = [block for block in parts[list(parts)[1]].blocks if isinstance(block, Table)]
     assert [row[1] for row in tables[0].rows] == ["weights", "hidden activations", "observation"]
     assert [row[0] for row in tables[1].rows] == ["cartpole-dqn"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench import command_line
+from bench.report import document
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
 from bench.study import apart, command, experiment, records
@@ -64,6 +65,32 @@ def test_a_contrast_by_hand(recorded: Callable[..., records.Record]) -> None:
     # s = 3.5355, t of one degree of freedom 12.706: ± 12.706 · s / √2
     assert contrast.low == pytest.approx(7.5 - 12.706205 * 2.5)
     assert found.contrast("cartpole-dqn", one, {"part": "hidden", "bits": 3}) is None
+
+
+def test_a_training_is_one_value(recorded: Callable[..., records.Record]) -> None:
+    """Ten episodes that are alike in each of three trainings are three values, not thirty."""
+    condition = {"part": "input", "bits": 3}
+    found = []
+    for seed, (earned, wins) in enumerate(((10.0, [1, 0]), (12.0, [1, 1]), (14.0, [1, 0]))):
+        found.append(recorded({}, [19.0, 21.0], seed=seed, successes=[1, 1]))
+        found.append(recorded(condition, [earned - 1.0, earned + 1.0], seed=seed, successes=wins))
+    results = Results(dataclasses.replace(EXPERIMENT, of_trainings=True), found)
+    row = results.row("cartpole-dqn", condition)
+    assert row["episodes"] == 6
+    half = 4.302653 / 3.0**0.5  # of a deviation of 1: t of two degrees of freedom
+    for name, value, deviation in (
+        ("return", 12.0, 2.0),
+        ("difference", -8.0, 2.0),
+        ("error", 40.0, 10.0),
+        ("success", 2 / 3, (1 / 12) ** 0.5),
+        ("success difference", -1 / 3, (1 / 12) ** 0.5),
+    ):
+        expected = (value, value - half * deviation, value + half * deviation)
+        assert (row[name].value, row[name].low, row[name].high) == pytest.approx(expected, rel=1e-6), name
+    contrast = results.contrast("cartpole-dqn", {}, condition)
+    assert contrast is not None and contrast.value == pytest.approx(-40.0)
+    assert contrast.high == pytest.approx(-40.0 + 10.0 * half)
+    assert results.row("cartpole-dqn", {"part": "hidden", "bits": 3}) == {}
 
 
 def test_what_is_missing_and_what_is_stale(
@@ -219,7 +246,10 @@ def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: 
     (tmp_path / "docs" / "page.md").write_text("their table")
     (tmp_path / "untracked").write_text("")
     experiment.refuse_dirty()
+    monkeypatch.setattr(document, "code_version", lambda: "v0.1-dirty")
+    assert experiment.measuring_code.__wrapped__() == "v0.1", "a row that was appended is no change of the code"
     (tmp_path / "code.py").write_text("changed")
+    assert experiment.measuring_code.__wrapped__() == "v0.1-dirty"
     with pytest.raises(command_line.BenchError, match=r"code\.py differ"):
         experiment.refuse_dirty()
 

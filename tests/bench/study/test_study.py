@@ -13,10 +13,8 @@ from bench.report.intervals import Estimate
 from bench.report.tables import filled
 from bench.study import cells, everything, sweep
 from bench.study import ptq_table as study_table
-from bench.study.experiment import Results
+from bench.study.experiment import Results, stored
 from bench.study.ptq_table import Judged, algorithms_table, cells_table, judged, mean_error, published_error, verdict
-from bench.study.qat import store as qat_store
-from bench.study.qat import table as qat_table
 from bench.study.records import Record
 from train.suites.cells import Cell, load_cells
 
@@ -154,6 +152,8 @@ def test_arguments_that_contradict_each_other(capsys: pytest.CaptureFixture[str]
 
 def test_the_stored_tables_are_those_of_the_page() -> None:
     """docs/study.md shows what is stored, to the letter."""
+    from bench.study import qat
+
     made, _ = study_table.joined_tables()
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    assert filled(page, [*made, qat_table.table(qat_store.read())]) == page
+    assert filled(page, [*made, *qat.EXPERIMENT.tables(stored(qat.EXPERIMENT))]) == page

@@ -96,7 +96,7 @@ def test_errors_are_those_of_the_sweep_of_weights_alone(swept: Callable[..., lis
     assert {round(error.value, 9) for each in found for error in each.errors.values()} == {10.0}
     assert [each.range for each in found] == sorted(each.range for each in found)
     with pytest.raises(command_line.BenchError, match="judged"):  # of seven policies nothing can be correlated
-        points(bundles[:7], {}, Results(sweep.EXPERIMENT, rows))
+        points(bundles[:7], Results(cells.EXPERIMENT, []), Results(sweep.EXPERIMENT, rows))
 
 
 def test_pictures_name_every_policy(texts: Callable[[Figure], list[str]]) -> None:

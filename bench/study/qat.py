@@ -1,0 +1,308 @@
+"""Does learning with quantizers beat quantizing afterwards? Both at every width, on the same episodes, several seeds.
+
+    python -m bench.study qat --keep                         six cells, 8 … 2 bits, three seeds (hours, navigation most)
+    python -m bench.study qat cartpole-ppo --bits 4,2 --seeds 5
+    python -m bench.study qat --stored --update-docs         fills docs/study.md, draws the picture
+
+For every cell and seed: a float training, and one with quantizers (QAT) for every width, of the same settings, seed and
+steps. The same episodes are flown with the float policy, with that policy quantized after training (PTQ: symmetric per
+output channel, weights and hidden activations of n bits, ranges from its calibration) and with the QAT policy, with its
+own quantizers. Observation and outputs keep 8 bits in both (policy/simulated.py, which agrees with the artifacts).
+
+Intervals are about trainings. QuaRL learns half of the steps in floats first; where a cell has several such shares to
+choose from, the one is taken that earns most at 4 bits with other seeds than those that are reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Iterator
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from bench import command_line
+from bench.measuring.execution import execution_of
+from bench.report.figures import Line, Panel, error_scale, facets
+from bench.report.intervals import Estimate
+from bench.report.tables import Table
+from bench.report.text import NOT_KNOWN, estimate, filled, joined, lost
+from bench.study import trainings
+from bench.study.experiment import ERROR, RETURN, SUCCESS, Episodes, Experiment, Played, Results
+from bench.study.records import Condition
+from bench.study.trainings import Training, flown, origin, trained
+from policy.quantization import Scheme
+from policy.simulated import Widths
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from policy.bundle import Bundle
+
+CELLS = {
+    "cartpole-ppo": Training("CartPole-v1", "ppo"),
+    "cartpole-a2c": Training("CartPole-v1", "a2c"),
+    "cartpole-dqn": Training("CartPole-v1", "dqn"),
+    "mountaincarcontinuous-ddpg": Training("MountainCarContinuous-v0", "ddpg"),
+    # fewer steps than the zoo's policies: there are eight trainings a seed
+    "I": Training("navigation", "ppo", policy="I", steps=3_000_000),
+    "II": Training("navigation", "ppo", policy="II", steps=2_000_000),
+}
+BITS = (8, 7, 6, 5, 4, 3, 2)
+SEEDS = (20, 21, 22)
+EPISODES, EPISODES_OF_NAVIGATION = 100, 1000
+PURPOSE = "quantization-aware study"  # of the flown episodes
+HALF = 0.5
+DELAYS = {"cartpole-dqn": (HALF, 0.2)}  # shares of the steps in floats to choose from
+CHOOSING_SEEDS, CHOOSING_BITS = (10, 11, 12, 13), 4
+AFTERWARDS, LEARNED = "afterwards", "in training"
+WAYS = {AFTERWARDS: "quantized after training (PTQ)", LEARNED: "trained with quantizers (QAT)"}
+STYLES = {AFTERWARDS: 3, LEARNED: 4}
+LIMIT_PERCENT = 2.0  # of the float return, that a policy may lose and still count as good as it
+
+NOTES = """\
+n: trainings of the seeds {{ seeds }}, and episodes of each on every preset. In brackets 95 % intervals over trainings \
+(Student's t), without brackets: all trainings are equal. Weights and hidden activations have the bits, observation \
+and outputs 8. All trainings of a seed have the same settings and steps, and their policies fly the same episodes. \
+Error: (float − it) / |float|; negative: better than float. QAT − PTQ: in % of |float|.
+Share of the steps that QAT learns in floats first: {% for name, each in measures.items() %}{{ name }} \
+{{ each.quant_delay }}{{ ", " if not loop.last }}{% endfor %}.
+{% for name, each in measures.items() if each.tried %}
+{{ name }}: chosen by the mean return at {{ choosing_bits }} bits ({% for share, earned in each.tried.items() %}\
+{{ share }}: {{ earned }}{{ ", " if not loop.last }}{% endfor %}) on the seeds {{ choosing_seeds }}, none of which is \
+reported here.
+{% endfor %}
+PTQ's ranges go to the largest weight and the largest activation at every width; QAT's cut rare large activations, and \
+from 3 bits down follow the mean weight: part of the gain is the range.
+{% for place, said in places.items() %}
+{{ place }}: QAT is {{ said.gain }}; its error is {{ said.error }}.
+{% endfor %}
+{% if unmeasured %}
+Not measured: {{ unmeasured | several }}.
+{% endif %}
+An artifact computes QAT at {{ executed["in training"] }} bits and PTQ at {{ executed["afterwards"] }}, in an int8 \
+container of one byte a weight: size, speed and kernel are int8's. The others are simulated; no size or speed follows.
+{{ measured }}
+"""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """--bits."""
+    parser.add_argument("--bits", type=command_line.bits(2, 8), metavar="2-8", help="default: all of them")
+
+
+def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+    """The float policy, and each width quantized afterwards and in training."""
+    return [{}, *(condition(way, bits) for bits in arguments.bits or BITS for way in WAYS)]
+
+
+def condition(way: str, bits: int) -> Condition:
+    """How many bits, and when they come."""
+    return {"quantized": way, "bits": bits}
+
+
+def asked_episodes(arguments: argparse.Namespace, subject: str) -> Episodes:
+    """The seeds are those of the trainings.
+
+    Raises:
+        UsageError: one of them is to choose.
+    """
+    seeds = arguments.seeds or SEEDS
+    if subject in DELAYS and (both := sorted(set(CHOOSING_SEEDS) & set(seeds))):
+        raise command_line.UsageError(f"seed {both[0]} is to choose and to report.", "--seeds 20,21,22")
+    most = EPISODES_OF_NAVIGATION if CELLS[subject].task == "navigation" else EPISODES
+    return Episodes(seeds, arguments.episodes or most)
+
+
+def identity(subject: str) -> str:
+    """Of a cell: what its trainings share, and what is chosen from."""
+    trainings.about(subject, CELLS)
+    return trainings.identity(CELLS[subject], DELAYS.get(subject), CHOOSING_SEEDS, CHOOSING_BITS)
+
+
+def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+    """Trains what is not there, and flies it."""
+    for seed in episodes.seeds:
+        if asked.get("quantized") == LEARNED:
+            delay, tried = chosen_delay(subject)
+            bundle = learned(subject, seed, asked["bits"], delay)
+            updates = bundle.spec.provenance["quantized_updates"]
+            measures = {**origin(bundle), "quant_delay": delay, "tried": tried, "quantized_updates": updates}
+        else:
+            bundle = trained(CELLS[subject], seed)
+            measures = {} if asked else origin(bundle)
+        yield from flown(bundle, widths(asked), episodes.count, PURPOSE, measures)
+
+
+def learned(subject: str, seed: int, bits: int, delay: float) -> Bundle:
+    """A training with quantizers."""
+    words = ("--precision", str(bits), "--quantization-method", "quantization-aware", "--quant-delay", str(delay))
+    return trained(CELLS[subject], seed, *words)
+
+
+def widths(asked: Condition) -> Widths | None:
+    """Weights and hidden activations of so many bits; of a policy that learned with quantizers these are its own."""
+    return Widths(Scheme.SYMMETRIC, asked["bits"], activation_bits=asked["bits"]) if asked else None
+
+
+@functools.cache
+def chosen_delay(subject: str) -> tuple[float, dict[str, float]]:
+    """Share of the steps in floats, and what each that was tried earned; of equal ones the first, QuaRL's."""
+    shares = DELAYS.get(subject, (HALF,))
+    if len(shares) == 1:
+        return shares[0], {}
+    tried = {share: fmean(earned(subject, seed, share) for seed in CHOOSING_SEEDS) for share in shares}
+    return max(tried, key=lambda share: tried[share]), {f"{share:g}": value for share, value in tried.items()}
+
+
+def earned(subject: str, seed: int, delay: float) -> float:
+    """Mean return of one of the trainings that choose, on the preset that it was trained on."""
+    bundle = learned(subject, seed, CHOOSING_BITS, delay)
+    first = next(flown(bundle, widths({"bits": CHOOSING_BITS}), EPISODES, f"choice of the {PURPOSE}", {}))
+    return fmean(first.returns)
+
+
+def places(results: Results) -> dict[tuple[str, str], list[int]]:
+    """The widths of each (cell, preset), from many bits to few; without one that is not measured wholly yet."""
+    measured: dict[tuple[str, str], set[tuple[Any, Any]]] = {}
+    for record in results.found:
+        asked = record["condition"]
+        where = measured.setdefault((record["subject"], record["preset"]), set())
+        where.add((asked.get("bits"), asked.get("quantized")))
+    found = {}
+    for place, cells in measured.items():
+        widths = sorted({bits for bits, _ in cells if bits}, reverse=True)
+        if widths and cells == {(None, None), *((bits, way) for bits in widths for way in WAYS)}:
+            found[place] = widths
+    return found
+
+
+def named(place: tuple[str, str]) -> str:
+    """``II, hard``."""
+    return ", ".join(filter(None, place))
+
+
+def gain(results: Results, place: tuple[str, str], bits: int) -> Estimate | None:
+    """What QAT earns more than PTQ, in % of |float|."""
+    return results.contrast(place[0], condition(AFTERWARDS, bits), condition(LEARNED, bits), place[1])
+
+
+def tables(results: Results) -> list[Table]:
+    """A row for each cell, preset and width."""
+    rows: list[tuple[str, ...]] = []
+    for place, widths in places(results).items():
+        floats = results.row(place[0], {}, place[1])
+        count = len(results.records_of(place[0], {}, place[1]))
+        for index, bits in enumerate(widths):
+            three = [floats, *(results.row(place[0], condition(way, bits), place[1]) for way in WAYS)]
+            rates = [row[SUCCESS] for row in three]
+            rows.append((
+                "" if index else f"{named(place)}, n={count} × {floats['episodes'] // count:,}",
+                str(bits),
+                *(estimate(row[RETURN]) for row in three),
+                *(lost(row[ERROR]) for row in three[1:]),
+                estimate(gain(results, place, bits), sign="+"),
+                NOT_KNOWN if rates[0] is None else " / ".join(f"{100 * rate.value:.1f}" for rate in rates),
+            ))  # fmt: skip
+        rows.append(())
+    last = None if any(row and row[-1] != NOT_KNOWN for row in rows) else -1  # no column of dashes
+    headers = ("cell", "bits", "float", "PTQ", "QAT", "PTQ error, %", "QAT error, %", "QAT − PTQ, %", "success, %")
+    title = "Learning with quantizers (QAT) against quantizing after training (PTQ): mean returns"
+    return [Table("qat", title, headers[:last], tuple(row[:last] for row in rows), notes(results))]
+
+
+def notes(results: Results) -> tuple[str, ...]:
+    """The template, filled from the rows."""
+    found = places(results)
+    learned = {each["subject"]: each for each in results.found if each["condition"].get("quantized") == LEARNED}
+    measures = {subject: learned[subject]["measures"] for subject, _ in found}
+    said = {}
+    for place, widths in found.items():
+        errors = {n: results.row(place[0], condition(LEARNED, n), place[1])[ERROR] for n in widths}
+        said[named(place)] = {
+            "gain": by_words({n: gain_words(gain(results, place, n)) for n in widths}),
+            "error": by_words({n: error_words(error) for n, error in errors.items()}),
+        }
+    executed = {
+        way: [n for n in BITS if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact] for way in WAYS
+    }
+    return filled(
+        NOTES,
+        seeds=joined(str(record["seed"]) for record in results.found),
+        measures=measures,
+        choosing_bits=CHOOSING_BITS,
+        choosing_seeds=joined(map(str, CHOOSING_SEEDS)),
+        places=said,
+        unmeasured=[name for name in CELLS if name not in measures],
+        executed={way: joined(map(str, widths)) for way, widths in executed.items()},
+        measured=results.measured,
+    )
+
+
+def by_words(said: dict[int, str]) -> str:
+    """``equal at 8, 7 bits, better than PTQ at 2 bits``."""
+    words = dict.fromkeys(said.values())
+    return ", ".join(f"{each} at {', '.join(str(n) for n in said if said[n] == each)} bits" for each in words)
+
+
+def gain_words(found: Estimate | None) -> str:
+    """On which side of 0 the whole interval lies; of a single training nothing is told."""
+    if found is None or found.low is None or found.high is None:
+        return "inside the noise"
+    if found.low <= 0.0 <= found.high:
+        return "equal" if found.low == found.high else "inside the noise"
+    return "better than PTQ" if found.value > 0.0 else "worse"
+
+
+def error_words(found: Estimate | None) -> str:
+    """On which side of the limit the whole interval lies."""
+    if found is None:
+        return "not defined"
+    if found.is_within(LIMIT_PERCENT):
+        return f"within {LIMIT_PERCENT:g} %"
+    return f"above {LIMIT_PERCENT:g} %" if found.is_above(LIMIT_PERCENT) else "undecided"
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """A panel for each cell and preset: the error against the bits, both ways."""
+    panels = []
+    for place, widths in places(results).items():
+        floats = results.played("returns", place[0], {}, place[1])
+        lines = []
+        for way, label in WAYS.items():
+            errors, singles = {}, {}
+            for bits in widths:
+                errors[bits] = results.row(place[0], condition(way, bits), place[1])[ERROR]
+                few = results.played("returns", place[0], condition(way, bits), place[1])
+                singles[bits] = [100.0 * (f - q) / abs(f) for f, q in zip(floats, few, strict=True) if f]
+            lines.append(Line(label, {n: each for n, each in errors.items() if each}, STYLES[way], singles=singles))
+        panels.append(Panel(f"{named(place)}  n={len(floats)}", lines))
+    if not panels:
+        return {}
+    drawn = facets(
+        panels,
+        sorted({bits for widths in places(results).values() for bits in widths}),
+        title="Learning with few bits, or quantizing afterwards",
+        said="relative error of the return, % of |float| (linear up to 5, then logarithmic); dotted: 5 %\n"
+        "n: trainings a point; marks: their mean; bars: 95 % intervals over trainings; dots: single trainings",
+        x_label="bits of weights and activations",
+        scale=error_scale,
+    )
+    return {"qat": drawn}
+
+
+EXPERIMENT = Experiment(
+    name="qat",
+    question="is learning with quantizers worth it?",
+    factors=("quantized", "bits"),
+    subjects=tuple(CELLS),
+    grid=grid,
+    measure=measure,
+    identity=identity,
+    episodes=asked_episodes,
+    tables=tables,
+    figures=figures,
+    about=lambda subject: trainings.about(subject, CELLS),
+    options=options,
+    of_trainings=True,
+)

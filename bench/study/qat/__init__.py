@@ -1,1 +1,0 @@
-"""Is learning with quantizers worth it?"""

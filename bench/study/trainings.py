@@ -1,0 +1,169 @@
+"""Trainings of a study's cells: a method on a task with some seed, trained once and found again by its settings.
+
+A bundle lies in artifacts/trained/CODE/NAME-SETTINGS-seedN: SETTINGS begins the hash of everything that was asked of
+the training but its seed, CODE is the commit, so that what a row says of its code holds for its training, too. One that
+was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench import command_line
+from bench.measuring.children import last_words, run_to_end
+from bench.study.experiment import Played, measuring_code
+from bench.study.flying import open_bundle, quantized
+from bench.study.records import rounded
+from policy.files import locked
+from policy.locate import ARTIFACTS, PROJECT_ROOT
+
+if TYPE_CHECKING:
+    from policy.bundle import Bundle
+    from policy.simulated import Widths
+    from train.runs.request import RunRequest
+
+TRAINED = ARTIFACTS / "trained"
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+DIGITS = 4  # of a return: an interval over trainings is wider than what that loses
+
+
+@dataclass(frozen=True)
+class Training:
+    """A method on a task, with the settings file's settings.
+
+    Attributes:
+        task, method: as they are typed for training.
+        policy: network of the case study; None for the settings file's.
+        steps: of every training; None for the settings file's.
+    """
+
+    task: str
+    method: str
+    policy: str | None = None
+    steps: int | None = None
+
+
+@functools.cache
+def identity(cell: Training, *more: object) -> str:
+    """SHA-256 of what the trainings of a cell share, the settings file's numbers among it, and of what is given."""
+    from train.runs.models import DEFAULT_POLICY
+    from train.runs.presets import load_settings
+
+    found = asdict(load_settings(cell.task, cell.method, cell.policy or DEFAULT_POLICY))
+    shared = [asdict(cell), {name: found[name] for name in ("steps", "settings", "task", "network")}, *more]
+    return _sha256(shared)
+
+
+def about(subject: str, cells: Mapping[str, Training]) -> str:
+    """One line: what a subject trains.
+
+    Raises:
+        UsageError: there is no such cell.
+    """
+    if subject not in cells:
+        raise command_line.UsageError(f"there is no cell {subject!r}; there are {', '.join(cells)}.")
+    cell = cells[subject]
+    return f"{subject}: {cell.method} on {cell.task}"
+
+
+def settings_of(request: RunRequest) -> dict[str, Any]:
+    """Everything that was asked of a training but its seed."""
+    from policy.spec import network_values
+
+    return {**request.settings, "steps": request.steps, "network": network_values(request.network)}
+
+
+def trained(cell: Training, seed: int, *words: str) -> Bundle:
+    """The bundle of a training; it is trained now where there is none of these settings, seed and code yet.
+
+    Args:
+        cell: what is trained.
+        seed: everything random follows from it.
+        words: further ones of ``python -m train``.
+
+    Raises:
+        BenchError: training failed, or ended without the quantizers that were asked for.
+    """
+    from policy.bundle import Bundle
+    from policy.errors import PolicyError
+
+    typed = ["--task", cell.task, "--method", cell.method, "--seed", str(seed), "--quiet", "--final-episodes", "1"]
+    typed += ["--policy", cell.policy] if cell.policy else []
+    typed += ["--steps", str(cell.steps)] if cell.steps else []
+    typed += words
+    name = f"{cell.policy or cell.task}-{cell.method}-{_sha256(settings_of(requested(typed)))[:12]}-seed{seed}"
+    folder = TRAINED / measuring_code() / name.replace("/", "-")
+    with locked(folder.with_name(f".{folder.name}")):  # another process may want the same one
+        try:
+            return Bundle.load(folder)
+        except PolicyError:
+            command = [sys.executable, "-m", "train", *typed, "--output-path", str(folder)]
+            done = run_to_end(command, folder=PROJECT_ROOT, environment={**os.environ, **ONE_THREAD})
+            if done.returncode:
+                raise command_line.BenchError(f"{' '.join(command)} failed:\n{last_words(done)}") from None
+            return Bundle.load(folder)
+
+
+def requested(words: list[str]) -> RunRequest:
+    """What the training would be that ``python -m train`` with these words makes; nothing is trained."""
+    from train.__main__ import make_request, parser, quantization_settings
+    from train.runs.models import DEFAULT_POLICY
+    from train.runs.presets import load_settings
+    from train.suites.make import make_task
+
+    arguments = parser().parse_args(words)
+    found = load_settings(arguments.task, arguments.method, arguments.policy or DEFAULT_POLICY)
+    task = make_task(arguments.task, options=found.task)
+    request, _ = make_request(arguments, arguments.method, found, task, quantization_settings(arguments))
+    return request
+
+
+def flown(
+    bundle: Bundle, widths: Widths | None, count: int, purpose: str, measures: Mapping[str, Any]
+) -> Iterator[Played]:
+    """Greedy episodes of a training at these widths, None for float, on every preset that its task is judged on.
+
+    Args:
+        bundle: of the training; its seed and ``purpose`` give the episodes, which are those of no training.
+        widths: of the quantization.
+        count: episodes on each preset.
+        purpose: of the study.
+        measures: are kept beside the training's name, which has the hash of its settings.
+    """
+    from train.suites.task import episode_seed
+
+    said = bundle.spec.provenance
+    decide, _ = quantized(bundle, widths)
+    _, task = open_bundle(str(bundle.path))
+    for preset in task.presets:
+        judged = task.evaluate(decide, count, episode_seed(said["seed"], purpose), preset)
+        yield Played(
+            preset,
+            said["seed"],
+            [float(f"{earned:.{DIGITS}g}") for earned in judged.returns],
+            judged.successes or None,
+            {"training": bundle.path.name, **measures},
+        )
+
+
+def origin(bundle: Bundle) -> dict[str, Any]:
+    """What made a training, for the rows that are of the training itself: its settings, steps, weights and CPU time."""
+    from policy.bundle import WEIGHTS_FILE
+
+    said = bundle.spec.provenance
+    return {
+        "steps": said["steps"],
+        "settings": rounded(said["settings"]),
+        "weights_sha256": bundle.manifest.files[WEIGHTS_FILE].sha256,
+    }
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

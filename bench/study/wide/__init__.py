@@ -1,1 +1,0 @@
-"""Do narrower weights quantize better?"""
