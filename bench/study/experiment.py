@@ -382,7 +382,7 @@ class Results:
             "subject": first["subject"],
             "preset": first["preset"],
             **{factor: first["condition"].get(factor) for factor in factors},
-            "episodes": sum(len(record["returns"]) for record in group),
+            "episodes": sum(len(each["returns"]) for each in group) if self.experiment.of_trainings else len(returns),
             **group[-1]["measures"],
             RETURN: Estimate.of_mean(returns),
             SUCCESS: rate(successes) if successes else None,

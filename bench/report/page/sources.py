@@ -97,14 +97,12 @@ class Sources:
     def selection(self, table: str) -> Selection:
         """Those of one device."""
         from bench.report.selection import Selection
-    from bench.report.tables import Table
 
         return Selection.of_target(self.reports(table))
 
     def own(self) -> dict[str, Selection]:
         """What this machine measured itself, by device; empty where it has not."""
         from bench.report.selection import Selection
-    from bench.report.tables import Table
         from bench.report.store import DEFAULT_STORE, read_store
 
         path = self.results / DEFAULT_STORE.name

@@ -91,7 +91,7 @@ def test_errors_are_those_of_the_sweep_of_weights_alone(swept: Callable[..., lis
     alone = [({**sweep.PAPERS, "bits": bits}, 450.0) for bits in (4, 8)]
     conditions = [({}, 500.0), *alone, ({"scheme": "quarl", "bits": 8}, 1.0)]
     rows = [row for bundle in bundles for row in swept(bundle.spec.name, conditions=conditions)]
-    found = points(bundles, {}, Results(sweep.EXPERIMENT, rows))
+    found = points(bundles, Results(cells.EXPERIMENT, []), Results(sweep.EXPERIMENT, rows))
     assert [sorted(each.errors) for each in found] == [["QuaRL's 4 bits", "QuaRL's 8 bits"]] * 9
     assert {round(error.value, 9) for each in found for error in each.errors.values()} == {10.0}
     assert [each.range for each in found] == sorted(each.range for each in found)
