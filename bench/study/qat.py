@@ -69,8 +69,8 @@ Share of the steps that QAT learns in floats first: {% for name, each in measure
 {{ each.quant_delay }}{{ ", " if not loop.last }}{% endfor %}.
 {% for name, each in measures.items() if each.tried %}
 {{ name }}: chosen by the mean return at {{ choosing_bits }} bits ({% for share, earned in each.tried.items() %}\
-{{ share }}: {{ earned }}{{ ", " if not loop.last }}{% endfor %}) on the seeds {{ choosing_seeds }}, none of which is \
-reported here.
+{{ share }}: {{ "%.1f" | format(earned) }}{{ ", " if not loop.last }}{% endfor %}) on the seeds \
+{{ choosing_seeds }}, none of which is reported here.
 {% endfor %}
 PTQ's ranges go to the largest weight and the largest activation at every width; QAT's cut rare large activations, and \
 from 3 bits down follow the mean weight: part of the gain is the range.
