@@ -123,7 +123,7 @@ bench: $(INSTALLED)
 table: $(INSTALLED)
 	@$(PYTHON) bench/table.py $(if $(WRITE),--update-docs >/dev/null)
 ifdef WRITE
-	@for pages in "" actorq-breakdown actorq-trainings actorq-scaling; do $(PYTHON) -m bench.study $$pages --stored --update-docs >/dev/null; done
+	@$(PYTHON) -m bench.study --stored --update-docs >/dev/null
 endif
 
 docs: $(INSTALLED)

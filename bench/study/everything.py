@@ -6,7 +6,7 @@
     python -m bench.study --stored --update-docs    and the pictures and tables of docs/ from them
 
 It judges the artifacts of every benchmark policy, flies the navigation policies at each precision, sweeps the bit
-widths, and takes parts and layers apart. It trains nothing: what was learned with quantizers is only shown. Each step
+widths, and takes parts and layers apart. It trains and times nothing: what needs that is only shown. Each step
 is a command of its own, printed when it starts; --plan prints them all. What was measured before is measured again
 once its file in results/study/ is gone, or its policy another one.
 """
@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from bench import command_line
 from policy.locate import PROJECT_ROOT
 
-MEASURED = ("cells", "sweep", "apart", "layers", "budgets")
-TRAINED = ("qat", "wide")
+MEASURED = ("cells", "sweep", "apart", "layers", "budgets", "noise")
+SHOWN = ("qat", "wide", "speed", "mixed", "actorq-breakdown", "actorq-trainings", "actorq-scaling")
 JOINED = ("ptq", "width")  # what several studies measured, in one table
 SUCCESS = ["bench/success.py", "--policy", "I,II,III", "--precision", "fp32,fp16,int8"]
 PAPERS_WIDTHS = ["--weights-only", "--bits", "2,4,8", "--seeds", "0", "--output-path", "artifacts/study-quick"]
@@ -75,7 +75,7 @@ def steps(arguments: argparse.Namespace) -> list[list[str]]:
     shown += ["--update-docs"] * arguments.update_docs
     how = ["--stored"] if arguments.stored else ["--keep", "--jobs", str(arguments.jobs)]
     planned = [["-m", "bench.study", name, *how, *shown] for name in MEASURED]
-    planned += [["-m", "bench.study", name, "--stored", *shown] for name in TRAINED]
+    planned += [["-m", "bench.study", name, "--stored", *shown] for name in SHOWN]
     planned += [["-m", "bench.study", name, *shown] for name in JOINED]
     if arguments.update_docs:
         planned.append(["-m", "bench.study", "weights", *CARTPOLE])
