@@ -215,6 +215,11 @@ def gain_scale(axes: Axes) -> None:
     axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
 
 
+def share_scale(axes: Axes) -> None:
+    """Shares in percent, as far as they reach."""
+    axes.yaxis.set_major_formatter(lambda share, _: f"{round(100 * share, 6):g} %")
+
+
 def rate_scale(axes: Axes) -> None:
     """Shares from none to all, in percent."""
     axes.set_ylim(-0.03, 1.03)

@@ -23,7 +23,6 @@ from bench.report.figures import Line, Panel, error_scale, facets
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
 from bench.report.text import estimate, filled, lost
-from bench.study.assignments import Assignment, fullest, kernel_sizes, ranked, total_bits, uniform
 from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.flying import (
     PERCEPTRONS,
@@ -35,6 +34,7 @@ from bench.study.flying import (
     open_perceptron,
 )
 from bench.study.layers import estimator
+from bench.study.measures.assignments import Assignment, fullest, kernel_sizes, ranked, total_bits, uniform
 from bench.study.records import Condition
 
 if TYPE_CHECKING:

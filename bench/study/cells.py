@@ -23,8 +23,17 @@ from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, estimate, filled, joined, kilobytes, lost, three_digits
 from bench.study.experiment import LOST, RETURN, Episodes, Experiment, Played, Results
 from bench.study.flying import fly, open_bundle, weights_hash
-from bench.study.paper_cells import PRECISIONS, number, open_table, order, papers, published, published_notes, words
 from bench.study.records import Condition
+from bench.study.tables.paper_cells import (
+    PRECISIONS,
+    number,
+    open_table,
+    order,
+    papers,
+    published,
+    published_notes,
+    words,
+)
 from policy.locate import ZOO, meant
 from train.suites.cells import Cell, load_cells
 
@@ -203,7 +212,7 @@ def reached(each: Judged) -> str:
 
 def figures(results: Results) -> dict[str, Figure]:
     """How the policies learned, and what they reach."""
-    from bench.study.curves import curves_figure, read_curves
+    from bench.study.tables.curves import curves_figure, read_curves
 
     return {"learning-curves": curves_figure(read_curves(judged(results)))}
 

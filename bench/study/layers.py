@@ -4,7 +4,7 @@
     python -m bench.study layers --keep                      measures what is not kept yet of all committed perceptrons
     python -m bench.study layers --stored --update-docs      fills docs/layers.md, draws the picture
 
-Beside the return stand three cheap measures that look at calibration observations alone (bench/study/damage.py).
+Beside the return stand three cheap measures that look at calibration observations alone (measures/damage.py).
 Symmetric scheme, simulated in float.
 """
 
@@ -22,8 +22,6 @@ from bench.report.figures import Line, Panel, error_scale, facets
 from bench.report.intervals import Correlation, correlate
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, correlation, filled, lost
-from bench.study.assignments import kernel_sizes, uniform
-from bench.study.damage import Estimator
 from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.flying import (
     PERCEPTRONS,
@@ -34,6 +32,8 @@ from bench.study.flying import (
     of_bundles,
     open_perceptron,
 )
+from bench.study.measures.assignments import kernel_sizes, uniform
+from bench.study.measures.damage import Estimator
 from bench.study.records import Condition
 from policy.quantization import LARGEST_WEIGHT_BITS
 
@@ -61,7 +61,7 @@ CORRELATION_NOTES = """\
 {{ found.above }}, below 0 in {{ found.below }}.
 {% endfor %}
 With 95 % bootstrap intervals over the pairs, which are not independent: widths of one layer are one policy's. – where \
-no width changed any return, or the head is continuous (regret). Measures: bench/study/damage.py.
+no width changed any return, or the head is continuous (regret). Measures: bench/study/measures/damage.py.
 """
 
 

@@ -136,7 +136,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
 
 def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
     """A value is a turn's processor time in ms (update, acting), steps a CPU-second (Pong), or a return (Catch)."""
-    from bench.study import mixed_timing as timing
+    from bench.study.measures import mixed_timing as timing
 
     facts = timing.prepare(asked["threads"], asked["type"])
     policy = POLICIES.get(subject)

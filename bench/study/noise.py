@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bench import command_line
-from bench.report.figures import facets, panels_of, rate_scale
+from bench.report.figures import facets, panels_of, share_scale
 from bench.report.tables import Table
 from bench.report.text import estimate, filled
 from bench.study.experiment import SUCCESS, SUCCESS_LOST, Episodes, Played, Results
@@ -83,7 +83,7 @@ def figures(results: Results) -> dict[str, Figure]:
     panels = panels_of(summary, "subject", "noise", "bits", SUCCESS, "noise {:g} m")
     places, title = list(dict.fromkeys(summary.bits)), "Bits of the observation under a noisy rangefinder"
     said = f"success on preset {PRESET}, n={max(summary.episodes):,} a point; bars: 95 % intervals"
-    return {"noise": facets(panels, places, title=title, said=said, x_label="bits", scale=rate_scale)}
+    return {"noise": facets(panels, places, title=title, said=said, x_label="bits", scale=share_scale)}
 
 
 EXPERIMENT = of_bundles(

@@ -23,8 +23,8 @@ from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, estimate, joined, lost
 from bench.study import cells, command, sweep
 from bench.study.experiment import ERROR, RETURN, Results, stored
-from bench.study.paper_cells import METHODS, PRECISIONS, papers, words
-from bench.study.sweep_tables import papers_error
+from bench.study.tables.paper_cells import METHODS, PRECISIONS, papers, words
+from bench.study.tables.sweep_tables import papers_error
 from train.suites.cells import load_cells
 
 if TYPE_CHECKING:

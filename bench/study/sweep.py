@@ -23,7 +23,7 @@ from bench.measuring.execution import DEVICE_ACTIVATION_BITS
 from bench.study.experiment import Episodes, Experiment, Played
 from bench.study.flying import BENCHMARK, SEEDS, fly, load, open_bundle, quantized, weights_hash
 from bench.study.records import Condition
-from bench.study.sweep_tables import FLOAT, FP16, NARROW, figures, tables
+from bench.study.tables.sweep_tables import FLOAT, FP16, NARROW, figures, tables
 from policy.integer import trained_with
 from policy.locate import meant
 from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, Scheme

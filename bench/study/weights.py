@@ -7,7 +7,7 @@
 
 Writes a PNG, an SVG and output.txt (minimum, maximum, range and step of each parameter, as it is printed, too); several
 bundles stand in one picture, a column each. --activations prints each layer's range on the bundle's calibration
-observations instead. Histograms have 100 bins and logarithmic counts; levels are those of bench/study/levels.py.
+observations instead. Histograms have 100 bins and logarithmic counts; levels are those of measures/levels.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench import command_line
 from bench.report.figures import GREY, ORANGE, SKY_BLUE, headed
 from bench.report.tables import print_table
 from bench.study import command
-from bench.study.levels import KINDS, SCHEMES, Levels, Parameter, all_weights, parameters, table_of, title_of
+from bench.study.measures.levels import KINDS, SCHEMES, Levels, Parameter, all_weights, parameters, table_of, title_of
 from policy.bundle import Bundle
 from policy.locate import PROJECT_ROOT, working_bundle
 from policy.quantization import FLOAT_BITS, Scheme
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     bundles = [working_bundle(name) for name in arguments.bundles]
     if arguments.activations:
-        from bench.study.activations import activation_ranges, table
+        from bench.study.measures.activations import activation_ranges, table
 
         arguments.output_path = None
         ranges = [activation_ranges(bundle) for bundle in bundles]

@@ -22,9 +22,10 @@ from bench.report.figures import Line, Panel, error_scale, facets
 from bench.report.intervals import FEWEST_PAIRS, Correlation, Estimate, correlate
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, correlation, filled, lost
-from bench.study import cells, command, sweep, sweep_tables
+from bench.study import cells, command, sweep
 from bench.study.experiment import ERROR, Results, stored
-from bench.study.levels import all_weights
+from bench.study.measures.levels import all_weights
+from bench.study.tables import sweep_tables
 from policy.bundle import Bundle
 from policy.locate import ZOO
 

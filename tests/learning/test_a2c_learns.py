@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.study.catch import catch_task
+from bench.study.measures.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
 from train.algorithms import a2c
 from train.suites.make import make_task

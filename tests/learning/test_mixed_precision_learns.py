@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.study.catch import catch_task
+from bench.study.measures.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
 from train.algorithms import dqn
 from train.quantization import mixed_precision

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.study.catch import catch_task
+from bench.study.measures.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
 from train.accelerator import on_policy
 from train.algorithms import ppo

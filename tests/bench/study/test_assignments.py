@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench import command_line
-from bench.study.assignments import allowed, fullest, kernel_sizes, ranked, total_bits, uniform
+from bench.study.measures.assignments import allowed, fullest, kernel_sizes, ranked, total_bits, uniform
 from policy.locate import ZOO
 from policy.spec import PolicySpec
 

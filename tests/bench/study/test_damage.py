@@ -1,4 +1,4 @@
-"""bench.study.damage: the cheap measures by hand, and assembled policies against those that simulate makes."""
+"""bench.study.measures.damage: the cheap measures by hand, and assembled policies against those that simulate makes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.study.damage import Estimator, damage_of, widths_of
+from bench.study.measures.damage import Estimator, damage_of, widths_of
 from policy.bundle import Bundle
 from policy.locate import ZOO
 from policy.simulated import simulate

@@ -11,8 +11,8 @@ import pytest
 from bench import command_line
 from bench.report.tables import ROOT, filled
 from bench.study import command, mixed
-from bench.study.catch import Catch, catch_task
 from bench.study.experiment import Results, stored
+from bench.study.measures.catch import Catch, catch_task
 from bench.study.mixed import EXPERIMENT, LEARNING, PONG, UPDATE
 from bench.study.records import Record
 from train.suites.episodes import judge
@@ -107,7 +107,7 @@ def test_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_measurements_take_turns_and_the_first_is_not_counted() -> None:
-    from bench.study.mixed_timing import timed_in_turns
+    from bench.study.measures.mixed_timing import timed_in_turns
 
     calls: list[str] = []
     found = timed_in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
@@ -116,7 +116,7 @@ def test_measurements_take_turns_and_the_first_is_not_counted() -> None:
 
 
 def test_the_papers_networks() -> None:
-    from bench.study.mixed_timing import ACTIONS, IMAGE
+    from bench.study.measures.mixed_timing import ACTIONS, IMAGE
     from policy.network import network_shapes
 
     network = mixed.POLICIES["B"].network

@@ -14,8 +14,8 @@ from matplotlib.text import Text
 
 from bench.report.tables import to_markdown
 from bench.study import weights
-from bench.study.activations import Range, activation_ranges, table
-from bench.study.levels import levels_of, parameters, table_of, title_of
+from bench.study.measures.activations import Range, activation_ranges, table
+from bench.study.measures.levels import levels_of, parameters, table_of, title_of
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.errors import QuantizationError

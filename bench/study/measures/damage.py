@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.study.assignments import WIDTHS, Assignment
 from bench.study.flying import share_differing
+from bench.study.measures.assignments import WIDTHS, Assignment
 from policy.network import Floats, Weights, choose_actions, forward_float, layer_names
 from policy.quantization import LARGEST_WEIGHT_BITS, Scheme
 from policy.simulated import Simulated, Widths, forward_simulated, simulate

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.study.catch import catch_task
+from bench.study.measures.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
 from train.algorithms import dqn
 from train.networks.forward import Acting

@@ -1,0 +1,1 @@
+"""What the tables and pictures of the cells and the sweep are made of."""
