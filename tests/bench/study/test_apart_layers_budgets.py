@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from bench import command_line
 from bench.report.tables import ROOT, filled
-from bench.study import apart, budgets, command, layers, records
+from bench.study import apart, budgets, command, layers, noise, records
 from bench.study.experiment import Results, current, in_order
 from policy.bundle import Bundle
 
@@ -137,7 +137,7 @@ def test_episodes_that_choose_do_not_judge(capsys: pytest.CaptureFixture[str]) -
 def test_the_page_shows_what_is_kept() -> None:
     """docs/layers.md, to the letter, with no row about weights that are no longer committed."""
     made = []
-    for module in (apart, layers, budgets):
+    for module in (apart, layers, budgets, noise):
         kept = records.read(module.EXPERIMENT.path)
         assert current(module.EXPERIMENT, kept) == kept == in_order(module.EXPERIMENT, kept)
         made += module.EXPERIMENT.tables(Results(module.EXPERIMENT, kept))
