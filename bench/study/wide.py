@@ -74,8 +74,8 @@ SUMMARY_NOTES = """\
 Cells by the mean of their trainings; equal ones are neither. Narrower: range of the weights in standard deviations, \
 mean of the layers. fp32: mean return. The others: mean return after quantization to so many bits, against plain \
 policies quantized alike, what was gained or lost in fp32 included.
-†: p < 0.05 by the two-sided sign test, a cell counted once. If no means did anything, about {{ chance }} of these \
-{{ tests }} would be marked.
+†: p < 0.05 by the two-sided sign test, a cell counted once: at least six, all on one side. If no means did anything, \
+about {{ chance }} of these {{ tests }} would be marked.
 {% if unmeasured %}
 Not measured: {{ unmeasured | several }}.
 {% endif %}
