@@ -204,6 +204,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copytree(ZOO / "benchmark" / "cartpole-dqn", folder / "artifacts" / name)
     shutil.copytree(ZOO / "I", folder / "zoo" / "I")
     shutil.copytree(store.RESULTS, folder / "results", ignore=shutil.ignore_patterns("*.sqlite*", "*.html", "study"))
+    (folder / "study").mkdir()
+    for name in ("cells", "wide"):  # what lines only show
+        shutil.copy(store.RESULTS / "study" / f"{name}.jsonl", folder / "study")
     own = folder / "results" / "results.sqlite"
     store.add(store.read_lines(folder / "results" / "case-study.jsonl"), own)
     with pytest.MonkeyPatch.context() as patch:
