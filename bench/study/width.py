@@ -66,7 +66,7 @@ error, beyond both intervals, in {{ each.agree }}, the smaller one in {{ each.ag
 {% endfor %}
 {% if intervals > 1 %}
 Of {{ intervals }} intervals of 95 %, one or more leave 0 out by chance alone in up to {{ chance }} % of such tables. \
-Here {{ clear | several }} leave 0 out. Where returns can be negative, an error in % of |fp32| has no bound and \
+Leaving 0 out here: {{ clear | several }}. Where returns can be negative, an error in % of |fp32| has no bound and \
 compares badly across tasks.
 {% endif %}
 Each point is one policy of one training; task, algorithm, network and length of training change together, and a \
