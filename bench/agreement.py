@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from airlearning_envs.flights import Decide
     from bench.measuring.access import Device
     from bench.report.tables import Table
-    from convert.executor import Execution
+    from convert.executor import Execution, RuntimeProcess
+    from convert.reference import Reference
     from policy.bundle import Bundle
     from policy.spec import Precision, RuntimeName
 
@@ -144,7 +145,6 @@ def _run(arguments: argparse.Namespace) -> int:
 def _runtimes_of_this_machine(arguments: argparse.Namespace) -> Iterator[Comparison]:
     """Each runtime against the first one, on flown observations."""
     from convert.executor import runtime_processes
-    from convert.pipeline import build, judge
     from policy.locate import working_bundle
 
     bundles = [working_bundle(name) for name in arguments.policy]
@@ -153,19 +153,34 @@ def _runtimes_of_this_machine(arguments: argparse.Namespace) -> Iterator[Compari
         for bundle in bundles:
             observations = flown_observations(decide_with(bundle), arguments.observations, SEED)
             for precision in arguments.precision:
-                made = {}
-                for artifact_format in dict.fromkeys(runtime.artifact_format for runtime in arguments.runtime):
-                    made[artifact_format] = build(bundle, precision, artifact_format)
-                    judge(bundle, made[artifact_format], runtimes)
-                first, *others = (
-                    (runtime, runtimes[runtime].execute(bundle.spec, made[runtime.artifact_format].data, observations))
-                    for runtime in arguments.runtime
-                )
+                made, _ = executed_everywhere(bundle, precision, observations, runtimes, arguments.runtime)
+                first, *others = made.items()
                 for other in others:
                     here, there = (f"{runtime.value} {execution.version}" for runtime, execution in (first, other))
                     yield compare(bundle.spec.name, precision, here, there, first[1], other[1])
                 done += 1
                 progress(done, total)
+
+
+def executed_everywhere(
+    bundle: Bundle,
+    precision: Precision,
+    observations: np.ndarray,
+    processes: Mapping[RuntimeName, RuntimeProcess],
+    wanted: Sequence[RuntimeName] | None = None,
+) -> tuple[dict[RuntimeName, Execution], Reference]:
+    """A precision's artifacts, judged on the golden vectors and then executed on the observations, in each runtime."""
+    from convert.pipeline import build, judge
+
+    made = {}
+    for artifact_format in dict.fromkeys(runtime.artifact_format for runtime in wanted or processes):
+        made[artifact_format] = build(bundle, precision, artifact_format)
+        judge(bundle, made[artifact_format], processes)
+    executed = {
+        runtime: processes[runtime].execute(bundle.spec, made[runtime.artifact_format].data, observations)
+        for runtime in wanted or processes
+    }
+    return executed, next(iter(made.values())).reference
 
 
 def _device_and_this_machine(arguments: argparse.Namespace, device: dict[str, Any]) -> Iterator[Comparison]:

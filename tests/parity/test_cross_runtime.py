@@ -19,7 +19,7 @@ import pytest
 from airlearning_envs.actions import ACTION_NAMES
 from airlearning_envs.core import CONTROL_PERIOD_S, OBSERVATION_FIELDS
 from airlearning_envs.flights import blind_policy
-from bench.agreement import decide_with, disagreements, executed_everywhere, flown_observations
+from bench.agreement import Difference, compare, decide_with, executed_everywhere, flown_observations
 from convert.executor import RuntimeProcess, runtime_processes
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
@@ -124,10 +124,14 @@ def test_smaller_artifacts_agree_on_995_of_1000_and_disagree_only_on_near_ties(
     bundle, observations = policy
     results, reference = executed_everywhere(bundle, precision, observations, runtimes)
     assert set(results) == set(RuntimeName)
-    found = disagreements(results, reference.step)
+    first, *others = results.values()
+    pairs = [compare(bundle.spec.name, precision, "first", "other", first, other) for other in others]
+    found: dict[int, Difference] = {each.observation: each for pair in pairs for each in pair.differences}
     print(f"policy {bundle.spec.name}, {precision.value}: {len(found)} of {OBSERVATIONS} observations disagree")
-    listed = "\n".join("  " + disagreement.sentence() for disagreement in found)
+    listed = "\n".join(f"  {each}" for each in found.values())
     print(listed)
     assert len(found) <= 0.005 * OBSERVATIONS, f"too many disagreements:\n{listed}"
     widest = 2 * reference.tolerance if reference.step is None else WIDEST_TIE_STEPS * reference.step
-    assert all(disagreement.gap <= widest for disagreement in found), f"a disagreement that is no near-tie:\n{listed}"
+    assert all(disagreement.gap <= widest for disagreement in found.values()), (
+        f"a disagreement that is no near-tie:\n{listed}"
+    )
