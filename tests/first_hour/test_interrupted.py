@@ -46,7 +46,7 @@ MOMENTS = (
     Moment("demo-begins-to-train", DEMO, "I ppo: step 0 of 60,000  compiling", "nterrupted"),
     Moment("demo-trains", DEMO, "greedy hard", "nterrupted"),
     Moment("demo-converts", DEMO, "Policy II.*converting", "nterrupted"),
-    Moment("demo-measures", DEMO, "Policy II: flying int8", "nterrupted"),
+    Moment("demo-measures", DEMO, "flying II int8", "nterrupted"),
     Moment("train", TRAIN, "step .*greedy", "nterrupted", before=BEFORE),
     Moment("train-judges-at-the-end", TRAIN, r"step 30,\d+: greedy", "nterrupted", before=BEFORE),
     Moment("convert", CONVERT, "Policy II", "nterrupted"),
