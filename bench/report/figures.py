@@ -220,12 +220,6 @@ def share_scale(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(lambda share, _: f"{round(100 * share, 6):g} %")
 
 
-def rate_scale(axes: Axes) -> None:
-    """Shares from none to all, in percent."""
-    axes.set_ylim(-0.03, 1.03)
-    axes.yaxis.set_major_formatter(lambda share, _: f"{round(100 * share, 6):g} %")
-
-
 def band(axes: Axes, estimate: Estimate, colour: str, label: str | None) -> None:
     """A value as a dashed line, its interval as a band across the panel."""
     axes.axhline(estimate.value, color=colour, linewidth=0.9, linestyle="--", zorder=1, label=label)

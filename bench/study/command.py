@@ -130,19 +130,21 @@ def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace
     asked = experiments.cells(experiment, arguments, subjects)
     kept = current(experiment, records.read(experiment.path)) if arguments.keep else []
     todo = asked if arguments.again else experiments.missing(asked, kept)
-    again = {records.cell(vars(cell)) for cell in todo}
-    kept = [record for record in kept if records.cell(record) not in again]  # their other seeds and episodes, too
     for subject in dict.fromkeys(cell.subject for cell in todo):
         experiment.about(subject)  # refuses it before anything is measured
     if arguments.keep and todo and arguments.results is None:
         experiments.refuse_dirty()
+    measured: list[Record] = []
     with command_line.progress_bar(f"{experiment.name}: {len(todo)} cells") as progress:
         for number, new in enumerate(experiments.run(module, todo, arguments.jobs, arguments.address), 1):
-            kept += new
+            measured += new
             if arguments.keep:
                 records.append(experiment.path, new)
             progress(number, len(todo))
-    found = experiments.in_order(experiment, kept)
-    if arguments.keep:
-        records.rewrite(experiment.path, lambda rows: experiments.in_order(experiment, current(experiment, rows)))
-    return found
+    if not arguments.keep:
+        return experiments.in_order(experiment, measured)
+
+    def ordered(rows: list[Record]) -> list[Record]:
+        return experiments.in_order(experiment, experiments.without_superseded(todo, current(experiment, rows)))
+
+    return records.rewrite(experiment.path, ordered)

@@ -192,6 +192,21 @@ def missing(asked: Sequence[Cell], found: Iterable[Record]) -> list[Cell]:
     return [cell for cell in asked if not is_kept(cell)]
 
 
+def without_superseded(again: Sequence[Cell], found: Iterable[Record]) -> list[Record]:
+    """Records without those that a cell measured again had of other seeds, or of more or fewer episodes."""
+    asked = {
+        records.cell(vars(cell)): {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
+        for cell in again
+        if cell.episodes.count  # else the measure itself decides how much a seed has, and seeds are cells of their own
+    }
+    left = []
+    for record in found:
+        key, mine = records.cell(record), (record["seed"], len(record["returns"]))
+        if key not in asked or mine in asked[key]:
+            left.append(record)
+    return left
+
+
 def measured(module: str, cell: Cell) -> list[Record]:
     """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
     from bench.report.machine import describe_machine

@@ -17,7 +17,7 @@ from bench.report.intervals import Estimate
 from bench.report.store import StoreError
 from bench.study import apart, command, experiment, records
 from bench.study.apart import EXPERIMENT
-from bench.study.experiment import Cell, Episodes, Results, current, in_order, missing
+from bench.study.experiment import Cell, Episodes, Results, current, in_order, missing, without_superseded
 from policy.bundle import Bundle
 
 FEW = Episodes((0, 2), 2)
@@ -150,6 +150,15 @@ def test_what_another_process_added_is_kept_when_the_file_is_put_in_order(
     found = records.rewrite(path, lambda rows: in_order(EXPERIMENT, rows))
     assert [each["condition"] for each in found] == [{}, {"part": "weights", "bits": 2}]
     assert records.read(path) == found
+
+
+def test_what_a_cell_had_of_other_seeds_goes_when_it_is_measured_again(recorded: Callable[..., records.Record]) -> None:
+    old = [recorded({}, [1.0, 2.0], seed=seed) for seed in (0, 1)]
+    new, other = recorded({}, [3.0, 4.0], seed=2), recorded({"part": "all", "bits": 8}, [5.0], seed=1)
+    again = Cell("cartpole-dqn", {}, Episodes((0, 2), 2))
+    assert without_superseded([again], [*old, other, new]) == [old[0], other, new]
+    as_made = dataclasses.replace(again, episodes=Episodes((2,), 0))  # a seed of it: the others stay
+    assert without_superseded([as_made], [*old, new]) == [*old, new]
 
 
 def test_where_the_measure_knows_how_much_it_makes_seeds_are_missing(
