@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
-from train.actorq.wire import Published, Pushed, check_bits, publish, quantization_error
+from train.actorq.wire import Published, Pushed, publish, quantization_error
 
 ERROR_ROWS = 32  # of the calibration rows: the quantization error is watched, not paid for
 ERROR_EVERY_S = 5.0
@@ -21,13 +22,7 @@ class ParameterServer:
     """
 
     def __init__(self, quantize: int, communication: int, first: int = 0) -> None:
-        """Args: bits that actors execute, bits of a weight on its way to them, and what versions are counted from.
-
-        Raises:
-            ValueError: other bits than 8, 16 and 32.
-        """
-        check_bits(quantize, "--quantize")
-        check_bits(communication, "--quantize-communication")
+        """Args: bits that actors execute, bits of a weight on its way to them, and what versions are counted from."""
         self._bits = quantize, communication
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, "quantizing")
@@ -87,10 +82,19 @@ class ParameterServer:
         self._build_s += time.perf_counter() - since
         self._built += 1
         if time.monotonic() - self._error_at >= ERROR_EVERY_S:
-            few = Pushed(pushed.updates, pushed.spec, pushed.weights, pushed.calibration[:ERROR_ROWS])
+            few = replace(pushed, calibration=pushed.calibration[:ERROR_ROWS])
             error = quantization_error(few, published.precision, published.communication)
             self._error, self._error_at = error, time.monotonic()
         return published
+
+    def newest(self) -> Pushed | None:
+        """What the learner handed over last."""
+        return self._pushed
+
+    def forget(self) -> None:
+        """The next learner begins anew: :meth:`newest` is not its policy. Actors act on with what they have."""
+        with self._lock:
+            self._pushed = None
 
     def facts(self) -> dict[str, Any]:
         """Figures so far: versions handed over, built (quantized), and replaced unasked; seconds; pulls and bytes."""

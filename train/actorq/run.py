@@ -17,20 +17,17 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors.numpy import load
 
-from policy.spec import ContinuousHead, PolicySpec, Squash
+from policy.spec import ContinuousHead
 from train.actorq import cluster
-from train.actorq.algorithms import metric_names
-from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, sums_of
+from train.actorq.algorithms import METRICS
+from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, breakdown, summed, sums_of
+from train.actorq.plan import Plan
 from train.actorq.processes import GoneError, called
-from train.actorq.report import breakdown, summed
-from train.actorq.settings import Plan
+from train.actorq.wire import Pushed
 from train.networks.policy import Policy
-from train.networks.weights import Weights
 from train.runs.best import BestPolicy
-from train.runs.checkpoint import flattened
+from train.runs.checkpoint import Checkpoint, flattened
 from train.runs.request import Trained
 from train.runs.results import greedy
 from train.runs.run import Run
@@ -50,19 +47,18 @@ class Supervisor:
         self._best = BestPolicy(run.task.presets[0])
         self._past: Sums = {}  # of processes that are no more
         self._earlier: dict[str, dict[str, Any]] = {}  # actors before the resumption
-        deaths: list[dict[str, Any]] = []
-        self._state: tuple[dict[str, NDArray[Any]], dict[str, Any]] | None = None
+        self._deaths = Deaths()
+        self._kept = run.checkpoint
+        """The last checkpoint, which a new learner goes on from."""
         if run.checkpoint is not None:
             run.checkpoint.restore("best", self._best)
             facts = run.checkpoint.facts
-            self._state = run.checkpoint.arrays, facts
             self._past, self._earlier = facts.get("past", {}), facts.get("actors", {})
-            deaths = facts.get("deaths", [])
+            self._deaths = Deaths(facts.get("deaths", []))
             run.progress.say(
                 f"Resumed at step {run.start_step:,}. The replay's {facts['replay_rows']:,} transitions "
                 "are not in a checkpoint and lost: actors fill it again first."
             )
-        self._deaths = Deaths(deaths)
         self._step, self._reported, self._reported_at = run.start_step, run.start_step, 0.0
         self._tallied: dict[str, tuple[int, float]] = {}
         self._shards: list[dict[str, Any]] = []
@@ -70,8 +66,8 @@ class Supervisor:
         self._finished: dict[str, dict[str, Any]] = {}
         self._learner_facts: dict[str, Any] = {}
         self._server_facts: dict[str, Any] = {}
-        self._spec: PolicySpec | None = None
-        self._weights: Weights = {}
+        self._newest: Pushed | None = None
+        """The learner's policy in full precision, as it handed it over last."""
         self._chosen: Decide | None = None
         self._judging = -1  # the report for which the policy was fetched
         self._warned = False
@@ -96,7 +92,7 @@ class Supervisor:
             if now - self._reported_at >= REPORT_EVERY_S and self._step > self._reported and stopping_since is None:
                 self._report()
             self._run.look(self._step)
-            learned_first = self._state is None and self._learner_facts.get("updates", 0) > 0
+            learned_first = self._kept is None and self._learner_facts.get("updates", 0) > 0
             if (learned_first or self._run.wants_checkpoint) and self._run.stop_reason is None:
                 self._save()
             if self._run.stop_reason is not None and stopping_since is None:
@@ -111,7 +107,7 @@ class Supervisor:
 
     def _start_learner(self) -> None:
         self._deaths.begins("the learner")
-        self._learner = self._processes.learner(self._state)
+        self._learner = self._processes.learner(self._kept)
         self._learning: Any = self._learner.run.remote()
 
     def _start_actor(self, index: int) -> None:
@@ -150,7 +146,7 @@ class Supervisor:
 
     def _replace_learner(self, why: str) -> None:
         before = self._learner_facts.get("updates", 0)
-        after = 0 if self._state is None else int(self._state[1]["updates"])
+        after = 0 if self._kept is None else int(self._kept.facts["updates"])
         rows = sum(shard.get("size", 0) for shard in self._shards)
         self._deaths.note("the learner", self._step, why=why, updates=before, resumed_at=after, replay_rows=rows)
         self._run.progress.say(
@@ -166,7 +162,7 @@ class Supervisor:
     def _begin_anew(self) -> None:
         """The next learner knows nothing of the last one's policies: its observations' statistics are others."""
         self._best.forget()
-        self._spec, self._weights, self._chosen = None, {}, None
+        self._newest, self._chosen = None, None
         cluster.ready([self._processes.server.forget.remote()], cluster.STOP_WAIT_S)
 
     def _look(self) -> None:
@@ -220,7 +216,7 @@ class Supervisor:
             self._warned = True
             self._run.progress.say(f"step {self._step:,}: {warning}", always=True)
         judged = any(value == value for name, value in self._run.last_row.items() if name.startswith("greedy_"))
-        if judged and self._weights:
+        if judged and self._newest is not None:
             self._best.offer(self._run.last_row, self._policy, self._step)
 
     def _row(self) -> dict[str, float]:
@@ -234,7 +230,7 @@ class Supervisor:
         return {
             "episodes": float(episodes),
             "return": returns / episodes if episodes else NAN,
-            **{name: learner.get("metrics", {}).get(name, NAN) for name in metric_names(self._plan.method)},
+            **{name: learner.get("metrics", {}).get(name, NAN) for name in METRICS[self._plan.request.method]},
             "observations_clipped": learner.get("metrics", {}).get("observations_clipped", NAN),
             "updates": float(learner.get("updates", 0)),
             "actor_mismatch": float(seen.get("disagreement", seen.get("distance", NAN))),
@@ -255,11 +251,9 @@ class Supervisor:
         return self._chosen(observation)
 
     def _fetch(self) -> None:
-        """The newest weights that the learner handed over."""
-        found = called(self._processes.server.newest)
-        if found is not None:
-            self._spec, self._weights = PolicySpec.from_json(found[1]), load(found[2])
-            self._chosen = greedy(self._spec, self._weights)
+        """The newest policy that the learner handed over."""
+        if (found := called(self._processes.server.newest)) is not None:
+            self._newest, self._chosen = found, greedy(found.spec, found.weights)
 
     def _save(self) -> None:
         """A checkpoint of the learner as it is, in memory for its own death and on the disk for this process's."""
@@ -267,14 +261,14 @@ class Supervisor:
         if not cluster.ready([reference], cluster.STOP_WAIT_S):
             return
         try:
-            arrays, facts = cluster.outcome(reference)
+            kept: Checkpoint = cluster.outcome(reference)
         except GoneError:
             return  # it is being replaced; the last checkpoint stays
-        self._state = dict(arrays), facts
+        self._kept = kept
         rows = sum(shard.get("size", 0) for shard in self._shards)
-        kept = flattened({"best": self._best.state()})
+        best = flattened({"best": self._best.state()})
         told = {"past": self._sums, "actors": {**self._earlier, **self._actors}, "deaths": self._deaths.notes}
-        self._run.save(self._step, {**arrays, **kept}, {**facts, **told, "replay_rows": rows})
+        self._run.save(self._step, {**kept.arrays, **best}, {**kept.facts, **told, "replay_rows": rows})
 
     @property
     def _sums(self) -> Sums:
@@ -283,18 +277,17 @@ class Supervisor:
 
     def _trained(self) -> Trained:
         self._fetch()
-        if (spec := self._spec) is None:
+        if self._newest is None:
             raise GaveUpError(
                 f"the run ended ({self._run.outcome}) before there was a policy: no bundle was written. Give it more "
                 "--steps or --minutes than its learning_starts take, or go on with the same command."
             )
-        squash = spec.head.squash if isinstance(spec.head, ContinuousHead) else Squash.TANH
-        return Trained(self._best.policy(self._policy), self._step, self.notes(), squash)
+        return Trained(self._best.policy(self._policy), self._step, self.notes())
 
     def _policy(self) -> Policy:
         """As the learner handed it over last."""
-        assert self._spec is not None
-        return Policy(self._weights, self._spec.normaliser)
+        assert self._newest is not None
+        return Policy(self._newest.weights, self._newest.spec.normaliser)
 
     def notes(self) -> dict[str, Any]:
         """For the provenance: how it went, beside the algorithm's settings."""
@@ -310,7 +303,7 @@ class Supervisor:
                 **{name: round(value, 2) for name, value in sums["cpu_s"].items()},
             },
             "parameters": {
-                **{name: value for name, value in server.items() if name not in ("pid", "cpu_s", "born")},
+                **{name: value for name, value in server.items() if name not in ("cpu_s", "born")},
                 **sums["parameters"],
             },
             "mismatch": learner.get("mismatch", {}),

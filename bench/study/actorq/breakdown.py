@@ -13,6 +13,7 @@ measured is what an actor costs where it has a core of its own. A seed is a roun
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ from bench.study.records import Condition, Record, cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from train.actorq.settings import Plan
+    from train.actorq.plan import Plan
     from train.actorq.wire import Pushed
 
 PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "other")
@@ -103,7 +104,7 @@ def lived(plan: Plan, pushed: Pushed) -> dict[str, Any]:
         count = itertools.count()
 
         def put() -> None:
-            called(processes.server.put, next(count), pushed.spec, pushed.weights, pushed.calibration)
+            called(processes.server.put, dataclasses.replace(pushed, updates=next(count)))
 
         put()
         called(processes.server.latest, 0)  # built before the actor asks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import os
 import statistics
 import subprocess
@@ -22,7 +21,7 @@ from bench.measuring.children import last_words, run_to_end
 from policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
-    from train.actorq.settings import Plan
+    from train.actorq.plan import Plan
 
 NAMES = {32: "fp32", 16: "fp16", 8: "int8"}
 CARTPOLE_BALANCE = "dm_control,cartpole_balance"
@@ -68,7 +67,7 @@ def run(words: Sequence[str]) -> Run:
         BenchError: it failed, with its last words, or took too long.
     """
     from policy.bundle import Bundle
-    from train.actorq.variables import VARIABLES
+    from train.actorq import VARIABLES
 
     typed = f"python -m train.actorq {' '.join(words)}"
     with tempfile.TemporaryDirectory() as temporary:
@@ -119,22 +118,11 @@ def rates_of(curve: Sequence[Mapping[str, float]], updates: int) -> dict[str, fl
 
 def planned(words: Sequence[str]) -> Plan:
     """The plan that a command would make, for measuring its parts without it."""
-    from train.__main__ import make_request
-    from train.actorq.__main__ import actorq_settings, make_plan, parser
-    from train.runs.models import DEFAULT_POLICY
-    from train.runs.presets import load_settings
-    from train.suites.make import make_task
+    from train.actorq.__main__ import parser
+    from train.actorq.plan import make_plan
 
-    arguments = parser().parse_args([*words, "--quiet"])
-    if arguments.batch_size is not None:
-        arguments.set.append(f"minibatch={arguments.batch_size}")
-    asked = actorq_settings(arguments)
-    found = load_settings(arguments.task, arguments.method, DEFAULT_POLICY)
-    task = make_task(arguments.task, None, found.task)
     with redirect_stdout(StringIO()):
-        request, settings = make_request(arguments, arguments.method, found, task, {}, {})
-    plan: Plan = make_plan(request, None, found.task, dataclasses.asdict(settings), asked)
-    return plan
+        return make_plan(parser().parse_args([*words, "--quiet"]))
 
 
 def amdahl(share: float, faster: float) -> float:

@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
+from train.actorq.service import Columns, ReplayService, Reply
 
 from bench.study.actorq.runs import planned
 from train.actorq import cluster
 from train.actorq.actor import Actor
 from train.actorq.learner import LearnerLoop
-from train.actorq.processes import called
-from train.actorq.service import Columns, ReplayService, Reply
+from train.actorq.processes import called, pulled
 from train.actorq.settings import Plan
 from train.actorq.wire import Published, Pushed, publish
 
@@ -41,8 +40,8 @@ def measure(words: Sequence[str]) -> dict[str, float]:
     without Ray; and the command's updates a round, their transitions, and how often an actor inserts and looks.
     """
     plan = planned(words)
-    updates, asked = plan.algorithm["updates"], plan.actorq
-    counts = {"updates": updates, "rows": updates * plan.algorithm["minibatch"]}
+    updates, asked = plan.settings.updates, plan.actorq
+    counts = {"updates": updates, "rows": updates * plan.settings.minibatch}
     counts |= {name: getattr(asked, name) for name in ("insert_every", "actor_update_period")}
     rows = transitions(plan)
     learner, pushed = measure_learner(plan, rows)
@@ -148,19 +147,17 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
     with cluster.connected(plan.actorq, None), cluster.Cluster(plan, True, 0) as processes:
         shard, server = processes.shards[0], processes.server
         for columns in rows:
-            called(shard.insert, columns, {"actor": 0, "life": 0})
+            called(shard.insert_when_ready, columns, {"actor": 0, "life": 0})
         facts = {"actor": 0, "life": 0, "seconds": {str(i): 0.0 for i in range(20)}}
-        inserts = _calls(shard, lambda i: called(shard.insert, rows[i % len(rows)], facts))
-        samples = _calls(shard, lambda i: called(shard.sample, 0))
+        inserts = _calls(shard, lambda i: called(shard.insert_when_ready, rows[i % len(rows)], facts))
+        samples = _calls(shard, lambda i: called(shard.sample_when_ready, 0))
 
         def put(count: int) -> None:
-            called(server.put, count, pushed.spec, pushed.weights, pushed.calibration)
+            called(server.put, dataclasses.replace(pushed, updates=count))
 
         def get(known: int) -> int:
-            found = called(server.latest, known)
-            if found is None:
-                return known
-            return Published.from_parts(found[0], np.asarray(cluster.outcome(found[1][0]))).version
+            found = pulled(server, known)
+            return known if found is None else found.version
 
         put(1)
         known = get(0)
