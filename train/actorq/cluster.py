@@ -141,9 +141,8 @@ def _start(**options: Any) -> None:
         except Exception as error:  # a node that was too slow to answer is a bare Exception
             ray.shutdown()
             if attempt == START_TRIES - 1:
-                first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 raise ClusterError(
-                    f"Ray did not start here ({first}). Look at this machine's load and memory, then try again."
+                    f"Ray did not start here ({reason(error)}). Look at this machine's load and memory, then try again."
                 ) from error
 
 
@@ -157,8 +156,7 @@ def reach(address: str, **options: Any) -> None:
         ray.init(address=address, **QUIET, **options)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise no_cluster(address, first) from error
+        raise no_cluster(address, reason(error)) from error
 
 
 # --- what the supervisor asks ---------------------------------------------------------------------------------------

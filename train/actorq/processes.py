@@ -196,7 +196,7 @@ def pulled(server: Any, known: int) -> Published | None:
         return None
 
 
-def reason(error: RayError) -> str:
+def reason(error: Exception) -> str:
     """The line of Ray's report that says why; of a process that could not be built, what its building raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1] if "creation task" in lines[0] else lines[0]

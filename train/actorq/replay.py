@@ -72,7 +72,7 @@ class Shard:
         """Rows held."""
         return min(self._written, self._capacity)
 
-    def insert(self, columns: Columns, newest_updates: int, max_staleness: int) -> int:
+    def add(self, columns: Columns, newest_updates: int, max_staleness: int) -> int:
         """Remember rows; those that a policy too far behind made are refused.
 
         Args:
@@ -107,7 +107,7 @@ class Shard:
         self._written += rows
         return refused
 
-    def sample(self, batches: int, minibatch: int, importance_exponent: float) -> Columns:
+    def draw(self, batches: int, minibatch: int, importance_exponent: float) -> Columns:
         """Minibatches with replacement, (batches, minibatch, …), with ``rows``: the number of each row's insertion.
 
         Drawn by priority they bring ``weight`` = (N · P(i))^−β / max (Schaul et al. 2016, section 3.4).
@@ -169,8 +169,8 @@ class Reply(NamedTuple):
     stop: bool
 
 
-class ReplayService:
-    """One shard: its rows, its ratio of samples and insertions, its part of the steps.
+class ReplayService(Shard):
+    """A shard with its ratio of samples and insertions and its part of the steps.
 
     An insertion or a sample that may not be made yet gives None; the process (``train/actorq/processes.py``) lets the
     caller wait. Every answer carries how far the run is, so that actors and learner need no other channel.
@@ -182,7 +182,7 @@ class ReplayService:
         share = asked.replay_shards
         self._quota, self._start = steps_of(plan.request.steps, asked, index), steps_of(start_step, asked, index)
         self._step = self._start
-        self._shard = Shard(
+        super().__init__(
             max(settings.replay_capacity // share, settings.minibatch),
             asked.priority_exponent,
             episode_seed(plan.request.seed, f"replay {index} from {start_step}"),
@@ -216,7 +216,7 @@ class ReplayService:
             return self.reply
         if not self._ratio.may_insert(rows):
             return None
-        refused = self._shard.insert(columns, self._updates, self._asked.max_staleness)
+        refused = self.add(columns, self._updates, self._asked.max_staleness)
         self._ratio.inserted += rows - refused
         self._step += rows
         if number is not None:
@@ -241,17 +241,9 @@ class ReplayService:
             return None, self.reply
         if not self._ratio.may_sample(self._rows_drawn):
             return (None, self.reply) if self.reply.stop else None
-        columns = self._shard.sample(settings.updates, settings.minibatch, self._asked.importance_exponent)
+        columns = self.draw(settings.updates, settings.minibatch, self._asked.importance_exponent)
         self._ratio.sampled += self._rows_drawn
         return columns, self.reply
-
-    def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
-        """Errors of rows that :meth:`sample` gave."""
-        self._shard.update_priorities(rows, errors)
-
-    def recent(self, count: int) -> Columns:
-        """The newest rows: observation, greedy and updates."""
-        return self._shard.recent(count)
 
     def go_on(self, step: int) -> None:
         """This process replaces one that had received so many steps; its own since then are added to them."""
@@ -263,7 +255,7 @@ class ReplayService:
 
     def facts(self) -> dict[str, Any]:
         """Figures of the shard, and the last that each actor told (by ``actor.life``)."""
-        return {**self._shard.facts(), "step": self._step, "updates": self._updates, "actors": dict(self._actors)}
+        return {**super().facts(), "step": self._step, "updates": self._updates, "actors": dict(self._actors)}
 
 
 def steps_of(total: int, asked: ActorQSettings, index: int) -> int:

@@ -13,6 +13,7 @@ provenance:
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -36,6 +37,7 @@ from train.suites.episodes import Decide
 LOOK_EVERY_S = 0.25
 REPORT_EVERY_S = 1.0
 NAN = float("nan")
+LEARNER, SERVER = "the learner", "the parameter server"
 
 
 class Supervisor:
@@ -61,11 +63,9 @@ class Supervisor:
             )
         self._step, self._reported, self._reported_at = run.start_step, run.start_step, 0.0
         self._tallied: dict[str, tuple[int, float]] = {}
-        self._shards: list[dict[str, Any]] = []
+        self._facts: dict[str, dict[str, Any]] = {LEARNER: {}, SERVER: {}}  # that processes told last
         self._actors: dict[str, dict[str, Any]] = {}
         self._finished: dict[str, dict[str, Any]] = {}
-        self._learner_facts: dict[str, Any] = {}
-        self._server_facts: dict[str, Any] = {}
         self._newest: Pushed | None = None
         """The learner's policy in full precision, as it handed it over last."""
         self._chosen: Decide | None = None
@@ -92,7 +92,7 @@ class Supervisor:
             if now - self._reported_at >= REPORT_EVERY_S and self._step > self._reported and stopping_since is None:
                 self._report()
             self._run.look(self._step)
-            learned_first = self._kept is None and self._learner_facts.get("updates", 0) > 0
+            learned_first = self._kept is None and self._facts[LEARNER].get("updates", 0) > 0
             if (learned_first or self._run.wants_checkpoint) and self._run.stop_reason is None:
                 self._save()
             if self._run.stop_reason is not None and stopping_since is None:
@@ -106,7 +106,7 @@ class Supervisor:
         return self._trained()
 
     def _start_learner(self) -> None:
-        self._deaths.begins("the learner")
+        self._deaths.begins(LEARNER)
         self._learner = self._processes.learner(self._kept)
         self._learning: Any = self._learner.run.remote()
 
@@ -134,7 +134,7 @@ class Supervisor:
                 self._replace_actor(index, str(error) or type(error).__name__)
             return
         if is_learner:
-            self._learning, self._learner_facts = None, facts
+            self._learning, self._facts[LEARNER] = None, facts
         else:
             self._finished[f"{facts['actor']}.{facts['life']}"] = facts
 
@@ -145,16 +145,16 @@ class Supervisor:
         self._start_actor(index)
 
     def _replace_learner(self, why: str) -> None:
-        before = self._learner_facts.get("updates", 0)
+        before = self._facts[LEARNER].get("updates", 0)
         after = 0 if self._kept is None else int(self._kept.facts["updates"])
-        rows = sum(shard.get("size", 0) for shard in self._shards)
-        self._deaths.note("the learner", self._step, why=why, updates=before, resumed_at=after, replay_rows=rows)
+        rows = self._rows
+        self._deaths.note(LEARNER, self._step, why=why, updates=before, resumed_at=after, replay_rows=rows)
         self._run.progress.say(
             f"step {self._step:,}: the learner died after {before:,} updates; it goes on from those of the last "
             f"checkpoint, {after:,}. The replay keeps its {rows:,} transitions."
         )
-        self._past = added(self._past, sums_of(self._learner_facts, {}, []))
-        self._learner_facts = {**self._learner_facts, "cpu_s": 0.0, "seconds": {}}  # which were added to the past
+        self._past = added(self._past, sums_of(self._facts[LEARNER], {}, []))
+        self._facts[LEARNER] |= {"cpu_s": 0.0, "seconds": {}}  # which were added to the past
         if after == 0:
             self._begin_anew()
         self._start_learner()
@@ -165,54 +165,53 @@ class Supervisor:
         self._newest, self._chosen = None, None
         cluster.ready([self._processes.server.forget.remote()], cluster.STOP_WAIT_S)
 
+    @property
+    def _shards(self) -> list[dict[str, Any]]:
+        return [facts for name, facts in self._facts.items() if name not in (LEARNER, SERVER)]
+
+    @property
+    def _rows(self) -> int:
+        """That the replay holds."""
+        return sum(shard["size"] for shard in self._shards)
+
     def _look(self) -> None:
         """Gather the figures of all processes; one that is being started anew is left out this time."""
-        before = dict(enumerate(self._shards))
-        asked = [shard.facts.remote() for shard in self._processes.shards]
-        others = [self._processes.server.facts.remote(), self._learner.facts.remote()]
-        there = set(cluster.ready([*asked, *others], LOOK_EVERY_S))
-        for index, reference in enumerate(asked):
-            facts = self._answer(reference) if reference in there else None
-            if facts is None:
-                facts = before.get(index, {})
-            elif index in before and facts["born"] != before[index].get("born", facts["born"]):
-                self._deaths.note(f"replay {index}", self._step, replay_rows=before[index]["size"])
-                self._past = added(self._past, sums_of({}, {}, [before[index]]))
-                self._run.progress.say(
-                    f"step {self._step:,}: replay {index} died and began anew; its {before[index]['size']:,} "
-                    "transitions are lost."
-                )
-                self._processes.shards[index].go_on.remote(before[index]["step"])
-                facts = {**facts, "step": before[index]["step"]}
-            before[index] = facts
-        self._shards = [before[index] for index in range(len(asked))]
+        processes = {f"replay {index}": shard for index, shard in enumerate(self._processes.shards)}
+        processes |= {SERVER: self._processes.server, **({} if self._learning is None else {LEARNER: self._learner})}
+        asked = {process.facts.remote(): name for name, process in processes.items()}
+        for reference in cluster.ready([*asked], LOOK_EVERY_S):
+            name = asked[reference]
+            with suppress(GoneError):
+                facts, before = cluster.outcome(reference), self._facts.get(name)
+                if before and facts.get("born") != before.get("born"):
+                    facts |= self._began_anew(name, before, processes[name])
+                self._facts[name] = facts
         for shard in self._shards:
-            self._actors |= shard.get("actors", {})
+            self._actors |= shard["actors"]
         self._actors |= self._finished
-        server = (self._answer(others[0]) if others[0] in there else None) or self._server_facts
-        if self._server_facts and server["born"] != self._server_facts["born"]:
-            self._deaths.note("the parameter server", self._step)
-            self._past = added(self._past, sums_of({}, self._server_facts, []))
-            self._run.progress.say(f"step {self._step:,}: the parameter server died and began anew.")
-        self._server_facts = server
-        if self._learning is not None and others[1] in there:
-            self._learner_facts = self._answer(others[1]) or self._learner_facts
-        self._step = max(sum(shard.get("step", 0) for shard in self._shards), self._step)
+        self._step = max(sum(shard["step"] for shard in self._shards), self._step)
 
-    @staticmethod
-    def _answer(reference: Any) -> dict[str, Any] | None:
-        try:
-            answer: dict[str, Any] = cluster.outcome(reference)
-        except GoneError:
-            return None
-        return answer
+    def _began_anew(self, name: str, before: dict[str, Any], process: Any) -> dict[str, Any]:
+        """A replay or parameter process that Ray started again, empty; what it knows from the one before."""
+        if name == SERVER:
+            self._deaths.note(name, self._step)
+            self._past = added(self._past, sums_of({}, before, []))
+            self._run.progress.say(f"step {self._step:,}: {name} died and began anew.")
+            return {}
+        self._deaths.note(name, self._step, replay_rows=before["size"])
+        self._past = added(self._past, sums_of({}, {}, [before]))
+        self._run.progress.say(
+            f"step {self._step:,}: {name} died and began anew; its {before['size']:,} transitions are lost."
+        )
+        process.go_on.remote(before["step"])
+        return {"step": before["step"]}
 
     def _report(self) -> None:
         """A row of the curve; the policy is judged when that is due."""
         made, self._reported = self._step - self._reported, self._step
         self._run.report(self._step, self._row(), made, self._decide)
         self._reported_at = time.monotonic()
-        if not self._warned and (warning := self._learner_facts.get("warning")):
+        if not self._warned and (warning := self._facts[LEARNER].get("warning")):
             self._warned = True
             self._run.progress.say(f"step {self._step:,}: {warning}", always=True)
         judged = any(value == value for name, value in self._run.last_row.items() if name.startswith("greedy_"))
@@ -225,7 +224,7 @@ class Supervisor:
             before = self._tallied.get(name, (0, 0.0))
             self._tallied[name] = facts["episodes"], facts["returns"]
             episodes, returns = episodes + facts["episodes"] - before[0], returns + facts["returns"] - before[1]
-        learner, server = self._learner_facts, self._server_facts
+        learner, server = self._facts[LEARNER], self._facts[SERVER]
         seen = learner.get("mismatch", {})
         return {
             "episodes": float(episodes),
@@ -265,15 +264,14 @@ class Supervisor:
         except GoneError:
             return  # it is being replaced; the last checkpoint stays
         self._kept = kept
-        rows = sum(shard.get("size", 0) for shard in self._shards)
         best = flattened({"best": self._best.state()})
         told = {"past": self._sums, "actors": {**self._earlier, **self._actors}, "deaths": self._deaths.notes}
-        self._run.save(self._step, {**kept.arrays, **best}, {**kept.facts, **told, "replay_rows": rows})
+        self._run.save(self._step, {**kept.arrays, **best}, {**kept.facts, **told, "replay_rows": self._rows})
 
     @property
     def _sums(self) -> Sums:
         """Of all processes, those that are no more included."""
-        return added(self._past, sums_of(self._learner_facts, self._server_facts, self._shards))
+        return added(self._past, sums_of(self._facts[LEARNER], self._facts[SERVER], self._shards))
 
     def _trained(self) -> Trained:
         self._fetch()
@@ -291,7 +289,7 @@ class Supervisor:
 
     def notes(self) -> dict[str, Any]:
         """For the provenance: how it went, beside the algorithm's settings."""
-        learner, server, sums = self._learner_facts, self._server_facts, self._sums
+        learner, server, sums = self._facts[LEARNER], self._facts[SERVER], self._sums
         facts = [*self._earlier.values(), *self._actors.values()]
         told = {
             "settings": asdict(self._plan.actorq),

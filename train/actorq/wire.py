@@ -50,7 +50,7 @@ class Pushed:
 
     updates: int
     spec: PolicySpec
-    weights: Weights
+    weights: dict[str, NDArray[np.float32]]
     calibration: NDArray[np.float32]
 
 

@@ -25,9 +25,8 @@ from statistics import fmean
 from bench import command_line
 from bench.report.tables import Table
 from bench.report.text import filled, joined, kilobytes, nanoseconds, three_digits, times
-from bench.study.actorq import limits
-from bench.study.actorq.bounds import LINK_BYTES_PER_S, Services, bound
-from bench.study.actorq.limits import Found, layout_of, limit_table, network
+from bench.study.actorq import bounds
+from bench.study.actorq.bounds import LINK_BYTES_PER_S, Found, Services, bound, layout_of, limit_table, network
 from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, run
 from bench.study.experiment import Episodes, Experiment, Played, Results
 from bench.study.records import Condition, Record
@@ -224,7 +223,7 @@ EXPERIMENT = Experiment(
     identity=lambda subject: "",
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (0,), 0),
     tables=tables,
-    figures=lambda results: limits.figures(measured_services(results), results.arguments),
+    figures=lambda results: bounds.figures(measured_services(results), results.arguments),
     options=options,
     within=("bits",),
     samples="",

@@ -11,16 +11,15 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from train.actorq.service import Columns, ReplayService, Reply
+from typing import Any, NamedTuple
 
 from bench.study.actorq.runs import planned
 from train.actorq import cluster
 from train.actorq.actor import Actor
 from train.actorq.learner import LearnerLoop
+from train.actorq.plan import Plan
 from train.actorq.processes import called, pulled
-from train.actorq.settings import Plan
+from train.actorq.replay import Columns, ReplayService, Reply
 from train.actorq.wire import Published, Pushed, publish
 
 LEAST_STEPS = 600  # of the insertions that the replay is filled with; learning has to start before
@@ -50,7 +49,7 @@ def measure(words: Sequence[str]) -> dict[str, float]:
     since = time.process_time()
     published = publish(pushed, 1, bits, bits)
     build = time.process_time() - since
-    parts = {**measure_actor(plan, published), **measure_processes(plan, pushed, rows), **measure_replay(plan, rows)}
+    parts = measure_actor(plan, published) | measure_processes(plan, pushed, rows) | measure_replay(plan, rows)
     parts["version_server_s"] = max(parts["version_server_s"] - build, 0.0)
     parts["renew_s"] += parts.pop("fetch_s")
     learner["push_s"] += parts.pop("hand_s")
@@ -146,11 +145,6 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
     """What replay and parameter process cost through Ray: this side's and theirs, and what neither computes."""
     with cluster.connected(plan.actorq, None), cluster.Cluster(plan, True, 0) as processes:
         shard, server = processes.shards[0], processes.server
-        for columns in rows:
-            called(shard.insert_when_ready, columns, {"actor": 0, "life": 0})
-        facts = {"actor": 0, "life": 0, "seconds": {str(i): 0.0 for i in range(20)}}
-        inserts = _calls(shard, lambda i: called(shard.insert_when_ready, rows[i % len(rows)], facts))
-        samples = _calls(shard, lambda i: called(shard.sample_when_ready, 0))
 
         def put(count: int) -> None:
             called(server.put, dataclasses.replace(pushed, updates=count))
@@ -159,13 +153,19 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
             found = pulled(server, known)
             return known if found is None else found.version
 
+        for columns in rows:
+            called(shard.insert_when_ready, columns, {"actor": 0, "life": 0})
+        facts = {"actor": 0, "life": 0, "seconds": {str(i): 0.0 for i in range(20)}}
         put(1)
         known = get(0)
-        looks = _calls(server, lambda i: get(known))
+        calls = {
+            "insert": _calls(shard, lambda i: called(shard.insert_when_ready, rows[i % len(rows)], facts)),
+            "sample": _calls(shard, lambda i: called(shard.sample_when_ready, 0)),
+            "look": _calls(server, lambda i: get(known)),
+        }
         handing, versions, fetching = [], [], []
         for count in range(2, 2 + VERSIONS):
-            theirs = _server_s(server)
-            since = time.process_time()
+            theirs, since = _server_s(server), time.process_time()
             put(count)
             handing.append(time.process_time() - since)
             newest, asked, fetched, until = known, 0, 0.0, time.monotonic() + BUILD_WAIT_S
@@ -176,25 +176,30 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
                 if newest == known:
                     time.sleep(0.02)
             known = newest
-            versions.append(_server_s(server) - theirs - (asked + 1) * looks[1])
+            versions.append(_server_s(server) - theirs - (asked + 1) * calls["look"].server_s)
             fetching.append(fetched)
     return {
-        **{f"insert_{side}_s": seconds for side, seconds in zip(("client", "server"), inserts, strict=False)},
-        **{f"sample_{side}_s": seconds for side, seconds in zip(("client", "server"), samples, strict=False)},
-        **{f"look_{side}_s": seconds for side, seconds in zip(("client", "server"), looks, strict=False)},
-        "latency_s": looks[2],
+        **{f"{name}_{side}": getattr(each, side) for name, each in calls.items() for side in ("client_s", "server_s")},
+        "latency_s": calls["look"].latency_s,
         "version_server_s": statistics.median(versions),
-        "fetch_s": max(statistics.median(fetching) - looks[0], 0.0),
+        "fetch_s": max(statistics.median(fetching) - calls["look"].client_s, 0.0),
         "hand_s": statistics.median(handing),
     }
+
+
+class Call(NamedTuple):
+    """Mean of many calls: processor seconds here and there, and the clock's beyond both."""
+
+    client_s: float
+    server_s: float
+    latency_s: float
 
 
 def _server_s(process: Any) -> float:
     return float(called(process.facts)["cpu_s"])
 
 
-def _calls(process: Any, call: Callable[[int], Any]) -> tuple[float, float, float]:
-    """Mean of many calls: processor seconds here and there, and the clock's beyond both."""
+def _calls(process: Any, call: Callable[[int], Any]) -> Call:
     for index in range(CALLS // 5):
         call(index)
     theirs, ours, since = _server_s(process), time.process_time(), time.perf_counter()
@@ -202,4 +207,4 @@ def _calls(process: Any, call: Callable[[int], Any]) -> tuple[float, float, floa
         call(index)
     wall, here = time.perf_counter() - since, time.process_time() - ours
     there = _server_s(process) - theirs
-    return here / CALLS, there / CALLS, max(wall - here - there, 0.0) / CALLS
+    return Call(here / CALLS, there / CALLS, max(wall - here - there, 0.0) / CALLS)
