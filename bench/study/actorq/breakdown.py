@@ -26,7 +26,7 @@ from bench.report.tables import Table
 from bench.report.text import filled
 from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, amdahl, planned, spread
 from bench.study.experiment import Episodes, Experiment, Played, Results
-from bench.study.records import Condition, Record, cell
+from bench.study.records import Condition, Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,9 @@ PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "other")
 """Parts of a step, in the order in which they are drawn; ``other`` is the actor's own Python, exploration included."""
 OF_PARAMETERS = ("pull", "deserialize", "load")
 LABELS = {"step": "environment step", "other": "Python"}
-PERIODS, BITS, ROUNDS, STEPS = (30, 300), (16, 8), (0, 1, 2), 3_000
+PERIODS, ROUNDS, STEPS = (30, 300), (0, 1, 2), 3_000
+WIDTHS: tuple[Condition, ...] = ({}, {"bits": 16}, {"bits": 8})
+"""fp32, which sets no bits, is what the others are compared with."""
 HAND_OVER_EVERY_S = 0.25
 
 NOTES = """\
@@ -64,10 +66,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
-    """Each precision at each period; fp32, which sets no bits, is what they are compared with."""
+    """Each precision at each period."""
     steps = {} if arguments.steps == STEPS else {"steps": arguments.steps}
-    widths: tuple[Condition, ...] = ({}, *({"bits": bits} for bits in BITS))
-    return [{**steps, "period": period, **width} for period in PERIODS for width in widths]
+    return [{**steps, "period": period, **width} for period in PERIODS for width in WIDTHS]
 
 
 def typed(model: str, **more: object) -> list[str]:
@@ -149,28 +150,25 @@ def ratios(ones: list[Record], others: list[Record]) -> dict[str, list[float]]:
     return {name: [fp32[name] / max(own[name], 1e-9) for own, fp32 in both] for name in (both[0][0] if both else ())}
 
 
-def settings(results: Results) -> Iterator[tuple[dict[str, str], Condition, list[Record]]]:
-    """The leading columns, the condition and the rounds of every cell, many bits first."""
-    names = list(dict.fromkeys(record["subject"] for record in results.found))
-    groups = [list(found) for _, found in itertools.groupby(results.found, key=cell)]
-
-    def place(rounds: list[Record]) -> tuple[int, ...]:
-        asked = rounds[0]["condition"]
-        return names.index(rounds[0]["subject"]), asked.get("steps", STEPS), asked["period"], -asked.get("bits", 32)
-
-    for rounds in sorted(groups, key=place):
-        asked = rounds[0]["condition"]
-        name = rounds[0]["subject"] + (f", {asked['steps']:,} steps" if "steps" in asked else "")
-        yield {"model": name, "period": str(asked["period"]), "actor": NAMES[asked.get("bits", 32)]}, asked, rounds
+def settings(results: Results) -> Iterator[tuple[dict[str, str], list[Record], list[Record]]]:
+    """The leading columns, and the rounds of every cell and of its reference, many bits first."""
+    shared = results.experiment.reference
+    groups = dict.fromkeys((each["subject"], *shared(each["condition"]).items()) for each in results.found)
+    for (subject, *common), width in itertools.product(groups, WIDTHS):
+        asked = dict(common)
+        name = subject + (f", {asked['steps']:,} steps" if "steps" in asked else "")
+        if rounds := results.records_of(subject, {**asked, **width}):
+            lead = {"model": name, "period": str(asked["period"]), "actor": NAMES[width.get("bits", 32)]}
+            yield lead, rounds, results.records_of(subject, asked)
 
 
 def tables(results: Results) -> list[Table]:
     """An actor's time by part, and what fewer bits bring it."""
     parts: list[dict[str, str]] = []
     speeds, shares, loading = [], [], 0
-    for lead, asked, rounds in settings(results):
+    for lead, rounds, reference in settings(results):
         found = medians(rounds)
-        if "bits" not in asked and parts:
+        if lead["actor"] == "fp32" and parts:
             parts.append({})
         parts.append(
             {
@@ -181,16 +179,15 @@ def tables(results: Results) -> list[Table]:
                 "renewals": f"{median(each['measures']['renewals'] for each in rounds):g}",
             }
         )
-        reference = results.records_of(rounds[0]["subject"], results.experiment.reference(asked))
         faster = ratios(rounds, reference)
-        if "bits" not in asked or not faster:
+        if lead["actor"] == "fp32" or not faster:
             continue
         full = medians(reference)
         ideal = amdahl(full["inference"] / sum(full.values()), full["inference"] / max(found["inference"], 1e-9))
         reached = f"{100 * median(faster['step']) / ideal:.0f} %"
         spreads = {name: spread(values) for name, values in faster.items()}
         speeds.append({**lead, **spreads, "Amdahl": f"{ideal:.2f}×", "reached": reached})
-        if asked["bits"] == 8:
+        if lead["actor"] == "int8":
             shares.append(sum(found[part] for part in OF_PARAMETERS) / sum(full[part] for part in OF_PARAMETERS))
         else:
             loading += max(found, key=lambda part: found[part]) == "load"
@@ -221,9 +218,9 @@ def said(results: Results) -> dict[str, Any]:
 def figures(results: Results) -> dict[str, Figure]:
     """A panel for each network, bars in two groups: a period each."""
     panels: dict[str, list[Bar]] = {}
-    for lead, asked, rounds in settings(results):
+    for lead, rounds, _ in settings(results):
         parts = {LABELS.get(part, part): value for part, value in medians(rounds).items()}
-        bar = Bar(lead["actor"], f"pull every {asked['period']} steps", parts)
+        bar = Bar(lead["actor"], f"pull every {lead['period']} steps", parts)
         panels.setdefault(f"policy {rounds[0]['subject']}", []).append(bar)
     shared = said(results)
     drawn = stacked(

@@ -11,7 +11,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from bench.study.actorq.runs import planned
 from train.actorq import cluster
@@ -176,30 +176,23 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
                 if newest == known:
                     time.sleep(0.02)
             known = newest
-            versions.append(_server_s(server) - theirs - (asked + 1) * calls["look"].server_s)
+            versions.append(_server_s(server) - theirs - (asked + 1) * calls["look"]["server_s"])
             fetching.append(fetched)
     return {
-        **{f"{name}_{side}": getattr(each, side) for name, each in calls.items() for side in ("client_s", "server_s")},
-        "latency_s": calls["look"].latency_s,
+        **{f"{name}_{side}": each[side] for name, each in calls.items() for side in ("client_s", "server_s")},
+        "latency_s": calls["look"]["latency_s"],
         "version_server_s": statistics.median(versions),
-        "fetch_s": max(statistics.median(fetching) - calls["look"].client_s, 0.0),
+        "fetch_s": max(statistics.median(fetching) - calls["look"]["client_s"], 0.0),
         "hand_s": statistics.median(handing),
     }
-
-
-class Call(NamedTuple):
-    """Mean of many calls: processor seconds here and there, and the clock's beyond both."""
-
-    client_s: float
-    server_s: float
-    latency_s: float
 
 
 def _server_s(process: Any) -> float:
     return float(called(process.facts)["cpu_s"])
 
 
-def _calls(process: Any, call: Callable[[int], Any]) -> Call:
+def _calls(process: Any, call: Callable[[int], Any]) -> dict[str, float]:
+    """Mean of many calls: processor seconds here and there, and the clock's beyond both."""
     for index in range(CALLS // 5):
         call(index)
     theirs, ours, since = _server_s(process), time.process_time(), time.perf_counter()
@@ -207,4 +200,5 @@ def _calls(process: Any, call: Callable[[int], Any]) -> Call:
         call(index)
     wall, here = time.perf_counter() - since, time.process_time() - ours
     there = _server_s(process) - theirs
-    return Call(here / CALLS, there / CALLS, max(wall - here - there, 0.0) / CALLS)
+    spent = {"client_s": here, "server_s": there, "latency_s": max(wall - here - there, 0.0)}
+    return {name: seconds / CALLS for name, seconds in spent.items()}
