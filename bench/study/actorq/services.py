@@ -11,7 +11,8 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from bench.study.actorq.runs import planned
 from train.actorq import cluster
@@ -29,7 +30,15 @@ ROUNDS = 3  # of the learner, after the one that is compiled
 FEWER_ROUNDS_FROM_S = 4.0  # a round that takes longer is measured once
 CALLS = 150  # through Ray
 VERSIONS = 6
-BUILD_WAIT_S = 30.0
+BUILD_WAIT_S, PAUSE_S = 30.0, 0.02
+
+T = TypeVar("T")
+
+
+def cpu_s(call: Callable[[], T]) -> tuple[T, float]:
+    """What a call answers, and the processor seconds that it takes here."""
+    since = time.process_time()
+    return call(), time.process_time() - since
 
 
 def measure(words: Sequence[str]) -> dict[str, float]:
@@ -46,9 +55,7 @@ def measure(words: Sequence[str]) -> dict[str, float]:
     learner, pushed = measure_learner(plan, rows)
     bits = asked.quantize
     publish(pushed, 1, bits, bits)  # the first loads the converter
-    since = time.process_time()
-    published = publish(pushed, 1, bits, bits)
-    build = time.process_time() - since
+    published, build = cpu_s(lambda: publish(pushed, 1, bits, bits))
     parts = measure_actor(plan, published) | measure_processes(plan, pushed, rows) | measure_replay(plan, rows)
     parts["version_server_s"] = max(parts["version_server_s"] - build, 0.0)
     parts["renew_s"] += parts.pop("fetch_s")
@@ -81,13 +88,9 @@ def measure_replay(plan: Plan, rows: list[Columns]) -> dict[str, float]:
     service = filled(plan, rows)
     inserting, sampling = [], []
     for columns in rows:
-        since = time.process_time_ns()
-        service.insert(columns, {"actor": 0, "life": 0})
-        inserting.append(time.process_time_ns() - since)
-        since = time.process_time_ns()
-        service.sample(0)
-        sampling.append(time.process_time_ns() - since)
-    return {"insert_free_s": statistics.mean(inserting) / 1e9, "sample_free_s": statistics.mean(sampling) / 1e9}
+        inserting.append(cpu_s(partial(service.insert, columns, {"actor": 0, "life": 0}))[1])
+        sampling.append(cpu_s(partial(service.sample, 0))[1])
+    return {"insert_free_s": statistics.mean(inserting), "sample_free_s": statistics.mean(sampling)}
 
 
 def measure_learner(plan: Plan, rows: list[Columns]) -> tuple[dict[str, float], Pushed]:
@@ -115,20 +118,14 @@ def measure_learner(plan: Plan, rows: list[Columns]) -> tuple[dict[str, float], 
 
 def measure_actor(plan: Plan, published: Published) -> dict[str, float]:
     """The real actor: parts of a step, and of opening a version, in processor seconds."""
-    versions, began = [published.version], [0.0]
     warm: dict[str, Any] = {}
-
-    def pull(known: int) -> Published | None:
-        versions[0] += 1
-        return dataclasses.replace(published, version=versions[0])
 
     def insert(columns: Columns, facts: dict[str, Any]) -> Reply:
         if not warm and facts["steps"] >= WARM_STEPS:
             warm.update(facts)
-            began[0] = time.process_time()
-        return Reply(0, 0, bool(warm) and time.process_time() - began[0] > ACTOR_S)
+        return Reply(0, 0, bool(warm) and facts["cpu_s"] - warm["cpu_s"] > ACTOR_S)
 
-    facts = Actor(plan, 0, 0, pull, insert).run()
+    facts = Actor(plan, 0, 0, lambda known: dataclasses.replace(published, version=known + 1), insert).run()
     seconds = {part: facts["seconds"][part] - warm["seconds"][part] for part in facts["seconds"]}
     cpu = (facts["cpu_s"] - warm["cpu_s"]) / seconds["total"]  # the clock's seconds that were ours
     steps, renewals = facts["steps"] - warm["steps"], facts["renewals"] - warm["renewals"]
@@ -146,9 +143,6 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
     with cluster.connected(plan.actorq, None), cluster.Cluster(plan, True, 0) as processes:
         shard, server = processes.shards[0], processes.server
 
-        def put(count: int) -> None:
-            called(server.put, dataclasses.replace(pushed, updates=count))
-
         def get(known: int) -> int:
             found = pulled(server, known)
             return known if found is None else found.version
@@ -156,7 +150,7 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
         for columns in rows:
             called(shard.insert_when_ready, columns, {"actor": 0, "life": 0})
         facts = {"actor": 0, "life": 0, "seconds": {str(i): 0.0 for i in range(20)}}
-        put(1)
+        called(server.put, pushed)
         known = get(0)
         calls = {
             "insert": _calls(shard, lambda i: called(shard.insert_when_ready, rows[i % len(rows)], facts)),
@@ -164,18 +158,14 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
             "look": _calls(server, lambda i: get(known)),
         }
         handing, versions, fetching = [], [], []
-        for count in range(2, 2 + VERSIONS):
-            theirs, since = _server_s(server), time.process_time()
-            put(count)
-            handing.append(time.process_time() - since)
-            newest, asked, fetched, until = known, 0, 0.0, time.monotonic() + BUILD_WAIT_S
-            while newest == known and time.monotonic() < until:
-                since = time.process_time()
-                newest = get(known)
-                fetched, asked = time.process_time() - since, asked + 1
-                if newest == known:
-                    time.sleep(0.02)
-            known = newest
+        for _ in range(VERSIONS):
+            theirs = _server_s(server)
+            handing.append(cpu_s(lambda: called(server.put, pushed))[1])
+            before, asked, fetched, until = known, 0, 0.0, time.monotonic() + BUILD_WAIT_S
+            while known == before and time.monotonic() < until:
+                time.sleep(PAUSE_S if asked else 0.0)
+                known, fetched = cpu_s(partial(get, known))
+                asked += 1
             versions.append(_server_s(server) - theirs - (asked + 1) * calls["look"]["server_s"])
             fetching.append(fetched)
     return {
