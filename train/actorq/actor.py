@@ -26,6 +26,7 @@ PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "wait", "
 """Where an actor's time goes: the environment; the artifact; asking for and receiving parameters; making the artifact's
 bytes of them; opening these in the runtime; sending transitions, and waiting for a learner that is behind; waiting
 for the first parameters or for newer ones than it may act with; idling because it was asked to. The rest is Python."""
+COUNTED = ("steps", "pulls", "renewals", "late_renewals", "episodes", "returns")
 RENEWAL_PAUSE_S = 0.005
 LONGEST_RENEWAL_S = 30.0
 
@@ -45,7 +46,7 @@ class Actor:
         life: 0, and one more each time it was replaced: its episodes and noise are others then.
         pull, insert: how it reaches the parameters and the replay.
         """
-        self._plan, self._asked, self._index, self._life = plan, plan.actorq, index, life
+        self._asked = plan.actorq
         settings, task, seed = plan.settings, plan.make_task(), plan.request.seed
         name = f"actor {index} life {life}"
         self._stream = EpisodeStream(task.make(1, episode_seed(seed, name)))
@@ -56,10 +57,10 @@ class Actor:
         self._runtime, self._delay_s = RuntimeName(self._asked.runtime), self._asked.delay_s(index)
         self._pull, self._insert = pull, insert
         self._executor: Executor | None = None
-        self._version, self._updates = 0, -1
-        self._step, self._reply = 0, Reply(0, 0, False)
-        self._since_pull, self._pulls, self._renewals, self._late = 0, 0, 0, 0
-        self._episodes, self._returns = 0, 0.0
+        self._version, self._since_pull, self._reply = 0, 0, Reply(0, 0, False)
+        # Steps of this actor's shard, of which the reply counts.
+        self._share = max(steps_of(plan.request.steps, self._asked, index % self._asked.replay_shards), 1)
+        self._told: dict[str, Any] = {"actor": index, "life": life, "updates": -1, **dict.fromkeys(COUNTED, 0)}
         self._seconds, self._counts = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0)
         self._began = time.perf_counter()
 
@@ -80,20 +81,8 @@ class Actor:
 
     def facts(self) -> dict[str, Any]:
         """Figures so far: steps, parameters, episodes, and seconds by part."""
-        return {
-            "actor": self._index,
-            "life": self._life,
-            "steps": self._step,
-            "updates": self._updates,
-            "pulls": self._pulls,
-            "renewals": self._renewals,
-            "late_renewals": self._late,
-            "episodes": self._episodes,
-            "returns": self._returns,
-            "seconds": {**self._seconds, "total": time.perf_counter() - self._began},
-            "counts": dict(self._counts),
-            "cpu_s": time.process_time(),
-        }
+        seconds = {**self._seconds, "total": time.perf_counter() - self._began}
+        return {**self._told, "seconds": seconds, "counts": dict(self._counts), "cpu_s": time.process_time()}
 
     def _spent(self, part: str, since: float) -> float:
         """What has passed since then belongs to the part; returns the time now."""
@@ -118,17 +107,17 @@ class Actor:
                 bool(transition.terminated[0]),
                 bool(transition.cut[0]),
                 transition.last_observation[0],
-                self._updates,
+                self._told["updates"],
                 choice.greedy,
                 choice.chosen,
             )
         )
-        self._step += 1
+        self._told["steps"] += 1
         if transition.done[0]:
             self._explorer.ended()
             tally = self._stream.take_tally()
-            self._episodes += tally.episodes
-            self._returns += tally.total_return
+            self._told["episodes"] += tally.episodes
+            self._told["returns"] += tally.total_return
         if self._delay_s:
             since = time.perf_counter()
             time.sleep(self._delay_s)
@@ -141,12 +130,6 @@ class Actor:
         outputs = self._executor.outputs() if self._discrete else decided
         return self._explorer.choose(decided, outputs, self._reply.step / self._share)
 
-    @property
-    def _share(self) -> float:
-        """Steps of this actor's shard, of which ``Reply.step`` counts."""
-        shard = self._index % self._asked.replay_shards
-        return max(float(steps_of(self._plan.request.steps, self._asked, shard)), 1.0)
-
     def _send(self) -> None:
         """Send the rows that are ready; renew at once if the learner has run too far ahead."""
         since = time.perf_counter()
@@ -154,8 +137,8 @@ class Actor:
         self._spent("insert", since)
         if self._reply.stop:
             return  # newer parameters may never come
-        if self._updates >= 0 and self._reply.updates - self._updates > self._asked.max_staleness:
-            self._late += 1
+        if 0 <= self._told["updates"] < self._reply.updates - self._asked.max_staleness:
+            self._told["late_renewals"] += 1
             self._renew(self._reply.updates - self._asked.max_staleness)
 
     def _renew(self, oldest: int = -1) -> None:
@@ -165,11 +148,11 @@ class Actor:
         while True:
             since = time.perf_counter()
             published = self._pull(self._version)
-            self._pulls += 1
+            self._told["pulls"] += 1
             since = self._spent("wait" if self._executor is None else "pull", since)
             if published is not None:
                 self._open(published, since)
-            if self._updates >= oldest or time.perf_counter() - began > LONGEST_RENEWAL_S:
+            if self._told["updates"] >= oldest or time.perf_counter() - began > LONGEST_RENEWAL_S:
                 return
             since = time.perf_counter()
             time.sleep(RENEWAL_PAUSE_S)
@@ -189,5 +172,5 @@ class Actor:
         )  # the first decision packs the weights
         self._executor = executor
         self._spent("load", since)
-        self._version, self._updates = published.version, published.updates
-        self._renewals += 1
+        self._version, self._told["updates"] = published.version, published.updates
+        self._told["renewals"] += 1

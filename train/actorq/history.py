@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from train.actorq.actor import PARTS
+from train.actorq.parameters import COUNTED
 
 MOST_DEATHS = 5  # of one process in a row, none of which lived for a minute: replacing does not mend that
 SHORT_LIFE_S = 60.0
 LARGEST = "largest_updates"
-COUNTED = ("versions_put", "versions_built", "versions_skipped", "build_s", "pulls", "bytes_served")
-"""Figures of the parameter server that are summed over its lives."""
 
 Facts = Mapping[str, Any]
 Sums = dict[str, dict[str, float]]

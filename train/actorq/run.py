@@ -62,7 +62,7 @@ class Supervisor:
                 "are not in a checkpoint and lost: actors fill it again first."
             )
         self._step, self._reported, self._reported_at = run.start_step, run.start_step, 0.0
-        self._tallied: dict[str, tuple[int, float]] = {}
+        self._tallied = (0, 0.0)  # episodes and returns that are reported
         self._facts: dict[str, dict[str, Any]] = {LEARNER: {}, SERVER: {}}  # that processes told last
         self._actors: dict[str, dict[str, Any]] = {}
         self._finished: dict[str, dict[str, Any]] = {}
@@ -219,11 +219,9 @@ class Supervisor:
             self._best.offer(self._run.last_row, self._policy, self._step)
 
     def _row(self) -> dict[str, float]:
-        episodes, returns = 0, 0.0
-        for name, facts in self._actors.items():
-            before = self._tallied.get(name, (0, 0.0))
-            self._tallied[name] = facts["episodes"], facts["returns"]
-            episodes, returns = episodes + facts["episodes"] - before[0], returns + facts["returns"] - before[1]
+        told, before = self._actors.values(), self._tallied
+        self._tallied = sum(each["episodes"] for each in told), sum(each["returns"] for each in told)
+        episodes, returns = self._tallied[0] - before[0], self._tallied[1] - before[1]
         learner, server = self._facts[LEARNER], self._facts[SERVER]
         seen = learner.get("mismatch", {})
         return {

@@ -17,8 +17,9 @@ T = TypeVar("T")
 
 def setting(default: T, help: str, **typed: Any) -> T:
     """A field, with what the help says of its option and what else argparse has to know."""
+    said = help if "default" in help else f"{help} (default: %(default)s)"
     kind = {"action": argparse.BooleanOptionalAction} if isinstance(default, bool) else {"type": type(default)}
-    value: T = field(default=default, metadata={"help": f"{help} (default: %(default)s)", **kind, **typed})
+    value: T = field(default=default, metadata={"help": said, **kind, **typed})
     return value
 
 
@@ -29,7 +30,7 @@ class ActorQSettings:
     n_actors: int = setting(2, "processes that act, each in one environment of its own")
     quantize: int = setting(8, "bits of the artifact that actors execute: 8, 16 (half weights) or 32", metavar="BITS")
     quantize_communication: int = setting(
-        8, "bits of weights sent to actors; equal to --quantize, the default: the artifact itself", metavar="BITS"
+        8, "bits of weights sent to actors (default: --quantize, which sends the artifact itself)", metavar="BITS"
     )
     actor_update_period: int = setting(30, "steps of an actor between two looks for newer parameters", metavar="STEPS")
     samples_per_insert: float = setting(
@@ -54,7 +55,11 @@ class ActorQSettings:
     )
     runtime: str = setting(RUNTIMES[0], "executes the actors' artifact, as on a device", choices=RUNTIMES)
     step_delays_s: tuple[float, ...] = setting(
-        (), "each actor idles so long a step: a slower simulator, a robot", nargs="+", type=float, metavar="S"
+        (),
+        "seconds that each actor idles a step: a slower simulator, a robot (default: 0)",
+        nargs="+",
+        type=float,
+        metavar="S",
     )
 
     def __post_init__(self) -> None:

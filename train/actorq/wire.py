@@ -2,7 +2,7 @@
 
 Where actors execute what was sent (``quantize`` = ``quantize_communication``), the data is the TFLite artifact itself,
 byte for byte what ``convert`` writes for these weights and this calibration: broadcasting to an actor and deploying to
-a device are one mechanism. Otherwise it is a safetensors file, and the actor makes its artifact of it. Never pickle.
+a device are one mechanism. Otherwise it is a safetensors file, and the actor makes its artifact of it.
 
     weights of  8 bits   <name>: int8 levels, <name>/scales: float32, one an output channel; vectors stay float32
     weights of 16 bits   <name>: IEEE half
@@ -34,7 +34,7 @@ MATRIX = 2  # dimensions from which on a tensor has output channels
 
 
 class WireError(PolicyError):
-    """What arrived is damaged or says something unknown."""
+    """What arrived is damaged."""
 
 
 @dataclass(frozen=True)
