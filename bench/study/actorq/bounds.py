@@ -22,7 +22,7 @@ from bench.report.figures import Line, Panel, facets
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, filled
-from bench.study.actorq.runs import NAMES
+from bench.study.actorq.runs import NAMES, STYLES
 from bench.study.records import Record
 
 if TYPE_CHECKING:
@@ -164,7 +164,6 @@ def bound(services: Services, layout: Layout) -> Bound:
 
 Found = Mapping[tuple[str, int], tuple[Record, Services]]
 """By network and bits: a record of service times, and these."""
-STYLES = {32: 0, 8: 1}
 COUNTS = tuple(sorted({*(2**power for power in range(11)), *(3 * 2**power for power in range(6))}))
 SHOWN = (1, 4, 16, 64, 1024)
 SHARES = ("learner", "replay", "parameter process", "broadcast")

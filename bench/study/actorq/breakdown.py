@@ -24,7 +24,7 @@ from bench import command_line
 from bench.report.figures import Bar, stacked
 from bench.report.tables import Table
 from bench.report.text import filled
-from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, amdahl, planned, spread
+from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, amdahl, planned, spread
 from bench.study.experiment import Episodes, Experiment, Played, Results
 from bench.study.records import Condition, Record
 
@@ -39,8 +39,6 @@ PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "other")
 OF_PARAMETERS = ("pull", "deserialize", "load")
 LABELS = {"step": "environment step", "other": "Python"}
 PERIODS, ROUNDS, STEPS = (30, 300), (0, 1, 2), 3_000
-WIDTHS: tuple[Condition, ...] = ({}, {"bits": 16}, {"bits": 8})
-"""fp32, which sets no bits, is what the others are compared with."""
 HAND_OVER_EVERY_S = 0.25
 
 NOTES = """\
@@ -68,7 +66,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     """Each precision at each period."""
     steps = {} if arguments.steps == STEPS else {"steps": arguments.steps}
-    return [{**steps, "period": period, **width} for period in PERIODS for width in WIDTHS]
+    return [{**steps, "period": period, **width} for period in PERIODS for width in WIDTHS.values()]
 
 
 def typed(model: str, **more: object) -> list[str]:
@@ -154,11 +152,11 @@ def settings(results: Results) -> Iterator[tuple[dict[str, str], list[Record], l
     """The leading columns, and the rounds of every cell and of its reference, many bits first."""
     shared = results.experiment.reference
     groups = dict.fromkeys((each["subject"], *shared(each["condition"]).items()) for each in results.found)
-    for (subject, *common), width in itertools.product(groups, WIDTHS):
+    for (subject, *common), (bits, width) in itertools.product(groups, WIDTHS.items()):
         asked = dict(common)
         name = subject + (f", {asked['steps']:,} steps" if "steps" in asked else "")
         if rounds := results.records_of(subject, {**asked, **width}):
-            lead = {"model": name, "period": str(asked["period"]), "actor": NAMES[width.get("bits", 32)]}
+            lead = {"model": name, "period": str(asked["period"]), "actor": NAMES[bits]}
             yield lead, rounds, results.records_of(subject, asked)
 
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from train.actorq.plan import Plan
 
 NAMES = {32: "fp32", 16: "fp16", 8: "int8"}
+WIDTHS: dict[int, Condition] = {32: {}, 16: {"bits": 16}, 8: {"bits": 8}}
+"""Conditions by the actors' bits; fp32, which sets none, is what the others are compared with."""
+STYLES = {32: 0, 8: 1}
+"""Of lines."""
 CARTPOLE_BALANCE = "dm_control,cartpole_balance"
 CURVE = "learning_curve.csv"
 SKIPPED_ROUNDS = 2  # the first is compiled
@@ -33,8 +37,6 @@ LONGEST_S = 1800.0
 
 
 ACTOR_BOUND, LEARNER_BOUND, LEARNING = "actor-bound", "learner-bound", "learning"
-INT8: Condition = {"bits": 8}
-"""Actors in fp32 are what they are compared with."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,8 @@ def planned(words: Sequence[str]) -> Plan:
 
 def pairs(results: Results, subject: str) -> list[tuple[Record, Record]]:
     """(int8, fp32) of each seed that both have."""
-    fp32 = {each["seed"]: each for each in results.records_of(subject, {})}
-    return [(each, fp32[each["seed"]]) for each in results.records_of(subject, INT8) if each["seed"] in fp32]
+    fp32 = {each["seed"]: each for each in results.records_of(subject, WIDTHS[32])}
+    return [(each, fp32[each["seed"]]) for each in results.records_of(subject, WIDTHS[8]) if each["seed"] in fp32]
 
 
 def rates(found: Sequence[tuple[Record, Record]]) -> list[float]:

@@ -27,7 +27,7 @@ from bench.report.tables import Table
 from bench.report.text import filled, joined, kilobytes, nanoseconds, three_digits, times
 from bench.study.actorq import bounds
 from bench.study.actorq.bounds import LINK_BYTES_PER_S, Found, Services, bound, layout_of, limit_table, network
-from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, run
+from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, run
 from bench.study.experiment import Episodes, Experiment, Played, Results
 from bench.study.records import Condition, Record
 
@@ -39,7 +39,7 @@ USUAL = (
     f"--task {CARTPOLE_BALANCE} --method d4pg --batch-size 256 --set learning_starts=500 --steps {NEVER} "
     f"--evaluate-every {NEVER} --evaluate-episodes 1 --final-episodes 1 --model"
 )
-WIDTHS: dict[int, Condition] = {32: {}, 8: {"bits": 8}}
+BITS = (32, 8)
 FIELDS = {part.name: part.metadata["words"] for part in dataclasses.fields(Services)}
 OF_A_WIDTH = ("inference_s", "build_s", "version_server_s", "renew_s", "version_bytes")
 """What depends on the bits; of all else the mean over the widths is taken, which noise would tell apart."""
@@ -81,7 +81,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     usual, asked = RATIOS.get(subject, (16.0,)), arguments.samples_per_insert
     ratios = () if arguments.no_runs else usual if asked is None else (asked,)
     runs = [{"samples_per_insert": ratio, "actors": count} for ratio in ratios for count in ACTORS]
-    return [{**width, **more} for more in ({}, *runs) for width in WIDTHS.values()]
+    return [{**WIDTHS[bits], **more} for more in ({}, *runs) for bits in BITS]
 
 
 def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
@@ -109,7 +109,7 @@ def measured_services(results: Results) -> Found:
     """By network and width: a record, and the service times."""
     found = {}
     for subject in dict.fromkeys(record["subject"] for record in results.found):
-        rows = {bits: results.records_of(subject, width) for bits, width in WIDTHS.items()}
+        rows = {bits: results.records_of(subject, WIDTHS[bits]) for bits in BITS}
         every = [record["measures"] for of in rows.values() for record in of]
         for bits, of in rows.items():
             own = [record["measures"] for record in of]

@@ -27,9 +27,10 @@ from bench.study.actorq.runs import (
     ACTOR_BOUND,
     BOUND,
     CELLS,
-    INT8,
     LEARNING,
     NAMES,
+    STYLES,
+    WIDTHS,
     Cell,
     Run,
     amdahl,
@@ -44,7 +45,6 @@ from bench.study.records import Condition, Record
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STYLES = {32: 0, 8: 1}
 SENT = ("bytes_served", "bytes_each", "versions_built", "versions_put")
 
 RETURN_NOTES = """\
@@ -196,7 +196,7 @@ def cost_table(results: Results, names: Sequence[str]) -> Table:
     rows: list[dict[str, str]] = []
     for name, bits in itertools.product(names, (8, 32)):
         seen = "disagreement" if CELLS[name].method == "dqn" else "distance"
-        found = results.records_of(name, INT8 if bits == 8 else {})
+        found = results.records_of(name, WIDTHS[bits])
         told = [each["measures"] for each in found]
         mean = {what: fmean(each[what] for each in told) for what in (*SENT, "cpu_s")}
         apart = fmean(each["mismatch"].get(seen, 0.0) for each in told)
@@ -279,8 +279,8 @@ def figures(results: Results) -> dict[str, Figure]:
         if cell.purpose != LEARNING or not pairs(results, name):
             continue
         lines = [
-            Line(f"{NAMES[bits]} actors", curve_of(results.records_of(name, condition)), STYLES[bits])
-            for bits, condition in ((32, {}), (8, INT8))
+            Line(f"{NAMES[bits]} actors", curve_of(results.records_of(name, WIDTHS[bits])), STYLES[bits])
+            for bits in (32, 8)
         ]
         count = len(pairs(results, name))
         title = f"{name}, {cell.method}  n={count}"
@@ -314,7 +314,7 @@ EXPERIMENT = Experiment(
     question="do quantized actors make distributed training faster?",
     factors=("bits",),
     subjects=tuple(CELLS),
-    grid=lambda arguments, subject: [{}, INT8],
+    grid=lambda arguments, subject: [WIDTHS[32], WIDTHS[8]],
     measure=measure,
     identity=identity,
     episodes=seeds,

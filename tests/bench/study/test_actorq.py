@@ -14,7 +14,7 @@ from bench.report.tables import filled
 from bench.study import records
 from bench.study.actorq import breakdown, runs, trainings
 from bench.study.actorq.breakdown import PARTS
-from bench.study.actorq.runs import CELLS, INT8, LEARNING, Run, pairs, read_curve, spread
+from bench.study.actorq.runs import CELLS, LEARNING, WIDTHS, Run, pairs, read_curve, spread
 from bench.study.experiment import Episodes, Results, cells, current, in_order, missing, stored
 from policy.locate import PROJECT_ROOT
 
@@ -157,7 +157,7 @@ def training(recorded: Recorded) -> Callable[..., records.Record]:
 
     def make(bits: int, seed: int = 0, value: float = 480.0, subject: str = "cartpole", **more: Any) -> records.Record:
         told = {**trainings.measures_of(RUN), **more}
-        found = recorded({} if bits == 32 else INT8, [value], subject=subject, seed=seed, **told)
+        found = recorded(WIDTHS[bits], [value], subject=subject, seed=seed, **told)
         return {**found, "identity": trainings.identity(subject)}
 
     return make
@@ -177,7 +177,7 @@ def test_trainings_are_measured_a_seed_of_all_cells_first(monkeypatch: pytest.Mo
     monkeypatch.setattr(trainings, "run", lambda words: typed.append(words) or RUN)
     asked = cells(trainings.EXPERIMENT, NO_OPTIONS, ["cartpole", "big-learner"])
     assert [cell.episodes.seeds[0] for cell in asked] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 2 + [4] * 2
-    played = list(trainings.measure("cartpole", INT8, Episodes((3,), 0)))
+    played = list(trainings.measure("cartpole", WIDTHS[8], Episodes((3,), 0)))
     assert [(each.seed, each.returns) for each in played] == [(3, [480.0])]
     assert " ".join(typed[0]) == (
         "--task cartpole --method dqn --steps 50000 --samples-per-insert 32 --evaluate-every 5000 --quantize 8 --seed 3"
