@@ -14,10 +14,10 @@ import numpy as np
 
 from device.agent.runtimes import Executor, open_artifact
 from policy.spec import RuntimeName
-from train.actorq.algorithms import Choice, make_explorer
+from train.actorq.algorithms import make_explorer
 from train.actorq.plan import Plan
 from train.actorq.replay import Columns, Reply, steps_of
-from train.actorq.stepping import Step, Window
+from train.actorq.stepping import Choice, Step, Window
 from train.actorq.wire import Published, unpacked
 from train.suites.episodes import EpisodeStream
 from train.suites.task import episode_seed
@@ -102,14 +102,12 @@ class Actor:
         self._window.add(
             Step(
                 observation[0],
-                choice.action,
+                choice,
                 float(transition.reward[0]),
                 bool(transition.terminated[0]),
                 bool(transition.cut[0]),
                 transition.last_observation[0],
                 self._told["updates"],
-                choice.greedy,
-                choice.chosen,
             )
         )
         self._told["steps"] += 1

@@ -8,7 +8,6 @@ Here is only what differs once acting and learning live in different processes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from train.accelerator.table import accelerated
 from train.actorq.plan import Plan
-from train.actorq.stepping import NO_CHOICE
+from train.actorq.stepping import NO_CHOICE, Choice
 from train.algorithms import d4pg, dqn
 from train.algorithms.common.deterministic import fresh_learner
 from train.algorithms.common.exploration import (
@@ -34,23 +33,6 @@ from train.suites.task import Task
 Floats = NDArray[np.float32]
 METRICS = {"d4pg": d4pg.METRICS, "dqn": dqn.METRICS}
 """The learner's metrics by method, in the order of its rows."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What an actor does now.
-
-    Attributes:
-        action: as the replay keeps it: an int, or floats (k,) in −1 … 1.
-        physical: as the task takes it, for one environment: (1,) or (1, k).
-        greedy: what the artifact itself chose, in the layout of ``action``.
-        chosen: whether the action is that choice, and not one of chance that happens to differ or to be held.
-    """
-
-    action: Any
-    physical: NDArray[Any]
-    greedy: Any
-    chosen: bool = False
 
 
 class NoisyActions:

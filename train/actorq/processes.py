@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -122,35 +123,33 @@ class Sampler:
     """Minibatches from the shards in turn, the next ones asked for while the last are learned from."""
 
     def __init__(self, shards: Sequence[Any]) -> None:
-        self._shards, self._turn, self._last = list(shards), 0, 0
+        self._shards, self._last = list(shards), 0
+        self._turns = deque(range(len(shards)))  # of those that have not said that the run is over
         self._replies: dict[int, Reply] = {}
-        self._over: set[int] = set()
         self._asked: Any = None
 
     def __call__(self, updates: int) -> tuple[Columns | None, Reply]:
         """See :data:`train.actorq.learner.Sample`."""
         for index, shard in enumerate(self._shards):
-            if index != self._turn:  # every actor is told by its own shard how far the learner is
+            if not self._turns or index != self._turns[0]:  # each shard tells its own actors how far the learner is
                 shard.hear.remote(updates)
-        while True:
-            columns, reply = called(self._shards[self._turn].sample_when_ready, updates, first=self._asked)
-            self._asked, self._last = None, self._turn
-            self._replies[self._turn] = onward(self._replies.get(self._turn, reply), reply)
+        while self._turns:
+            self._last = self._turns[0]
+            columns, reply = called(self._shards[self._last].sample_when_ready, updates, first=self._asked)
+            self._asked = None
+            self._replies[self._last] = onward(self._replies.get(self._last, reply), reply)
             if columns is None:
-                self._over.add(self._turn)
-            # Of shards that have not answered yet, a new learner takes the mean of the others.
-            steps = sum(each.step for each in self._replies.values()) * len(self._shards) // len(self._replies)
-            everywhere = Reply(steps, updates, False)
-            if len(self._over) == len(self._shards):
-                return None, everywhere._replace(stop=True)
-            self._turn = next(
-                (self._turn + ahead) % len(self._shards)
-                for ahead in range(1, len(self._shards) + 1)
-                if (self._turn + ahead) % len(self._shards) not in self._over
-            )
-            if columns is not None:
-                self._asked = self._shards[self._turn].sample_when_ready.remote(updates)
-                return columns, everywhere
+                self._turns.popleft()
+                continue
+            self._turns.rotate(-1)
+            self._asked = self._shards[self._turns[0]].sample_when_ready.remote(updates)
+            return columns, Reply(self._steps, updates, False)
+        return None, Reply(self._steps, updates, True)
+
+    @property
+    def _steps(self) -> int:
+        """Of all shards; of those that have not answered yet, a new learner takes the mean of the others."""
+        return sum(each.step for each in self._replies.values()) * len(self._shards) // len(self._replies)
 
     def prioritise(self, rows: Any, errors: Any) -> None:
         """Errors of the rows that were given last, to the shard they are from; nobody waits for it."""

@@ -15,30 +15,43 @@ NO_CHOICE = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What an actor does.
+
+    Attributes:
+        action: as the replay keeps it: an int, or floats (k,) in −1 … 1.
+        physical: as the task takes it, for one environment: (1,) or (1, k).
+        greedy: what the acting policy itself chose, in the layout of ``action``.
+        chosen: whether the action is that choice, and not one of chance that happens to differ or to be held.
+    """
+
+    action: Any
+    physical: NDArray[Any]
+    greedy: Any
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step of one environment.
 
     Attributes:
         observation: raw, what was acted on (size,).
-        action: an int, or floats (k,) in −1 … 1.
+        choice: what was done.
         reward: as the task gave it.
         terminated: nothing that follows counts.
         cut: the return reaches no further than this step: terminated, or the time was over.
         next_observation: raw, before any reset (size,).
         updates: of the learner when it made the policy that acted; −1 where none did.
-        greedy: what that policy itself chose, in the layout of ``action``.
-        chosen: whether the action is the policy's own choice, and not one of chance.
     """
 
     observation: NDArray[np.float32]
-    action: Any
+    choice: Choice
     reward: float
     terminated: bool
     cut: bool
     next_observation: NDArray[np.float32]
     updates: int
-    greedy: Any
-    chosen: bool = False
 
 
 class Window:
@@ -78,12 +91,12 @@ class Window:
         totals = [list(accumulate(f * s.reward for f, s in zip(powers, steps, strict=False))) for steps in ready]
         columns = {
             "observation": np.stack([steps[0].observation for steps in ready]).astype(np.float32),
-            "action": as_actions([steps[0].action for steps in ready]),
+            "action": as_actions([steps[0].choice.action for steps in ready]),
             "return": np.array([total[-1] for total in totals], np.float32),
             "discount": np.array([0.0 if s[-1].terminated else powers[len(s)] for s in ready], np.float32),
             "next_observation": np.stack([steps[-1].next_observation for steps in ready]).astype(np.float32),
             "updates": np.array([steps[0].updates for steps in ready], np.int64),
-            "greedy": as_actions([steps[0].greedy for steps in ready]),
+            "greedy": as_actions([steps[0].choice.greedy for steps in ready]),
         }
         if self._follows:
             shape = (len(ready), self._n - 1)
@@ -93,7 +106,7 @@ class Window:
                 returns[row, : len(steps) - 1] = totals[row][:-1]
                 for place, step in enumerate(steps[1:]):
                     following[row, place] = step.observation
-                    greedy[row, place] = step.greedy if step.chosen else NO_CHOICE
+                    greedy[row, place] = step.choice.greedy if step.choice.chosen else NO_CHOICE
             columns |= {"following": following, "following_greedy": greedy, "following_return": returns}
         return columns
 
