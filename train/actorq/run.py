@@ -74,18 +74,15 @@ class Supervisor:
 
     def train(self) -> Trained:
         """Until all steps are made or the run wants to stop; the policy of the best evaluation is returned."""
-        processes, actors = self._processes, self._plan.actorq.n_actors
-        self._start_learner()
         first_life = 1000 * len(self._run.resumed_at)  # other episodes and noise than before a resumption
-        self._lives = dict.fromkeys(range(actors), first_life)
-        self._acting: dict[Any, tuple[int, Any]] = {}  # the answer of its run: which actor, its process
-        for index in range(actors):
-            self._deaths.begins(f"actor {index}")
-            self._start_actor(index)
+        self._lives = dict.fromkeys(range(self._plan.actorq.n_actors), first_life)
+        self._running: dict[Any, tuple[int | None, Any]] = {}  # the answer of its run: which actor, its process
+        for who in (None, *self._lives):
+            self._deaths.begins(LEARNER if who is None else f"actor {who}")
+            self._start(who)
         stopping_since: float | None = None
-        while self._acting or self._learning is not None:
-            waiting = [*self._acting, *([] if self._learning is None else [self._learning])]
-            for reference in cluster.ready(waiting, LOOK_EVERY_S):
+        while self._running:
+            for reference in cluster.ready([*self._running], LOOK_EVERY_S):
                 self._ended(reference, replace=stopping_since is None)
             self._look()
             now = time.monotonic()
@@ -97,7 +94,7 @@ class Supervisor:
                 self._save()
             if self._run.stop_reason is not None and stopping_since is None:
                 stopping_since = now
-                processes.stop()
+                self._processes.stop()
             if stopping_since is not None and now - stopping_since > cluster.STOP_WAIT_S:
                 break  # whoever did not hear it is killed with the rest
         if stopping_since is None and self._step > self._reported:
@@ -105,46 +102,40 @@ class Supervisor:
         self._save()
         return self._trained()
 
-    def _start_learner(self) -> None:
-        self._deaths.begins(LEARNER)
-        self._learner = self._processes.learner(self._kept)
-        self._learning: Any = self._learner.run.remote()
-
-    def _start_actor(self, index: int) -> None:
-        process = self._processes.actor(index, self._lives[index])
-        self._acting[process.run.remote()] = index, process
+    def _start(self, who: int | None) -> None:
+        """An actor, or None: the learner."""
+        if who is None:
+            process = self._learner = self._processes.learner(self._kept)
+        else:
+            process = self._processes.actor(who, self._lives[who])
+        self._running[process.run.remote()] = who, process
 
     def _ended(self, reference: Any, replace: bool) -> None:
         """An actor or the learner returned or died."""
-        is_learner = reference == self._learning
-        index, process = (None, self._learner) if is_learner else self._acting.pop(reference)
+        who, process = self._running.pop(reference)
         try:
             facts = cluster.outcome(reference)
         except Exception as error:
             # What an actor raised before anybody acted would be raised again; a learner's own errors always would.
-            if not isinstance(error, GoneError) and (is_learner or not self._actors):
+            if not isinstance(error, GoneError) and (who is None or not self._actors):
                 raise
-            if not replace:
-                self._learning = None if is_learner else self._learning
-                return
-            self._processes.end(process)
-            if index is None:
-                self._replace_learner(str(error))
-            else:
-                self._replace_actor(index, str(error) or type(error).__name__)
+            if replace:
+                self._processes.end(process)
+                self._died(who, str(error) or type(error).__name__)
+                self._start(who)
             return
-        if is_learner:
-            self._learning, self._facts[LEARNER] = None, facts
+        if who is None:
+            self._facts[LEARNER] = facts
         else:
             self._finished[f"{facts['actor']}.{facts['life']}"] = facts
 
-    def _replace_actor(self, index: int, why: str) -> None:
-        self._deaths.note(f"actor {index}", self._step, why=why)
-        self._lives[index] += 1
-        self._run.progress.say(f"step {self._step:,}: actor {index} died and was replaced ({why})")
-        self._start_actor(index)
-
-    def _replace_learner(self, why: str) -> None:
+    def _died(self, who: int | None, why: str) -> None:
+        """Remember and say it; what the next one goes on from is made ready."""
+        if who is not None:
+            self._deaths.note(f"actor {who}", self._step, why=why)
+            self._lives[who] += 1
+            self._run.progress.say(f"step {self._step:,}: actor {who} died and was replaced ({why})")
+            return
         before = self._facts[LEARNER].get("updates", 0)
         after = 0 if self._kept is None else int(self._kept.facts["updates"])
         rows = self._rows
@@ -155,15 +146,10 @@ class Supervisor:
         )
         self._past = added(self._past, sums_of(self._facts[LEARNER], {}, []))
         self._facts[LEARNER] |= {"cpu_s": 0.0, "seconds": {}}  # which were added to the past
-        if after == 0:
-            self._begin_anew()
-        self._start_learner()
-
-    def _begin_anew(self) -> None:
-        """The next learner knows nothing of the last one's policies: its observations' statistics are others."""
-        self._best.forget()
-        self._newest, self._chosen = None, None
-        cluster.ready([self._processes.server.forget.remote()], cluster.STOP_WAIT_S)
+        if after == 0:  # the next one knows nothing of this one's policies: its observations' statistics are others
+            self._best.forget()
+            self._newest, self._chosen = None, None
+            cluster.ready([self._processes.server.forget.remote()], cluster.STOP_WAIT_S)
 
     @property
     def _shards(self) -> list[dict[str, Any]]:
@@ -177,7 +163,9 @@ class Supervisor:
     def _look(self) -> None:
         """Gather the figures of all processes; one that is being started anew is left out this time."""
         processes = {f"replay {index}": shard for index, shard in enumerate(self._processes.shards)}
-        processes |= {SERVER: self._processes.server, **({} if self._learning is None else {LEARNER: self._learner})}
+        processes[SERVER] = self._processes.server
+        if any(who is None for who, _ in self._running.values()):
+            processes[LEARNER] = self._learner
         asked = {process.facts.remote(): name for name, process in processes.items()}
         for reference in cluster.ready([*asked], LOOK_EVERY_S):
             name = asked[reference]
