@@ -260,11 +260,6 @@ class ReplayService(Shard):
 
 def steps_of(total: int, asked: ActorQSettings, index: int) -> int:
     """A shard's part of so many steps: by the actors that are dealt to it; the parts' sum is exact."""
-    dealt = [share_of(asked.n_actors, asked.replay_shards, shard) for shard in range(index + 1)]
-    before = sum(dealt[:-1])
-    return total * (before + dealt[-1]) // asked.n_actors - total * before // asked.n_actors
-
-
-def share_of(total: int, parts: int, index: int) -> int:
-    """A part of a whole number, the parts as equal as can be and their sum exact."""
-    return total // parts + (index < total % parts)
+    each, more = divmod(asked.n_actors, asked.replay_shards)
+    before, after = (total * (each * shard + min(shard, more)) // asked.n_actors for shard in (index, index + 1))
+    return after - before

@@ -34,8 +34,6 @@ CARTPOLE_BALANCE = "dm_control,cartpole_balance"
 CURVE = "learning_curve.csv"
 SKIPPED_ROUNDS = 2  # the first is compiled
 LONGEST_S = 1800.0
-
-
 ACTOR_BOUND, LEARNER_BOUND, LEARNING = "actor-bound", "learner-bound", "learning"
 
 
