@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +49,13 @@ class Table:
         for row in self.rows:
             if row and len(row) != len(self.headers):
                 raise ValueError(f"table {self.name!r}: the row {row} does not have {len(self.headers)} cells.")
+
+    @classmethod
+    def of(
+        cls, name: str, title: str, rows: Sequence[Mapping[str, str]], notes: tuple[str, ...] = (), left: int = 1
+    ) -> Table:
+        """A table of rows that name their cells by the headers; the first has all."""
+        return cls(name, title, tuple(rows[0]), tuple(tuple(row.values()) for row in rows), notes, left)
 
 
 def print_table(table: Table, console: Console) -> None:

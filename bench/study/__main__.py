@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is loaded
         module, words = STUDIES[words[0]][0], words[1:]
         if module.startswith("bench.study.actorq"):
-            from train.actorq.variables import VARIABLES  # numpy reads them when it is loaded
+            from train.actorq import VARIABLES  # numpy reads them when it is loaded
 
             os.environ.update(VARIABLES)
     else:

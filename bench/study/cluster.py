@@ -38,9 +38,9 @@ def _spread(measure: Callable[[Asked], Answer], asked: Sequence[Asked], address:
         import ray
     except ImportError:
         raise ClusterError("Ray is not installed here. Type: make actorq") from None
+    from train.actorq import VARIABLES
     from train.actorq.cluster import outcome, reach
     from train.actorq.processes import GoneError
-    from train.actorq.variables import VARIABLES
 
     reach(address, runtime_env={"env_vars": VARIABLES})
     try:

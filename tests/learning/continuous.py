@@ -90,5 +90,5 @@ def learned(
     """The greedy mean return of what ``train`` learned, acting through the contract: normaliser, network, squash."""
     with beginning(folder, steps, task) as run:
         trained = train(run, settings)
-        decide = greedy(policy_spec(run, trained), trained.policy.weights)
+        decide = greedy(policy_spec(run.request, run.task, trained.policy, trained.squash), trained.policy.weights)
         return run.task.evaluate(decide, 64, 99, "").mean_return

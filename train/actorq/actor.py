@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 
 from device.agent.runtimes import Executor, open_artifact
-from policy.spec import PolicySpec, RuntimeName
-from train.actorq.algorithms import Choice, make_explorer, settings_of
-from train.actorq.service import Columns, Reply, steps_of
-from train.actorq.settings import Plan
-from train.actorq.stepping import Step, Window
+from policy.spec import RuntimeName
+from train.actorq.algorithms import make_explorer
+from train.actorq.plan import Plan
+from train.actorq.replay import Columns, Reply, steps_of
+from train.actorq.stepping import Choice, Step, Window
 from train.actorq.wire import Published, unpacked
 from train.suites.episodes import EpisodeStream
-from train.suites.make import make_task
 from train.suites.task import episode_seed
 
 PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "wait", "idle")
 """Where an actor's time goes: the environment; the artifact; asking for and receiving parameters; making the artifact's
 bytes of them; opening these in the runtime; sending transitions, and waiting for a learner that is behind; waiting
 for the first parameters or for newer ones than it may act with; idling because it was asked to. The rest is Python."""
+COUNTED = ("steps", "pulls", "renewals", "late_renewals", "episodes", "returns")
 RENEWAL_PAUSE_S = 0.005
 LONGEST_RENEWAL_S = 30.0
 
@@ -34,27 +34,6 @@ Pull = Callable[[int], Published | None]
 """Version that is known → a newer one, or None."""
 Insert = Callable[[Columns, dict[str, Any]], Reply]
 """Rows and what the actor tells of itself → how far the run is."""
-
-
-class Clock:
-    """Seconds by part, and how often each was entered."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PARTS, 0.0)
-        self.counts = dict.fromkeys(PARTS, 0)
-        self._began = time.perf_counter()
-
-    def add(self, part: str, since: float) -> float:
-        """What has passed since then belongs to the part; returns the time now."""
-        now = time.perf_counter()
-        self.seconds[part] += now - since
-        self.counts[part] += 1
-        return now
-
-    @property
-    def total(self) -> float:
-        """Seconds since the beginning."""
-        return time.perf_counter() - self._began
 
 
 class Actor:
@@ -67,31 +46,29 @@ class Actor:
         life: 0, and one more each time it was replaced: its episodes and noise are others then.
         pull, insert: how it reaches the parameters and the replay.
         """
-        self._plan, self._asked, self._index, self._life = plan, plan.actorq, index, life
-        settings = settings_of(plan)
-        task = make_task(plan.task, plan.preset, plan.task_options)
+        self._asked = plan.actorq
+        settings, task, seed = plan.settings, plan.make_task(), plan.request.seed
         name = f"actor {index} life {life}"
-        self._stream = EpisodeStream(task.make(1, episode_seed(plan.seed, name)))
-        self._explorer = make_explorer(plan, task, np.random.default_rng(episode_seed(plan.seed, f"noise of {name}")))
-        follows = plan.method == "dqn" and self._asked.correct_mismatch and settings.n_step > 1
+        self._stream = EpisodeStream(task.make(1, episode_seed(seed, name)))
+        self._explorer = make_explorer(plan, task, np.random.default_rng(episode_seed(seed, f"noise of {name}")))
+        follows = task.is_discrete and self._asked.correct_mismatch and settings.n_step > 1
         self._window = Window(settings.n_step, settings.discount, follows)
         self._discrete = task.is_discrete
         self._runtime, self._delay_s = RuntimeName(self._asked.runtime), self._asked.delay_s(index)
         self._pull, self._insert = pull, insert
         self._executor: Executor | None = None
-        self._version, self._updates = 0, -1
-        self._step, self._reply = 0, Reply(0, 0, False)
-        self._since_pull, self._pulls, self._renewals, self._late = 0, 0, 0, 0
-        self._episodes, self._returns = 0, 0.0
-        self._clock = Clock()
+        self._version, self._since_pull, self._reply = 0, 0, Reply(0, 0, False)
+        # Steps of this actor's shard, of which the reply counts.
+        self._share = max(steps_of(plan.request.steps, self._asked, index % self._asked.replay_shards), 1)
+        self._told: dict[str, Any] = {"actor": index, "life": life, "updates": -1, **dict.fromkeys(COUNTED, 0)}
+        self._seconds, self._counts = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0)
+        self._began = time.perf_counter()
 
     def run(self) -> dict[str, Any]:
         """Act until the replay says that the run is over; what the actor tells of itself."""
         period, often = self._asked.actor_update_period, self._asked.insert_every
-        for _ in range(
-            2
-        ):  # the second gets the answer to the first: one that replaces another explores as the run does
-            self._send()
+        self._send()
+        self._send()  # gets the answer to the first: one that replaces another explores as the run does
         self._renew()  # and acts with the policy as it is from its first step
         while not self._reply.stop:
             self._act()
@@ -104,52 +81,45 @@ class Actor:
 
     def facts(self) -> dict[str, Any]:
         """Figures so far: steps, parameters, episodes, and seconds by part."""
-        return {
-            "actor": self._index,
-            "life": self._life,
-            "steps": self._step,
-            "updates": self._updates,
-            "pulls": self._pulls,
-            "renewals": self._renewals,
-            "late_renewals": self._late,
-            "episodes": self._episodes,
-            "returns": self._returns,
-            "seconds": {**self._clock.seconds, "total": self._clock.total},
-            "counts": dict(self._clock.counts),
-            "cpu_s": time.process_time(),
-        }
+        seconds = {**self._seconds, "total": time.perf_counter() - self._began}
+        return {**self._told, "seconds": seconds, "counts": dict(self._counts), "cpu_s": time.process_time()}
+
+    def _spent(self, part: str, since: float) -> float:
+        """What has passed since then belongs to the part; returns the time now."""
+        now = time.perf_counter()
+        self._seconds[part] += now - since
+        self._counts[part] += 1
+        return now
 
     def _act(self) -> None:
         """One step of the environment."""
         observation = self._stream.observation
         since = time.perf_counter()
         choice = self._choose(observation)
-        since = self._clock.add("inference", since)
+        since = self._spent("inference", since)
         transition = self._stream.step(choice.physical)
-        self._clock.add("step", since)
+        self._spent("step", since)
         self._window.add(
             Step(
                 observation[0],
-                choice.action,
+                choice,
                 float(transition.reward[0]),
                 bool(transition.terminated[0]),
                 bool(transition.cut[0]),
                 transition.last_observation[0],
-                self._updates,
-                choice.greedy,
-                choice.chosen,
+                self._told["updates"],
             )
         )
-        self._step += 1
+        self._told["steps"] += 1
         if transition.done[0]:
             self._explorer.ended()
             tally = self._stream.take_tally()
-            self._episodes += tally.episodes
-            self._returns += tally.total_return
+            self._told["episodes"] += tally.episodes
+            self._told["returns"] += tally.total_return
         if self._delay_s:
             since = time.perf_counter()
             time.sleep(self._delay_s)
-            self._clock.add("idle", since)
+            self._spent("idle", since)
 
     def _choose(self, observation: Any) -> Choice:
         if self._executor is None:
@@ -158,21 +128,15 @@ class Actor:
         outputs = self._executor.outputs() if self._discrete else decided
         return self._explorer.choose(decided, outputs, self._reply.step / self._share)
 
-    @property
-    def _share(self) -> float:
-        """Steps of this actor's shard, of which ``Reply.step`` counts."""
-        shard = self._index % self._asked.replay_shards
-        return max(float(steps_of(self._plan.steps, self._asked, shard)), 1.0)
-
     def _send(self) -> None:
         """Send the rows that are ready; renew at once if the learner has run too far ahead."""
         since = time.perf_counter()
         self._reply = self._insert(self._window.take() if len(self._window) else {}, self.facts())
-        self._clock.add("insert", since)
+        self._spent("insert", since)
         if self._reply.stop:
             return  # newer parameters may never come
-        if self._updates >= 0 and self._reply.updates - self._updates > self._asked.max_staleness:
-            self._late += 1
+        if 0 <= self._told["updates"] < self._reply.updates - self._asked.max_staleness:
+            self._told["late_renewals"] += 1
             self._renew(self._reply.updates - self._asked.max_staleness)
 
     def _renew(self, oldest: int = -1) -> None:
@@ -182,28 +146,29 @@ class Actor:
         while True:
             since = time.perf_counter()
             published = self._pull(self._version)
-            self._pulls += 1
-            since = self._clock.add("wait" if self._executor is None else "pull", since)
+            self._told["pulls"] += 1
+            since = self._spent("wait" if self._executor is None else "pull", since)
             if published is not None:
                 self._open(published, since)
-            if self._updates >= oldest or time.perf_counter() - began > LONGEST_RENEWAL_S:
+            if self._told["updates"] >= oldest or time.perf_counter() - began > LONGEST_RENEWAL_S:
                 return
             since = time.perf_counter()
             time.sleep(RENEWAL_PAUSE_S)
             self._reply = self._insert({}, self.facts())  # the learner may begin again from an earlier checkpoint
-            self._clock.add("wait", since)
+            self._spent("wait", since)
             if self._reply.stop:
                 return
             oldest = min(oldest, self._reply.updates - self._asked.max_staleness)
 
     def _open(self, published: Published, since: float) -> None:
         """Make an executor of published parameters; the one in use is replaced when it can decide."""
-        spec = PolicySpec.from_json(published.spec)
         artifact = unpacked(published)
-        since = self._clock.add("deserialize", since)
-        executor = open_artifact(self._runtime, artifact, spec)
-        executor.decide(np.zeros((1, spec.observation_size), np.float32))  # the first decision packs the weights
+        since = self._spent("deserialize", since)
+        executor = open_artifact(self._runtime, artifact, published.spec)
+        executor.decide(
+            np.zeros((1, published.spec.observation_size), np.float32)
+        )  # the first decision packs the weights
         self._executor = executor
-        self._clock.add("load", since)
-        self._version, self._updates = published.version, published.updates
-        self._renewals += 1
+        self._spent("load", since)
+        self._version, self._told["updates"] = published.version, published.updates
+        self._told["renewals"] += 1

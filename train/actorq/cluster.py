@@ -16,7 +16,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from train.actorq import VARIABLES
 from train.actorq.address import ClusterError, no_cluster
+from train.actorq.plan import Plan
 from train.actorq.processes import (
     ActorProcess,
     GoneError,
@@ -26,8 +28,8 @@ from train.actorq.processes import (
     cause_of,
     reason,
 )
-from train.actorq.settings import ActorQSettings, Plan
-from train.actorq.variables import VARIABLES
+from train.actorq.settings import ActorQSettings
+from train.runs.checkpoint import Checkpoint
 
 STORE_BYTES = 1 << 29
 """Of Ray's shared memory on this machine: a few versions of the largest parameters and some minibatches."""
@@ -42,14 +44,14 @@ class Cluster:
 
     def __init__(self, plan: Plan, is_local: bool, start_step: int) -> None:
         """Args: the plan, whether Ray is here only (:func:`connected`), and the steps that were made before."""
-        self._plan, self._json = plan, plan.to_json()
+        self._plan = plan
         self._cpus = 0 if is_local else 1  # here the processes share the cores whatever they are
         asked = plan.actorq
         again = {"max_restarts": RESTARTS, "num_cpus": 0}
         waiting = 2 * asked.n_actors + 16  # calls of all actors and the learner at once, and those of the supervisor
         replay, server = ray.remote(ReplayProcess), ray.remote(ParameterProcess)
         self.shards: list[Any] = [
-            replay.options(**again, max_concurrency=waiting).remote(self._json, index, start_step)
+            replay.options(**again, max_concurrency=waiting).remote(plan, index, start_step)
             for index in range(asked.replay_shards)
         ]
         self.server: Any = server.options(**again, max_concurrency=16).remote(
@@ -57,15 +59,15 @@ class Cluster:
         )
         self._started: list[Any] = []
 
-    def learner(self, state: tuple[dict[str, Any], dict[str, Any]] | None) -> Any:
-        """A new learner process, which goes on from a state if there is one."""
+    def learner(self, checkpoint: Checkpoint | None) -> Any:
+        """A new learner process, which goes on from a checkpoint if there is one."""
         made = ray.remote(LearnerProcess).options(max_concurrency=4, num_cpus=self._cpus)
-        return self._kept(made.remote(self._json, self.shards, self.server, state))
+        return self._kept(made.remote(self._plan, self.shards, self.server, checkpoint))
 
     def actor(self, index: int, life: int) -> Any:
         """A new actor process; on a cluster they are spread over its machines."""
         made = ray.remote(ActorProcess).options(num_cpus=self._cpus, scheduling_strategy="SPREAD")
-        return self._kept(made.remote(self._json, index, life, self.shards[index % len(self.shards)], self.server))
+        return self._kept(made.remote(self._plan, index, life, self.shards[index % len(self.shards)], self.server))
 
     def end(self, handle: Any) -> None:
         """Of an actor or a learner that is replaced: its process may live on after what it raised, and keep its CPU."""
@@ -139,9 +141,8 @@ def _start(**options: Any) -> None:
         except Exception as error:  # a node that was too slow to answer is a bare Exception
             ray.shutdown()
             if attempt == START_TRIES - 1:
-                first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 raise ClusterError(
-                    f"Ray did not start here ({first}). Look at this machine's load and memory, then try again."
+                    f"Ray did not start here ({reason(error)}). Look at this machine's load and memory, then try again."
                 ) from error
 
 
@@ -155,8 +156,7 @@ def reach(address: str, **options: Any) -> None:
         ray.init(address=address, **QUIET, **options)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise no_cluster(address, first) from error
+        raise no_cluster(address, reason(error)) from error
 
 
 # --- what the supervisor asks ---------------------------------------------------------------------------------------

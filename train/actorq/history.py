@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from train.actorq.actor import PARTS
+from train.actorq.parameters import COUNTED
+
 MOST_DEATHS = 5  # of one process in a row, none of which lived for a minute: replacing does not mend that
 SHORT_LIFE_S = 60.0
 LARGEST = "largest_updates"
-COUNTED = ("versions_put", "versions_built", "versions_skipped", "build_s", "pulls", "bytes_served")
-"""Figures of the parameter server that are summed over its lives."""
 
 Facts = Mapping[str, Any]
 Sums = dict[str, dict[str, float]]
@@ -88,3 +89,24 @@ def added(one: Mapping[str, Mapping[str, float]], other: Mapping[str, Mapping[st
             for name in {**mine, **theirs}
         }
     return together
+
+
+def summed(facts: Sequence[Mapping[str, Any]], name: str) -> int:
+    """Sum of one of the actors' counts."""
+    return sum(int(each[name]) for each in facts)
+
+
+def breakdown(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """All actors together: steps, pulls and renewals, and microseconds per step by part.
+
+    ``other`` is what no part accounts for: the actor's own Python.
+    """
+    steps = summed(facts, "steps")
+    seconds = {part: sum(each["seconds"][part] for each in facts) for part in PARTS}
+    seconds["other"] = max(sum(each["seconds"]["total"] for each in facts) - sum(seconds.values()), 0.0)
+    return {
+        "steps": steps,
+        "pulls": summed(facts, "pulls"),
+        "renewals": summed(facts, "renewals"),
+        "microseconds_per_step": {part: round(1e6 * value / max(steps, 1), 2) for part, value in seconds.items()},
+    }

@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
-from policy.spec import PolicySpec
-from train.actorq.algorithms import Algorithm, cut_at_disagreement, greedy_of, head_of
-from train.actorq.service import Columns, Reply
-from train.actorq.settings import Plan
+from train.actorq.algorithms import Algorithm, cut_at_disagreement, mismatch
+from train.actorq.plan import Plan
+from train.actorq.replay import Columns, Reply
 from train.actorq.wire import Pushed
 from train.algorithms.common.normalisation import normaliser_of_replay
-from train.runs.checkpoint import Checkpoint, flattened, gathered
+from train.networks.policy import Policy
+from train.runs.checkpoint import Checkpoint, gathered
+from train.runs.results import policy_spec
 from train.runs.run import DivergenceError
-from train.suites.make import make_task
 
 PARTS = ("data", "prepare", "learn", "push", "watch")
 """Where the learner's time goes: waiting for minibatches; normalising them and cutting their returns; the updates;
@@ -53,22 +52,28 @@ class LearnerLoop:
         checkpoint: Checkpoint | None = None,
     ) -> None:
         """Args: the plan; how it reaches replay and parameters; where to go on."""
-        self._plan, self._asked = plan, plan.actorq
+        self._plan, self._settings = plan, plan.settings
         self._sample, self._recent, self._push, self._prioritise = sample, recent, push, prioritise
-        self._task = make_task(plan.task, plan.preset, plan.task_options)
-        self._algorithm = Algorithm(plan, self._task)
-        settings = self._algorithm.settings
-        size, bounds, starts = self._task.observation_size, self._task.bounds, settings.learning_starts
-        moves, normalise = plan.method == "dqn", getattr(settings, "normalise", True)
-        self._normaliser = normaliser_of_replay(size, bounds, starts, plan.steps, moves=moves, normalise=normalise)
-        self._generator = np.random.default_rng(plan.seed)
+        self._task = task = plan.make_task()
+        self._algorithm = Algorithm(plan, task)
+        self._normaliser = normaliser_of_replay(
+            task.observation_size,
+            task.bounds,
+            self._settings.learning_starts,
+            plan.request.steps,
+            moves=task.is_discrete,
+            normalise=getattr(self._settings, "normalise", True),
+        )
+        self._generator = np.random.default_rng(plan.request.seed)
+        self._calibration = np.zeros((0, task.observation_size), np.float32)
+        learner = self._algorithm.learner
         if checkpoint is not None:
-            self._algorithm.restore(checkpoint)
-            self._normaliser.restore(checkpoint.group("normaliser"))
-        self._every = self._asked.publish_every or settings.updates
+            keepers = {"normaliser": self._normaliser}
+            groups, learner.updates, self._generator = checkpoint.put_back(learner.groups, keepers)
+            learner.put(groups)
+            self._calibration = checkpoint.group(CALIBRATION)["rows"]
+        self._every = plan.actorq.publish_every or self._settings.updates
         self._steps, self._pushed, self._watched = 0, -1, 0.0
-        nothing = np.zeros((0, self._task.observation_size), np.float32)
-        self._calibration = nothing if checkpoint is None else checkpoint.group(CALIBRATION)["rows"]
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._metrics: dict[str, float] = {}
         self._mismatch: dict[str, float] = {}
@@ -84,7 +89,7 @@ class LearnerLoop:
         if len(self._calibration):
             self._hand_over()  # actors need not wait until the replay is filled again
         while True:
-            columns, reply = self._timed("data", lambda: self._sample(self._algorithm.updates))
+            columns, reply = self._timed("data", lambda: self._sample(self.updates))
             self._steps = reply.step
             if columns is None:
                 self._watch()
@@ -109,13 +114,18 @@ class LearnerLoop:
         self._metrics["observations_clipped"] = self._normaliser.take_clipped()
         if errors is not None:
             self._prioritise(rows, errors)
-        if self._algorithm.updates - self._pushed >= self._every:
+        if self.updates - self._pushed >= self._every:
             self._hand_over()
+
+    @property
+    def updates(self) -> int:
+        """Updates made."""
+        return self._algorithm.learner.updates
 
     @property
     def share(self) -> float:
         """Share of all steps that are made."""
-        return min(self._steps / self._plan.steps, 1.0)
+        return min(self._steps / self._plan.request.steps, 1.0)
 
     def _timed(self, part: str, work: Callable[[], Any]) -> Any:
         since = time.perf_counter()
@@ -127,7 +137,7 @@ class LearnerLoop:
         """The observations' statistics, of the first ``learning_starts`` steps; then one drawn row for every step."""
         normaliser, rows = self._normaliser, drawn.reshape(-1, drawn.shape[-1])
         if not normaliser.count and not normaliser.settled:
-            seen = self._recent(self._algorithm.settings.learning_starts)
+            seen = self._recent(self._settings.learning_starts)
             rows = seen["observation"] if seen else rows
         elif not normaliser.settled:
             rows = rows[: max(self._steps - max(normaliser.count, normaliser.watched), 0)]
@@ -136,13 +146,19 @@ class LearnerLoop:
                 normaliser.update(rows)
 
     def _prepared(self, columns: Columns) -> Columns:
-        """Minibatches as the algorithm's round takes them, rescaled, their returns cut where need be."""
+        """Minibatches as the algorithm's round takes them, rescaled.
+
+        Returns end where this policy would have chosen otherwise; see :func:`cut_at_disagreement`.
+        """
         if "following" in columns:
-            columns = {**columns, **self._cut(columns)}
+            chosen = self._greedy(columns["following"])
+            cut, is_cut = cut_at_disagreement(columns, chosen, self._settings.discount)
+            self._cut_rows, self._rows = self._cut_rows + int(is_cut.sum()), self._rows + is_cut.size
+            columns = {**columns, **cut}
         batches = {
             "observation": self._normalised(columns["observation"]),
             "action": columns["action"],
-            "return": columns["return"] * np.float32(self._algorithm.settings.reward_scale),
+            "return": columns["return"] * np.float32(self._settings.reward_scale),
             "discount": columns["discount"],
             "next_observation": self._normalised(columns["next_observation"]),
         }
@@ -152,15 +168,10 @@ class LearnerLoop:
         rows = observations.reshape(-1, observations.shape[-1])
         return self._normaliser(rows).reshape(observations.shape)
 
-    def _cut(self, columns: Columns) -> Columns:
-        """Returns that end where this policy would have chosen otherwise; see :func:`cut_at_disagreement`."""
-        shape, steps = columns["return"].shape, columns["following"].shape[2]
-        flat = {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
-        following = self._normaliser(flat["following"].reshape(-1, flat["following"].shape[-1]))
-        chosen = greedy_of(self._plan, self._algorithm.policy, following).reshape(-1, steps)
-        cut, is_cut = cut_at_disagreement(flat, chosen, self._algorithm.settings.discount)
-        self._cut_rows, self._rows = self._cut_rows + int(is_cut.sum()), self._rows + len(is_cut)
-        return {name: column.reshape(*shape, *column.shape[1:]) for name, column in cut.items()}
+    def _greedy(self, observations: NDArray[np.float32]) -> NDArray[Any]:
+        """What this policy chooses for raw observations (…, size)."""
+        chosen = self._algorithm.greedy(self._normaliser(observations.reshape(-1, observations.shape[-1])))
+        return chosen.reshape(*observations.shape[:-1], *chosen.shape[1:])
 
     def _check(self, metrics: NDArray[np.float32]) -> None:
         finite = np.isfinite(metrics)
@@ -168,31 +179,21 @@ class LearnerLoop:
             update, which = np.argwhere(~finite)[0]
             raise DivergenceError(
                 f"{self._algorithm.metrics[which]} became {metrics[update, which]} at step {self._steps:,}, in update "
-                f"{self._algorithm.updates - len(metrics) + int(update) + 1:,}. Lower the learning rate "
+                f"{self.updates - len(metrics) + int(update) + 1:,}. Lower the learning rate "
                 "(--set learning_rate=…) and train again."
             )
 
     def _hand_over(self) -> None:
         """Give the policy as it is now to the parameter server."""
         since = time.perf_counter()
-        self._pushed = self._algorithm.updates
+        self._pushed = self.updates
         weights = {name: np.ascontiguousarray(array) for name, array in self._algorithm.policy.items()}
-        self._push(Pushed(self._pushed, self.spec.to_json(), save(weights), self._calibration))
-        self._seconds["push"] += time.perf_counter() - since
-
-    @property
-    def spec(self) -> PolicySpec:
-        """The contract of the policy as it is now; the very one that its bundle will have, but for the provenance."""
-        task = self._task
-        return PolicySpec(
-            name=self._plan.policy,
-            observation=task.observation,
-            normaliser=self._normaliser.frozen(),
-            network=self._plan.network,
-            head=head_of(task),
-            control_period_s=task.control_period_s,
-            environment=task.environment,
+        # The very contract that the bundle will have, but for the provenance.
+        policy = Policy(weights, self._normaliser.frozen())
+        self._push(
+            Pushed(self._pushed, policy_spec(self._plan.request, self._task, policy), weights, self._calibration)
         )
+        self._seconds["push"] += time.perf_counter() - since
 
     def _watch(self) -> None:
         """Compare what actors chose lately with what this policy would choose in the same states."""
@@ -200,15 +201,15 @@ class LearnerLoop:
         rows = self._recent(WATCHED_ROWS)  # empty where a replay has just begun anew
         acted = rows["updates"] >= 0 if rows else np.zeros(0, np.bool_)
         if acted.any():
-            chosen = greedy_of(self._plan, self._algorithm.policy, self._normaliser(rows["observation"][acted]))
+            chosen = self._greedy(rows["observation"][acted])
             self._mismatch = mismatch(chosen, rows["greedy"][acted])
-            self._mismatch["staleness_updates"] = float(self._algorithm.updates - rows["updates"][acted].mean())
+            self._mismatch["staleness_updates"] = float(self.updates - rows["updates"][acted].mean())
         self._seconds["watch"] += time.perf_counter() - since
 
     def facts(self) -> dict[str, Any]:
         """Figures so far: updates, metrics, mismatch, share of the returns that were cut, and seconds."""
         return {
-            "updates": self._algorithm.updates,
+            "updates": self.updates,
             "pushed": self._pushed,
             "metrics": self._metrics,
             "warning": self._algorithm.warning,
@@ -218,25 +219,9 @@ class LearnerLoop:
             "cpu_s": time.process_time(),
         }
 
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays and facts of a checkpoint, between two rounds."""
+    def state(self) -> Checkpoint:
+        """A checkpoint's part of it, between two rounds."""
         with self._lock:
-            kept = gathered(
-                self._algorithm.groups(), {"normaliser": self._normaliser}, self._algorithm.updates, self._generator
-            )
-            arrays = {**kept[0], **flattened({CALIBRATION: {"rows": self._calibration}})}
-            return {name: np.array(array) for name, array in arrays.items()}, kept[1]
-
-
-def mismatch(learner: NDArray[Any], actors: NDArray[Any]) -> dict[str, float]:
-    """How far what actors chose is from what the learner would choose in the same states.
-
-    Args:
-        learner, actors: actions (rows,), or (rows, k) in −1 … 1.
-
-    Returns:
-        ``disagreement``, the share of other actions; or ``distance``, the mean absolute difference of an element.
-    """
-    if learner.ndim == 1:
-        return {"disagreement": float(np.mean(learner != actors))}
-    return {"distance": float(np.mean(np.abs(learner - actors)))}
+            groups = {**self._algorithm.learner.groups, CALIBRATION: {"rows": self._calibration}}
+            arrays, facts = gathered(groups, {"normaliser": self._normaliser}, self.updates, self._generator)
+            return Checkpoint({name: np.array(array) for name, array in arrays.items()}, facts)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
-from train.actorq.wire import Published, Pushed, check_bits, publish, quantization_error
+from train.actorq.wire import Published, Pushed, publish, quantization_error
 
+COUNTED = ("versions_put", "versions_built", "versions_skipped", "build_s", "pulls", "bytes_served")
+"""Figures that are summed over the lives of a run's servers."""
 ERROR_ROWS = 32  # of the calibration rows: the quantization error is watched, not paid for
 ERROR_EVERY_S = 5.0
 
@@ -21,32 +24,24 @@ class ParameterServer:
     """
 
     def __init__(self, quantize: int, communication: int, first: int = 0) -> None:
-        """Args: bits that actors execute, bits of a weight on its way to them, and what versions are counted from.
-
-        Raises:
-            ValueError: other bits than 8, 16 and 32.
-        """
-        check_bits(quantize, "--quantize")
-        check_bits(communication, "--quantize-communication")
+        """Args: bits that actors execute, bits of a weight on its way to them, and what versions are counted from."""
         self._bits = quantize, communication
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, "quantizing")
         self._building: Future[Published] | None = None
         self._pushed: Pushed | None = None
         self._first = first
-        self._versions = 0
-        self._skipped = 0
         self._asked = 0  # the newest version whose building was begun
         self._ready: Published | None = None
-        self._built, self._build_s, self._pulls, self._served = 0, 0.0, 0, 0
+        self._told: dict[str, Any] = dict.fromkeys(COUNTED, 0)
         self._error, self._error_at = 0.0, -ERROR_EVERY_S
 
     def put(self, pushed: Pushed) -> None:
         """Take newer parameters; those before, if nobody asked for them, are never built."""
         with self._lock:
-            self._skipped += self._asked < self._versions
+            self._told["versions_skipped"] += self._asked < self._told["versions_put"]
             self._pushed = pushed
-            self._versions += 1
+            self._told["versions_put"] += 1
 
     def latest(self, known: int) -> Published | None:
         """The newest version that is ready, or None where it is not newer than ``known``.
@@ -57,12 +52,13 @@ class ParameterServer:
             QuantizationError: the parameters could not be quantized; the next version is tried anew.
         """
         with self._lock:
-            self._pulls += 1
+            self._told["pulls"] += 1
             if self._building is not None and self._building.done():
                 self._finish()
-            if self._pushed is not None and self._building is None and self._asked < self._versions:
-                self._asked = self._versions
-                self._building = self._builder.submit(self._build, self._pushed, self._first + self._versions)
+            newest = self._told["versions_put"]
+            if self._pushed is not None and self._building is None and self._asked < newest:
+                self._asked = newest
+                self._building = self._builder.submit(self._build, self._pushed, self._first + newest)
             waited_for = self._building if self._ready is None else None
         if waited_for is not None:
             wait([waited_for])
@@ -72,7 +68,7 @@ class ParameterServer:
             found = self._ready
             if found is None or found.version <= known:
                 return None
-            self._served += found.data.nbytes
+            self._told["bytes_served"] += found.data.nbytes
             return found
 
     def _finish(self) -> None:
@@ -84,27 +80,28 @@ class ParameterServer:
     def _build(self, pushed: Pushed, version: int) -> Published:
         since = time.perf_counter()
         published = publish(pushed, version, *self._bits)
-        self._build_s += time.perf_counter() - since
-        self._built += 1
+        self._told["build_s"] += time.perf_counter() - since
+        self._told["versions_built"] += 1
         if time.monotonic() - self._error_at >= ERROR_EVERY_S:
-            few = Pushed(pushed.updates, pushed.spec, pushed.weights, pushed.calibration[:ERROR_ROWS])
+            few = replace(pushed, calibration=pushed.calibration[:ERROR_ROWS])
             error = quantization_error(few, published.precision, published.communication)
             self._error, self._error_at = error, time.monotonic()
         return published
 
+    def newest(self) -> Pushed | None:
+        """What the learner handed over last."""
+        return self._pushed
+
+    def forget(self) -> None:
+        """The next learner begins anew: :meth:`newest` is not its policy. Actors act on with what they have."""
+        with self._lock:
+            self._pushed = None
+
     def facts(self) -> dict[str, Any]:
         """Figures so far: versions handed over, built (quantized), and replaced unasked; seconds; pulls and bytes."""
         with self._lock:
-            return {
-                "versions_put": self._versions,
-                "versions_built": self._built,
-                "versions_skipped": self._skipped,
-                "build_s": self._build_s,
-                "pulls": self._pulls,
-                "bytes_served": self._served,
-                "bytes_each": 0 if self._ready is None else self._ready.data.nbytes,
-                "quantization_error": self._error,
-            }
+            size = 0 if self._ready is None else self._ready.data.nbytes
+            return {**self._told, "bytes_each": size, "quantization_error": self._error}
 
     def close(self) -> None:
         """End the builder."""

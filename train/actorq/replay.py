@@ -1,4 +1,4 @@
-"""The replay's rows, drawn uniformly or by priority, and the ratio of samples to insertions.
+"""A shard of the replay: its rows, drawn uniformly or by priority, who may insert or sample now, how far the run is.
 
 Rows are complete n-step transitions (``train/actorq/stepping.py``): any of them may be drawn at any time, which is what
 tells this replay from ``train/algorithms/common/replay.py``, where a return is put together when it is drawn.
@@ -7,12 +7,15 @@ tells this replay from ``train/algorithms/common/replay.py``, where a return is 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from train.actorq.plan import Plan
+from train.actorq.settings import ActorQSettings
 from train.algorithms.common.priorities import SMALLEST_ERROR, SumTree, importance_weights
+from train.suites.task import episode_seed
 
 Columns = dict[str, NDArray[Any]]
 WATCHED = ("observation", "greedy", "updates")
@@ -62,16 +65,14 @@ class Shard:
         self._columns: Columns = {}
         self._tree = SumTree(capacity) if priority_exponent > 0 else None
         self._largest = 1.0  # p^α of new rows: what is new is drawn soon
-        self._written = 0
-        self._sampled = 0
-        self._refused = 0
+        self._written, self._sampled, self._refused = 0, 0, 0
         self._staleness_sum, self._staleness_rows, self._staleness_largest = 0, 0, 0
 
     def __len__(self) -> int:
         """Rows held."""
         return min(self._written, self._capacity)
 
-    def insert(self, columns: Columns, newest_updates: int, max_staleness: int) -> int:
+    def add(self, columns: Columns, newest_updates: int, max_staleness: int) -> int:
         """Remember rows; those that a policy too far behind made are refused.
 
         Args:
@@ -106,7 +107,7 @@ class Shard:
         self._written += rows
         return refused
 
-    def sample(self, batches: int, minibatch: int, importance_exponent: float) -> Columns:
+    def draw(self, batches: int, minibatch: int, importance_exponent: float) -> Columns:
         """Minibatches with replacement, (batches, minibatch, …), with ``rows``: the number of each row's insertion.
 
         Drawn by priority they bring ``weight`` = (N · P(i))^−β / max (Schaul et al. 2016, section 3.4).
@@ -143,13 +144,122 @@ class Shard:
 
     def facts(self) -> dict[str, Any]:
         """Figures: rows held, inserted, sampled and refused; bytes; staleness of what was accepted, in updates."""
-        mean = self._staleness_sum / self._staleness_rows if self._staleness_rows else math.nan
         return {
             "size": len(self),
             "inserted": self._written,
             "sampled": self._sampled,
             "refused_stale": self._refused,
             "nbytes": sum(column.nbytes for column in self._columns.values()),
-            "mean_staleness": None if math.isnan(mean) else mean,
+            "mean_staleness": self._staleness_sum / self._staleness_rows if self._staleness_rows else None,
             "largest_staleness": self._staleness_largest,
         }
+
+
+class Reply(NamedTuple):
+    """What every answer of the replay says.
+
+    Attributes:
+        step: environment steps that this replay process has received, those before a resumption included.
+        updates: of the learner, as it said with its last sample.
+        stop: the run is over.
+    """
+
+    step: int
+    updates: int
+    stop: bool
+
+
+class ReplayService(Shard):
+    """A shard with its ratio of samples and insertions and its part of the steps.
+
+    An insertion or a sample that may not be made yet gives None; the process (``train/actorq/processes.py``) lets the
+    caller wait. Every answer carries how far the run is, so that actors and learner need no other channel.
+    """
+
+    def __init__(self, plan: Plan, index: int, start_step: int = 0) -> None:
+        """Args: the plan, the shard's number, and the steps of all shards that were made before this process began."""
+        self._settings, self._asked = settings, asked = plan.settings, plan.actorq
+        share = asked.replay_shards
+        self._quota, self._start = steps_of(plan.request.steps, asked, index), steps_of(start_step, asked, index)
+        self._step = self._start
+        super().__init__(
+            max(settings.replay_capacity // share, settings.minibatch),
+            asked.priority_exponent,
+            episode_seed(plan.request.seed, f"replay {index} from {start_step}"),
+        )
+        self._rows_drawn = settings.updates * settings.minibatch
+        # Both sides must be able to make a move of their size; twice that lets them work at the same time.
+        ratio = asked.samples_per_insert or math.inf
+        moves = max(self._rows_drawn, asked.n_actors * (asked.insert_every + settings.n_step) * ratio)
+        self._ratio = Ratio(asked.samples_per_insert, max(settings.learning_starts // share, 1), 2 * moves)
+        self._updates, self._stop = 0, False
+        self._actors: dict[str, dict[str, Any]] = {}
+        self._taken: dict[str, int] = {}
+
+    @property
+    def reply(self) -> Reply:
+        """How far the run is."""
+        return Reply(self._step, self._updates, self._stop or self._step >= self._quota)
+
+    def insert(self, columns: Columns, facts: dict[str, Any]) -> Reply | None:
+        """Take an actor's rows, or None: not before the learner has learned more.
+
+        Args:
+            columns: as ``train/actorq/stepping.py`` makes them.
+            facts: what the actor tells of itself; the last are kept. With a ``number``, rows of one that was taken
+                before are not taken again: they were sent twice, because the first answer was lost.
+        """
+        name, number = f"{facts['actor']}.{facts['life']}", facts.get("number")
+        self._actors[name] = facts
+        rows = len(columns["return"]) if columns else 0
+        if self.reply.stop or rows == 0 or (number is not None and number <= self._taken.get(name, 0)):
+            return self.reply
+        if not self._ratio.may_insert(rows):
+            return None
+        refused = self.add(columns, self._updates, self._asked.max_staleness)
+        self._ratio.inserted += rows - refused
+        self._step += rows
+        if number is not None:
+            self._taken[name] = number
+        return self.reply
+
+    def hear(self, updates: int) -> None:
+        """The learner has made so many updates."""
+        self._updates = updates
+
+    def sample(self, updates: int | None = None) -> tuple[Columns | None, Reply] | None:
+        """Minibatches for one round, or None: not before actors have brought more; without columns: the run is over.
+
+        Args:
+            updates: that the learner has made; None: as it said before.
+        """
+        if updates is not None:
+            self.hear(updates)
+        settings = self._settings
+        owed = self._asked.samples_per_insert > 0  # without a ratio the learner would draw on for ever
+        if self._stop or (self.reply.stop and not owed):
+            return None, self.reply
+        if not self._ratio.may_sample(self._rows_drawn):
+            return (None, self.reply) if self.reply.stop else None
+        columns = self.draw(settings.updates, settings.minibatch, self._asked.importance_exponent)
+        self._ratio.sampled += self._rows_drawn
+        return columns, self.reply
+
+    def go_on(self, step: int) -> None:
+        """This process replaces one that had received so many steps; its own since then are added to them."""
+        self._step, self._start = step + self._step - self._start, step
+
+    def stop(self) -> None:
+        """The run is over, whatever is left to do."""
+        self._stop = True
+
+    def facts(self) -> dict[str, Any]:
+        """Figures of the shard, and the last that each actor told (by ``actor.life``)."""
+        return {**super().facts(), "step": self._step, "updates": self._updates, "actors": dict(self._actors)}
+
+
+def steps_of(total: int, asked: ActorQSettings, index: int) -> int:
+    """A shard's part of so many steps: by the actors that are dealt to it; the parts' sum is exact."""
+    each, more = divmod(asked.n_actors, asked.replay_shards)
+    before, after = (total * (each * shard + min(shard, more)) // asked.n_actors for shard in (index, index + 1))
+    return after - before

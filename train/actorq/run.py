@@ -13,24 +13,22 @@ provenance:
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors.numpy import load
 
-from policy.spec import ContinuousHead, PolicySpec, Squash
+from policy.spec import ContinuousHead
 from train.actorq import cluster
-from train.actorq.algorithms import metric_names
-from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, sums_of
+from train.actorq.algorithms import METRICS
+from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, breakdown, summed, sums_of
+from train.actorq.plan import Plan
 from train.actorq.processes import GoneError, called
-from train.actorq.report import breakdown, summed
-from train.actorq.settings import Plan
+from train.actorq.wire import Pushed
 from train.networks.policy import Policy
-from train.networks.weights import Weights
 from train.runs.best import BestPolicy
-from train.runs.checkpoint import flattened
+from train.runs.checkpoint import Checkpoint, flattened
 from train.runs.request import Trained
 from train.runs.results import greedy
 from train.runs.run import Run
@@ -39,6 +37,7 @@ from train.suites.episodes import Decide
 LOOK_EVERY_S = 0.25
 REPORT_EVERY_S = 1.0
 NAN = float("nan")
+LEARNER, SERVER = "the learner", "the parameter server"
 
 
 class Supervisor:
@@ -50,58 +49,52 @@ class Supervisor:
         self._best = BestPolicy(run.task.presets[0])
         self._past: Sums = {}  # of processes that are no more
         self._earlier: dict[str, dict[str, Any]] = {}  # actors before the resumption
-        deaths: list[dict[str, Any]] = []
-        self._state: tuple[dict[str, NDArray[Any]], dict[str, Any]] | None = None
+        self._deaths = Deaths()
+        self._kept = run.checkpoint
+        """The last checkpoint, which a new learner goes on from."""
         if run.checkpoint is not None:
             run.checkpoint.restore("best", self._best)
             facts = run.checkpoint.facts
-            self._state = run.checkpoint.arrays, facts
             self._past, self._earlier = facts.get("past", {}), facts.get("actors", {})
-            deaths = facts.get("deaths", [])
+            self._deaths = Deaths(facts.get("deaths", []))
             run.progress.say(
                 f"Resumed at step {run.start_step:,}. The replay's {facts['replay_rows']:,} transitions "
                 "are not in a checkpoint and lost: actors fill it again first."
             )
-        self._deaths = Deaths(deaths)
         self._step, self._reported, self._reported_at = run.start_step, run.start_step, 0.0
-        self._tallied: dict[str, tuple[int, float]] = {}
-        self._shards: list[dict[str, Any]] = []
+        self._tallied = (0, 0.0)  # episodes and returns that are reported
+        self._facts: dict[str, dict[str, Any]] = {LEARNER: {}, SERVER: {}}  # that processes told last
         self._actors: dict[str, dict[str, Any]] = {}
         self._finished: dict[str, dict[str, Any]] = {}
-        self._learner_facts: dict[str, Any] = {}
-        self._server_facts: dict[str, Any] = {}
-        self._spec: PolicySpec | None = None
-        self._weights: Weights = {}
+        self._newest: Pushed | None = None
+        """The learner's policy in full precision, as it handed it over last."""
         self._chosen: Decide | None = None
         self._judging = -1  # the report for which the policy was fetched
         self._warned = False
 
     def train(self) -> Trained:
         """Until all steps are made or the run wants to stop; the policy of the best evaluation is returned."""
-        processes, actors = self._processes, self._plan.actorq.n_actors
-        self._start_learner()
         first_life = 1000 * len(self._run.resumed_at)  # other episodes and noise than before a resumption
-        self._lives = dict.fromkeys(range(actors), first_life)
-        self._acting: dict[Any, tuple[int, Any]] = {}  # the answer of its run: which actor, its process
-        for index in range(actors):
-            self._deaths.begins(f"actor {index}")
-            self._start_actor(index)
+        self._lives = dict.fromkeys(range(self._plan.actorq.n_actors), first_life)
+        self._running: dict[Any, tuple[int | None, Any]] = {}  # the answer of its run: which actor, its process
+        for who in (None, *self._lives):
+            self._deaths.begins(LEARNER if who is None else f"actor {who}")
+            self._start(who)
         stopping_since: float | None = None
-        while self._acting or self._learning is not None:
-            waiting = [*self._acting, *([] if self._learning is None else [self._learning])]
-            for reference in cluster.ready(waiting, LOOK_EVERY_S):
+        while self._running:
+            for reference in cluster.ready([*self._running], LOOK_EVERY_S):
                 self._ended(reference, replace=stopping_since is None)
             self._look()
             now = time.monotonic()
             if now - self._reported_at >= REPORT_EVERY_S and self._step > self._reported and stopping_since is None:
                 self._report()
             self._run.look(self._step)
-            learned_first = self._state is None and self._learner_facts.get("updates", 0) > 0
+            learned_first = self._kept is None and self._facts[LEARNER].get("updates", 0) > 0
             if (learned_first or self._run.wants_checkpoint) and self._run.stop_reason is None:
                 self._save()
             if self._run.stop_reason is not None and stopping_since is None:
                 stopping_since = now
-                processes.stop()
+                self._processes.stop()
             if stopping_since is not None and now - stopping_since > cluster.STOP_WAIT_S:
                 break  # whoever did not hear it is killed with the rest
         if stopping_since is None and self._step > self._reported:
@@ -109,132 +102,120 @@ class Supervisor:
         self._save()
         return self._trained()
 
-    def _start_learner(self) -> None:
-        self._deaths.begins("the learner")
-        self._learner = self._processes.learner(self._state)
-        self._learning: Any = self._learner.run.remote()
-
-    def _start_actor(self, index: int) -> None:
-        process = self._processes.actor(index, self._lives[index])
-        self._acting[process.run.remote()] = index, process
+    def _start(self, who: int | None) -> None:
+        """An actor, or None: the learner."""
+        if who is None:
+            process = self._learner = self._processes.learner(self._kept)
+        else:
+            process = self._processes.actor(who, self._lives[who])
+        self._running[process.run.remote()] = who, process
 
     def _ended(self, reference: Any, replace: bool) -> None:
         """An actor or the learner returned or died."""
-        is_learner = reference == self._learning
-        index, process = (None, self._learner) if is_learner else self._acting.pop(reference)
+        who, process = self._running.pop(reference)
         try:
             facts = cluster.outcome(reference)
         except Exception as error:
             # What an actor raised before anybody acted would be raised again; a learner's own errors always would.
-            if not isinstance(error, GoneError) and (is_learner or not self._actors):
+            if not isinstance(error, GoneError) and (who is None or not self._actors):
                 raise
-            if not replace:
-                self._learning = None if is_learner else self._learning
-                return
-            self._processes.end(process)
-            if index is None:
-                self._replace_learner(str(error))
-            else:
-                self._replace_actor(index, str(error) or type(error).__name__)
+            if replace:
+                self._processes.end(process)
+                self._died(who, str(error) or type(error).__name__)
+                self._start(who)
             return
-        if is_learner:
-            self._learning, self._learner_facts = None, facts
+        if who is None:
+            self._facts[LEARNER] = facts
         else:
             self._finished[f"{facts['actor']}.{facts['life']}"] = facts
 
-    def _replace_actor(self, index: int, why: str) -> None:
-        self._deaths.note(f"actor {index}", self._step, why=why)
-        self._lives[index] += 1
-        self._run.progress.say(f"step {self._step:,}: actor {index} died and was replaced ({why})")
-        self._start_actor(index)
-
-    def _replace_learner(self, why: str) -> None:
-        before = self._learner_facts.get("updates", 0)
-        after = 0 if self._state is None else int(self._state[1]["updates"])
-        rows = sum(shard.get("size", 0) for shard in self._shards)
-        self._deaths.note("the learner", self._step, why=why, updates=before, resumed_at=after, replay_rows=rows)
+    def _died(self, who: int | None, why: str) -> None:
+        """Remember and say it; what the next one goes on from is made ready."""
+        if who is not None:
+            self._deaths.note(f"actor {who}", self._step, why=why)
+            self._lives[who] += 1
+            self._run.progress.say(f"step {self._step:,}: actor {who} died and was replaced ({why})")
+            return
+        before = self._facts[LEARNER].get("updates", 0)
+        after = 0 if self._kept is None else int(self._kept.facts["updates"])
+        rows = self._rows
+        self._deaths.note(LEARNER, self._step, why=why, updates=before, resumed_at=after, replay_rows=rows)
         self._run.progress.say(
             f"step {self._step:,}: the learner died after {before:,} updates; it goes on from those of the last "
             f"checkpoint, {after:,}. The replay keeps its {rows:,} transitions."
         )
-        self._past = added(self._past, sums_of(self._learner_facts, {}, []))
-        self._learner_facts = {**self._learner_facts, "cpu_s": 0.0, "seconds": {}}  # which were added to the past
-        if after == 0:
-            self._begin_anew()
-        self._start_learner()
+        self._past = added(self._past, sums_of(self._facts[LEARNER], {}, []))
+        self._facts[LEARNER] |= {"cpu_s": 0.0, "seconds": {}}  # which were added to the past
+        if after == 0:  # the next one knows nothing of this one's policies: its observations' statistics are others
+            self._best.forget()
+            self._newest, self._chosen = None, None
+            cluster.ready([self._processes.server.forget.remote()], cluster.STOP_WAIT_S)
 
-    def _begin_anew(self) -> None:
-        """The next learner knows nothing of the last one's policies: its observations' statistics are others."""
-        self._best.forget()
-        self._spec, self._weights, self._chosen = None, {}, None
-        cluster.ready([self._processes.server.forget.remote()], cluster.STOP_WAIT_S)
+    @property
+    def _shards(self) -> list[dict[str, Any]]:
+        return [facts for name, facts in self._facts.items() if name not in (LEARNER, SERVER)]
+
+    @property
+    def _rows(self) -> int:
+        """That the replay holds."""
+        return sum(shard["size"] for shard in self._shards)
 
     def _look(self) -> None:
         """Gather the figures of all processes; one that is being started anew is left out this time."""
-        before = dict(enumerate(self._shards))
-        asked = [shard.facts.remote() for shard in self._processes.shards]
-        others = [self._processes.server.facts.remote(), self._learner.facts.remote()]
-        there = set(cluster.ready([*asked, *others], LOOK_EVERY_S))
-        for index, reference in enumerate(asked):
-            facts = self._answer(reference) if reference in there else None
-            if facts is None:
-                facts = before.get(index, {})
-            elif index in before and facts["born"] != before[index].get("born", facts["born"]):
-                self._deaths.note(f"replay {index}", self._step, replay_rows=before[index]["size"])
-                self._past = added(self._past, sums_of({}, {}, [before[index]]))
-                self._run.progress.say(
-                    f"step {self._step:,}: replay {index} died and began anew; its {before[index]['size']:,} "
-                    "transitions are lost."
-                )
-                self._processes.shards[index].go_on.remote(before[index]["step"])
-                facts = {**facts, "step": before[index]["step"]}
-            before[index] = facts
-        self._shards = [before[index] for index in range(len(asked))]
+        processes = {f"replay {index}": shard for index, shard in enumerate(self._processes.shards)}
+        processes[SERVER] = self._processes.server
+        if any(who is None for who, _ in self._running.values()):
+            processes[LEARNER] = self._learner
+        asked = {process.facts.remote(): name for name, process in processes.items()}
+        for reference in cluster.ready([*asked], LOOK_EVERY_S):
+            name = asked[reference]
+            with suppress(GoneError):
+                facts, before = cluster.outcome(reference), self._facts.get(name)
+                if before and facts.get("born") != before.get("born"):
+                    facts |= self._began_anew(name, before, processes[name])
+                self._facts[name] = facts
         for shard in self._shards:
-            self._actors |= shard.get("actors", {})
+            self._actors |= shard["actors"]
         self._actors |= self._finished
-        server = (self._answer(others[0]) if others[0] in there else None) or self._server_facts
-        if self._server_facts and server["born"] != self._server_facts["born"]:
-            self._deaths.note("the parameter server", self._step)
-            self._past = added(self._past, sums_of({}, self._server_facts, []))
-            self._run.progress.say(f"step {self._step:,}: the parameter server died and began anew.")
-        self._server_facts = server
-        if self._learning is not None and others[1] in there:
-            self._learner_facts = self._answer(others[1]) or self._learner_facts
-        self._step = max(sum(shard.get("step", 0) for shard in self._shards), self._step)
+        self._step = max(sum(shard["step"] for shard in self._shards), self._step)
 
-    @staticmethod
-    def _answer(reference: Any) -> dict[str, Any] | None:
-        try:
-            answer: dict[str, Any] = cluster.outcome(reference)
-        except GoneError:
-            return None
-        return answer
+    def _began_anew(self, name: str, before: dict[str, Any], process: Any) -> dict[str, Any]:
+        """A replay or parameter process that Ray started again, empty; what it knows from the one before."""
+        if name == SERVER:
+            self._deaths.note(name, self._step)
+            self._past = added(self._past, sums_of({}, before, []))
+            self._run.progress.say(f"step {self._step:,}: {name} died and began anew.")
+            return {}
+        self._deaths.note(name, self._step, replay_rows=before["size"])
+        self._past = added(self._past, sums_of({}, {}, [before]))
+        self._run.progress.say(
+            f"step {self._step:,}: {name} died and began anew; its {before['size']:,} transitions are lost."
+        )
+        process.go_on.remote(before["step"])
+        return {"step": before["step"]}
 
     def _report(self) -> None:
         """A row of the curve; the policy is judged when that is due."""
         made, self._reported = self._step - self._reported, self._step
         self._run.report(self._step, self._row(), made, self._decide)
         self._reported_at = time.monotonic()
-        if not self._warned and (warning := self._learner_facts.get("warning")):
+        if not self._warned and (warning := self._facts[LEARNER].get("warning")):
             self._warned = True
             self._run.progress.say(f"step {self._step:,}: {warning}", always=True)
         judged = any(value == value for name, value in self._run.last_row.items() if name.startswith("greedy_"))
-        if judged and self._weights:
+        if judged and self._newest is not None:
             self._best.offer(self._run.last_row, self._policy, self._step)
 
     def _row(self) -> dict[str, float]:
-        episodes, returns = 0, 0.0
-        for name, facts in self._actors.items():
-            before = self._tallied.get(name, (0, 0.0))
-            self._tallied[name] = facts["episodes"], facts["returns"]
-            episodes, returns = episodes + facts["episodes"] - before[0], returns + facts["returns"] - before[1]
-        learner, server = self._learner_facts, self._server_facts
+        told, before = self._actors.values(), self._tallied
+        self._tallied = sum(each["episodes"] for each in told), sum(each["returns"] for each in told)
+        episodes, returns = self._tallied[0] - before[0], self._tallied[1] - before[1]
+        learner, server = self._facts[LEARNER], self._facts[SERVER]
         seen = learner.get("mismatch", {})
         return {
             "episodes": float(episodes),
             "return": returns / episodes if episodes else NAN,
-            **{name: learner.get("metrics", {}).get(name, NAN) for name in metric_names(self._plan.method)},
+            **{name: learner.get("metrics", {}).get(name, NAN) for name in METRICS[self._plan.request.method]},
             "observations_clipped": learner.get("metrics", {}).get("observations_clipped", NAN),
             "updates": float(learner.get("updates", 0)),
             "actor_mismatch": float(seen.get("disagreement", seen.get("distance", NAN))),
@@ -255,11 +236,9 @@ class Supervisor:
         return self._chosen(observation)
 
     def _fetch(self) -> None:
-        """The newest weights that the learner handed over."""
-        found = called(self._processes.server.newest)
-        if found is not None:
-            self._spec, self._weights = PolicySpec.from_json(found[1]), load(found[2])
-            self._chosen = greedy(self._spec, self._weights)
+        """The newest policy that the learner handed over."""
+        if (found := called(self._processes.server.newest)) is not None:
+            self._newest, self._chosen = found, greedy(found.spec, found.weights)
 
     def _save(self) -> None:
         """A checkpoint of the learner as it is, in memory for its own death and on the disk for this process's."""
@@ -267,38 +246,36 @@ class Supervisor:
         if not cluster.ready([reference], cluster.STOP_WAIT_S):
             return
         try:
-            arrays, facts = cluster.outcome(reference)
+            kept: Checkpoint = cluster.outcome(reference)
         except GoneError:
             return  # it is being replaced; the last checkpoint stays
-        self._state = dict(arrays), facts
-        rows = sum(shard.get("size", 0) for shard in self._shards)
-        kept = flattened({"best": self._best.state()})
+        self._kept = kept
+        best = flattened({"best": self._best.state()})
         told = {"past": self._sums, "actors": {**self._earlier, **self._actors}, "deaths": self._deaths.notes}
-        self._run.save(self._step, {**arrays, **kept}, {**facts, **told, "replay_rows": rows})
+        self._run.save(self._step, {**kept.arrays, **best}, {**kept.facts, **told, "replay_rows": self._rows})
 
     @property
     def _sums(self) -> Sums:
         """Of all processes, those that are no more included."""
-        return added(self._past, sums_of(self._learner_facts, self._server_facts, self._shards))
+        return added(self._past, sums_of(self._facts[LEARNER], self._facts[SERVER], self._shards))
 
     def _trained(self) -> Trained:
         self._fetch()
-        if (spec := self._spec) is None:
+        if self._newest is None:
             raise GaveUpError(
                 f"the run ended ({self._run.outcome}) before there was a policy: no bundle was written. Give it more "
                 "--steps or --minutes than its learning_starts take, or go on with the same command."
             )
-        squash = spec.head.squash if isinstance(spec.head, ContinuousHead) else Squash.TANH
-        return Trained(self._best.policy(self._policy), self._step, self.notes(), squash)
+        return Trained(self._best.policy(self._policy), self._step, self.notes())
 
     def _policy(self) -> Policy:
         """As the learner handed it over last."""
-        assert self._spec is not None
-        return Policy(self._weights, self._spec.normaliser)
+        assert self._newest is not None
+        return Policy(self._newest.weights, self._newest.spec.normaliser)
 
     def notes(self) -> dict[str, Any]:
         """For the provenance: how it went, beside the algorithm's settings."""
-        learner, server, sums = self._learner_facts, self._server_facts, self._sums
+        learner, server, sums = self._facts[LEARNER], self._facts[SERVER], self._sums
         facts = [*self._earlier.values(), *self._actors.values()]
         told = {
             "settings": asdict(self._plan.actorq),
@@ -310,7 +287,7 @@ class Supervisor:
                 **{name: round(value, 2) for name, value in sums["cpu_s"].items()},
             },
             "parameters": {
-                **{name: value for name, value in server.items() if name not in ("pid", "cpu_s", "born")},
+                **{name: value for name, value in server.items() if name not in ("cpu_s", "born")},
                 **sums["parameters"],
             },
             "mismatch": learner.get("mismatch", {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,30 +15,43 @@ NO_CHOICE = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What an actor does.
+
+    Attributes:
+        action: as the replay keeps it: an int, or floats (k,) in −1 … 1.
+        physical: as the task takes it, for one environment: (1,) or (1, k).
+        greedy: what the acting policy itself chose, in the layout of ``action``.
+        chosen: whether the action is that choice, and not one of chance that happens to differ or to be held.
+    """
+
+    action: Any
+    physical: NDArray[Any]
+    greedy: Any
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step of one environment.
 
     Attributes:
         observation: raw, what was acted on (size,).
-        action: an int, or floats (k,) in −1 … 1.
+        choice: what was done.
         reward: as the task gave it.
         terminated: nothing that follows counts.
         cut: the return reaches no further than this step: terminated, or the time was over.
         next_observation: raw, before any reset (size,).
         updates: of the learner when it made the policy that acted; −1 where none did.
-        greedy: what that policy itself chose, in the layout of ``action``.
-        chosen: whether the action is the policy's own choice, and not one of chance.
     """
 
     observation: NDArray[np.float32]
-    action: Any
+    choice: Choice
     reward: float
     terminated: bool
     cut: bool
     next_observation: NDArray[np.float32]
     updates: int
-    greedy: Any
-    chosen: bool = False
 
 
 class Window:
@@ -51,7 +65,7 @@ class Window:
         """Args: n, γ, and whether a transition brings the later steps of its return along, for it to be cut there."""
         self._n, self._discount, self._follows = n_step, discount, follows
         self._steps: deque[Step] = deque()
-        self._ready: list[tuple[Step, float, float, Step, tuple[Step, ...]]] = []
+        self._ready: list[tuple[Step, ...]] = []
 
     def __len__(self) -> int:
         """Transitions that are ready."""
@@ -60,21 +74,9 @@ class Window:
     def add(self, step: Step) -> None:
         """Take one step; what it completes becomes ready."""
         self._steps.append(step)
-        if step.cut:
-            while self._steps:
-                self._complete()
-        elif len(self._steps) == self._n:
-            self._complete()
-
-    def _complete(self) -> None:
-        total, factor = 0.0, 1.0
-        for step in self._steps:
-            total += factor * step.reward
-            factor *= self._discount
-        last = self._steps[-1]
-        first = self._steps.popleft()
-        all_steps = (first, *self._steps) if self._follows else ()
-        self._ready.append((first, total, 0.0 if last.terminated else factor, last, all_steps))
+        while self._steps and (step.cut or len(self._steps) == self._n):
+            self._ready.append(tuple(self._steps))
+            self._steps.popleft()
 
     def take(self) -> dict[str, NDArray[Any]]:
         """The transitions that are ready, as columns, rows first; they are forgotten here.
@@ -85,29 +87,28 @@ class Window:
         :data:`NO_CHOICE`; following_return (rows, n − 1), R of the steps before it.
         """
         ready, self._ready = self._ready, []
-        first = [row[0] for row in ready]
+        powers = self._discount ** np.arange(self._n + 1)
+        totals = [list(accumulate(f * s.reward for f, s in zip(powers, steps, strict=False))) for steps in ready]
         columns = {
-            "observation": np.stack([step.observation for step in first]).astype(np.float32),
-            "action": as_actions([step.action for step in first]),
-            "return": np.array([row[1] for row in ready], np.float32),
-            "discount": np.array([row[2] for row in ready], np.float32),
-            "next_observation": np.stack([row[3].next_observation for row in ready]).astype(np.float32),
-            "updates": np.array([step.updates for step in first], np.int64),
-            "greedy": as_actions([step.greedy for step in first]),
+            "observation": np.stack([steps[0].observation for steps in ready]).astype(np.float32),
+            "action": as_actions([steps[0].choice.action for steps in ready]),
+            "return": np.array([total[-1] for total in totals], np.float32),
+            "discount": np.array([0.0 if s[-1].terminated else powers[len(s)] for s in ready], np.float32),
+            "next_observation": np.stack([steps[-1].next_observation for steps in ready]).astype(np.float32),
+            "updates": np.array([steps[0].updates for steps in ready], np.int64),
+            "greedy": as_actions([steps[0].choice.greedy for steps in ready]),
         }
-        return {**columns, **self._following([row[4] for row in ready], columns)} if self._follows else columns
-
-    def _following(self, rows: list[tuple[Step, ...]], columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        shape = (len(rows), self._n - 1)
-        following = np.zeros((*shape, columns["observation"].shape[1]), np.float32)
-        greedy, returns = np.full(shape, NO_CHOICE, np.int32), np.zeros(shape, np.float32)
-        for row, (first, *later) in enumerate(rows):
-            total, factor = first.reward, self._discount
-            for place, step in enumerate(later):
-                following[row, place], returns[row, place] = step.observation, total
-                greedy[row, place] = step.greedy if step.chosen else NO_CHOICE
-                total, factor = total + factor * step.reward, factor * self._discount
-        return {"following": following, "following_greedy": greedy, "following_return": returns}
+        if self._follows:
+            shape = (len(ready), self._n - 1)
+            following = np.zeros((*shape, columns["observation"].shape[1]), np.float32)
+            greedy, returns = np.full(shape, NO_CHOICE, np.int32), np.zeros(shape, np.float32)
+            for row, steps in enumerate(ready):
+                returns[row, : len(steps) - 1] = totals[row][:-1]
+                for place, step in enumerate(steps[1:]):
+                    following[row, place] = step.observation
+                    greedy[row, place] = step.choice.greedy if step.choice.chosen else NO_CHOICE
+            columns |= {"following": following, "following_greedy": greedy, "following_return": returns}
+        return columns
 
 
 def as_actions(actions: list[Any]) -> NDArray[Any]:

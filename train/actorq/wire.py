@@ -2,7 +2,7 @@
 
 Where actors execute what was sent (``quantize`` = ``quantize_communication``), the data is the TFLite artifact itself,
 byte for byte what ``convert`` writes for these weights and this calibration: broadcasting to an actor and deploying to
-a device are one mechanism. Otherwise it is a safetensors file, and the actor makes its artifact of it. Never pickle.
+a device are one mechanism. Otherwise it is a safetensors file, and the actor makes its artifact of it.
 
     weights of  8 bits   <name>: int8 levels, <name>/scales: float32, one an output channel; vectors stay float32
     weights of 16 bits   <name>: IEEE half
@@ -13,10 +13,8 @@ a device are one mechanism. Otherwise it is a safetensors file, and the actor ma
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,33 +28,13 @@ from policy.integer import forward_integer, quantize_network
 from policy.network import Weights, check_weights, forward_float
 from policy.quantization import dequantize_symmetric, quantize_symmetric, symmetric_scales, to_fp16
 from policy.spec import ArtifactFormat, PolicySpec, Precision
-from train.actorq.settings import BITS
 
 CALIBRATION, SCALES = "calibration", "/scales"
 MATRIX = 2  # dimensions from which on a tensor has output channels
 
 
 class WireError(PolicyError):
-    """What arrived is damaged or says something unknown."""
-
-
-class Form(Enum):
-    """What the data is."""
-
-    ARTIFACT = "artifact"
-    WEIGHTS = "weights"
-
-
-HEADER: dict[str, Callable[[Any], Any]] = {
-    "version": int,
-    "updates": int,
-    "form": Form,
-    "precision": Precision,
-    "communication": int,
-    "spec": str,
-    "sha256": str,
-}
-"""What travels beside the data, by the names of :class:`Published`."""
+    """What arrived is damaged."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +43,14 @@ class Pushed:
 
     Attributes:
         updates: that the learner had made.
-        spec: the policy's contract as JSON.
-        weights: its float32 weights as safetensors.
+        spec: the policy's contract.
+        weights: float32.
         calibration: raw observations (rows, size) for the ranges of int8 activations.
     """
 
     updates: int
-    spec: str
-    weights: bytes
+    spec: PolicySpec
+    weights: dict[str, NDArray[np.float32]]
     calibration: NDArray[np.float32]
 
 
@@ -83,70 +61,40 @@ class Published:
     Attributes:
         version: 1, 2, …, by the learner's handing over.
         updates: that the learner had made.
-        form: of the data.
         precision: that actors execute.
         communication: bits of a weight in the data.
-        spec: the policy's contract as JSON.
+        spec: the policy's contract.
         sha256: of the data.
-        data: uint8.
+        data: uint8; on its way through Ray a reference to it.
     """
 
     version: int
     updates: int
-    form: Form
     precision: Precision
     communication: int
-    spec: str
+    spec: PolicySpec
     sha256: str
     data: NDArray[np.uint8]
 
-    def header(self) -> str:
-        """All but the data, as JSON."""
-        return json.dumps({name: getattr(self, name) for name in HEADER}, default=lambda kind: kind.value)
+    @property
+    def is_artifact(self) -> bool:
+        """Whether the data is the artifact itself."""
+        return self.precision.bits == self.communication
 
-    @classmethod
-    def from_parts(cls, header: str, data: NDArray[np.uint8]) -> Published:
-        """The inverse of :meth:`header`.
+    def arrived(self, data: NDArray[np.uint8]) -> Published:
+        """With the data that came for the reference.
 
         Raises:
-            WireError: a member is missing or unknown, or the data is not what the header says.
+            WireError: it is damaged.
         """
-        try:
-            values: dict[str, Any] = json.loads(header)
-            found = cls(**{name: kind(values.pop(name)) for name, kind in HEADER.items()}, data=data)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise WireError(
-                f"the parameters' header cannot be read ({type(error).__name__}: {error}).",
-                "Learner and actors must run the same version of this program.",
-            ) from error
-        if values:
-            raise WireError(f"the parameters' header has the unknown members {sorted(values)}.")
-        same_bits = found.precision.bits == found.communication
-        if min(found.version - 1, found.updates) < 0 or found.communication not in BITS:
-            raise WireError(f"the parameters' header has a number that cannot be: {header[:200]}.")
-        if (found.form is Form.ARTIFACT) != same_bits or found.precision.bits not in BITS:
-            raise WireError(
-                f"the parameters' header says {found.form.value}, {found.precision.value} and {found.communication} "
-                "bits, which do not go together."
-            )
-        if sha256(data) != found.sha256:
-            raise WireError(f"version {found.version} of the parameters arrived damaged: its SHA-256 is another one.")
-        return found
+        if sha256(data) != self.sha256:
+            raise WireError(f"version {self.version} of the parameters arrived damaged: its SHA-256 is another one.")
+        return replace(self, data=data)
 
 
 def sha256(data: NDArray[np.uint8]) -> str:
     """Of an array's bytes, in hexadecimal digits."""
     return hashlib.sha256(data.data).hexdigest()
-
-
-def check_bits(bits: int, name: str) -> None:
-    """Refuse what has no wire format.
-
-    Raises:
-        ValueError: says what there is.
-    """
-    if bits not in BITS:
-        raise ValueError(f"{name} is {bits}; take 8 (int8), 16 (fp16) or 32 (fp32).")
 
 
 def publish(pushed: Pushed, version: int, quantize: int, communication: int) -> Published:
@@ -159,20 +107,16 @@ def publish(pushed: Pushed, version: int, quantize: int, communication: int) -> 
         communication: bits of a weight on the way: 8, 16, 32.
 
     Raises:
-        ValueError: other bits.
         QuantizationError: weights or calibration are not finite, or there is none.
     """
-    check_bits(quantize, "--quantize")
-    check_bits(communication, "--quantize-communication")
-    precision = Precision.from_bits(quantize)
-    spec, weights = PolicySpec.from_json(pushed.spec), load(pushed.weights)
+    precision, spec, weights = Precision.from_bits(quantize), pushed.spec, pushed.weights
     check_weights(spec, weights)
     if quantize == communication:
-        form, data = Form.ARTIFACT, build_graph(spec, weights, pushed.calibration, precision, ArtifactFormat.TFLITE)
+        data = build_graph(spec, weights, pushed.calibration, precision, ArtifactFormat.TFLITE)
     else:
-        form, data = Form.WEIGHTS, save(packed(weights, communication, pushed.calibration, precision))
+        data = save(packed(weights, communication, pushed.calibration, precision))
     array = np.frombuffer(data, np.uint8)
-    return Published(version, pushed.updates, form, precision, communication, pushed.spec, sha256(array), array)
+    return Published(version, pushed.updates, precision, communication, spec, sha256(array), array)
 
 
 def packed(
@@ -198,13 +142,13 @@ def unpacked(published: Published) -> bytes:
         WireError: the data is no safetensors file of weights.
         QuantizationError: weights that cannot be quantized.
     """
-    if published.form is Form.ARTIFACT:
+    if published.is_artifact:
         return published.data.tobytes()
     try:
         tensors = load(published.data.tobytes())
     except SafetensorError as error:
         raise WireError(f"version {published.version} of the parameters is no safetensors file ({error}).") from error
-    spec = PolicySpec.from_json(published.spec)
+    spec = published.spec
     calibration = tensors.pop(CALIBRATION, np.zeros((0, spec.observation_size), np.float32))
     return build_graph(spec, widened(tensors), calibration, published.precision, ArtifactFormat.TFLITE)
 
@@ -227,7 +171,7 @@ def quantization_error(pushed: Pushed, precision: Precision, communication: int)
     """
     if precision.bits == communication == Precision.FP32.bits or not len(pushed.calibration):
         return 0.0
-    spec, weights = PolicySpec.from_json(pushed.spec), load(pushed.weights)
+    spec, weights = pushed.spec, pushed.weights
     exact = forward_float(spec, weights, pushed.calibration)
     if precision.bits != communication:
         weights = widened(packed(weights, communication, pushed.calibration, precision))

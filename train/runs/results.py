@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.network import apply_head, choose_actions, forward_float, normalise
-from policy.spec import ContinuousHead, PolicySpec
+from policy.spec import ContinuousHead, PolicySpec, Squash
 from train.networks.forward import Acting
+from train.networks.policy import Policy
 from train.quantization.fake import FakeQuantization, faked, scales_of
 from train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
 from train.runs.request import RunRequest, Trained
@@ -45,21 +46,20 @@ SUITES = {
 }
 
 
-def policy_spec(run: Run, trained: Trained) -> PolicySpec:
-    """The contract of what was trained, its provenance still empty."""
-    task = run.task
+def policy_spec(request: RunRequest, task: Task, policy: Policy, squash: Squash = Squash.TANH) -> PolicySpec:
+    """The contract of what was trained, its provenance still empty; ``squash`` is of a continuous task's outputs."""
     head = task.head
     if isinstance(head, ContinuousHead):
-        head = dataclasses.replace(head, squash=trained.squash)
+        head = dataclasses.replace(head, squash=squash)
     return PolicySpec(
-        name=bundle_name(run.request),
+        name=bundle_name(request),
         observation=task.observation,
-        normaliser=trained.policy.normaliser,
-        network=run.request.network,
+        normaliser=policy.normaliser,
+        network=request.network,
         head=head,
         control_period_s=task.control_period_s,
         environment=task.environment,
-        quantization=trained.policy.quantization,
+        quantization=policy.quantization,
     )
 
 
@@ -226,7 +226,7 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     """
     request, task = run.request, run.task
     curve = run.curve.read_text(encoding="utf-8")
-    spec = policy_spec(run, trained)
+    spec = policy_spec(request, task, trained.policy, trained.squash)
     decide = greedy(spec, trained.policy.weights)
     origin = {**provenance(run, trained, settings_source), "judged": judged_finally(run, decide)}
     spec = dataclasses.replace(spec, provenance=origin)

@@ -13,9 +13,10 @@ measured is what an actor costs where it has a core of its own. A seed is a roun
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -23,20 +24,21 @@ from bench import command_line
 from bench.report.figures import Bar, stacked
 from bench.report.tables import Table
 from bench.report.text import filled
-from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, amdahl, planned, spread
+from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, amdahl, planned, spread
 from bench.study.experiment import Episodes, Experiment, Played, Results
-from bench.study.records import Condition, Record, cell
+from bench.study.records import Condition, Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from train.actorq.settings import Plan
+    from train.actorq.plan import Plan
     from train.actorq.wire import Pushed
 
 PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "other")
 """Parts of a step, in the order in which they are drawn; ``other`` is the actor's own Python, exploration included."""
+OF_PARAMETERS = ("pull", "deserialize", "load")
 LABELS = {"step": "environment step", "other": "Python"}
-PERIODS, BITS, ROUNDS, STEPS = (30, 300), (16, 8), (0, 1, 2), 3_000
+PERIODS, ROUNDS, STEPS = (30, 300), (0, 1, 2), 3_000
 HAND_OVER_EVERY_S = 0.25
 
 NOTES = """\
@@ -62,20 +64,23 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
-    """Each precision at each period; fp32, which sets no bits, is what they are compared with."""
+    """Each precision at each period."""
     steps = {} if arguments.steps == STEPS else {"steps": arguments.steps}
-    return [
-        {**steps, "period": period, **({"bits": bits} if bits else {})} for period in PERIODS for bits in (None, *BITS)
-    ]
+    return [{**steps, "period": period, **width} for period in PERIODS for width in WIDTHS.values()]
+
+
+def typed(model: str, **more: object) -> list[str]:
+    """Words of ``python -m train.actorq`` for one actor of that network."""
+    words = f"--task {CARTPOLE_BALANCE} --model {model} --method d4pg --n-actors 1 --samples-per-insert 0".split()
+    return words + [word for name, value in more.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
     """One actor's life in each round."""
     from train.actorq import cluster
 
-    words = ["--task", CARTPOLE_BALANCE, "--model", subject, "--method", "d4pg", "--n-actors", "1"]
-    words += ["--steps", str(asked.get("steps", STEPS)), "--quantize", str(asked.get("bits", 32))]
-    plan = planned([*words, "--actor-update-period", str(asked["period"]), "--samples-per-insert", "0"])
+    steps, bits = asked.get("steps", STEPS), asked.get("bits", 32)
+    plan = planned(typed(subject, steps=steps, quantize=bits, actor_update_period=asked["period"]))
     pushed = handed_over(subject)
     with cluster.connected(plan.actorq, None):
         for seed in episodes.seeds:
@@ -88,22 +93,21 @@ def handed_over(model: str) -> Pushed:
     """Parameters of a learner that has made a few rounds."""
     from bench.study.actorq import services
 
-    words = ["--task", CARTPOLE_BALANCE, "--model", model, "--method", "d4pg", "--steps", str(STEPS)]
-    words += ["--samples-per-insert", "0", "--set", f"learning_starts={services.LEAST_STEPS // 2}"]
-    plan = planned(words)
+    plan = planned(typed(model, steps=STEPS, set=f"learning_starts={services.LEAST_STEPS // 2}"))
     return services.measure_learner(plan, services.transitions(plan))[1]
 
 
 def lived(plan: Plan, pushed: Pushed) -> dict[str, Any]:
     """Microseconds of a step by part, and what was counted; Ray runs already."""
     from train.actorq import cluster
+    from train.actorq.history import breakdown
     from train.actorq.processes import called
 
     with cluster.Cluster(plan, True, 0) as processes:
         count = itertools.count()
 
         def put() -> None:
-            called(processes.server.put, next(count), pushed.spec, pushed.weights, pushed.calibration)
+            called(processes.server.put, dataclasses.replace(pushed, updates=next(count)))
 
         put()
         called(processes.server.latest, 0)  # built before the actor asks
@@ -111,12 +115,10 @@ def lived(plan: Plan, pushed: Pushed) -> dict[str, Any]:
         while not cluster.ready([acting], HAND_OVER_EVERY_S):
             put()
         facts, server = cluster.outcome(acting), called(processes.server.facts)
-    seconds = facts["seconds"]
-    known = {part: seconds[part] for part in PARTS if part != "other"}
-    other = seconds["total"] - seconds["wait"] - seconds["idle"] - sum(known.values())
+    told = breakdown([facts])
     return {
-        "microseconds": {name: 1e6 * s / facts["steps"] for name, s in {**known, "other": max(other, 0.0)}.items()},
-        **{name: facts[name] for name in ("steps", "pulls", "renewals")},
+        "microseconds": {part: told["microseconds_per_step"][part] for part in PARTS},
+        **{name: told[name] for name in ("steps", "pulls", "renewals")},
         "bytes_each": server["bytes_each"],
         "build_s": server["build_s"] / max(server["versions_built"], 1),
     }
@@ -130,93 +132,74 @@ def medians(rounds: list[Record]) -> dict[str, float]:
     return {part: median(each["measures"]["microseconds"][part] for each in rounds) for part in PARTS}
 
 
-def step(record: Record) -> float:
-    """Microseconds of a step."""
-    return float(record["returns"][0])
-
-
-def inference(record: Record) -> float:
-    """Microseconds of a step's inference."""
-    return float(record["measures"]["microseconds"]["inference"])
-
-
-def renewal(record: Record) -> float:
-    """Microseconds of one renewal: a pull, and deserializing and loading what it brought."""
+def compared(record: Record) -> Mapping[str, float]:
+    """Microseconds of a step, of its inference, and of a renewal: a pull, and deserialize and load of a version."""
     found = record["measures"]
     parts = found["microseconds"]
     opening = (parts["deserialize"] + parts["load"]) / max(found["renewals"], 1)
-    return float(found["steps"] * (parts["pull"] / max(found["pulls"], 1) + opening))
+    renewal = found["steps"] * (parts["pull"] / max(found["pulls"], 1) + opening)
+    return {"step": record["returns"][0], "inference": parts["inference"], "a renewal": renewal}
 
 
-def ratios(ones: list[Record], others: list[Record], number: Callable[[Record], float]) -> list[float]:
-    """fp32's number over the other's, of the rounds that both have."""
-    by_round = {each["seed"]: number(each) for each in others}
-    return [by_round[each["seed"]] / max(number(each), 1e-9) for each in ones if each["seed"] in by_round]
+def ratios(ones: list[Record], others: list[Record]) -> dict[str, list[float]]:
+    """fp32's numbers over the other's, of the rounds that both have."""
+    by_round = {each["seed"]: compared(each) for each in others}
+    both = [(compared(each), by_round[each["seed"]]) for each in ones if each["seed"] in by_round]
+    return {name: [fp32[name] / max(own[name], 1e-9) for own, fp32 in both] for name in (both[0][0] if both else ())}
 
 
-def settings(results: Results) -> Iterator[tuple[str, Condition, list[Record]]]:
-    """The network, the condition and the rounds of every cell, many bits first."""
-    names = list(dict.fromkeys(record["subject"] for record in results.found))
-    groups = [list(found) for _, found in itertools.groupby(results.found, key=cell)]
-
-    def place(rounds: list[Record]) -> tuple[int, ...]:
-        asked = rounds[0]["condition"]
-        return names.index(rounds[0]["subject"]), asked.get("steps", STEPS), asked["period"], -asked.get("bits", 32)
-
-    for rounds in sorted(groups, key=place):
-        yield rounds[0]["subject"], rounds[0]["condition"], rounds
+def settings(results: Results) -> Iterator[tuple[dict[str, str], list[Record], list[Record]]]:
+    """The leading columns, and the rounds of every cell and of its reference, many bits first."""
+    shared = results.experiment.reference
+    groups = dict.fromkeys((each["subject"], *shared(each["condition"]).items()) for each in results.found)
+    for (subject, *common), (bits, width) in itertools.product(groups, WIDTHS.items()):
+        asked = dict(common)
+        name = subject + (f", {asked['steps']:,} steps" if "steps" in asked else "")
+        if rounds := results.records_of(subject, {**asked, **width}):
+            lead = {"model": name, "period": str(asked["period"]), "actor": NAMES[bits]}
+            yield lead, rounds, results.records_of(subject, asked)
 
 
 def tables(results: Results) -> list[Table]:
     """An actor's time by part, and what fewer bits bring it."""
-    parts: list[tuple[str, ...]] = []
+    parts: list[dict[str, str]] = []
     speeds, shares, loading = [], [], 0
-    for subject, asked, rounds in settings(results):
-        found, bits = medians(rounds), asked.get("bits", 32)
-        if bits == 32 and parts:
-            parts.append(())
-        name = subject + (f", {asked['steps']:,} steps" if "steps" in asked else "")
-        lead = (name, str(asked["period"]), NAMES[bits])
+    for lead, rounds, reference in settings(results):
+        found = medians(rounds)
+        if lead["actor"] == "fp32" and parts:
+            parts.append({})
         parts.append(
-            (
-                *lead, *(f"{found[part]:,.0f}" for part in PARTS), f"{sum(found.values()):,.0f}",
-                f"{rounds[0]['measures']['bytes_each'] / 1e6:,.2f}",
-                f"{median(each['measures']['renewals'] for each in rounds):g}",
-            )
-        )  # fmt: skip
-        reference = results.records_of(subject, {name: asked[name] for name in asked if name != "bits"})
-        if bits == 32 or not ratios(rounds, reference, step):
+            {
+                **lead,
+                **{part: f"{found[part]:,.0f}" for part in PARTS},
+                "all": f"{sum(found.values()):,.0f}",
+                "MB a version": f"{rounds[0]['measures']['bytes_each'] / 1e6:,.2f}",
+                "renewals": f"{median(each['measures']['renewals'] for each in rounds):g}",
+            }
+        )
+        faster = ratios(rounds, reference)
+        if lead["actor"] == "fp32" or not faster:
             continue
         full = medians(reference)
-        reached = median(ratios(rounds, reference, step))
         ideal = amdahl(full["inference"] / sum(full.values()), full["inference"] / max(found["inference"], 1e-9))
-        compared = (spread(ratios(rounds, reference, number)) for number in (step, inference, renewal))
-        speeds.append((*lead, *compared, f"{ideal:.2f}×", f"{100 * reached / ideal:.0f} %"))
-        if bits == 8:
-            own, theirs = (sum(each[part] for part in ("pull", "deserialize", "load")) for each in (found, full))
-            shares.append(own / theirs)
+        reached = f"{100 * median(faster['step']) / ideal:.0f} %"
+        spreads = {name: spread(values) for name, values in faster.items()}
+        speeds.append({**lead, **spreads, "Amdahl": f"{ideal:.2f}×", "reached": reached})
+        if lead["actor"] == "int8":
+            shares.append(sum(found[part] for part in OF_PARAMETERS) / sum(full[part] for part in OF_PARAMETERS))
         else:
             loading += max(found, key=lambda part: found[part]) == "load"
-    headers = ("model", "period", "actor")
-    notes = {"cheaper": sum(each < 1 for each in shares), "settings": len(shares), "loading": loading}
-    return [
-        Table(
-            "actorq-breakdown",
-            "Where an actor's time goes: microseconds a step of the environment",
-            (*headers, *PARTS, "all", "MB a version", "renewals"),
-            tuple(parts),
-            filled(NOTES, **said(results), where=results.where),
-            left=3,
-        ),
-        Table(
-            "actorq-actor",
-            "An actor alone, against fp32 in the same round: how many times as fast",
-            (*headers, "step", "inference", "a renewal", "Amdahl", "reached"),
-            tuple(speeds),
-            filled(SPEED_NOTES, **notes, shares=[f"{100 * each:.0f} %" for each in shares]),
-            left=3,
-        ),
-    ]  # fmt: skip
+    if not parts:
+        return []
+    title = "Where an actor's time goes: microseconds a step of the environment"
+    notes = filled(NOTES, **said(results), where=results.where)
+    made = [Table.of("actorq-breakdown", title, parts, notes, left=3)]
+    if speeds:
+        title = "An actor alone, against fp32 in the same round: how many times as fast"
+        counts = {"cheaper": sum(each < 1 for each in shares), "settings": len(shares), "loading": loading}
+        notes = filled(SPEED_NOTES, **counts, shares=[f"{100 * each:.0f} %" for each in shares])
+        made.append(Table.of("actorq-actor", title, speeds, notes, left=3))
+    return made
 
 
 def said(results: Results) -> dict[str, Any]:
@@ -233,10 +216,10 @@ def said(results: Results) -> dict[str, Any]:
 def figures(results: Results) -> dict[str, Figure]:
     """A panel for each network, bars in two groups: a period each."""
     panels: dict[str, list[Bar]] = {}
-    for subject, asked, rounds in settings(results):
+    for lead, rounds, _ in settings(results):
         parts = {LABELS.get(part, part): value for part, value in medians(rounds).items()}
-        bar = Bar(NAMES[asked.get("bits", 32)], f"pull every {asked['period']} steps", parts)
-        panels.setdefault(f"policy {subject}", []).append(bar)
+        bar = Bar(lead["actor"], f"pull every {lead['period']} steps", parts)
+        panels.setdefault(f"policy {rounds[0]['subject']}", []).append(bar)
     shared = said(results)
     drawn = stacked(
         panels,

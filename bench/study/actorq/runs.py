@@ -1,9 +1,8 @@
-"""Runs of ``python -m train.actorq`` as a user types them: their plans, and what their bundles say of them."""
+"""Runs of ``python -m train.actorq`` as a user types them: which are compared, their plans, what their bundles say."""
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import os
 import statistics
 import subprocess
@@ -19,16 +18,68 @@ from typing import TYPE_CHECKING, Any
 
 from bench.command_line import BenchError
 from bench.measuring.children import last_words, run_to_end
+from bench.study.experiment import Results
+from bench.study.records import Condition, Record
 from policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
-    from train.actorq.settings import Plan
+    from train.actorq.plan import Plan
 
 NAMES = {32: "fp32", 16: "fp16", 8: "int8"}
+WIDTHS: dict[int, Condition] = {32: {}, 16: {"bits": 16}, 8: {"bits": 8}}
+"""Conditions by the actors' bits; fp32, which sets none, is what the others are compared with."""
+STYLES = {32: 0, 8: 1}
+"""Of lines."""
 CARTPOLE_BALANCE = "dm_control,cartpole_balance"
 CURVE = "learning_curve.csv"
 SKIPPED_ROUNDS = 2  # the first is compiled
 LONGEST_S = 1800.0
+ACTOR_BOUND, LEARNER_BOUND, LEARNING = "actor-bound", "learner-bound", "learning"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training that is done with actors in int8 and in fp32.
+
+    Attributes:
+        task, method, steps: as they are typed.
+        more: further words of the command.
+        goal: greedy return that counts as learned; the time to it is compared. None: only the pace is.
+        purpose: ``learning``, or what is to be waited for: actors or learner.
+    """
+
+    task: str
+    method: str
+    steps: int
+    more: str
+    goal: float | None = None
+    purpose: str = LEARNING
+
+    @property
+    def words(self) -> list[str]:
+        """What is typed after ``python -m train.actorq``, but for the actors' bits and the seed."""
+        return ["--task", self.task, "--method", self.method, "--steps", str(self.steps), *self.more.split()]
+
+
+D4PG = "--n-actors 4 --samples-per-insert 64 --evaluate-every"
+BIG = "--model 2048,2048,2048 --set learning_starts=1000 --set updates=1 --batch-size 64"
+BOUND = f"{BIG} --evaluate-every 1000000 --evaluate-episodes 1 --final-episodes 1"
+CELLS = {
+    "cartpole_balance": Cell(CARTPOLE_BALANCE, "d4pg", 60_000, f"{D4PG} 5000 --final-episodes 10", 900.0),
+    "walker_stand": Cell("dm_control,walker_stand", "d4pg", 200_000, f"{D4PG} 10000 --final-episodes 30", 900.0),
+    "cheetah_run": Cell("dm_control,cheetah_run", "d4pg", 80_000, f"{D4PG} 5000 --final-episodes 10", 200.0),
+    "cartpole": Cell("cartpole", "dqn", 50_000, "--samples-per-insert 32 --evaluate-every 5000", 400.0),
+    "mountaincar": Cell("mountaincar", "dqn", 60_000, "--samples-per-insert 16 --evaluate-every 6000", -130.0),
+    "acrobot": Cell("acrobot", "dqn", 60_000, "--samples-per-insert 32 --evaluate-every 6000", -110.0),
+    **{
+        name: Cell(CARTPOLE_BALANCE, "d4pg", steps, f"{BOUND} --samples-per-insert {ratio}", purpose=purpose)
+        for name, steps, ratio, purpose in (
+            ("big-actors", 30_000, "0.05", ACTOR_BOUND),
+            ("big-actors-more", 40_000, "0.02", ACTOR_BOUND),
+            ("big-learner", 2_000, "8", LEARNER_BOUND),
+        )
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -47,15 +98,21 @@ class Run:
     cpu_s: float
 
     @property
-    def told(self) -> Mapping[str, Any]:
-        """What the distributed part of it said."""
-        found: Mapping[str, Any] = self.provenance["actorq"]
-        return found
-
-    @property
     def rates(self) -> dict[str, float]:
-        """See :func:`rates_of`."""
-        return rates_of(self.curve, int(self.provenance["settings"]["updates"]))
+        """``steps_per_s``, ``updates_per_s`` and the ``seconds`` that they were counted over.
+
+        From the rounds that compile to the last row but one: the last is written after the policy was judged, which
+        belongs to no actor.
+
+        Raises:
+            BenchError: there are not two such rows.
+        """
+        first = SKIPPED_ROUNDS * self.provenance["settings"]["updates"]
+        counted = [row for row in self.curve[:-1] if row["updates"] >= first]
+        if len(counted) < 2:
+            raise BenchError("a run was over too soon to be measured.")
+        steps, made, seconds = (counted[-1][name] - counted[0][name] for name in ("step", "updates", "wall_s"))
+        return {"steps_per_s": steps / seconds, "updates_per_s": made / seconds, "seconds": seconds}
 
 
 def run(words: Sequence[str]) -> Run:
@@ -68,7 +125,7 @@ def run(words: Sequence[str]) -> Run:
         BenchError: it failed, with its last words, or took too long.
     """
     from policy.bundle import Bundle
-    from train.actorq.variables import VARIABLES
+    from train.actorq import VARIABLES
 
     typed = f"python -m train.actorq {' '.join(words)}"
     with tempfile.TemporaryDirectory() as temporary:
@@ -95,46 +152,27 @@ def read_curve(text: str) -> list[dict[str, float]]:
     return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(text.splitlines())]
 
 
-def rates_of(curve: Sequence[Mapping[str, float]], updates: int) -> dict[str, float]:
-    """Steps and updates per second of a learning curve, between the compiled rounds and the last row but one.
-
-    The last row is written after the policy was judged, which belongs to no actor.
-
-    Args:
-        curve: with ``step``, ``updates`` and ``wall_s``.
-        updates: of one of the learner's rounds.
-
-    Returns:
-        ``steps_per_s``, ``updates_per_s`` and the ``seconds`` that they were counted over.
-
-    Raises:
-        BenchError: there are not two such rows.
-    """
-    counted = [row for row in curve[:-1] if row["updates"] >= SKIPPED_ROUNDS * updates]
-    if len(counted) < 2:
-        raise BenchError("a run was over too soon to be measured.")
-    steps, made, seconds = (counted[-1][name] - counted[0][name] for name in ("step", "updates", "wall_s"))
-    return {"steps_per_s": steps / seconds, "updates_per_s": made / seconds, "seconds": seconds}
-
-
 def planned(words: Sequence[str]) -> Plan:
     """The plan that a command would make, for measuring its parts without it."""
-    from train.__main__ import make_request
-    from train.actorq.__main__ import actorq_settings, make_plan, parser
-    from train.runs.models import DEFAULT_POLICY
-    from train.runs.presets import load_settings
-    from train.suites.make import make_task
+    from train.actorq.__main__ import parser
+    from train.actorq.plan import make_plan
 
-    arguments = parser().parse_args([*words, "--quiet"])
-    if arguments.batch_size is not None:
-        arguments.set.append(f"minibatch={arguments.batch_size}")
-    asked = actorq_settings(arguments)
-    found = load_settings(arguments.task, arguments.method, DEFAULT_POLICY)
-    task = make_task(arguments.task, None, found.task)
     with redirect_stdout(StringIO()):
-        request, settings = make_request(arguments, arguments.method, found, task, {}, {})
-    plan: Plan = make_plan(request, None, found.task, dataclasses.asdict(settings), asked)
-    return plan
+        return make_plan(parser().parse_args([*words, "--quiet"]))
+
+
+# --- what follows -----------------------------------------------------------------------------------------------------
+
+
+def pairs(results: Results, subject: str) -> list[tuple[Record, Record]]:
+    """(int8, fp32) of each seed that both have."""
+    fp32 = {each["seed"]: each for each in results.records_of(subject, WIDTHS[32])}
+    return [(each, fp32[each["seed"]]) for each in results.records_of(subject, WIDTHS[8]) if each["seed"] in fp32]
+
+
+def rates(found: Sequence[tuple[Record, Record]]) -> list[float]:
+    """Steps per second of int8 over fp32's, seed by seed."""
+    return [one["measures"]["steps_per_s"] / other["measures"]["steps_per_s"] for one, other in found]
 
 
 def amdahl(share: float, faster: float) -> float:

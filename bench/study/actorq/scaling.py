@@ -19,16 +19,15 @@ import argparse
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 from bench import command_line
 from bench.report.tables import Table
 from bench.report.text import filled, joined, kilobytes, nanoseconds, three_digits, times
-from bench.study.actorq import limits
-from bench.study.actorq.bounds import LINK_BYTES_PER_S, Services, bound
-from bench.study.actorq.limits import Found, layout_of, limit_table, network
-from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, run
+from bench.study.actorq import bounds
+from bench.study.actorq.bounds import LINK_BYTES_PER_S, Found, Services, bound, layout_of, limit_table, network
+from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, run
 from bench.study.experiment import Episodes, Experiment, Played, Results
 from bench.study.records import Condition, Record
 
@@ -40,15 +39,18 @@ USUAL = (
     f"--task {CARTPOLE_BALANCE} --method d4pg --batch-size 256 --set learning_starts=500 --steps {NEVER} "
     f"--evaluate-every {NEVER} --evaluate-episodes 1 --final-episodes 1 --model"
 )
-WIDTHS: dict[int, Condition] = {32: {}, 8: {"bits": 8}}
-FIELDS = dataclasses.fields(Services)
+BITS = (32, 8)
+FIELDS = {part.name: part.metadata["words"] for part in dataclasses.fields(Services)}
 OF_A_WIDTH = ("inference_s", "build_s", "version_server_s", "renew_s", "version_bytes")
 """What depends on the bits; of all else the mean over the widths is taken, which noise would tell apart."""
 SERVICE_NOTES = """\
-python -m train.actorq {{ usual }} {{ commands | join("; ") }}. An insertion has {{ insert_every }} transitions, a \
-round {{ rounds | join(", ") }}. Handing over, building, fetching and opening are of one version, the rest of one \
-call. What does not depend on the precision was measured with both and averaged.
-Replay and parameter process through Ray; without Ray an insertion and a round's minibatches take {{ frees }}.
+python -m train.actorq {{ usual }} {{ told | join("; ", attribute=0) }}. An insertion has {{ insert_every }} \
+transitions, a round {% for subject, each in told %}{{ each.updates }} updates of {{ each.rows // each.updates }} \
+({{ network(subject) }}){{ ", " if not loop.last }}{% endfor %}. Handing over, building, fetching and opening are of \
+one version, the rest of one call. What does not depend on the precision was measured with both and averaged.
+Replay and parameter process through Ray; without Ray an insertion and a round's minibatches take \
+{% for subject, each in told %}{{ (1e9 * each.insert_free_s) | ns }} and {{ (1e9 * each.sample_free_s) | ns }} \
+({{ network(subject) }}){{ ", " if not loop.last }}{% endfor %}.
 {{ where }}; load average over the last 15 minutes {{ loads }}.
 """
 RUN_NOTES = """\
@@ -79,7 +81,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     usual, asked = RATIOS.get(subject, (16.0,)), arguments.samples_per_insert
     ratios = () if arguments.no_runs else usual if asked is None else (asked,)
     runs = [{"samples_per_insert": ratio, "actors": count} for ratio in ratios for count in ACTORS]
-    return [{**width, **more} for more in ({}, *runs) for width in WIDTHS.values()]
+    return [{**WIDTHS[bits], **more} for more in ({}, *runs) for bits in BITS]
 
 
 def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
@@ -107,17 +109,14 @@ def measured_services(results: Results) -> Found:
     """By network and width: a record, and the service times."""
     found = {}
     for subject in dict.fromkeys(record["subject"] for record in results.found):
-        rows = {bits: results.records_of(subject, width) for bits, width in WIDTHS.items()}
+        rows = {bits: results.records_of(subject, WIDTHS[bits]) for bits in BITS}
         every = [record["measures"] for of in rows.values() for record in of]
         for bits, of in rows.items():
             own = [record["measures"] for record in of]
-            times_of = {
-                field.name: fmean(each[field.name] for each in (own if field.name in OF_A_WIDTH else every))
-                for field in FIELDS
-                if own
-            }
+            counted = {name: own if name in OF_A_WIDTH else every for name in FIELDS}
             if own:
-                found[subject, bits] = of[0], Services(**times_of)
+                means = {name: fmean(each[name] for each in some) for name, some in counted.items()}
+                found[subject, bits] = of[0], Services(**means)
     return found
 
 
@@ -137,36 +136,23 @@ def tables(results: Results) -> list[Table]:
 def service_table(results: Results, found: Found) -> Table:
     """A column for each network and width."""
 
-    def shown(services: Services, name: str) -> str:
-        value = getattr(services, name)
-        words = {"version_bytes": kilobytes, "learn_width": three_digits}.get(name, lambda s: nanoseconds(1e9 * s))
-        return words(value)
-
+    units: dict[str, Callable[[float], str]] = {"version_bytes": kilobytes, "learn_width": three_digits}
     told = [(subject, record["measures"]) for (subject, bits), (record, _) in found.items() if bits == 32]
-    free = "{} and {} ({})"
+    rows = []
+    for name, words in FIELDS.items():
+        shown = units.get(name, lambda seconds: nanoseconds(1e9 * seconds))
+        rows.append((words, *(shown(getattr(services, name)) for _, services in found.values())))
     notes = filled(
         SERVICE_NOTES,
         usual=USUAL.replace(str(NEVER), "2⁶⁰"),
-        commands=[subject for subject, _ in told],
+        told=told,
+        network=network,
         insert_every=joined(str(each["insert_every"]) for _, each in told),
-        rounds=[f"{each['updates']} updates of {each['rows'] // each['updates']} ({network(s)})" for s, each in told],
-        frees=", ".join(
-            free.format(*(nanoseconds(1e9 * each[f"{what}_free_s"]) for what in ("insert", "sample")), network(subject))
-            for subject, each in told
-        ),
         where=results.where,
         loads=joined(f"{each['load']:.1f}" for _, each in told),
     )
-    return Table(
-        "actorq-scaling-services",
-        "Service times, in seconds of one processor",
-        ("", *(f"{network(subject)} {NAMES[bits]}" for subject, bits in found)),
-        tuple(
-            (field.metadata["words"], *(shown(services, field.name) for _, services in found.values()))
-            for field in FIELDS
-        ),
-        notes,
-    )
+    headers = ("", *(f"{network(subject)} {NAMES[bits]}" for subject, bits in found))
+    return Table("actorq-scaling-services", "Service times, in seconds of one processor", headers, tuple(rows), notes)
 
 
 def run_table(found: Found, runs: Sequence[Record]) -> Table:
@@ -224,7 +210,7 @@ EXPERIMENT = Experiment(
     identity=lambda subject: "",
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (0,), 0),
     tables=tables,
-    figures=lambda results: limits.figures(measured_services(results), results.arguments),
+    figures=lambda results: bounds.figures(measured_services(results), results.arguments),
     options=options,
     within=("bits",),
     samples="",

@@ -11,17 +11,16 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy as np
+from functools import partial
+from typing import Any, TypeVar
 
 from bench.study.actorq.runs import planned
 from train.actorq import cluster
 from train.actorq.actor import Actor
 from train.actorq.learner import LearnerLoop
-from train.actorq.processes import called
-from train.actorq.service import Columns, ReplayService, Reply
-from train.actorq.settings import Plan
+from train.actorq.plan import Plan
+from train.actorq.processes import called, pulled
+from train.actorq.replay import Columns, ReplayService, Reply
 from train.actorq.wire import Published, Pushed, publish
 
 LEAST_STEPS = 600  # of the insertions that the replay is filled with; learning has to start before
@@ -31,7 +30,15 @@ ROUNDS = 3  # of the learner, after the one that is compiled
 FEWER_ROUNDS_FROM_S = 4.0  # a round that takes longer is measured once
 CALLS = 150  # through Ray
 VERSIONS = 6
-BUILD_WAIT_S = 30.0
+BUILD_WAIT_S, PAUSE_S = 30.0, 0.02
+
+T = TypeVar("T")
+
+
+def cpu_s(call: Callable[[], T]) -> tuple[T, float]:
+    """What a call answers, and the processor seconds that it takes here."""
+    since = time.process_time()
+    return call(), time.process_time() - since
 
 
 def measure(words: Sequence[str]) -> dict[str, float]:
@@ -41,17 +48,15 @@ def measure(words: Sequence[str]) -> dict[str, float]:
     without Ray; and the command's updates a round, their transitions, and how often an actor inserts and looks.
     """
     plan = planned(words)
-    updates, asked = plan.algorithm["updates"], plan.actorq
-    counts = {"updates": updates, "rows": updates * plan.algorithm["minibatch"]}
+    updates, asked = plan.settings.updates, plan.actorq
+    counts = {"updates": updates, "rows": updates * plan.settings.minibatch}
     counts |= {name: getattr(asked, name) for name in ("insert_every", "actor_update_period")}
     rows = transitions(plan)
     learner, pushed = measure_learner(plan, rows)
     bits = asked.quantize
     publish(pushed, 1, bits, bits)  # the first loads the converter
-    since = time.process_time()
-    published = publish(pushed, 1, bits, bits)
-    build = time.process_time() - since
-    parts = {**measure_actor(plan, published), **measure_processes(plan, pushed, rows), **measure_replay(plan, rows)}
+    published, build = cpu_s(lambda: publish(pushed, 1, bits, bits))
+    parts = measure_actor(plan, published) | measure_processes(plan, pushed, rows) | measure_replay(plan, rows)
     parts["version_server_s"] = max(parts["version_server_s"] - build, 0.0)
     parts["renew_s"] += parts.pop("fetch_s")
     learner["push_s"] += parts.pop("hand_s")
@@ -83,13 +88,9 @@ def measure_replay(plan: Plan, rows: list[Columns]) -> dict[str, float]:
     service = filled(plan, rows)
     inserting, sampling = [], []
     for columns in rows:
-        since = time.process_time_ns()
-        service.insert(columns, {"actor": 0, "life": 0})
-        inserting.append(time.process_time_ns() - since)
-        since = time.process_time_ns()
-        service.sample(0)
-        sampling.append(time.process_time_ns() - since)
-    return {"insert_free_s": statistics.mean(inserting) / 1e9, "sample_free_s": statistics.mean(sampling) / 1e9}
+        inserting.append(cpu_s(partial(service.insert, columns, {"actor": 0, "life": 0}))[1])
+        sampling.append(cpu_s(partial(service.sample, 0))[1])
+    return {"insert_free_s": statistics.mean(inserting), "sample_free_s": statistics.mean(sampling)}
 
 
 def measure_learner(plan: Plan, rows: list[Columns]) -> tuple[dict[str, float], Pushed]:
@@ -117,20 +118,14 @@ def measure_learner(plan: Plan, rows: list[Columns]) -> tuple[dict[str, float], 
 
 def measure_actor(plan: Plan, published: Published) -> dict[str, float]:
     """The real actor: parts of a step, and of opening a version, in processor seconds."""
-    versions, began = [published.version], [0.0]
     warm: dict[str, Any] = {}
-
-    def pull(known: int) -> Published | None:
-        versions[0] += 1
-        return dataclasses.replace(published, version=versions[0])
 
     def insert(columns: Columns, facts: dict[str, Any]) -> Reply:
         if not warm and facts["steps"] >= WARM_STEPS:
             warm.update(facts)
-            began[0] = time.process_time()
-        return Reply(0, 0, bool(warm) and time.process_time() - began[0] > ACTOR_S)
+        return Reply(0, 0, bool(warm) and facts["cpu_s"] - warm["cpu_s"] > ACTOR_S)
 
-    facts = Actor(plan, 0, 0, pull, insert).run()
+    facts = Actor(plan, 0, 0, lambda known: dataclasses.replace(published, version=known + 1), insert).run()
     seconds = {part: facts["seconds"][part] - warm["seconds"][part] for part in facts["seconds"]}
     cpu = (facts["cpu_s"] - warm["cpu_s"]) / seconds["total"]  # the clock's seconds that were ours
     steps, renewals = facts["steps"] - warm["steps"], facts["renewals"] - warm["renewals"]
@@ -147,47 +142,37 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
     """What replay and parameter process cost through Ray: this side's and theirs, and what neither computes."""
     with cluster.connected(plan.actorq, None), cluster.Cluster(plan, True, 0) as processes:
         shard, server = processes.shards[0], processes.server
-        for columns in rows:
-            called(shard.insert, columns, {"actor": 0, "life": 0})
-        facts = {"actor": 0, "life": 0, "seconds": {str(i): 0.0 for i in range(20)}}
-        inserts = _calls(shard, lambda i: called(shard.insert, rows[i % len(rows)], facts))
-        samples = _calls(shard, lambda i: called(shard.sample, 0))
-
-        def put(count: int) -> None:
-            called(server.put, count, pushed.spec, pushed.weights, pushed.calibration)
 
         def get(known: int) -> int:
-            found = called(server.latest, known)
-            if found is None:
-                return known
-            return Published.from_parts(found[0], np.asarray(cluster.outcome(found[1][0]))).version
+            found = pulled(server, known)
+            return known if found is None else found.version
 
-        put(1)
+        for columns in rows:
+            called(shard.insert_when_ready, columns, {"actor": 0, "life": 0})
+        facts = {"actor": 0, "life": 0, "seconds": {str(i): 0.0 for i in range(20)}}
+        called(server.put, pushed)
         known = get(0)
-        looks = _calls(server, lambda i: get(known))
+        calls = {
+            "insert": _calls(shard, lambda i: called(shard.insert_when_ready, rows[i % len(rows)], facts)),
+            "sample": _calls(shard, lambda i: called(shard.sample_when_ready, 0)),
+            "look": _calls(server, lambda i: get(known)),
+        }
         handing, versions, fetching = [], [], []
-        for count in range(2, 2 + VERSIONS):
+        for _ in range(VERSIONS):
             theirs = _server_s(server)
-            since = time.process_time()
-            put(count)
-            handing.append(time.process_time() - since)
-            newest, asked, fetched, until = known, 0, 0.0, time.monotonic() + BUILD_WAIT_S
-            while newest == known and time.monotonic() < until:
-                since = time.process_time()
-                newest = get(known)
-                fetched, asked = time.process_time() - since, asked + 1
-                if newest == known:
-                    time.sleep(0.02)
-            known = newest
-            versions.append(_server_s(server) - theirs - (asked + 1) * looks[1])
+            handing.append(cpu_s(lambda: called(server.put, pushed))[1])
+            before, asked, fetched, until = known, 0, 0.0, time.monotonic() + BUILD_WAIT_S
+            while known == before and time.monotonic() < until:
+                time.sleep(PAUSE_S if asked else 0.0)
+                known, fetched = cpu_s(partial(get, known))
+                asked += 1
+            versions.append(_server_s(server) - theirs - (asked + 1) * calls["look"]["server_s"])
             fetching.append(fetched)
     return {
-        **{f"insert_{side}_s": seconds for side, seconds in zip(("client", "server"), inserts, strict=False)},
-        **{f"sample_{side}_s": seconds for side, seconds in zip(("client", "server"), samples, strict=False)},
-        **{f"look_{side}_s": seconds for side, seconds in zip(("client", "server"), looks, strict=False)},
-        "latency_s": looks[2],
+        **{f"{name}_{side}": each[side] for name, each in calls.items() for side in ("client_s", "server_s")},
+        "latency_s": calls["look"]["latency_s"],
         "version_server_s": statistics.median(versions),
-        "fetch_s": max(statistics.median(fetching) - looks[0], 0.0),
+        "fetch_s": max(statistics.median(fetching) - calls["look"]["client_s"], 0.0),
         "hand_s": statistics.median(handing),
     }
 
@@ -196,7 +181,7 @@ def _server_s(process: Any) -> float:
     return float(called(process.facts)["cpu_s"])
 
 
-def _calls(process: Any, call: Callable[[int], Any]) -> tuple[float, float, float]:
+def _calls(process: Any, call: Callable[[int], Any]) -> dict[str, float]:
     """Mean of many calls: processor seconds here and there, and the clock's beyond both."""
     for index in range(CALLS // 5):
         call(index)
@@ -205,4 +190,5 @@ def _calls(process: Any, call: Callable[[int], Any]) -> tuple[float, float, floa
         call(index)
     wall, here = time.perf_counter() - since, time.process_time() - ours
     there = _server_s(process) - theirs
-    return here / CALLS, there / CALLS, max(wall - here - there, 0.0) / CALLS
+    spent = {"client_s": here, "server_s": there, "latency_s": max(wall - here - there, 0.0)}
+    return {name: seconds / CALLS for name, seconds in spent.items()}

@@ -12,8 +12,9 @@ read from the bundle that it writes. A row's value is the greedy return of the l
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
@@ -21,16 +22,30 @@ from bench.report.figures import Line, Panel, facets
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, estimate, filled
-from bench.study.actorq.cells import CELLS, INT8, LEARNING, Cell, pairs, rates
-from bench.study.actorq.costs import bound_table, cost_table
-from bench.study.actorq.runs import NAMES, Run, run, spread
-from bench.study.experiment import Episodes, Experiment, Played, Results
+from bench.study.actorq import breakdown
+from bench.study.actorq.runs import (
+    ACTOR_BOUND,
+    BOUND,
+    CELLS,
+    LEARNING,
+    NAMES,
+    STYLES,
+    WIDTHS,
+    Cell,
+    Run,
+    amdahl,
+    pairs,
+    rates,
+    run,
+    spread,
+)
+from bench.study.experiment import Episodes, Experiment, Played, Results, stored
 from bench.study.records import Condition, Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STYLES = {32: 0, 8: 1}
+SENT = ("bytes_served", "bytes_each", "versions_built", "versions_put")
 
 RETURN_NOTES = """\
 The difference is shown not to be 0 in {{ decided }} of {{ losses | length }} tasks. By the intervals' lower ends int8 \
@@ -42,6 +57,34 @@ median of seeds that reached it with both, in brackets the smallest and the larg
 after the learner's rounds that compile. Two actors (D4PG: four), a learner, a replay and a parameter server share the \
 machine's cores. Goals and steps were set after trials with seed 0 (walker_stand: 7).
 {{ where }}.
+"""
+
+CORE_WATTS = 7.0
+"""Of a busy core with its share of the package: thermal design power over cores is 3.5 W for an AMD EPYC 7742 (225 W,
+64 cores) and 9.7 W for a 7302 (155 W, 16 cores); about the middle."""
+GRAMS_PER_KWH = 475.0
+"""CO₂ of a kilowatt hour of electricity, mean of the world in 2018 (IEA, Global Energy & CO₂ Status Report 2019)."""
+WAITING = ("insert", "wait", "idle")
+"""Parts of a run's actor in which it computes little: an insertion is answered when the replay allows it."""
+COUNTED_CPU = "CPU-s: supervisor, learner, replay, parameter server and actors; Ray's own daemons are left out."
+COST_NOTES = """\
+Energy: CPU seconds at an assumed {{ watts }} W a busy core; CO₂ at {{ grams }} g a kWh (mean of the world in 2018, \
+IEA 2019). Ratios do not depend on either.
+Sent: parameters to all actors. Versions built: quantized, of those the learner handed over; nobody asked for the \
+others. Actors wait, infer: shares of their time; an insertion's own work counts as waiting. {{ counted }}
+Mismatch, at the end: share of states in which an actor chose another action than the learner would (DQN), or mean \
+distance of their actions in −1 … 1 (D4PG); it holds quantization and delay. Staleness, in updates: how far the \
+policies that acted the newest rows are behind the learner that learns from them, mean at the end; largest: how far an \
+acting policy was behind when the replay took its rows.
+"""
+BOUND_NOTES = """\
+D4PG, cartpole balance, {{ words }}; two actors, the learner, replay and parameter server on the machine's cores. \
+Steps/s are counted after the learner's rounds that compile. Who waits: share of their whole time, those rounds too, \
+that the actors wait for the replay's leave (an insertion's own work included) or a newer version, and the learner for \
+data. Amdahl: where actors are waited for, from the share of inference in the fp32 run's own actors, waiting left out \
+(of their insertions, what is beyond those of an actor alone); where the learner is, 1, for it computes in fp32 in \
+both. CPU-s saved: fp32's CPU seconds over int8's, of the whole command with its start and the last judgement, which \
+both share. {{ counted }}
 """
 
 
@@ -77,16 +120,13 @@ def measures_of(done: Run) -> dict[str, Any]:
     ``curve``: (step, seconds since the first report, greedy return) of every judgement. ``breakdown``: microseconds a
     step by part, all actors together; ``learner_seconds``: by part.
     """
-    told, parameters, rates = done.told, done.told["parameters"], done.rates
-    judged = [row for row in done.curve if "greedy_return" in row]
+    told, judged = done.provenance["actorq"], [row for row in done.curve if "greedy_return" in row]
     return {
-        "steps": int(done.provenance["steps"]),
-        "updates": int(done.provenance["updates"]),
-        "steps_per_s": rates["steps_per_s"],
-        "updates_per_s": rates["updates_per_s"],
+        **{name: int(done.provenance[name]) for name in ("steps", "updates")},
+        **{name: done.rates[name] for name in ("steps_per_s", "updates_per_s")},
         "wall_s": done.wall_s,
         "cpu_s": done.cpu_s,
-        **{name: int(parameters[name]) for name in ("bytes_served", "bytes_each", "versions_built", "versions_put")},
+        **{name: int(told["parameters"][name]) for name in SENT},
         "breakdown": dict(told["breakdown"]["microseconds_per_step"]),
         **{name: dict(told[name]) for name in ("learner_seconds", "mismatch", "staleness")},
         "curve": [[int(row["step"]), row["wall_s"] - done.curve[0]["wall_s"], row["greedy_return"]] for row in judged],
@@ -115,7 +155,7 @@ def tables(results: Results) -> list[Table]:
 
 def returns_table(results: Results, names: Sequence[str]) -> Table:
     """Whether actors in int8 learn what actors in fp32 learn, and in what time."""
-    lines, losses, decided = [], [], 0
+    rows, losses, decided = [], [], 0
     for name in names:
         cell, found = CELLS[name], pairs(results, name)
         own, theirs = ([side["returns"][0] for side in sides] for sides in zip(*found, strict=True))
@@ -125,28 +165,111 @@ def returns_table(results: Results, names: Sequence[str]) -> Table:
         losses.append((name, f"{max(0.0, 100 * most):.0f}"))
         decided += gain.low is not None and gain.high is not None and not gain.low <= 0.0 <= gain.high
         times = [(goal_s(cell, one), goal_s(cell, other)) for one, other in found]
-        compared = [other / one for one, other in times if one and other is not None]
+        faster = [other / one for one, other in times if one and other is not None]
         reached = "/".join(str(sum(side is not None for side in sides)) for sides in zip(*times, strict=True))
-        lines.append(
-            (
-                name, cell.method, f"{found[0][0]['measures']['steps']:,}", estimate(Estimate.of_mean(own)),
-                estimate(fp32), estimate(gain, sign="+"),
-                f"{cell.goal:g} ({reached} of {len(found)})".replace("-", "−"),
-                spread(compared) if compared else NOT_KNOWN, spread(rates(found)),
-            )
-        )  # fmt: skip
-    headers = (
-        "task", "method", "steps", "int8 actors", "fp32 actors", "difference", "goal (int8/fp32)", "time to it",
-        "steps/s",
-    )  # fmt: skip
-    return Table(
-        "actorq-returns",
-        "Trained with actors in int8 and in fp32: greedy return of the learner's policy, and speed",
-        headers,
-        tuple(lines),
-        filled(RETURN_NOTES, losses=losses, decided=decided, where=results.where),
-        left=2,
-    )
+        rows.append(
+            {
+                "task": name,
+                "method": cell.method,
+                "steps": f"{found[0][0]['measures']['steps']:,}",
+                "int8 actors": estimate(Estimate.of_mean(own)),
+                "fp32 actors": estimate(fp32),
+                "difference": estimate(gain, sign="+"),
+                "goal (int8/fp32)": f"{cell.goal:g} ({reached} of {len(found)})".replace("-", "−"),
+                "time to it": spread(faster) if faster else NOT_KNOWN,
+                "steps/s": spread(rates(found)),
+            }
+        )
+    title = "Trained with actors in int8 and in fp32: greedy return of the learner's policy, and speed"
+    notes = filled(RETURN_NOTES, losses=losses, decided=decided, where=results.where)
+    return Table.of("actorq-returns", title, rows, notes, left=2)
+
+
+def share(record: Record, *parts: str) -> float:
+    """Of the actors' time."""
+    found = record["measures"]["breakdown"]
+    return float(sum(found[part] for part in parts) / sum(found.values()))
+
+
+def cost_table(results: Results, names: Sequence[str]) -> Table:
+    """Bytes, CPU time, energy and how far the actors were from the learner."""
+    rows: list[dict[str, str]] = []
+    for name, bits in itertools.product(names, (8, 32)):
+        seen = "disagreement" if CELLS[name].method == "dqn" else "distance"
+        found = results.records_of(name, WIDTHS[bits])
+        told = [each["measures"] for each in found]
+        mean = {what: fmean(each[what] for each in told) for what in (*SENT, "cpu_s")}
+        apart = fmean(each["mismatch"].get(seen, 0.0) for each in told)
+        late = fmean(each["mismatch"].get("staleness_updates", 0.0) for each in told)
+        joules = mean["cpu_s"] * CORE_WATTS
+        if bits == 8 and rows:
+            rows.append({})
+        rows.append(
+            {
+                "task": name,
+                "actors": NAMES[bits],
+                "kB a version": f"{mean['bytes_each'] / 1e3:,.1f}",
+                "MB sent": f"{mean['bytes_served'] / 1e6:,.1f}",
+                "versions built": f"{mean['versions_built']:,.0f} of {mean['versions_put']:,.0f}",
+                "actors wait": f"{100 * fmean(share(each, *WAITING) for each in found):.0f} %",
+                "infer": f"{100 * fmean(share(each, 'inference') for each in found):.0f} %",
+                "CPU-s": f"{mean['cpu_s']:,.0f}",
+                "kJ": f"{joules / 1e3:,.2f}",
+                "g CO₂": f"{joules / 3.6e6 * GRAMS_PER_KWH:,.3f}",
+                "mismatch": f"{apart:.3f}",
+                "staleness": f"{late:,.0f}",
+                "largest": f"{max(each['staleness']['largest_updates'] for each in told):,.0f}",
+            }
+        )
+    notes = filled(COST_NOTES, watts=f"{CORE_WATTS:g}", grams=f"{GRAMS_PER_KWH:g}", counted=COUNTED_CPU)
+    return Table.of("actorq-cost", "What it took, mean of the seeds", rows, notes, left=2)
+
+
+def bound_table(results: Results, names: Sequence[str]) -> Table:
+    """The pace where actors are waited for, and where the learner is."""
+    alone = stored(breakdown.EXPERIMENT).records_of("2048,2048,2048", {"period": breakdown.PERIODS[0]})
+    insertion = breakdown.medians(alone)["insert"] if alone else 0.0
+    rows = []
+    for name in names:
+        cell, found = CELLS[name], pairs(results, name)
+        ideal = median(ideal_of(*pair, insertion) for pair in found) if cell.purpose == ACTOR_BOUND else 1.0
+        sides = {"int8": [one for one, _ in found], "fp32": [other for _, other in found]}
+        pace = {key: median(each["measures"]["steps_per_s"] for each in side) for key, side in sides.items()}
+        saved = [other["measures"]["cpu_s"] / one["measures"]["cpu_s"] for one, other in found]
+        rows.append(
+            {
+                "waited for": cell.purpose,
+                "words of the command": f"--steps {cell.steps} {cell.more.removeprefix(BOUND).strip()}",
+                **{f"{key} steps/s": f"{value:,.0f}" for key, value in pace.items()},
+                **{f"{key}: who waits": who_waits(side) for key, side in sides.items()},
+                "speed-up": spread(rates(found)),
+                "Amdahl": f"{ideal:.2f}×",
+                "reached": f"{100 * median(rates(found)) / ideal:.0f} %",
+                "CPU-s saved": spread(saved),
+            }
+        )
+    notes = filled(BOUND_NOTES, words=BOUND, counted=COUNTED_CPU)
+    title = "End to end with 2048,2048,2048, int8 actors against fp32 actors"
+    return Table.of("actorq-bound", title, rows, notes, left=2)
+
+
+def who_waits(side: Sequence[Record]) -> str:
+    """``actors 3 %, learner 78 %``: medians."""
+    seconds = [each["measures"]["learner_seconds"] for each in side]
+    learner = median(each["data"] / sum(each.values()) for each in seconds)
+    return f"actors {100 * median(share(each, *WAITING) for each in side):.0f} %, learner {100 * learner:.0f} %"
+
+
+def ideal_of(one: Record, other: Record, insertion: float) -> float:
+    """Amdahl's bound from the runs' own breakdowns, where actors are what is waited for.
+
+    Args:
+        one, other: in int8 and in fp32.
+        insertion: microseconds a step of an insertion that nobody keeps waiting, which are work.
+    """
+    own, theirs = (each["measures"]["breakdown"] for each in (one, other))
+    busy = sum(value for part, value in theirs.items() if part not in WAITING) + min(insertion, theirs["insert"])
+    return amdahl(theirs["inference"] / busy, theirs["inference"] / max(own["inference"], 1e-9))
 
 
 def figures(results: Results) -> dict[str, Figure]:
@@ -156,8 +279,8 @@ def figures(results: Results) -> dict[str, Figure]:
         if cell.purpose != LEARNING or not pairs(results, name):
             continue
         lines = [
-            Line(f"{NAMES[bits]} actors", curve_of(results.records_of(name, condition)), STYLES[bits])
-            for bits, condition in ((32, {}), (8, INT8))
+            Line(f"{NAMES[bits]} actors", curve_of(results.records_of(name, WIDTHS[bits])), STYLES[bits])
+            for bits in (32, 8)
         ]
         count = len(pairs(results, name))
         title = f"{name}, {cell.method}  n={count}"
@@ -191,7 +314,7 @@ EXPERIMENT = Experiment(
     question="do quantized actors make distributed training faster?",
     factors=("bits",),
     subjects=tuple(CELLS),
-    grid=lambda arguments, subject: [{}, INT8],
+    grid=lambda arguments, subject: [WIDTHS[32], WIDTHS[8]],
     measure=measure,
     identity=identity,
     episodes=seeds,

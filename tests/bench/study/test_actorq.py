@@ -12,10 +12,9 @@ import pytest
 from bench.command_line import BenchError, UsageError
 from bench.report.tables import filled
 from bench.study import records
-from bench.study.actorq import breakdown, costs, runs, trainings
+from bench.study.actorq import breakdown, runs, trainings
 from bench.study.actorq.breakdown import PARTS
-from bench.study.actorq.cells import CELLS, INT8, LEARNING, pairs
-from bench.study.actorq.runs import Run, rates_of, read_curve, spread
+from bench.study.actorq.runs import CELLS, LEARNING, WIDTHS, Run, pairs, read_curve, spread
 from bench.study.experiment import Episodes, Results, cells, current, in_order, missing, stored
 from policy.locate import PROJECT_ROOT
 
@@ -35,9 +34,11 @@ def test_rates_of_a_learning_curve_by_hand() -> None:
         {"step": 1600, "updates": 72, "wall_s": 14.0},
         {"step": 1700, "updates": 80, "wall_s": 99.0},  # after it was judged
     ]
-    assert rates_of(rows, 16) == pytest.approx({"steps_per_s": 600 / 4, "updates_per_s": 40 / 4, "seconds": 4.0})
+    made = {"settings": {"updates": 16}}
+    found = Run(made, rows, 0.0, 0.0).rates
+    assert found == pytest.approx({"steps_per_s": 600 / 4, "updates_per_s": 40 / 4, "seconds": 4.0})
     with pytest.raises(BenchError, match="too soon"):
-        rates_of(rows[:4], 16)
+        _ = Run(made, rows[:4], 0.0, 0.0).rates
 
 
 def test_a_run_that_fails_says_why() -> None:
@@ -48,9 +49,9 @@ def test_a_run_that_fails_says_why() -> None:
 def test_a_plan_is_what_the_command_would_make() -> None:
     words = "--task cartpole --method dqn --steps 900 --n-actors 3 --quantize 16 --batch-size 32 --set updates=2"
     plan = runs.planned(words.split())
-    assert (plan.task, plan.steps, plan.actorq.n_actors) == ("CartPole-v1", 900, 3)
+    assert (plan.request.task, plan.request.steps, plan.actorq.n_actors) == ("CartPole-v1", 900, 3)
     assert (plan.actorq.quantize, plan.actorq.quantize_communication) == (16, 16)
-    assert (plan.algorithm["minibatch"], plan.algorithm["updates"]) == (32, 2)
+    assert (plan.settings.minibatch, plan.settings.updates) == (32, 2)
 
 
 # --- an actor alone ---------------------------------------------------------------------------------------------------
@@ -99,10 +100,10 @@ def test_the_ratio_of_rounds_is_of_the_same_round(actor: Recorded) -> None:
     int8, fp32 = (
         [actor(bits, each, seed) for seed, each in enumerate(own)] for bits, own in ((8, (50, 100)), (32, (300, 200)))
     )
-    found = breakdown.ratios(int8, fp32[::-1], breakdown.inference)
+    found = breakdown.ratios(int8, fp32[::-1])["inference"]
     assert found == [6.0, 2.0]
     assert spread(found) == "4.00× [2.00, 6.00]"
-    assert breakdown.ratios(int8, fp32[:1], breakdown.inference) == [6.0], "a round that only one has"
+    assert breakdown.ratios(int8, fp32[:1])["inference"] == [6.0], "a round that only one has"
 
 
 def test_a_figure_has_a_bar_for_each_precision_and_part(actor: Recorded) -> None:
@@ -156,7 +157,7 @@ def training(recorded: Recorded) -> Callable[..., records.Record]:
 
     def make(bits: int, seed: int = 0, value: float = 480.0, subject: str = "cartpole", **more: Any) -> records.Record:
         told = {**trainings.measures_of(RUN), **more}
-        found = recorded({} if bits == 32 else INT8, [value], subject=subject, seed=seed, **told)
+        found = recorded(WIDTHS[bits], [value], subject=subject, seed=seed, **told)
         return {**found, "identity": trainings.identity(subject)}
 
     return make
@@ -176,7 +177,7 @@ def test_trainings_are_measured_a_seed_of_all_cells_first(monkeypatch: pytest.Mo
     monkeypatch.setattr(trainings, "run", lambda words: typed.append(words) or RUN)
     asked = cells(trainings.EXPERIMENT, NO_OPTIONS, ["cartpole", "big-learner"])
     assert [cell.episodes.seeds[0] for cell in asked] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 2 + [4] * 2
-    played = list(trainings.measure("cartpole", INT8, Episodes((3,), 0)))
+    played = list(trainings.measure("cartpole", WIDTHS[8], Episodes((3,), 0)))
     assert [(each.seed, each.returns) for each in played] == [(3, [480.0])]
     assert " ".join(typed[0]) == (
         "--task cartpole --method dqn --steps 50000 --samples-per-insert 32 --evaluate-every 5000 --quantize 8 --seed 3"
@@ -214,7 +215,7 @@ def test_trainings_are_compared_seed_by_seed(training: Recorded) -> None:
 
 def test_energy_is_cpu_seconds_at_stated_watts(training: Recorded) -> None:
     results = results_of([training(bits, cpu_s=3600.0) for bits in (8, 32)], trainings)
-    line = costs.cost_table(results, ["cartpole"]).rows[0]
+    line = trainings.cost_table(results, ["cartpole"]).rows[0]
     # an hour of a core at 7 W: 25.2 kJ, 0.007 kWh at 475 g
     assert line[7:10] == ("3,600", "25.20", "3.325")
     assert line[4] == "9 of 10"
@@ -224,9 +225,9 @@ def test_energy_is_cpu_seconds_at_stated_watts(training: Recorded) -> None:
 def test_amdahl_counts_an_insertions_own_work(training: Recorded) -> None:
     parts = {"step": 200.0, "inference": 600.0, "insert": 500.0, "wait": 900.0}
     one, other = training(8, breakdown={**parts, "inference": 200.0}), training(32, breakdown=parts)
-    assert costs.ideal_of(one, other, 0.0) == pytest.approx(800 / 400)
-    assert costs.ideal_of(one, other, 100.0) == pytest.approx(900 / 500)
-    assert costs.ideal_of(one, other, 9e9) == pytest.approx(1300 / 900)
+    assert trainings.ideal_of(one, other, 0.0) == pytest.approx(800 / 400)
+    assert trainings.ideal_of(one, other, 100.0) == pytest.approx(900 / 500)
+    assert trainings.ideal_of(one, other, 9e9) == pytest.approx(1300 / 900)
 
 
 def test_the_pace_of_a_run_that_waits_for_its_learner(training: Recorded) -> None:

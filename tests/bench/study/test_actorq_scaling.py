@@ -51,7 +51,7 @@ def test_a_learner_that_is_behind_holds_the_actors_by_samples_per_insert() -> No
     alone = bound(services, dataclasses.replace(layout, n_actors=1))
     assert alone.steps_per_s == pytest.approx(1000) and alone.busy["learner"] == pytest.approx(0.5)
     # Twice as fast it takes 4,000 steps/s; without a ratio nobody waits, and it learns all it can.
-    assert bound(services, dataclasses.replace(layout, learner_speed=2.0)).steps_per_s == pytest.approx(4000)
+    assert bound(dataclasses.replace(services, learn_s=0.025), layout).steps_per_s == pytest.approx(4000)
     free = bound(services, dataclasses.replace(layout, samples_per_insert=0.0))
     assert (free.steps_per_s, free.rounds_per_s) == (pytest.approx(10_000), pytest.approx(40))
     assert "learner" not in free.busy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from safetensors.numpy import save
 
 from policy.network import weight_shapes
 from policy.spec import (
@@ -50,4 +49,4 @@ def make_observations(spec: PolicySpec, seed: int, rows: int = ROWS) -> np.ndarr
 
 
 def push(spec: PolicySpec, weights: dict[str, np.ndarray], updates: int = 7) -> Pushed:
-    return Pushed(updates, spec.to_json(), save(weights), make_observations(spec, 1))
+    return Pushed(updates, spec, weights, make_observations(spec, 1))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from policy.spec import NetworkSpec
-from train.actorq.settings import ActorQSettings, Plan
+from train.actorq.plan import Plan
+from train.actorq.settings import ActorQSettings
+from train.methods import settings_class
+from train.runs.presets import build
+from train.runs.request import RunRequest
 
 DQN = {
     "environments": 1,
@@ -22,19 +27,15 @@ DQN = {
 FACTS = {"actor": 0, "life": 0}
 
 
-def make_plan(steps: int = 1000, algorithm: dict[str, Any] | None = None, **actorq: Any) -> Plan:
-    """DQN on CartPole by one actor that sends 4 rows at a time, each learned from twice on average."""
-    asked = {"n_actors": 1, "insert_every": 4, "samples_per_insert": 2.0, **actorq}
-    return Plan(
-        "CartPole-v1",
-        "dqn",
-        "small",
-        NetworkSpec((8,)),
-        steps,
-        3,
-        {**DQN, **(algorithm or {})},
-        ActorQSettings(**asked),
-    )
+def make_plan(
+    steps: int = 1000, algorithm: dict[str, Any] | None = None, seed: int = 3, pendulum: bool = False, **actorq: Any
+) -> Plan:
+    """DQN on CartPole, or D4PG on Pendulum: one actor sends 4 rows at a time, each learned from twice on average."""
+    asked = ActorQSettings(**{"n_actors": 1, "insert_every": 4, "samples_per_insert": 2.0, **actorq})
+    task, method = ("Pendulum-v1", "d4pg") if pendulum else ("CartPole-v1", "dqn")
+    request = RunRequest(task, "small", method, NetworkSpec((8,)), steps, seed, Path("small"))
+    values = {**({} if pendulum else DQN), **(algorithm or {})}
+    return Plan(request, build(settings_class(method), values), asked)
 
 
 def make_rows(count: int, updates: int = 0, first: int = 0) -> dict[str, np.ndarray]:

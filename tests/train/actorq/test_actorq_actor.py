@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load, save
 
 from device.agent.runtimes import open_artifact
-from policy.spec import PolicySpec, RuntimeName
+from policy.spec import RuntimeName
 from tests.train.actorq.small_plans import make_plan
 from train.actorq import actor as module
 from train.actorq.actor import Actor
 from train.actorq.learner import LearnerLoop
 from train.actorq.parameters import ParameterServer
-from train.actorq.service import Columns, ReplayService, Reply
-from train.actorq.settings import Plan
+from train.actorq.plan import Plan
+from train.actorq.replay import Columns, ReplayService, Reply
 from train.actorq.wire import Published, Pushed, publish, unpacked
 
 PATIENCE_S = 60.0  # for what must come; nothing is timed
@@ -58,9 +57,9 @@ def handed() -> Iterator[Pushed]:
 
 def always(pushed: Pushed, action: int, updates: int) -> Pushed:
     """The policy that always takes one action."""
-    weights = {name: np.zeros_like(array) for name, array in load(pushed.weights).items()}
+    weights = {name: np.zeros_like(array) for name, array in pushed.weights.items()}
     weights["head/bias"][action] = 1.0
-    return replace(pushed, weights=save(weights), updates=updates)
+    return replace(pushed, weights=weights, updates=updates)
 
 
 class Shelf:
@@ -160,9 +159,7 @@ def test_when_the_run_is_over_nobody_waits_for_parameters(handed: Pushed) -> Non
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
 def test_rows_follow_each_other_as_the_environment_went(task: str) -> None:
-    plan = replace(make_plan(), task=task)
-    if task == "Pendulum-v1":
-        plan = replace(plan, method="d4pg", algorithm={"n_step": 1})
+    plan = make_plan(algorithm={"n_step": 1}, pendulum=task == "Pendulum-v1")
     counter = Counter(300)
     Actor(plan, 0, 0, Shelf(), counter).run()
     before, after = counter.rows("observation"), counter.rows("next_observation")
@@ -269,7 +266,7 @@ def acted_as_the_artifact_says(hall: Hall) -> None:
     """Every row's greedy action is what the artifact of its version decides on its observation."""
     compared = 0
     for updates, published in hall.published.items():
-        executor = open_artifact(RuntimeName.LITERT, unpacked(published), PolicySpec.from_json(published.spec))
+        executor = open_artifact(RuntimeName.LITERT, unpacked(published), published.spec)
         for columns in hall.rows:
             for row in np.flatnonzero(columns["updates"] == updates):
                 assert executor.decide(columns["observation"][row][None]) == columns["greedy"][row]

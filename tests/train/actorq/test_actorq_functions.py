@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,22 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policy.spec import NetworkSpec, Precision
+from policy.spec import Precision
 from tests.train.actorq.small_plans import make_plan
+from train.actorq.__main__ import parser
 from train.actorq.actor import PARTS
-from train.actorq.algorithms import (
-    Algorithm,
-    Explorer,
-    cut_at_disagreement,
-    make_explorer,
-    settings_of,
-)
-from train.actorq.learner import mismatch
-from train.actorq.report import breakdown
-from train.actorq.settings import ActorQSettings, Plan
+from train.actorq.algorithms import NoisyActions, RandomActions, cut_at_disagreement, make_explorer, mismatch
+from train.actorq.history import breakdown
+from train.actorq.plan import actorq_settings
+from train.actorq.settings import ActorQSettings
 from train.actorq.stepping import NO_CHOICE
-from train.runs.checkpoint import Checkpoint, CheckpointError, flattened
-from train.suites.make import make_task
 
 # --- returns that are cut -------------------------------------------------------------------------------------------
 
@@ -105,9 +97,9 @@ class Scripted:
         return np.array([next(self.actions if high is None else self.durations)])
 
 
-def explorer(generator: Any, **settings: Any) -> Explorer:
+def explorer(generator: Any, **settings: Any) -> NoisyActions | RandomActions:
     plan = make_plan(algorithm={"epsilon_first": 0.5, "epsilon_last": 0.5, **settings})
-    return make_explorer(plan, make_task("CartPole-v1"), generator)
+    return make_explorer(plan, plan.make_task(), generator)
 
 
 VALUES = np.array([0.0, 1.0], np.float32)  # action 1 is the best
@@ -151,9 +143,9 @@ def test_epsilon_falls_with_the_share_of_steps() -> None:
         assert 1.0 - np.mean(chosen) == pytest.approx(epsilon / 2, abs=0.045)  # half of them hit upon it; 4 deviations
 
 
-def noisy(**settings: Any) -> Explorer:
-    plan = replace(make_plan(), task="Pendulum-v1", method="d4pg", algorithm=settings)
-    return make_explorer(plan, make_task("Pendulum-v1"), np.random.default_rng(0))
+def noisy(**settings: Any) -> NoisyActions | RandomActions:
+    plan = make_plan(algorithm=settings, pendulum=True)
+    return make_explorer(plan, plan.make_task(), np.random.default_rng(0))
 
 
 def test_continuous_actions_are_kept_in_units_of_their_range() -> None:
@@ -222,36 +214,13 @@ def test_limits_of_the_settings_are_allowed() -> None:
     assert [replace(asked, step_delays_s=(0.5, 0.0)).delay_s(actor) for actor in range(3)] == [0.5, 0.0, 0.0]
 
 
-def test_the_plan_survives_its_way() -> None:
-    plan = replace(
-        make_plan(12_345, quantize=16, step_delays_s=(0.25, 0.0), n_actors=2, replay_shards=1, correct_mismatch=False),
-        network=NetworkSpec((32, 16), layer_norm=True),
-        preset="hard",
-        task_options={"arenas": {"hard": 0.75, "shipped": 0.25}},
+def test_every_setting_is_an_option() -> None:
+    assert actorq_settings(parser().parse_args(["--task", "cartpole"])) == ActorQSettings()
+    words = "--task cartpole --n-actors 3 --quantize 16 --no-correct-mismatch --step-delays-s 0.5 0 --publish-every 7"
+    wanted = ActorQSettings(
+        3, quantize=16, quantize_communication=16, correct_mismatch=False, step_delays_s=(0.5, 0.0), publish_every=7
     )
-    text = plan.to_json()
-    assert json.loads(text)["steps"] == 12_345
-    assert Plan.from_json(text) == plan
-    assert Plan.from_json(text).to_json() == text
-    assert settings_of(Plan.from_json(text)) == settings_of(plan)
-
-
-@pytest.mark.parametrize("method", ["ppo", "ddpg", ""])
-def test_a_method_that_is_not_distributed_is_refused(method: str) -> None:
-    with pytest.raises(ValueError, match="is not distributed; take d4pg or dqn"):
-        settings_of(replace(make_plan(), method=method))
-
-
-def test_arrays_of_another_network_are_refused() -> None:
-    plan = make_plan()
-    algorithm = Algorithm(plan, make_task(plan.task))
-    wanted = algorithm.groups()
-    facts = {"updates": 3}
-    algorithm.restore(Checkpoint(flattened(wanted), facts))
-    assert algorithm.updates == 3
-    for other in ({}, {"head/bias": np.zeros(3)}, {"head/kernel": np.zeros(2)}):
-        with pytest.raises(CheckpointError, match="target is of another network"):
-            algorithm.restore(Checkpoint(flattened({**wanted, "target": other}), facts))
+    assert actorq_settings(parser().parse_args(words.split())) == wanted
 
 
 # --- the report -----------------------------------------------------------------------------------------------------
@@ -275,7 +244,7 @@ def test_where_the_time_went_by_hand() -> None:
 
 def test_neither_an_actor_nor_the_command_line_imports_ray_or_tensorflow_by_itself() -> None:
     # The command must be able to say what to install, and an actor has no use for a framework.
-    modules = ("actor", "learner", "service", "parameters", "report", "__main__")
+    modules = ("actor", "learner", "replay", "parameters", "history", "__main__")
     script = "import sys\n" + "".join(f"import train.actorq.{name}\n" for name in modules)
     script += "print(sorted({'ray', 'tensorflow'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.train.actorq.small_plans import FACTS, make_plan, make_rows
 from train.actorq.history import LARGEST, Deaths, GaveUpError, added, sums_of
-from train.actorq.service import ReplayService, Reply
+from train.actorq.replay import ReplayService, Reply
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq")
 
@@ -31,8 +31,8 @@ class Shard:
         self.service = ReplayService(make_plan(n_actors=2, replay_shards=2, samples_per_insert=0.0), index)
         for first in range(0, 12, 4):
             self.service.insert(make_rows(4, first=first), FACTS)
-        self.sample, self.hear = Method(self.service.sample), Method(self.service.hear)
-        self.insert = Method(self._inserted)
+        self.sample_when_ready, self.hear = Method(self.service.sample), Method(self.service.hear)
+        self.insert_when_ready = Method(self._inserted)
         self.numbers: list[int] = []
 
     def _inserted(self, columns: Any, facts: dict[str, Any]) -> Reply | None:
@@ -51,10 +51,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_ray
 @pytest.mark.usefixtures("here")
 def test_every_shard_hears_of_every_round() -> None:
-    from train.actorq.processes import _Sampler
+    from train.actorq.processes import Sampler
 
     shards = [Shard(0), Shard(1)]
-    sampler = _Sampler(shards)
+    sampler = Sampler(shards)
     for updates in (0, 2, 4, 6):
         columns, reply = sampler(updates)
         assert columns is not None and not reply.stop
@@ -67,10 +67,10 @@ def test_every_shard_hears_of_every_round() -> None:
 @needs_ray
 @pytest.mark.usefixtures("here")
 def test_steps_that_an_actor_knows_of_do_not_become_fewer() -> None:
-    from train.actorq.processes import _Inserter
+    from train.actorq.processes import Inserter
 
     shard = Shard(0)
-    insert = _Inserter(shard)
+    insert = Inserter(shard)
     insert({}, FACTS)
     assert insert(make_rows(4), FACTS).step == 12
     shard.service = ReplayService(make_plan(n_actors=2, replay_shards=2, samples_per_insert=0.0), 0)  # it began anew

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.train.actorq.small_plans import FACTS, make_plan, make_rows
-from train.actorq.service import ReplayService, Reply, share_of, steps_of
-from train.actorq.settings import Plan
+from train.actorq.plan import Plan
+from train.actorq.replay import ReplayService, Reply, steps_of
 
 # Of small_plans: a round draws 2 · 4 = 8 rows, an insertion brings at most 4 + 1 rows = 10 samples; slack = 2 · 10.
 
@@ -128,8 +128,9 @@ def test_a_run_shorter_than_the_minimum_ends_too() -> None:
 
 
 @pytest.mark.parametrize(("total", "parts"), [(10, 3), (2, 3), (0, 2), (12, 4), (1_000_001, 7)])
-def test_shares_are_as_equal_as_can_be_and_their_sum_is_exact(total: int, parts: int) -> None:
-    shares = [share_of(total, parts, index) for index in range(parts)]
+def test_shares_of_shards_alike_are_as_equal_as_can_be_and_their_sum_is_exact(total: int, parts: int) -> None:
+    asked = make_plan(n_actors=2 * parts, replay_shards=parts).actorq
+    shares = [steps_of(total, asked, index) for index in range(parts)]
     assert sum(shares) == total
     assert max(shares) - min(shares) <= 1
 

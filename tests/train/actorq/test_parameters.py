@@ -154,6 +154,14 @@ def test_an_error_behind_a_pullers_back_reaches_a_later_one(server: ParameterSer
     assert wait_for(server, 3).updates == 3
 
 
+def test_a_learner_that_begins_anew_has_handed_over_nothing(server: ParameterServer) -> None:
+    server.put(pushed(5))
+    first, newest = server.latest(0), server.newest()
+    assert newest is not None and newest.updates == 5
+    server.forget()
+    assert server.newest() is None and server.latest(0) is first
+
+
 def test_close_ends_the_thread() -> None:
     before = set(threading.enumerate())
     server = ParameterServer(8, 8)
@@ -163,9 +171,3 @@ def test_close_ends_the_thread() -> None:
     assert len(mine) == 1
     server.close()
     assert not any(thread.is_alive() for thread in mine)
-
-
-@pytest.mark.parametrize("bits", [(4, 8), (8, 12)])
-def test_other_bits_are_refused(bits: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match=r"take 8 \(int8\), 16 \(fp16\) or 32 \(fp32\)"):
-        ParameterServer(*bits)

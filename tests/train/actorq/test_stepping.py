@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from train.actorq.stepping import NO_CHOICE, Step, Window
+from train.actorq.stepping import NO_CHOICE, Choice, Step, Window
 from train.algorithms.common.replay import Replay, n_step_returns
 from train.suites.episodes import Transition
 
@@ -16,15 +16,15 @@ def step(time: int, reward: float = 0.0, end: str = "", **others: Any) -> Step:
     """A step from [time, time + ½] to [time + 1, time + 1½]; ``end`` is "terminated", "time limit" or nothing."""
     values = {
         "observation": np.array([time, time + 0.5], np.float32),
-        "action": time % 3,
         "reward": reward,
         "terminated": end == "terminated",
         "cut": bool(end),
         "next_observation": np.array([time + 1, time + 1.5], np.float32),
         "updates": 10 * time,
-        "greedy": 2,
     }
-    return Step(**{**values, **others})
+    action, greedy = others.pop("action", time % 3), others.pop("greedy", 2)
+    choice = Choice(action, np.zeros(1), greedy, others.pop("chosen", False))
+    return Step(choice=choice, **{**values, **others})
 
 
 def filled(window: Window, *steps: Step) -> dict[str, np.ndarray]:
@@ -90,7 +90,7 @@ def test_the_rows_are_those_that_the_other_replay_puts_together() -> None:
         reward, done = np.array([one.reward], np.float32), np.array([one.cut])
         ended = np.array([one.terminated])
         seen = one.next_observation[None]
-        replay.add(one.observation[None], np.array([one.action]), Transition(seen, reward, ended, done, seen))
+        replay.add(one.observation[None], np.array([one.choice.action]), Transition(seen, reward, ended, done, seen))
     rows = window.take()
     assert len(rows["return"]) == 300  # each step is the first of exactly one row, in order
     drawn = replay.take(np.arange(297), 4)

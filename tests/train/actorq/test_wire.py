@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -20,7 +19,8 @@ from policy.network import choose_actions, weight_shapes
 from policy.quantization import fake_symmetric
 from policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName
 from tests.train.actorq.small_parameters import HEADS, ROWS, make_observations, make_spec, make_weights, push
-from train.actorq.wire import BITS, Form, Published, WireError, publish, quantization_error, unpacked
+from train.actorq.settings import BITS
+from train.actorq.wire import Published, WireError, publish, quantization_error, unpacked
 
 PAIRS = list(product(BITS, BITS))
 
@@ -71,7 +71,7 @@ def test_the_artifact_is_byte_for_byte_what_convert_makes(bits: int) -> None:
     pushed, precision = push(spec, weights), Precision.from_bits(bits)
     published = publish(pushed, 1, bits, bits)
     wanted = build_graph(spec, weights, pushed.calibration, precision, ArtifactFormat.TFLITE)
-    assert (published.form, published.precision) == (Form.ARTIFACT, precision)
+    assert published.is_artifact and published.precision is precision
     assert published.data.tobytes() == unpacked(published) == wanted
 
 
@@ -134,7 +134,7 @@ def test_a_version_survives_its_way(quantize: int, communication: int) -> None:
     published = sent(quantize, communication)
     data = published.data.copy()
     data.setflags(write=False)  # as an object store gives it
-    back = Published.from_parts(published.header(), data)
+    back = replace(published, data=np.zeros(0, np.uint8)).arrived(data)
     assert replace(back, data=published.data) == published
     assert (back.version, back.updates, back.communication) == (3, 7, communication)
     assert unpacked(back) == unpacked(published)
@@ -152,51 +152,13 @@ def test_damaged_data_is_refused(damage: str) -> None:
         "empty": published.data[:0],
     }
     with pytest.raises(WireError, match="version 3 of the parameters arrived damaged"):
-        Published.from_parts(published.header(), damaged[damage])
+        published.arrived(damaged[damage])
 
 
 def test_weights_that_are_no_safetensors_file_are_refused() -> None:
     published = sent(8, 32)
     with pytest.raises(WireError, match="no safetensors file"):
         unpacked(replace(published, data=published.data[:100]))
-
-
-@pytest.mark.parametrize("member", json.loads(sent().header()))
-def test_a_header_without_one_of_its_members_is_refused(member: str) -> None:
-    published = sent()
-    values = json.loads(published.header())
-    del values[member]
-    with pytest.raises(WireError, match=member):
-        Published.from_parts(json.dumps(values), published.data)
-
-
-@pytest.mark.parametrize(
-    ("member", "value", "said"),
-    [
-        ("form", "pickle", "pickle"),
-        ("precision", "int9", "int9"),
-        ("version", "first", "first"),
-        ("sha256", "0" * 64, "damaged"),
-        ("codec", "zip", "codec"),
-    ],
-)
-def test_a_header_that_says_something_unknown_is_refused(member: str, value: str, said: str) -> None:
-    published = sent()
-    header = json.dumps({**json.loads(published.header()), member: value})
-    with pytest.raises(WireError, match=said):
-        Published.from_parts(header, published.data)
-
-
-@pytest.mark.parametrize("header", ["", "{", "[]", "null", "3"])
-def test_what_is_no_header_is_refused(header: str) -> None:
-    with pytest.raises(WireError, match="cannot be read"):
-        Published.from_parts(header, sent().data)
-
-
-@pytest.mark.parametrize(("quantize", "communication"), [(4, 8), (8, 4), (0, 0), (64, 64)])
-def test_other_bits_are_refused(quantize: int, communication: int) -> None:
-    with pytest.raises(ValueError, match=r"take 8 \(int8\), 16 \(fp16\) or 32 \(fp32\)"):
-        sent(quantize, communication)
 
 
 @pytest.mark.parametrize("name", ["dense_0/kernel", "head/bias"])
