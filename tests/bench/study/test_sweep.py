@@ -300,4 +300,4 @@ def test_the_page_shows_what_is_kept() -> None:
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
     assert "<!-- table:sweep -->" in page
     assert filled(page, sweep_tables.tables(stored(EXPERIMENT))) == page
-    assert {record["subject"] for record in kept} <= set(EXPERIMENT.subjects)
+    assert {record["subject"] for record in kept} == set(EXPERIMENT.subjects)
