@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +49,34 @@ class Table:
         for row in self.rows:
             if row and len(row) != len(self.headers):
                 raise ValueError(f"table {self.name!r}: the row {row} does not have {len(self.headers)} cells.")
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        title: str,
+        rows: Iterable[Mapping[str, str]],
+        notes: tuple[str, ...] = (),
+        left: int = 1,
+        grouped: bool = False,
+    ) -> Table:
+        """Of rows that say each cell by its header.
+
+        Args:
+            name, title, notes, left: as above.
+            rows: all with the same headers.
+            grouped: rows with the same first cell follow each other; it stands once, and a rule after the last of them.
+        """
+        made: list[tuple[str, ...]] = []
+        headers: tuple[str, ...] = ()
+        last = None
+        for row in rows:
+            headers, (first, *others) = tuple(row), row.values()
+            if grouped and last not in (None, first):
+                made.append(())
+            made.append(("" if grouped and first == last else first, *others))
+            last = first
+        return cls(name, title, headers, (*made, *[()] * (grouped and bool(made))), notes, left)
 
 
 def print_table(table: Table, console: Console) -> None:

@@ -114,7 +114,7 @@ class Experiment:
     figures: Callable[[Results], Mapping[str, Figure]] = field(default=lambda results: {})
     finding: Callable[[Results], str] = field(default=lambda results: "")
     about: Callable[[str], str] = field(default=str)
-    options: Callable[[argparse.ArgumentParser], None] = field(default=lambda parser: None)
+    options: Callable[[argparse.ArgumentParser], object] = field(default=lambda parser: None)
     within: tuple[str, ...] = ()
     of_trainings: bool = False
     version: int = 1
@@ -334,7 +334,7 @@ class Results:
         return records.rows(self.found, self.experiment.factors)
 
     @functools.cached_property
-    def summary(self) -> DataFrame:
+    def summary(self) -> list[dict[str, Any]]:
         """One row for each subject, condition and preset.
 
         Columns: subject, preset, the factors, episodes, the measures, and as
@@ -342,14 +342,28 @@ class Results:
         reference: difference of the returns, error (relative, in percent, positive where it earns less; None where the
         reference earns 0), success difference. The last three are None where there is no reference.
         """
-        return records.frame([self._row(group) for group in self._groups.values()])
+        return [self._row(group) for group in self._groups.values()]
 
     def plain(self) -> list[dict[str, Any]]:
         """The summary as JSON has it."""
         return [
-            {name: vars(value) if isinstance(value, Estimate) else value for name, value in self._row(group).items()}
-            for group in self._groups.values()
+            {name: vars(value) if isinstance(value, Estimate) else value for name, value in row.items()}
+            for row in self.summary
         ]
+
+    @property
+    def subjects(self) -> list[str]:
+        """All that were measured, in order."""
+        return list(dict.fromkeys(record["subject"] for record in self.found))
+
+    def conditions(self, subject: str) -> set[str]:
+        """Under which a subject was measured, as JSON."""
+        return {condition for name, condition, _ in self._groups if name == subject}
+
+    def of(self, subject: str) -> list[dict[str, Any]]:
+        """A subject's rows of the summary on the preset that it was trained on, the first."""
+        mine = [row for row in self.summary if row["subject"] == subject]
+        return [row for row in mine if row["preset"] == mine[0]["preset"]]
 
     def records_of(self, subject: str, condition: Condition, preset: str = "") -> list[Record]:
         """A cell's, one for each seed; none where it was not measured."""
@@ -417,10 +431,35 @@ class Results:
         pair = paired_difference(list(map(bool, ones)), list(map(bool, others)))
         return Estimate(pair.difference, pair.low, pair.high)
 
+    def table(
+        self,
+        name: str,
+        words: str,
+        rows: Iterable[Mapping[str, str]],
+        left: int = 1,
+        grouped: bool = False,
+        **facts: Any,
+    ) -> Table:
+        """A table of rows that say each cell by its header, as :meth:`bench.report.tables.Table.of`.
+
+        Args:
+            name, rows, left, grouped: as there.
+            words: template (:func:`bench.report.text.filled`) of the title, and in further lines of the notes. It may
+                name ``measured``, ``where``, the ``seeds``, and ``counts``, the episodes of each.
+            facts: what else it names.
+        """
+        from bench.report.tables import Table
+        from bench.report.text import filled
+
+        facts["seeds"] = ", ".join(map(str, sorted({record["seed"] for record in self.found})))
+        facts["counts"] = ", ".join(dict.fromkeys(str(len(record["returns"])) for record in self.found))
+        title, *notes = filled(words, measured=self.measured, where=self.where, **facts)
+        return Table.of(name, title, rows, tuple(notes), left, grouped)
+
     @property
     def measured(self) -> str:
-        """How long, where, when and with which code, for the notes of a table."""
-        return f"{sum(record['cpu_s'] for record in self.found) / 60:,.1f} CPU-minutes on {self.where}."
+        """How long, where, when and with which code."""
+        return f"{sum(record['cpu_s'] or 0.0 for record in self.found) / 60:,.1f} CPU-minutes on {self.where}."
 
     @property
     def where(self) -> str:

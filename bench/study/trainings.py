@@ -12,13 +12,14 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.measuring.children import last_words, run_to_end
-from bench.study.experiment import Played, measuring_code
+from bench.study.experiment import Episodes, Experiment, Played, measuring_code
 from bench.study.flying import open_bundle, quantized
 from bench.study.records import rounded
 from policy.files import locked
@@ -71,6 +72,37 @@ def about(subject: str, cells: Mapping[str, Training]) -> str:
         raise command_line.UsageError(f"there is no cell {subject!r}; there are {', '.join(cells)}.")
     cell = cells[subject]
     return f"{subject}: {cell.method} on {cell.task}"
+
+
+def of_cells(
+    cells: Mapping[str, Training],
+    seeds: tuple[int, ...],
+    count: Callable[[str], int],
+    chosen: Callable[[str], Sequence[object]] = lambda subject: (),
+    **declared: Any,
+) -> Experiment:
+    """An experiment whose subjects are cells of trainings: stale where their settings are others.
+
+    Args:
+        cells: by name.
+        seeds: of the trainings, where none are asked for.
+        count: episodes of each where none are asked for, by subject.
+        chosen: what else a cell's trainings depend on, by subject.
+        declared: what else :class:`bench.study.experiment.Experiment` takes.
+    """
+
+    def identified(subject: str) -> str:
+        about(subject, cells)
+        return identity(cells[subject], *chosen(subject))
+
+    def episodes(arguments: Namespace, subject: str) -> Episodes:
+        return Episodes(arguments.seeds or seeds, arguments.episodes or count(subject))
+
+    def described(subject: str) -> str:
+        return about(subject, cells)
+
+    shared = {"subjects": tuple(cells), "identity": identified, "episodes": episodes, "about": described}
+    return Experiment(**{**shared, "of_trainings": True, **declared})
 
 
 def settings_of(request: RunRequest) -> dict[str, Any]:

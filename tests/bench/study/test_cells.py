@@ -85,7 +85,7 @@ def test_equal_games_are_counted_once_and_it_is_said(judged: Callable[..., list[
     # The first and the third begin after 4 frames: one game, whose returns are 20 in fp32 and 16 in int8.
     games = [20.0, 18.0, 20.0], [20.0, 18.0, 20.0], [16.0, 18.0, 16.0]
     found = Results(EXPERIMENT, judged("pong-ppo", "pong", *games, starts=[4, 9, 4]))
-    fp32, _, int8 = found.summary.to_dict("records")
+    fp32, _, int8 = found.summary
     assert fp32["episodes"] == 2 and fp32[RETURN].value == 19.0 and int8[RETURN].value == 17.0
     assert "of 3 of pong-ppo 2 are different ones, and equal games are counted once" in to_markdown(tables(found)[0])
     assert "mean return of 3 greedy" in to_markdown(tables(found)[0])

@@ -43,7 +43,7 @@ def test_the_summary_by_hand(recorded: Callable[..., records.Record]) -> None:
         recorded({"part": "input", "bits": 3}, [27.0, 38.0], seed=2, successes=[1, 0]),
         recorded({"part": "hidden", "bits": 3}, [1.0], successes=[1]),  # of other episodes than fp32's
     ]
-    fp32, narrow, other = Results(EXPERIMENT, cells).summary.to_dict("records")
+    fp32, narrow, other = Results(EXPERIMENT, cells).summary
     assert fp32["episodes"] == 4 and fp32["return"].value == 25.0
     assert fp32["difference"] == Estimate(0.0, 0.0, 0.0)
     # differences 1, 2, 3, 2: mean 2 of 25; s = √(2/3), t of 3 degrees of freedom 3.1824

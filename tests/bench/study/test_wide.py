@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.tables import ROOT, filled
+from bench.report.text import arrow
 from bench.study import command, experiment, records, trainings, wide
 from bench.study.experiment import Results, current, in_order
 from policy.bundle import Bundle
@@ -75,7 +76,7 @@ def test_a_means_is_compared_with_the_plain_training_of_its_seed(several: Result
     narrower = wide.widening(several, subject, "clip-2")
     assert narrower is not None and narrower.value == pytest.approx(-4.0)
     assert wide.widening(several, subject, "clip-4") is None
-    arrows = [wide.arrow(each) for each in (found, Estimate(-2.0, -3.0, -1.0), Estimate(1.0, -1.0, 3.0), None)]
+    arrows = [arrow(each) for each in (found, Estimate(-2.0, -3.0, -1.0), Estimate(1.0, -1.0, 3.0), None)]
     assert arrows == [" ↑", " ↓", "", ""]
 
 
