@@ -64,17 +64,17 @@ class Table:
 
         Args:
             name, title, notes, left: as above.
-            rows: all with the same headers.
+            rows: all with the same headers; an empty one is a rule.
             grouped: rows with the same first cell follow each other; it stands once, and a rule after the last of them.
         """
         made: list[tuple[str, ...]] = []
         headers: tuple[str, ...] = ()
         last = None
         for row in rows:
-            headers, (first, *others) = tuple(row), row.values()
+            headers, first = tuple(row) or headers, next(iter(row.values()), None)
             if grouped and last not in (None, first):
                 made.append(())
-            made.append(("" if grouped and first == last else first, *others))
+            made.append(("", *list(row.values())[1:]) if grouped and first == last else tuple(row.values()))
             last = first
         return cls(name, title, headers, (*made, *[()] * (grouped and bool(made))), notes, left)
 

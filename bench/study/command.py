@@ -63,6 +63,20 @@ def main(module: str, argv: Sequence[str]) -> int:
     return command_line.guarded(lambda asked: _run(module, experiment, asked), arguments)
 
 
+def join(name: str, module: str, argv: Sequence[str]) -> int:
+    """Run a study that measures nothing: the tables and pictures of what others kept; returns the exit status."""
+    found = importlib.import_module(module)
+    parser = command_line.parser(found.__doc__, f"-m bench.study {name}")
+    add_output(parser)
+
+    def run(arguments: argparse.Namespace) -> int:
+        made, drawn = found.joined_tables()
+        plain = [{"table": table.name, "headers": table.headers, "rows": table.rows} for table in made]
+        return show(arguments, made, lambda: drawn, found.plain() if hasattr(found, "plain") else plain)
+
+    return command_line.guarded(run, parser.parse_args(argv))
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """--update-docs, --output-path, --markdown, --json: what :func:`show` does."""
     parser.add_argument("--update-docs", action="store_true", help="fill the tables of docs/, draw their pictures")

@@ -17,11 +17,10 @@ from bench.command_line import BenchError
 from bench.report.intervals import Estimate
 from bench.report.tables import filled, pages, to_markdown
 from bench.study import cells, command, experiment, place
-from bench.study.cells import EXPERIMENT, Judged, reached, tables
+from bench.study.cells import EXPERIMENT, Judged, number, order, published, reached, tables
+from bench.study.curves import Curve, averaged, curves_figure, limits, read_curve
 from bench.study.experiment import RETURN, Results, in_order, stored
 from bench.study.records import Record
-from bench.study.tables.curves import Curve, averaged, curves_figure, limits, read_curve
-from bench.study.tables.paper_cells import number, order, published
 from policy.bundle import Bundle
 from policy.errors import SpecError
 from train.runs.logs import CURVE_FILE
