@@ -143,6 +143,18 @@ class Cell:
     episodes: Episodes
 
 
+def known(subject: str, among: Mapping[str, Any], what: str = "cell") -> Any:
+    """What a name means.
+
+    Raises:
+        UsageError: nothing.
+    """
+    if subject not in among:
+        listed = ("; " if any("," in name for name in among) else ", ").join(among)
+        raise command_line.UsageError(f"there is no {what} {subject!r}; there are {listed}.")
+    return among[subject]
+
+
 def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Sequence[str]) -> list[Cell]:
     """All that is asked, in order."""
     found = [
@@ -331,7 +343,9 @@ class Results:
     @functools.cached_property
     def rows(self) -> DataFrame:
         """One row for each episode; see :func:`bench.study.records.rows`."""
-        return records.rows(self.found, self.experiment.factors)
+        import pandas
+
+        return pandas.DataFrame(records.rows(self.found, self.experiment.factors))
 
     @functools.cached_property
     def summary(self) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.measuring.children import last_words, run_to_end
-from bench.study.experiment import Episodes, Experiment, Played, measuring_code
+from bench.study.experiment import Episodes, Experiment, Played, known, measuring_code
 from bench.study.flying import open_bundle, quantized
 from bench.study.records import rounded
 from policy.files import locked
@@ -68,9 +68,7 @@ def about(subject: str, cells: Mapping[str, Training]) -> str:
     Raises:
         UsageError: there is no such cell.
     """
-    if subject not in cells:
-        raise command_line.UsageError(f"there is no cell {subject!r}; there are {', '.join(cells)}.")
-    cell = cells[subject]
+    cell = known(subject, cells)
     return f"{subject}: {cell.method} on {cell.task}"
 
 
