@@ -43,7 +43,7 @@ Bits within 5 %: the fewest at which, and at every larger measured width, the wh
 where these episodes do not show that even 8 bits are.
 n-bit weights have 2ⁿ − 1 levels, one scale a channel; activations and observation 2ⁿ levels over one range that the \
 calibration observations span. Simulated in float; no size or speed follows from it.
-{{ measured }}
+{{ results.measured }}
 """
 COSTS = """\
 Which part decides

@@ -50,10 +50,10 @@ same episodes, in % of |fp32|, with its paired 95 % interval (Student's t); posi
 worse count where the whole interval is.
 Chosen by estimate: the least output error on calibration observations, among all assignments that fill the budget; \
 nothing was flown. Chosen by flight: the best return of the {{ tried }} with the least output error and the uniform \
-one, on seeds {{ choosing }}. All are judged on fresh episodes, seeds {{ seeds }}.
+one, on seeds {{ choosing }}. All are judged on fresh episodes, seeds {{ results.seeds }}.
 Size: bits of all kernels, as a packed format would take them, at most those of the uniform assignment. In the int8 \
 container every weight takes a byte, so no file gets smaller and nothing faster.
-{{ measured }}
+{{ results.measured }}
 """
 
 

@@ -48,11 +48,11 @@ TABLE = """\
 Trained cells
 The paper's: single figures without intervals, of its own networks and training; asked for: the mean return that this \
 project set itself.
-Ours: mean return of {{ episodes }} greedy episodes (seed {{ seeds }}) with its 95 % interval (Student's t), each \
-precision's artifact on the same episodes; differences are paired. 0: less than 0.005 in all three numbers; without \
-brackets: all episodes are equal, so that they give no interval.
-Executed by {{ runtimes }} on {{ where }}. Steps and CPU-hours are those of the run that made the policy, not of those \
-before it, from each bundle's policy.json.
+Ours: mean return of {{ episodes }} greedy episodes (seed {{ results.seeds }}) with its 95 % interval (Student's t), \
+each precision's artifact on the same episodes; differences are paired. 0: less than 0.005 in all three numbers; \
+without brackets: all episodes are equal, so that they give no interval.
+Executed by {{ runtimes }} on {{ results.where }}. Steps and CPU-hours are those of the run that made the policy, not \
+of those before it, from each bundle's policy.json.
 {% for (played, different), subjects in games.items() %}
 Games of Atari differ in nothing but how many frames pass before the first action: of {{ played }} of \
 {{ subjects | join(", ") }} {{ different }} are different ones, and equal games are counted once.

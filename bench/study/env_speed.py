@@ -36,7 +36,7 @@ ENVS, STEPS, ROUNDS = 64, 1000, 3
 WARM_UP_STEPS = 100
 TABLE = """\
 Environment steps a second
-Medians of the rounds, one core, numpy {{ numpy }}, on {{ where }}.
+Medians of the rounds, one core, numpy {{ numpy }}, on {{ results.where }}.
 """
 
 

@@ -458,17 +458,19 @@ class Results:
 
         Args:
             name, rows, left, grouped: as there.
-            words: template (:func:`bench.report.text.filled`) of the title, and in further lines of the notes. It may
-                name ``measured``, ``where``, the ``seeds``, and ``counts``, the episodes of each.
-            facts: what else it names.
+            words: template (:func:`bench.report.text.filled`) of the title, and in further lines of the notes.
+            facts: what it names, beside ``results``, which are these.
         """
         from bench.report.tables import Table
         from bench.report.text import filled
 
-        facts["seeds"] = ", ".join(map(str, sorted({record["seed"] for record in self.found})))
-        facts["counts"] = ", ".join(dict.fromkeys(str(len(record["returns"])) for record in self.found))
-        title, *notes = filled(words, measured=self.measured, where=self.where, **facts)
+        title, *notes = filled(words, results=self, **facts)
         return Table.of(name, title, rows, tuple(notes), left, grouped)
+
+    @property
+    def seeds(self) -> str:
+        """All of them."""
+        return ", ".join(map(str, sorted({record["seed"] for record in self.found})))
 
     @property
     def measured(self) -> str:

@@ -48,7 +48,7 @@ Most sensitive at {{ bits }} bits, its interval above all others': \
 {% endfor %}
 Error: (fp32 − quantized) / |fp32| of the mean return over the same episodes, with its 95 % interval (Student's t); 0: \
 less than 0.005 % in all three numbers; without brackets: all episodes are equal.
-{{ measured }}
+{{ results.measured }}
 """
 CORRELATION = """\
 Do cheap measures foretell the return? Spearman's ρ with the relative error over layers and widths

@@ -37,9 +37,9 @@ FEWEST_ROUNDS = 8  # of losses, to speak of a correlation
 TABLE = """\
 DQN on Pong in float32 and in 16 bits
 Minibatch {{ batch }}, {{ threads }} thread{{ "" if threads == "1" else "s" }}, TensorFlow {{ tensorflow }} with \
-oneDNN, on {{ where }}; the processor has {{ unit }}; no GPU (tensorflow-cpu drives none). Processor times, medians, \
-float32 and the 16-bit type timed in turns ({{ counts | join(", ") }} times); by wall time the updates' speed-ups are \
-{{ wall | join(", ") }}.
+oneDNN, on {{ results.where }}; the processor has {{ unit }}; no GPU (tensorflow-cpu drives none). Processor times, \
+medians, float32 and the 16-bit type timed in turns ({{ counts | join(", ") }} times); by wall time the updates' \
+speed-ups are {{ wall | join(", ") }}.
 The paper's: ratios of its 127 → 156, 179 → 172, 391 → 242 minutes of training in float16, on hardware it does not \
 name (its slide prints 0.87, 1.04 and 1.61); it states no kernels: here 8/4, 4/2, 3/1 (kernel/stride) as in Mnih et \
 al. 2015.
@@ -55,7 +55,7 @@ Learning Catch by DQN: greedy return, mean of {{ count }} seeds [lowest, highest
 {{ each.type }} − float32, seed by seed, with its 95 % interval (Student's t): {{ each.last }} at the last step, \
 {{ each.area }} over the whole curve.
 {% endfor %}
-{{ judged }} greedy episodes a point; returns lie between −1 and 1. Measured on {{ where }}.
+{{ judged }} greedy episodes a point; returns lie between −1 and 1. Measured on {{ results.where }}.
 """
 
 
@@ -214,7 +214,7 @@ def policies_table(found: Mapping[tuple[Any, ...], Mapping[str, Pairs]], results
     title, *notes = filled(
         TABLE, **said, batch=joined(str(key[1]) for key in found), threads=joined(str(key[2]) for key in found),
         tensorflow=joined(fact["measures"]["tensorflow"] for fact in facts), unit=several(sorted(units)),
-        where=results.where,
+        results=results,
     )  # fmt: skip
     headers = (
         "policy", "network", "type", "update fp32, ms", "16 bits, ms", "speed-up", "acting, speed-up",

@@ -35,7 +35,7 @@ Float: % success on preset {{ preset }}, n={{ episodes }} for each number, with 
 more than with the float observation on the same episodes under the same noise, Newcombe's paired 95 % interval.
 Noise: standard deviation of each ray's error, in metres of a range of 20; the policies were trained without any. Only \
 the observation is quantized, simulated in float.
-{{ measured }}
+{{ results.measured }}
 """
 
 

@@ -61,10 +61,10 @@ LIMIT_PERCENT = 2.0  # of the float return, that a policy may lose and still cou
 
 TABLE = """\
 Learning with quantizers (QAT) against quantizing after training (PTQ): mean returns
-n: trainings of the seeds {{ seeds }}, and episodes of each on every preset. In brackets 95 % intervals over trainings \
-(Student's t), without brackets: all trainings are equal. Weights and hidden activations have the bits, observation \
-and outputs 8. All trainings of a seed have the same settings and steps, and their policies fly the same episodes. \
-Error: (float − it) / |float|; negative: better than float. QAT − PTQ: in % of |float|.
+n: trainings of the seeds {{ results.seeds }}, and episodes of each on every preset. In brackets 95 % intervals over \
+trainings (Student's t), without brackets: all trainings are equal. Weights and hidden activations have the bits, \
+observation and outputs 8. All trainings of a seed have the same settings and steps, and their policies fly the same \
+episodes. Error: (float − it) / |float|; negative: better than float. QAT − PTQ: in % of |float|.
 Share of the steps that QAT learns in floats first: {% for name, each in measures.items() %}{{ name }} \
 {{ each.quant_delay }}{{ ", " if not loop.last }}{% endfor %}.
 {% for name, each in measures.items() if each.tried %}
@@ -82,7 +82,7 @@ Not measured: {{ unmeasured | several }}.
 {% endif %}
 An artifact computes QAT at {{ executed["in training"] }} bits and PTQ at {{ executed["afterwards"] }}, in an int8 \
 container of one byte a weight: size, speed and kernel are int8's. The others are simulated; no size or speed follows.
-{{ measured }}
+{{ results.measured }}
 """
 
 

@@ -45,15 +45,15 @@ EPISODES = 20  # of each judgement
 
 TABLE = """\
 CPU seconds until the greedy policy reaches a return
-Medians of the seeds {{ seeds }}, which chose no setting; one core, one thread, both in turn. Processor time of the \
-process from its start (imports left out: from their end on) until the mean return of {{ episodes }} fresh greedy \
-episodes reaches the goal; the judging itself is left out on both sides. > where the median run did not reach it \
-within its steps.
+Medians of the seeds {{ results.seeds }}, which chose no setting; one core, one thread, both in turn. Processor time \
+of the process from its start (imports left out: from their end on) until the mean return of {{ episodes }} fresh \
+greedy episodes reaches the goal; the judging itself is left out on both sides. > where the median run did not reach \
+it within its steps.
 What differs beside the programs: our settings were tuned for this measure (on other seeds), SB3's are those that its \
 zoo publishes, with its network sizes and a DDPG that learns nothing before 10,000 steps; our classic tasks are array \
 environments, tested step by step against Gymnasium's, in which SB3 trains.
 Steps between two judgements: {{ every }}. Settings: train/settings; SB3: {{ source }}
-Measured on {{ where }}; load average {{ load }} while it ran. \
+Measured on {{ results.where }}; load average {{ load }} while it ran. \
 {% for side, of in versions.items() %}{{ side }}: {% for each in of.items() %}{{ each | join(" ") }}\
 {{ ", " if not loop.last }}{% endfor %}{{ "; " if not loop.last }}{% endfor %}.
 """

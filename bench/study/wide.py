@@ -85,12 +85,12 @@ Not measured: {{ unmeasured | several }}.
 """
 WEIGHTS = """\
 Width of the weights, and the return of the float policies
-Means over the trainings of the seeds {{ seeds }}, {{ counts }} episodes of each. Range and standard deviation of \
-the weights of all layers together, no biases; range / std of each layer by itself, mean of the layers: n bits over \
-that range leave steps of range / std / 2ⁿ deviations, whatever the scale. Gain: in % of plain's |return|. In brackets \
-95 % intervals over trainings (Student's t), without brackets: all are equal. ↑, ↓: the interval is above or below \
-plain's.
-{{ measured }}
+Means over the trainings of the seeds {{ results.seeds }}, {{ counts | join(", ") }} episodes of each. Range and \
+standard deviation of the weights of all layers together, no biases; range / std of each layer by itself, mean of the \
+layers: n bits over that range leave steps of range / std / 2ⁿ deviations, whatever the scale. Gain: in % of plain's \
+|return|. In brackets 95 % intervals over trainings (Student's t), without brackets: all are equal. ↑, ↓: the interval \
+is above or below plain's.
+{{ results.measured }}
 """
 ERRORS = """\
 Relative error in %, by scheme and bits of the weights
@@ -255,12 +255,13 @@ def tables(results: Results) -> list[Table]:
         {"cell": cell} | {f"{bits} bits: {head}": correlation(rho) for (bits, head), rho in zip(heads, of, strict=True)}
         for cell, of in orders.items()
     )
+    counts = dict.fromkeys(str(len(record["returns"])) for record in results.found)
     left_out = [name for name in CELLS if name not in cells]
     middle = {head: {name: median(values) for name, values in of.items()} for head, of in medians.items()}
     sides = [rho.side for of in orders.values() for rho in of if rho]
     return [
         results.table("wide-weights-summary", SUMMARY, summary, cells=len(cells), chances=chances, unmeasured=left_out),
-        results.table("wide-weights", WEIGHTS, weights, 2, grouped=True),
+        results.table("wide-weights", WEIGHTS, weights, 2, grouped=True, counts=counts),
         results.table("wide-weights-errors", ERRORS, errors, 2, grouped=True, medians=middle),
         results.table("wide-weights-orders", ORDERS, shown, sides=sides, chance=CHANCE),
     ]
