@@ -25,7 +25,7 @@ from bench.report.text import estimate, lost
 from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.flying import PERCEPTRONS, SEEDS, decide_with, float_decide, fly, of_bundles, open_perceptron
 from bench.study.layers import estimator
-from bench.study.measures.assignments import Assignment, fullest, kernel_sizes, ranked, total_bits, uniform
+from bench.study.measures.damage import Assignment, fullest, kernel_sizes, total_bits
 from bench.study.records import Condition
 
 if TYPE_CHECKING:
@@ -84,15 +84,14 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
 
 def choose(subject: str, kernels: dict[str, int], bits: int, chosen: str, count: int) -> tuple[Assignment, int]:
     """The assignment, and how many fill the budget; to choose by flight, ``count`` episodes of each seed are flown."""
-    same = uniform(kernels, bits)
+    same = dict.fromkeys(kernels, bits)
     if chosen == UNIFORM:
         return same, 1
-    choices = ranked(
-        fullest(kernels, total_bits(kernels, same)), lambda each: estimator(subject).damage(each).output_error
-    )
+    choices = fullest(kernels, total_bits(kernels, same))
+    choices.sort(key=lambda each: estimator(subject).damage(each).output_error)
     if chosen == ESTIMATED:
-        return choices[0].bits, len(choices)
-    tried = [dict(choice.bits) for choice in choices[:TRIED]]
+        return choices[0], len(choices)
+    tried = choices[:TRIED]
     tried += [same] if same not in tried else []
     bundle, task = open_perceptron(subject)
 

@@ -23,8 +23,7 @@ from bench.report.tables import Table
 from bench.report.text import correlation, lost
 from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.flying import PERCEPTRONS, ROBOTS, decide_with, float_decide, fly, of_bundles, open_perceptron
-from bench.study.measures.assignments import kernel_sizes, uniform
-from bench.study.measures.damage import Estimator
+from bench.study.measures.damage import Estimator, kernel_sizes
 from bench.study.records import Condition
 from policy.quantization import LARGEST_WEIGHT_BITS
 
@@ -85,7 +84,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     if not asked:
         yield from fly(task, float_decide(bundle), episodes, {})
         return
-    assignment = {**uniform(sizes(subject), LARGEST_WEIGHT_BITS), asked["layer"]: asked["bits"]}
+    assignment = {**dict.fromkeys(sizes(subject), LARGEST_WEIGHT_BITS), asked["layer"]: asked["bits"]}
     decide = decide_with(bundle.spec, estimator(subject).assembled(assignment))
     yield from fly(task, decide, episodes, asdict(estimator(subject).damage(assignment)))
 
