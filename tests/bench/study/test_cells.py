@@ -22,7 +22,6 @@ from bench.study.curves import Curve, averaged, curves_figure, limits, read_curv
 from bench.study.experiment import RETURN, Results, in_order, stored
 from bench.study.records import Record
 from policy.bundle import Bundle
-from policy.errors import SpecError
 from train.runs.logs import CURVE_FILE
 from train.suites.cells import Cell, load_cells
 
@@ -196,7 +195,7 @@ def test_what_does_not_say_where_it_comes_from_is_not_taken_in(tmp_path: Path, b
     with pytest.raises(BenchError, match="lacks algorithm, seed, steps, cpu_s"):
         place.cell_name(nameless)
     other = balancing(tmp_path / "y", task="Acrobot-v1")
-    with pytest.raises(SpecError, match="another observation"):
+    with pytest.raises(BenchError, match="another observation"):
         place.place(other.path, tmp_path / "zoo", 2, 7, force=False)
 
 
