@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.measuring.children import last_words, run_to_end
-from bench.study.experiment import Episodes, Experiment, Played, known, measuring_code
+from bench.study.experiment import Episodes, Experiment, Played, known
 from bench.study.flying import open_bundle, quantized
+from bench.study.measuring import measuring_code
 from bench.study.records import rounded
 from policy.files import locked
 from policy.locate import ARTIFACTS, PROJECT_ROOT

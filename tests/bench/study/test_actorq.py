@@ -16,7 +16,8 @@ from bench.study.actorq import breakdown, costs, runs, trainings
 from bench.study.actorq.breakdown import PARTS
 from bench.study.actorq.cells import CELLS, INT8, LEARNING, pairs
 from bench.study.actorq.runs import Run, rates_of, read_curve, spread
-from bench.study.experiment import Episodes, Results, cells, current, in_order, missing, stored
+from bench.study.experiment import Episodes, Results, current, in_order, stored
+from bench.study.measuring import cells, missing
 from policy.locate import PROJECT_ROOT
 
 Recorded = Callable[..., records.Record]
