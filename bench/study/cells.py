@@ -184,7 +184,7 @@ def tables(results: Results) -> list[Table]:
         if each.fp32.get("starts"):
             games.setdefault((played[each.subject], each.fp32["episodes"]), []).append(each.subject)
     cells = [each.cell for each in found]
-    facts = {
+    facts: dict[str, Any] = {
         "episodes": joined(f"{count:,}" for count in played.values()),
         "runtimes": joined(each.fp32["executed_by"] for each in found),
         "unjudged": [name for name in bundle_names() if name not in played],

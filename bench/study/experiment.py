@@ -186,7 +186,7 @@ class Results:
         """One row for each episode; see :func:`bench.study.records.rows`."""
         import pandas
 
-        return pandas.DataFrame(records.rows(self.found, self.experiment.factors))
+        return pandas.DataFrame(records.rows(self.found, self.experiment.factors), dtype=object)
 
     @functools.cached_property
     def summary(self) -> list[dict[str, Any]]:

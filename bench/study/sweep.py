@@ -236,7 +236,7 @@ def details(results: Results, preset: str, schemes: Mapping[str, Sequence[Row]])
         for row in found
     ]
     where = ", ".join(filter(None, (f"{Path(first['subject']).name} on {first['task']}", preset)))
-    facts = {"title": where, "episodes": f"{first['episodes']:,}", "executions": executions(schemes)}
+    facts: dict[str, Any] = {"title": where, "episodes": f"{first['episodes']:,}", "executions": executions(schemes)}
     return results.table("sweep-details", DETAILS, rows, grouped=True, **facts)
 
 
