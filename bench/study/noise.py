@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 BITS, NOISE, PRESET, BATCH = (8, 6, 5, 4, 3), (0.0, 0.5, 1.0, 2.0), "hard", 128
 
-TITLE = "Bits of the observation under a noisy rangefinder"
 TABLE = """\
-{{ title }}
+Bits of the observation under a noisy rangefinder
 Float: % success on preset {{ preset }}, n={{ episodes }} for each number, with Wilson's 95 % interval. Bits: points \
 more than with the float observation on the same episodes under the same noise, Newcombe's paired 95 % interval.
 Noise: standard deviation of each ray's error, in metres of a range of 20; the policies were trained without any. Only \
@@ -72,20 +71,18 @@ def tables(results: Results) -> list[Table]:
         row = rows.setdefault((each["subject"], word), {"policy": each["subject"], "observation": word})
         row[f"noise {each['noise']:g} m"] = estimate(each[what], 100.0, sign)
     most = max(each["episodes"] for each in results.summary)
-    return [results.table("noise", TABLE, rows.values(), 2, title=TITLE, preset=PRESET, episodes=f"{most:,}")]
+    return [results.table("noise", TABLE, rows.values(), 2, preset=PRESET, episodes=f"{most:,}")]
 
 
 def figures(results: Results) -> Pictures:
     """A panel for each policy, success against bits, a line for each noise."""
     rows = [{**row, "bits": row["bits"] or "float"} for row in results.summary]
     noises = {m: (f"noise {m:g} m", style) for style, m in enumerate(sorted({row["noise"] for row in rows}))}
-    panels = [
-        Panel.of(subject, [row for row in rows if row["subject"] == subject], "noise", "bits", SUCCESS, noises)
-        for subject in results.subjects
-    ]
+    mine = {subject: [row for row in rows if row["subject"] == subject] for subject in results.subjects}
+    panels = [Panel.of(subject, found, "noise", "bits", SUCCESS, noises) for subject, found in mine.items()]
     said = f"success on preset {PRESET}, n={max(row['episodes'] for row in rows):,} a point; bars: 95 % intervals"
-    places = list(dict.fromkeys(row["bits"] for row in rows))
-    return {"noise": facets(panels, places, title=TITLE, said=said, x_label="bits", scale=share_scale)}
+    places, title = list(dict.fromkeys(row["bits"] for row in rows)), TABLE.partition("\n")[0]
+    return {"noise": facets(panels, places, title=title, said=said, x_label="bits", scale=share_scale)}
 
 
 EXPERIMENT = of_bundles(

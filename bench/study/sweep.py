@@ -115,30 +115,19 @@ def series_asked(arguments: argparse.Namespace) -> list[Condition]:
         raise command_line.UsageError("the released script quantizes weights only.", "--scheme quarl, or symmetric")
     if arguments.weights_only and Scheme(scheme) not in WEIGHTS_ONLY:
         activations = (FLOAT,)
-    each = [
-        {"scheme": scheme, "activations": a, "observation": o}
-        for a in activations or (None,)
-        for o in observation or (None,)
-    ]
-    return [{name: value for name, value in condition.items() if value is not None} for condition in each]
+    parts = [{"activations": a, "observation": o} for a in activations or (None,) for o in observation or (None,)]
+    return [{"scheme": scheme, **{name: n for name, n in each.items() if n is not None}} for each in parts]
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     """fp32, fp16, and each scheme at each width; 32 bits with everything else in float are fp32."""
     suite = suite_of(subject)
-    few = suite in SERIES_OF
-    asked = arguments.bits or (NARROW if few else WIDTHS)
+    asked = arguments.bits or (NARROW if suite in SERIES_OF else WIDTHS)
     half: list[Condition] = [{"scheme": FP16, "bits": HALF_BITS}] if FP16 in asked else []
-    return [
-        {},
-        *half,
-        *(
-            {**series, "bits": bits}
-            for series in series_asked(arguments) or SERIES_OF.get(suite, SERIES)
-            for bits in asked
-            if bits != FP16 and (bits != FLOAT_BITS or set(series.values()) - {series["scheme"], FLOAT})
-        ),
-    ]
+    series = series_asked(arguments) or SERIES_OF.get(suite, SERIES)
+    every = [{**each, "bits": bits} for each in series for bits in asked if bits != FP16]
+    in_floats = {FLOAT, FLOAT_BITS, *SCHEMES}
+    return [{}, *half, *(each for each in every if each["bits"] != FLOAT_BITS or set(each.values()) - in_floats)]
 
 
 def episodes_of(arguments: argparse.Namespace, subject: str) -> Episodes:
