@@ -1,4 +1,8 @@
-"""Measuring the cells of an experiment: which are missing, in processes here or on a Ray cluster, and by which code."""
+"""Measuring the cells of an experiment: which are missing, in processes here or on a Ray cluster, and by which code.
+
+On a cluster as many are measured at a time as it has CPUs, spread over its machines. Every machine has the project at
+the same path, as ``python -m train.actorq --address`` wants it, too.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,25 @@ import importlib
 import multiprocessing
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench import command_line
 from bench.study import records
 from bench.study.experiment import Episodes, Experiment
 from bench.study.records import Condition, Record
 from policy.locate import PROJECT_ROOT
+from train.actorq.address import ClusterError, refuse_unreachable
 
 if TYPE_CHECKING:
     import argparse
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -117,8 +125,6 @@ def measured(module: str, cell: Cell) -> list[Record]:
 def run(module: str, asked: Sequence[Cell], jobs: int, address: str | None) -> Iterator[list[Record]]:
     """Measure cells, each as it ends: here, in ``jobs`` processes, or on the Ray cluster at ``address``."""
     if address is not None:
-        from bench.study.cluster import spread
-
         yield from spread(functools.partial(measured, module), asked, address)
     elif jobs == 1 or len(asked) < 2:
         yield from (measured(module, cell) for cell in asked)
@@ -126,6 +132,51 @@ def run(module: str, asked: Sequence[Cell], jobs: int, address: str | None) -> I
         with _processes(jobs) as pool:
             for done in as_completed([pool.submit(measured, module, cell) for cell in asked]):
                 yield done.result()
+
+
+def spread(measure: Callable[[Asked], Answer], asked: Sequence[Asked], address: str) -> Iterator[Answer]:
+    """What ``measure`` answers, as each ends.
+
+    Args:
+        measure: a function of a module, or a partial of one.
+        asked: what it is called with.
+        address: ``auto``, or HOST:PORT as ``ray start`` printed it.
+
+    Raises:
+        BenchError: no cluster answers there, a machine is gone for good, or what ``measure`` raised.
+    """
+    try:
+        refuse_unreachable(address)
+        yield from _spread(measure, asked, address)
+    except ClusterError as error:
+        raise command_line.BenchError(str(error)) from error
+
+
+def _spread(measure: Callable[[Asked], Answer], asked: Sequence[Asked], address: str) -> Iterator[Answer]:
+    try:
+        import ray
+    except ImportError:
+        raise ClusterError("Ray is not installed here. Type: make actorq") from None
+    from train.actorq.cluster import outcome, reach
+    from train.actorq.processes import GoneError
+    from train.actorq.variables import VARIABLES
+
+    reach(address, runtime_env={"env_vars": VARIABLES})
+    try:
+        remote: Any = ray.remote(_called)
+        one = remote.options(num_cpus=1, scheduling_strategy="SPREAD", max_retries=3)
+        pending = [one.remote(measure, each) for each in asked]
+        while pending:
+            (done, *_), pending = ray.wait(pending)
+            yield outcome(done)
+    except GoneError as error:
+        raise ClusterError(f"a machine of the cluster is gone: {error}. What had ended is kept.") from error
+    finally:
+        ray.shutdown()
+
+
+def _called(measure: Callable[[Asked], Answer], asked: Asked) -> Answer:
+    return measure(asked)
 
 
 @contextmanager
