@@ -6,10 +6,10 @@ Colours are Okabe and Ito's, which colour-blind eyes tell apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bench.report.intervals import Estimate
 from bench.report.store import RESULTS
@@ -17,8 +17,9 @@ from bench.report.store import RESULTS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
+Pictures: TypeAlias = "Mapping[str, Figure]"
+"""By the stem of their files."""
 FIGURES = RESULTS.parent / "docs" / "figures"
 BLUE, GREEN, VERMILLION, PURPLE, GREY = "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#6b6b6b"
 SKY_BLUE, ORANGE, YELLOW = "#56B4E9", "#E69F00", "#F0E442"
@@ -99,19 +100,29 @@ class Panel:
     reference: Estimate | None = None
     reference_label: str = "fp32"
 
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        rows: Iterable[Mapping[str, Any]],
+        line: str,
+        x: str,
+        y: str,
+        lines: Mapping[Any, tuple[str, int]],
+        joined: bool = True,
+    ) -> Panel:
+        """Of rows with an estimate in ``y`` over a place in ``x``.
 
-def panels_of(frame: DataFrame, panel: str, line: str, x: str, y: str, names: str = "{:g}") -> list[Panel]:
-    """A panel for each value of a column, in it a line for each of another: estimates in ``y`` over places in ``x``."""
-    return [
-        Panel(
-            str(title),
-            [
-                Line(names.format(value), dict(zip(rows[x], rows[y], strict=True)), style)
-                for style, (value, rows) in enumerate(group.groupby(line))
-            ],
-        )
-        for title, group in frame.groupby(panel, sort=False)
-    ]
+        Args:
+            title: above it.
+            rows: one for each point; without an estimate there is none.
+            line, x, y: names in the rows.
+            lines: label and style of each value of ``line``.
+            joined: whether the points of a line are.
+        """
+        found = [row for row in rows if row[y] is not None]
+        points = {value: {row[x]: row[y] for row in found if row[line] == value} for value in lines}
+        return cls(title, [Line(*lines[value][:1], of, lines[value][1], joined) for value, of in points.items() if of])
 
 
 def facets(
@@ -164,6 +175,23 @@ def facets(
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     headed(figure, title, said, lines)
     return figure
+
+
+def error_facets(
+    subjects: Mapping[str, Sequence[Mapping[str, Any]]], line: str, x: str, lines: Mapping[Any, tuple[str, int]], *,
+    title: str, x_label: str, counted: str = "the same at every point of a policy", joined: bool = True,
+) -> Figure:  # fmt: skip
+    """A panel for each subject: the relative error of its rows over ``x``; see :meth:`Panel.of`."""
+    panels = [
+        Panel.of(f"{name}  n={rows[0]['episodes']:,}", rows, line, x, "error", lines, joined)
+        for name, rows in subjects.items()
+    ]
+    places = sorted({row[x] for rows in subjects.values() for row in rows if row[x] is not None})
+    said = (
+        "relative error of the return, % of |fp32| (linear up to 5, then logarithmic); bars: 95 % intervals\n"
+        f"n: episodes a point, {counted}; dotted: 5 %"
+    )
+    return facets(panels, places, title=title, said=said, x_label=x_label, scale=error_scale)
 
 
 def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:

@@ -80,6 +80,11 @@ class Estimate:
         """Whether the interval leaves 0 out."""
         return self.is_above() or self.times(-1.0).is_above()
 
+    @property
+    def side(self) -> int:
+        """Of 0, on which the whole interval lies: 1 or −1; 0 where it holds 0, or a single value has none."""
+        return 0 if self.low is None or self.high is None else (self.low > 0.0) - (self.high < 0.0)
+
     def times(self, factor: float) -> Estimate:
         """In another unit: 100 makes percent of a share."""
         if self.low is None or self.high is None:
@@ -217,6 +222,11 @@ class Correlation:
     high: float
     pairs: int
 
+    @property
+    def side(self) -> int:
+        """As :attr:`Estimate.side`."""
+        return Estimate(self.rho, self.low, self.high).side
+
 
 def spearman(x: np.ndarray, y: np.ndarray, axis: int = -1) -> NDArray[np.float64]:
     """ρ = Pearson's correlation of the ranks along an axis (Spearman 1904); NaN where all values of one are equal."""
@@ -256,3 +266,11 @@ def correlate(x: Sequence[float], y: Sequence[float], resamples: int = RESAMPLES
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return Correlation(rho, float(low), float(high), count)
+
+
+def order_of(x: Sequence[float], y: Sequence[float]) -> Correlation | None:
+    """As :func:`correlate`; None where there is no order: too few pairs, or nothing but equal values."""
+    try:
+        return correlate(x, y)
+    except ValueError:
+        return None

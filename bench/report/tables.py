@@ -52,10 +52,31 @@ class Table:
 
     @classmethod
     def of(
-        cls, name: str, title: str, rows: Sequence[Mapping[str, str]], notes: tuple[str, ...] = (), left: int = 1
+        cls,
+        name: str,
+        title: str,
+        rows: Iterable[Mapping[str, str]],
+        notes: tuple[str, ...] = (),
+        left: int = 1,
+        grouped: bool = False,
     ) -> Table:
-        """A table of rows that name their cells by the headers; the first has all."""
-        return cls(name, title, tuple(rows[0]), tuple(tuple(row.values()) for row in rows), notes, left)
+        """Of rows that say each cell by its header.
+
+        Args:
+            name, title, notes, left: as above.
+            rows: all with the same headers; an empty one is a rule.
+            grouped: rows with the same first cell follow each other; it stands once, and a rule after the last of them.
+        """
+        made: list[tuple[str, ...]] = []
+        headers: tuple[str, ...] = ()
+        last = None
+        for row in rows:
+            headers, first = tuple(row) or headers, next(iter(row.values()), None)
+            if grouped and last not in (None, first):
+                made.append(())
+            made.append(("", *list(row.values())[1:]) if grouped and first == last else tuple(row.values()))
+            last = first
+        return cls(name, title, headers, (*made, *[()] * (grouped and bool(made))), notes, left)
 
 
 def print_table(table: Table, console: Console) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.report.document import Report, Transport
-from bench.report.intervals import Estimate
+from bench.report.intervals import Correlation, Estimate
 
 NOT_KNOWN = "–"
 NEGLIGIBLE_PERCENT = 0.005  # prints as 0.00
@@ -175,7 +175,14 @@ def several(words: Iterable[str]) -> str:
     return " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:]))) or "none"
 
 
-def correlation(rho: float, low: float | None = None, high: float | None = None) -> str:
+def correlation(found: Correlation | None) -> str:
     """``0.60 [0.08, 0.87]``."""
-    text = _decimals(rho, 2, "")
-    return text if low is None or high is None else f"{text} [{_decimals(low, 2, '')}, {_decimals(high, 2, '')}]"
+    if found is None:
+        return NOT_KNOWN
+    rho, low, high = (_decimals(each, 2, "") for each in (found.rho, found.low, found.high))
+    return f"{rho} [{low}, {high}]"
+
+
+def arrow(found: Estimate | None) -> str:
+    """Whether the whole interval lies above or below 0."""
+    return {1: " ↑", -1: " ↓", 0: ""}[found.side if found else 0]

@@ -39,27 +39,25 @@ robot's episode is another one; small products are not faster with several."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the experiment that the first word names; options alone mean all of them."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and not words[0].startswith("-"):
-        if words[0] not in STUDIES:
-            listed = "\n".join(f"  python -m bench.study {name:<16} {asks}" for name, (_, asks) in STUDIES.items())
-            print(as_typed(f"error: {words[0]!r} is no study; choose one of\n{listed}"), file=sys.stderr)
-            return command_line.EXIT_USAGE
-        if words[0] in ONE_THREAD:
-            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is loaded
-        module, words = STUDIES[words[0]][0], words[1:]
-        if module.startswith("bench.study.actorq"):
-            from train.actorq import VARIABLES  # numpy reads them when it is loaded
+    name = words.pop(0) if words and not words[0].startswith("-") else ""
+    if name and name not in STUDIES:
+        listed = "\n".join(f"  python -m bench.study {each:<16} {asks}" for each, (_, asks) in STUDIES.items())
+        print(as_typed(f"error: {name!r} is no study; choose one of\n{listed}"), file=sys.stderr)
+        return command_line.EXIT_USAGE
+    module = STUDIES[name][0] if name else EVERYTHING
+    if name in ONE_THREAD:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is loaded
+    elif module.startswith("bench.study.actorq"):
+        from train.actorq import VARIABLES  # numpy reads them when it is loaded
 
-            os.environ.update(VARIABLES)
-    else:
-        module = EVERYTHING
+        os.environ.update(VARIABLES)
     loaded = importlib.import_module(module)
-    if hasattr(loaded, "EXPERIMENT"):
-        from bench.study import command
+    if hasattr(loaded, "main"):
+        status: int = loaded.main(words)
+        return status
+    from bench.study import command
 
-        return command.main(module, words)
-    status: int = loaded.main(words)
-    return status
+    return command.main(module, words) if hasattr(loaded, "EXPERIMENT") else command.join(name, module, words)
 
 
 if __name__ == "__main__":

@@ -11,30 +11,21 @@ normalised observation with one range each, seen on the calibration observations
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.report.figures import Line, Panel, error_scale, facets
+from bench.report.figures import Pictures, error_facets
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, filled, lost, several
 from bench.study.experiment import ERROR, Episodes, Played, Results
-from bench.study.flying import (
-    PERCEPTRONS,
-    ROBOTS,
-    fly,
-    of_bundles,
-    open_perceptron,
-    quantized,
-)
+from bench.study.flying import PERCEPTRONS, ROBOTS, fly, of_bundles, open_perceptron, quantized
 from bench.study.records import Condition
 from policy.quantization import Scheme
 from policy.simulated import Widths
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
+    import argparse
 
 PARTS = {"weights": "weights", "hidden": "hidden activations", "input": "observation"}
 OTHERS_BITS = 8
@@ -44,19 +35,21 @@ LIMITS = (5.0, 2.0)  # percent of fp32's return
 FEW = 3  # bits whose losses are counted
 MARGIN = 1.0  # likewise: where all is lost, or nothing, paired intervals tell differences apart that mean nothing
 
-NOTES = """\
+APART = """\
+One part with few bits, the other two with 8: what it costs
 Error: (fp32 − quantized) / |fp32| of the mean return over the same episodes, with its 95 % interval (Student's t); 0: \
 less than 0.005 % in all three numbers; without brackets: all episodes are equal, so that they give no interval. \
 Bits within 5 %: the fewest at which, and at every larger measured width, the whole interval is at or below 5 %; – \
 where these episodes do not show that even 8 bits are.
 n-bit weights have 2ⁿ − 1 levels, one scale a channel; activations and observation 2ⁿ levels over one range that the \
 calibration observations span. Simulated in float; no size or speed follows from it.
-{{ measured }}
+{{ results.measured }}
 """
-COSTS_NOTES = """\
+COSTS = """\
+Which part decides
 First to cost over {{ limit }} %, going down from 8 bits (the whole interval above): \
 {% for part, name in parts.items() %}the {{ name }} alone in {{ firsts.count((part,)) }}, {% endfor %}\
-several at once in {{ several_at_once }}; \
+several at once in {{ firsts | map("length") | select("gt", 1) | list | length }}; \
 none down to 2 bits in {{ policies - firsts | length }} of {{ policies }} policies.
 {% for bits, most in costliest.items() %}
 Costs most at {{ bits }} bits: {% for part, name in parts.items() %}the {{ name }} in {{ most.count(part) }}, \
@@ -75,21 +68,11 @@ def condition(part: str, bits: int) -> Condition:
     return {"part": part if bits != OTHERS_BITS else "all", "bits": bits}
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """--bits."""
-    parser.add_argument(
-        "--bits", type=command_line.bits(2, 8), metavar="4,3,2", help="default: 7 … 2, of robots 4,3,2; and 8"
-    )
-
-
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     """fp32, all parts at 8 bits, and each part at each width below."""
     below = arguments.bits or (BITS_OF_ROBOTS if subject in ROBOTS else BITS)
-    return [
-        {},
-        condition("all", OTHERS_BITS),
-        *(condition(part, n) for part in PARTS for n in below if n < OTHERS_BITS),
-    ]
+    narrow = (condition(part, n) for part in PARTS for n in below if n < OTHERS_BITS)
+    return [{}, condition("all", OTHERS_BITS), *narrow]
 
 
 def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
@@ -101,41 +84,36 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     yield from fly(task, decide, episodes, measures)
 
 
-def points(summary: DataFrame, subject: str, part: str) -> DataFrame:
-    """A part's widths, from many bits to few, on the preset that the policy was trained on."""
-    mine = summary[(summary.subject == subject) & summary.part.isin((part, "all"))]
-    return mine[mine.preset == mine.preset.iloc[0]].sort_values("bits", ascending=False)
+def points(results: Results, subject: str) -> list[dict[str, Any]]:
+    """Each part's widths, from many bits to few, all parts' 8 bits among them."""
+    rows = [row for row in results.of(subject) if row["part"]]
+    every = [{**row, "part": part} for part in PARTS for row in rows if row["part"] in (part, "all")]
+    return sorted(every, key=lambda row: -row["bits"])
 
 
-def fewest_bits(summary: DataFrame, subject: str, part: str, limit: float) -> int | None:
+def fewest_bits(results: Results, subject: str, part: str, limit: float) -> int | None:
     """The fewest bits at which, and at all larger measured widths, the error is within the limit."""
     fewest = None
-    for row in points(summary, subject, part).to_dict("records"):
-        if row[ERROR] is None or not row[ERROR].is_within(limit):
-            break
-        fewest = row["bits"]
+    for row in points(results, subject):
+        if row["part"] == part:
+            if row[ERROR] is None or not row[ERROR].is_within(limit):
+                break
+            fewest = row["bits"]
     return fewest
 
 
-def first_loss(summary: DataFrame, subject: str) -> tuple[int, tuple[str, ...]] | None:
+def first_loss(results: Results, subject: str) -> tuple[int, tuple[str, ...]] | None:
     """Going down from 8 bits: the first width at which parts surely cost more than the limit, and these parts."""
-    costs: dict[int, list[str]] = {}
-    for part in PARTS:
-        for row in points(summary, subject, part).to_dict("records"):
-            if row[ERROR] is not None and row[ERROR].is_above(LIMITS[0]):
-                costs.setdefault(row["bits"], []).append(part)
-    return (max(costs), tuple(costs[max(costs)])) if costs else None
+    costs = [row for row in points(results, subject) if row[ERROR] is not None and row[ERROR].is_above(LIMITS[0])]
+    return (bits := costs[0]["bits"], tuple(row["part"] for row in costs if row["bits"] == bits)) if costs else None
 
 
 def costliest(results: Results, subject: str, bits: int) -> str | None:
     """The part that costs over 1 % more than either other one at a width, by the whole intervals; None if undecided."""
-    preset = results.summary[results.summary.subject == subject].preset.iloc[0]
+    preset = results.of(subject)[0]["preset"]
     for part in PARTS:
-        more = [
-            results.contrast(subject, condition(part, bits), condition(other, bits), preset)
-            for other in PARTS
-            if other != part
-        ]
+        others = [condition(other, bits) for other in PARTS if other != part]
+        more = [results.contrast(subject, condition(part, bits), other, preset) for other in others]
         if all(each is not None and each.is_above(MARGIN) for each in more):
             return part
     return None
@@ -143,54 +121,31 @@ def costliest(results: Results, subject: str, bits: int) -> str | None:
 
 def tables(results: Results) -> list[Table]:
     """What each part takes, and which one costs most."""
-    summary = results.summary
-    subjects = list(dict.fromkeys(summary.subject))
-    rows: list[tuple[str, ...]] = []
-    costs = []
-    for subject in subjects:
+    parts, costs, firsts = [], [], []
+    for subject in results.subjects:
+        rows = points(results, subject)
         for part, name in PARTS.items():
-            mine = points(summary, subject, part).set_index("bits")
-            fewest = (fewest_bits(summary, subject, part, limit) for limit in LIMITS)
-            rows.append((
-                f"{subject}, n={mine.episodes.iloc[0]:,}" if part == "weights" else "",
-                name,
-                *(NOT_KNOWN if bits is None else str(bits) for bits in fewest),
-                *(lost(mine[ERROR].get(bits)) for bits in SHOWN),
-            ))  # fmt: skip
-        rows.append(())
-        first = first_loss(summary, subject)
-        where = "nothing down to 2" if first is None else f"{said(first[1])}, at {first[0]} bits"
-        costs.append((subject, where, *(PARTS.get(costliest(results, subject, n) or "", NOT_KNOWN) for n in SHOWN)))
-    headers = (*(f"bits within {limit:g} %" for limit in LIMITS), *(f"error at {bits} bits, %" for bits in SHOWN))
-    firsts = [found[1] for subject in subjects if (found := first_loss(summary, subject))]
-    notes = filled(
-        COSTS_NOTES,
-        limit=f"{LIMITS[0]:g}",
-        parts=PARTS,
-        firsts=firsts,
-        several_at_once=sum(len(parts) > 1 for parts in firsts),
-        costliest={bits: [costliest(results, subject, bits) for subject in subjects] for bits in SHOWN},
-        policies=len(subjects),
-        few=FEW,
-        within=within(summary, subjects),
-    )
+            errors = {row["bits"]: row[ERROR] for row in rows if row["part"] == part}
+            fewest = {f"bits within {limit:g} %": fewest_bits(results, subject, part, limit) for limit in LIMITS}
+            parts.append({
+                "policy, episodes": f"{subject}, n={rows[0]['episodes']:,}",
+                "part": name,
+                **{header: str(bits or NOT_KNOWN) for header, bits in fewest.items()},
+                **{f"error at {bits} bits, %": lost(errors.get(bits)) for bits in SHOWN},
+            })  # fmt: skip
+        first = first_loss(results, subject)
+        firsts += [first[1]] if first else []
+        words = f"{said(first[1])}, at {first[0]} bits" if first else "nothing down to 2"
+        costs.append({
+            "policy": subject,
+            f"first to cost over {LIMITS[0]:g} %": words,
+            **{f"costs most at {n} bits": PARTS.get(costliest(results, subject, n) or "", NOT_KNOWN) for n in SHOWN},
+        })  # fmt: skip
+    most = {bits: [costliest(results, subject, bits) for subject in results.subjects] for bits in SHOWN}
+    facts = {**within(results), "parts": PARTS, "firsts": firsts, "costliest": most}
     return [
-        Table(
-            "precision-apart",
-            "One part with few bits, the other two with 8: what it costs",
-            ("policy, episodes", "part", *headers),
-            tuple(rows),
-            filled(NOTES, measured=results.measured),
-            left=2,
-        ),
-        Table(
-            "precision-costs",
-            "Which part decides",
-            ("policy", f"first to cost over {LIMITS[0]:g} %", *(f"costs most at {bits} bits" for bits in SHOWN)),
-            tuple(costs),
-            notes,
-            left=2,
-        ),
+        results.table("precision-apart", APART, parts, 2, grouped=True),
+        results.table("precision-costs", COSTS, costs, 2, **facts),
     ]
 
 
@@ -203,18 +158,16 @@ One part of a policy at {{ few }} bits, the others at 8: within {{ limit }} % of
 
 def finding(results: Results) -> str:
     """Which part may have few bits, and how often."""
-    summary = results.summary
-    subjects = list(dict.fromkeys(summary.subject))
-    (said,) = filled(FINDING, few=FEW, limit=f"{LIMITS[0]:g}", policies=len(subjects), within=within(summary, subjects))
-    return said
+    return filled(FINDING, **within(results))[0]
 
 
-def within(summary: DataFrame, subjects: Sequence[str]) -> dict[str, int]:
-    """How many policies each part leaves within the larger limit at :data:`FEW` bits and above."""
-    return {
-        name: sum((fewest_bits(summary, subject, part, LIMITS[0]) or 99) <= FEW for subject in subjects)
-        for part, name in PARTS.items()
+def within(results: Results) -> dict[str, Any]:
+    """How many policies each part leaves within the larger limit at :data:`FEW` bits and above, for templates."""
+    fewest = {
+        name: [fewest_bits(results, each, part, LIMITS[0]) for each in results.subjects] for part, name in PARTS.items()
     }
+    counts = {name: sum(bits is not None and bits <= FEW for bits in found) for name, found in fewest.items()}
+    return {"within": counts, "few": FEW, "limit": f"{LIMITS[0]:g}", "policies": len(results.subjects)}
 
 
 def said(parts: Sequence[str]) -> str:
@@ -222,29 +175,15 @@ def said(parts: Sequence[str]) -> str:
     return "all three" if len(parts) == len(PARTS) else several(PARTS[part] for part in parts)
 
 
-def figures(results: Results) -> dict[str, Figure]:
+def figures(results: Results) -> Pictures:
     """A panel for each policy, error against bits, a line for each part."""
-    summary = results.summary
-    panels = [
-        Panel(
-            f"{subject}  n={points(summary, subject, 'all').episodes.iloc[0]:,}",
-            [
-                Line(
-                    name, {row["bits"]: row[ERROR] for row in points(summary, subject, part).to_dict("records")}, style
-                )
-                for style, (part, name) in enumerate(PARTS.items())
-            ],
-        )
-        for subject in dict.fromkeys(summary.subject)
-    ]
-    drawn = facets(
-        panels,
-        sorted(summary.bits.dropna().unique()),
+    drawn = error_facets(
+        {subject: points(results, subject) for subject in results.subjects},
+        "part",
+        "bits",
+        {part: (name, style) for style, (part, name) in enumerate(PARTS.items())},
         title="One part with few bits, the other two with 8",
-        said="relative error of the return, % of |fp32| (linear up to 5, then logarithmic); bars: 95 % intervals\n"
-        "n: episodes a point, the same at every point of a policy; dotted: 5 %",
         x_label="bits of the part",
-        scale=error_scale,
     )
     return {"precision-apart": drawn}
 
@@ -254,10 +193,12 @@ EXPERIMENT = of_bundles(
     question="which has to keep its bits: weights, hidden activations, observation?",
     factors=("part", "bits"),
     subjects=PERCEPTRONS[:-2],  # HalfCheetah and III take hours
+    options=lambda parser: parser.add_argument(
+        "--bits", type=command_line.bits(2, 8), metavar="4,3,2", help="default: 7 … 2, of robots 4,3,2; and 8"
+    ),
     grid=grid,
     measure=measure,
     tables=tables,
     figures=figures,
     finding=finding,
-    options=options,
 )

@@ -14,31 +14,22 @@ weight takes a byte, so no file gets smaller. Symmetric scheme, simulated in flo
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.report.figures import Line, Panel, error_scale, facets
+from bench.report.figures import Pictures, error_facets
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
-from bench.report.text import estimate, filled, lost
+from bench.report.text import estimate, lost
 from bench.study.experiment import ERROR, Episodes, Played, Results
-from bench.study.flying import (
-    PERCEPTRONS,
-    SEEDS,
-    decide_with,
-    float_decide,
-    fly,
-    of_bundles,
-    open_perceptron,
-)
+from bench.study.flying import PERCEPTRONS, SEEDS, decide_with, float_decide, fly, of_bundles, open_perceptron
 from bench.study.layers import estimator
-from bench.study.measures.assignments import Assignment, fullest, kernel_sizes, ranked, total_bits, uniform
+from bench.study.measures.damage import Assignment, fullest, kernel_sizes, total_bits
 from bench.study.records import Condition
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import argparse
 
 FRESH_SEEDS = (11, 13, 17)  # of judging: nothing was chosen by these
 BUDGETS = (3, 4)
@@ -47,7 +38,8 @@ UNIFORM, ESTIMATED, FLOWN = "uniform", "estimate", "flight"
 LABELS = {UNIFORM: "one width everywhere", ESTIMATED: "mixed, chosen by estimate", FLOWN: "mixed, chosen by flight"}
 MARGIN = 1.0  # percent of fp32's return
 
-NOTES = """\
+TABLE = """\
+Mixed widths against one width everywhere, at the same size
 {% for each in gains %}
 {{ each.bits }} bits, chosen by {{ each.chosen }}: over {{ margin }} % better than uniform in {{ each.better }} of \
 {{ each.policies }} policies, over {{ margin }} % worse in {{ each.worse }}, neither in {{ each.neither }}, uniform \
@@ -58,18 +50,11 @@ same episodes, in % of |fp32|, with its paired 95 % interval (Student's t); posi
 worse count where the whole interval is.
 Chosen by estimate: the least output error on calibration observations, among all assignments that fill the budget; \
 nothing was flown. Chosen by flight: the best return of the {{ tried }} with the least output error and the uniform \
-one, on seeds {{ seeds }}. All are judged on fresh episodes, seeds {{ fresh }}.
+one, on seeds {{ choosing }}. All are judged on fresh episodes, seeds {{ results.seeds }}.
 Size: bits of all kernels, as a packed format would take them, at most those of the uniform assignment. In the int8 \
 container every weight takes a byte, so no file gets smaller and nothing faster.
-{{ measured }}
+{{ results.measured }}
 """
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """--budget-bits."""
-    parser.add_argument(
-        "--budget-bits", type=command_line.bits(3, 7), metavar="3,4", help="of uniform widths; default: 3,4"
-    )
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
@@ -99,15 +84,14 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
 
 def choose(subject: str, kernels: dict[str, int], bits: int, chosen: str, count: int) -> tuple[Assignment, int]:
     """The assignment, and how many fill the budget; to choose by flight, ``count`` episodes of each seed are flown."""
-    same = uniform(kernels, bits)
+    same = dict.fromkeys(kernels, bits)
     if chosen == UNIFORM:
         return same, 1
-    choices = ranked(
-        fullest(kernels, total_bits(kernels, same)), lambda each: estimator(subject).damage(each).output_error
-    )
+    choices = fullest(kernels, total_bits(kernels, same))
+    choices.sort(key=lambda each: estimator(subject).damage(each).output_error)
     if chosen == ESTIMATED:
-        return choices[0].bits, len(choices)
-    tried = [dict(choice.bits) for choice in choices[:TRIED]]
+        return choices[0], len(choices)
+    tried = choices[:TRIED]
     tried += [same] if same not in tried else []
     bundle, task = open_perceptron(subject)
 
@@ -119,11 +103,9 @@ def choose(subject: str, kernels: dict[str, int], bits: int, chosen: str, count:
 
 
 def judged(results: Results, subject: str, bits: int) -> dict[str, dict[str, Any]]:
-    """A budget's three assignments by how they were chosen, on the preset that the policy was trained on, with
-    ``gain``: None of the uniform assignment itself, whoever chose it."""
-    mine = results.summary[(results.summary.subject == subject) & (results.summary.budget == bits)]
-    mine = mine[mine.preset == mine.preset.iloc[0]] if len(mine) else mine
-    found = {str(row["chosen"]): row for row in mine.to_dict("records")}
+    """A budget's three assignments by how they were chosen, with ``gain``: None of the uniform assignment itself,
+    whoever chose it."""
+    found = {row["chosen"]: dict(row) for row in results.of(subject) if row["budget"] == bits}
     for chosen, row in found.items():
         same, mixed = ({"budget": bits, "chosen": name} for name in (UNIFORM, chosen))
         is_uniform = row["widths"] == found[UNIFORM]["widths"]
@@ -131,75 +113,49 @@ def judged(results: Results, subject: str, bits: int) -> dict[str, dict[str, Any
     return found
 
 
-def gains(found: list[Estimate | None]) -> dict[str, int]:
-    """How often mixed widths are better by more than the margin."""
-    better = sum(gain is not None and gain.is_above(MARGIN) for gain in found)
-    worse = sum(gain is not None and (gain.value if gain.high is None else gain.high) < -MARGIN for gain in found)
-    same = found.count(None)
-    counts = {"better": better, "worse": worse, "same": same, "policies": len(found)}
-    return {**counts, "neither": len(found) - better - worse - same}
-
-
 def tables(results: Results) -> list[Table]:
     """A row for each policy and budget."""
-    summary = results.summary
-    rows: list[tuple[str, ...]] = []
-    every: dict[tuple[int, str], list[Estimate | None]] = {}
-    for subject in dict.fromkeys(summary.subject):
-        for index, bits in enumerate(sorted(summary[summary.subject == subject].budget.dropna().unique())):
+    rows = []
+    gains: dict[tuple[int, str], list[Estimate | None]] = {}
+    for subject in results.subjects:
+        for bits in sorted({row["budget"] for row in results.of(subject) if row["budget"]}):
             found = judged(results, subject, bits)
             same = found[UNIFORM]
-            cells = []
+            row = {
+                "policy, episodes": f"{subject}, n={same['episodes']:,}",
+                "uniform bits (kbit)": f"{bits} ({same['kernel_bits'] / 1000:,.1f} k)",
+                "uniform: error, %": lost(same[ERROR]),
+            }
             for chosen in (ESTIMATED, FLOWN):
                 gain = found[chosen]["gain"]
-                every.setdefault((bits, chosen), []).append(gain)
+                gains.setdefault((bits, chosen), []).append(gain)
                 shown = "same" if gain is None else "0" if lost(gain) == "0" else estimate(gain, sign="+")
-                cells += [found[chosen]["widths"], shown]
-            name = "" if index else f"{subject}, n={same['episodes']:,}"
-            rows.append((name, f"{bits} ({same['kernel_bits'] / 1000:,.1f} k)", lost(same[ERROR]), *cells))
-        rows.append(())
-    notes = filled(
-        NOTES,
-        gains=[{"bits": bits, "chosen": chosen, **gains(found)} for (bits, chosen), found in sorted(every.items())],
-        margin=f"{MARGIN:g}",
-        tried=TRIED,
-        seeds=", ".join(map(str, SEEDS)),
-        fresh=", ".join(map(str, sorted({record["seed"] for record in results.found}))),
-        measured=results.measured,
-    )
-    headers = (f"by {chosen}: {header}" for chosen in (ESTIMATED, FLOWN) for header in ("bits", "gain, %"))
-    return [
-        Table(
-            "layer-widths",
-            "Mixed widths against one width everywhere, at the same size",
-            ("policy, episodes", "uniform bits (kbit)", "uniform: error, %", *headers),
-            tuple(rows),
-            notes,
-            left=2,
-        )
-    ]
+                row |= {f"by {chosen}: bits": found[chosen]["widths"], f"by {chosen}: gain, %": shown}
+            rows.append(row)
+    told = [{"bits": bits, "chosen": chosen, **counts(of)} for (bits, chosen), of in sorted(gains.items())]
+    facts = {"margin": f"{MARGIN:g}", "tried": TRIED, "choosing": ", ".join(map(str, SEEDS))}
+    return [results.table("layer-widths", TABLE, rows, 2, grouped=True, gains=told, **facts)]
 
 
-def figures(results: Results) -> dict[str, Figure]:
+def counts(found: list[Estimate | None]) -> dict[str, int]:
+    """How often mixed widths are better by more than the margin."""
+    gains = [gain for gain in found if gain is not None]
+    better, worse = (sum(gain.times(side).is_above(MARGIN) for gain in gains) for side in (1.0, -1.0))
+    said = {"better": better, "worse": worse, "same": len(found) - len(gains), "policies": len(found)}
+    return {**said, "neither": len(gains) - better - worse}
+
+
+def figures(results: Results) -> Pictures:
     """A panel for each policy: the error of the uniform and of the mixed assignments at each size."""
-    summary = results.summary
-    budgets = sorted(summary.budget.dropna().unique())
-    panels = []
-    for subject in dict.fromkeys(summary.subject):
-        found = {bits: judged(results, subject, bits) for bits in budgets}
-        lines = [
-            Line(label, {bits: each[chosen][ERROR] for bits, each in found.items() if each}, style, joined=False)
-            for style, (chosen, label) in enumerate(LABELS.items())
-        ]
-        panels.append(Panel(f"{subject}  n={summary[summary.subject == subject].episodes.iloc[0]:,}", lines))
-    drawn = facets(
-        panels,
-        budgets,
+    drawn = error_facets(
+        {subject: results.of(subject) for subject in results.subjects},
+        "chosen",
+        "budget",
+        {chosen: (label, style) for style, (chosen, label) in enumerate(LABELS.items())},
         title="Mixed widths against one width everywhere, at the same size",
-        said="relative error of the return, % of |fp32| (linear up to 5, then logarithmic); bars: 95 % intervals\n"
-        "n: episodes a point, none of which an assignment was chosen by; dotted: 5 %",
         x_label="bits of the uniform assignment of that size",
-        scale=error_scale,
+        counted="none of which an assignment was chosen by",
+        joined=False,
     )
     return {"layer-widths": drawn}
 
@@ -209,10 +165,12 @@ EXPERIMENT = of_bundles(
     question="are mixed widths worth it, at the same size?",
     factors=("budget", "chosen"),
     subjects=PERCEPTRONS[:11],  # up to Walker2D: the other robots and III take longest
+    seeds=FRESH_SEEDS,
+    options=lambda parser: parser.add_argument(
+        "--budget-bits", type=command_line.bits(3, 7), metavar="3,4", help="of uniform widths; default: 3,4"
+    ),
     grid=grid,
     measure=measure,
-    seeds=FRESH_SEEDS,
     tables=tables,
     figures=figures,
-    options=options,
 )

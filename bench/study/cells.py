@@ -12,65 +12,65 @@ paper's figures are those of train/suites/cells.json.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.report.figures import Pictures
+from bench.report.intervals import Estimate
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, filled, joined, kilobytes, lost, three_digits
-from bench.study.experiment import LOST, RETURN, Episodes, Experiment, Played, Results
+from bench.report.text import NOT_KNOWN, estimate, joined, kilobytes, lost, three_digits
+from bench.study.experiment import ERROR, LOST, RETURN, Episodes, Experiment, Played, Results
 from bench.study.flying import fly, open_bundle, weights_hash
 from bench.study.records import Condition
-from bench.study.tables.paper_cells import (
-    PRECISIONS,
-    number,
-    open_table,
-    order,
-    papers,
-    published,
-    published_notes,
-    words,
-)
 from policy.locate import ZOO, meant
 from train.suites.cells import Cell, load_cells
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import argparse
 
     from policy.spec import PolicySpec
 
 EPISODES, SEED = 100, 7
 RUNTIMES = ("litert", "tflite-runtime", "onnxruntime")
+PRECISIONS = ("fp32", "fp16", "int8")
 BENCHMARK = ZOO / "benchmark"
-NOTES = """\
+SUITES = {
+    "classic": "classic control", "box2d": "Box2D", "pybullet": "PyBullet", "mujoco": "MuJoCo",
+    "dm_control": "DeepMind Control", "atari": "Atari", "gym": "Gymnasium", "navigation": "navigation",
+}  # fmt: skip
+"""The tables' order and words."""
+METHODS = ("dqn", "ppo", "a2c", "ddpg", "d4pg")
+
+TABLE = """\
+Trained cells
 The paper's: single figures without intervals, of its own networks and training; asked for: the mean return that this \
 project set itself.
-Ours: mean return of {{ episodes }} greedy episodes (seed {{ seeds }}) with its 95 % interval (Student's t), each \
-precision's artifact on the same episodes; differences are paired. 0: less than 0.005 in all three numbers; without \
-brackets: all episodes are equal, so that they give no interval.
-Executed by {{ runtimes }} on {{ where }}. Steps and CPU-hours are those of the run that made the policy, not of those \
-before it, from each bundle's policy.json.
-{% for count in games %}
-Games of Atari differ in nothing but how many frames pass before the first action: of {{ count.played }} of \
-{{ count.subjects }} {{ count.different }} are different ones, and equal games are counted once.
+Ours: mean return of {{ episodes }} greedy episodes (seed {{ results.seeds }}) with its 95 % interval (Student's t), \
+each precision's artifact on the same episodes; differences are paired. 0: less than 0.005 in all three numbers; \
+without brackets: all episodes are equal, so that they give no interval.
+Executed by {{ runtimes }} on {{ results.where }}. Steps and CPU-hours are those of the run that made the policy, not \
+of those before it, from each bundle's policy.json.
+{% for (played, different), subjects in games.items() %}
+Games of Atari differ in nothing but how many frames pass before the first action: of {{ played }} of \
+{{ subjects | join(", ") }} {{ different }} are different ones, and equal games are counted once.
 {% endfor %}
 {% if unjudged %}
-Not judged yet: {{ unjudged }} (python -m bench.study cells --keep).
+Not judged yet: {{ unjudged | join(", ") }} (python -m bench.study cells --keep).
 {% endif %}
+{{ published }}
+{% for cell in cells if cell.tried %}
+{{ cell.name.short_name }} × {{ cell.method }}: {{ cell.tried }}
+{% endfor %}
 """
+OPEN = "Each trains with its command; the steps are those of its settings file or of its method (--help)."
 
 
 def bundle_names(folder: Path = BENCHMARK) -> list[str]:
     """Names of the bundles that are there."""
     return sorted(path.parent.name for path in folder.glob("[!.]*/manifest.json"))
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """--runtime."""
-    parser.add_argument("--runtime", choices=RUNTIMES, default=RUNTIMES[0], help="default: %(default)s")
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
@@ -134,6 +134,11 @@ class Judged:
         """Of a precision's row; None where it was not judged."""
         return self.rows.get(precision, {}).get(name)
 
+    def error(self, precision: str) -> Estimate | None:
+        """Relative error of an artifact's mean return, percent; None where fp32's is 0."""
+        found: Estimate | None = self.value(ERROR, precision)
+        return found
+
     @property
     def fp32(self) -> Mapping[str, Any]:
         """Its own, or where that was not judged the first that was: what is the same in all."""
@@ -144,7 +149,7 @@ def judged(results: Results) -> list[Judged]:
     """What was measured, in the tables' order."""
     cells = {(cell.name.canonical, cell.method): cell for cell in load_cells()}
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in results.summary.to_dict("records"):
+    for row in results.summary:
         groups.setdefault((row["subject"], row["runtime"], row["preset"]), {})[row["precision"] or PRECISIONS[0]] = row
     found = []
     for (subject, *_), rows in groups.items():
@@ -156,50 +161,50 @@ def judged(results: Results) -> list[Judged]:
 def tables(results: Results) -> list[Table]:
     """Every figure of every trained cell; and the paper's cells that have no committed policy."""
     found = judged(results)
-    headers = (
-        "suite", "task", "method", "paper's fp32", "paper's fp16", "paper's int8", "published", "asked for", "fp32",
-        "reached", "fp16", "int8", "fp16 − fp32", "int8 − fp32", "network", "KB fp32", "KB int8", "environment steps",
-        "CPU-hours",
-    )  # fmt: skip
-    rows = tuple(
-        (
-            *words(each.cell), *papers(each.cell), published(each.cell, each.fp32["steps"]), number(each.cell.target),
-            estimate(each.value(RETURN, "fp32")), reached(each),
-            *(estimate(each.value(RETURN, name)) for name in PRECISIONS[1:]),
-            *(lost(each.value(LOST, name), "+") for name in PRECISIONS[1:]),
-            each.fp32["network"], *(kilobytes(each.value("bytes", name)) for name in ("fp32", "int8")),
-            f"{each.fp32['steps']:,}", three_digits(each.fp32["training_cpu_s"] / 3600),
-        )
+    rows = [
+        {
+            **words(each.cell),
+            **papers(each.cell),
+            "published": published(each.cell, each.fp32["steps"]),
+            "asked for": number(each.cell.target),
+            "fp32": estimate(each.value(RETURN, "fp32")),
+            "reached": reached(each),
+            **{name: estimate(each.value(RETURN, name)) for name in PRECISIONS[1:]},
+            **{f"{name} − fp32": lost(each.value(LOST, name), "+") for name in PRECISIONS[1:]},
+            "network": each.fp32["network"],
+            **{f"KB {name}": kilobytes(each.value("bytes", name)) for name in ("fp32", "int8")},
+            "environment steps": f"{each.fp32['steps']:,}",
+            "CPU-hours": three_digits(each.fp32["training_cpu_s"] / 3600),
+        }
         for each in found
-    )  # fmt: skip
-    cells = [each.cell for each in found]
-    tried = [f"{cell.name.short_name} × {cell.method}: {cell.tried}" for cell in cells if cell.tried]
-    notes = (*notes_of(results, found), *published_notes(cells), *tried)
-    return [
-        Table("cells", "Trained cells", headers, rows, notes, left=3),
-        open_table(cell for cell in load_cells() if cell.bundle_name not in bundle_names()),
     ]
-
-
-def notes_of(results: Results, found: Sequence[Judged]) -> tuple[str, ...]:
-    """What must stand beside the numbers."""
     played = {each.subject: len(each.fp32.get("starts") or ()) or each.fp32["episodes"] for each in found}
     games: dict[tuple[int, int], list[str]] = {}
     for each in found:
         if each.fp32.get("starts"):
             games.setdefault((played[each.subject], each.fp32["episodes"]), []).append(each.subject)
-    return filled(
-        NOTES,
-        episodes=joined(f"{count:,}" for count in played.values()),
-        seeds=joined(str(record["seed"]) for record in results.found),
-        runtimes=joined(each.fp32["executed_by"] for each in found),
-        where=results.where,
-        games=[
-            {"played": count, "different": different, "subjects": joined(subjects)}
-            for (count, different), subjects in games.items()
-        ],
-        unjudged=", ".join(name for name in bundle_names() if name not in played),
-    )
+    cells = [each.cell for each in found]
+    facts: dict[str, Any] = {
+        "episodes": joined(f"{count:,}" for count in played.values()),
+        "runtimes": joined(each.fp32["executed_by"] for each in found),
+        "unjudged": [name for name in bundle_names() if name not in played],
+        "published": published_note(cells),
+    }
+    trained = bundle_names()
+    missing = sorted((cell for cell in load_cells() if cell.bundle_name not in trained), key=order)
+    return [
+        results.table("cells", TABLE, rows, 3, games=games, cells=cells, **facts),
+        Table.of(
+            "cells-open",
+            "Cells without a committed policy",
+            (
+                {**words(cell), "command": f"`{cell.command}`", **papers(cell), "published": published(cell)}
+                for cell in missing
+            ),
+            tuple(filter(None, (OPEN, published_note(missing)))),
+            left=4,
+        ),
+    ]
 
 
 def reached(each: Judged) -> str:
@@ -210,9 +215,55 @@ def reached(each: Judged) -> str:
     return "yes" if missing <= 0 else f"no, {three_digits(missing)} short"
 
 
-def figures(results: Results) -> dict[str, Figure]:
+def order(cell: Cell) -> tuple[int, int, str, int, str]:
+    """Place of a cell among others: by suite, by the data file's order of tasks, by method."""
+    tasks = list(dict.fromkeys(known.name.canonical for known in load_cells()))
+    task, method = cell.name.canonical, cell.method
+    return (
+        list(SUITES).index(cell.name.suite.value),
+        tasks.index(task) if task in tasks else len(tasks),
+        task,
+        METHODS.index(method) if method in METHODS else len(METHODS),
+        method,
+    )
+
+
+def words(cell: Cell) -> dict[str, str]:
+    """Suite, task as the paper's word, and method."""
+    return {"suite": SUITES[cell.name.suite.value], "task": cell.name.short_name, "method": cell.method}
+
+
+def papers(cell: Cell) -> dict[str, str]:
+    """The paper's figures."""
+    return {f"paper's {precision}": number((cell.paper or {}).get(precision)) for precision in PRECISIONS}
+
+
+def number(value: float | None) -> str:
+    """A figure of the paper or a target as it is: ``2,553``."""
+    return NOT_KNOWN if value is None else f"{value:,.10g}".replace("-", "−")
+
+
+def published(cell: Cell, steps: int | None = None) -> str:
+    """Other people's figures, each at the step count nearest to ours (or its last): ``2,078 at 1 M (SB3 zoo)``."""
+    found = []
+    for curve in cell.published:
+        points = curve["points"]
+        at, value = points[-1] if steps is None else min(points, key=lambda point: abs(point[0] - steps))
+        shown = f"{value:,.{0 if abs(value) >= 1000 else 1}f}".replace("-", "−")
+        found.append(f"{shown} at {at / 1e6:.10g} M ({curve['name']})")
+    return "; ".join(found) or NOT_KNOWN
+
+
+def published_note(cells: Iterable[Cell]) -> str:
+    """Whose the published figures are, and where they stand; "" where there are none."""
+    curves = [curve for cell in cells for curve in cell.published]
+    sources = dict.fromkeys(f"{curve['name']}: {curve['what']}, {curve['source']}" for curve in curves)
+    return f"Published: environment steps in millions. {'; '.join(sources)}." if sources else ""
+
+
+def figures(results: Results) -> Pictures:
     """How the policies learned, and what they reach."""
-    from bench.study.tables.curves import curves_figure, read_curves
+    from bench.study.curves import curves_figure, read_curves
 
     return {"learning-curves": curves_figure(read_curves(judged(results)))}
 
@@ -221,14 +272,16 @@ EXPERIMENT = Experiment(
     name="cells",
     question="what do the benchmark's policies reach in each precision?",
     factors=("runtime", "precision"),
+    within=("runtime",),
     subjects=tuple(bundle_names()),
+    options=lambda parser: parser.add_argument(
+        "--runtime", choices=RUNTIMES, default=RUNTIMES[0], help="default: %(default)s"
+    ),
     grid=grid,
     measure=measure,
     identity=weights_hash,
+    about=lambda subject: meant(open_bundle(subject)[0]),
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (SEED,), arguments.episodes or EPISODES),
     tables=tables,
     figures=figures,
-    about=lambda subject: meant(open_bundle(subject)[0]),
-    options=options,
-    within=("runtime",),
 )

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.report.figures import FIGURES, save
-from bench.study import experiment as experiments
-from bench.study import records
-from bench.study.experiment import current
+from bench.study import measuring, records
+from bench.study.experiment import Results, current, in_order
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,6 +62,20 @@ def main(module: str, argv: Sequence[str]) -> int:
     return command_line.guarded(lambda asked: _run(module, experiment, asked), arguments)
 
 
+def join(name: str, module: str, argv: Sequence[str]) -> int:
+    """Run a study that measures nothing: the tables and pictures of what others kept; returns the exit status."""
+    found = importlib.import_module(module)
+    parser = command_line.parser(found.__doc__, f"-m bench.study {name}")
+    add_output(parser)
+
+    def run(arguments: argparse.Namespace) -> int:
+        made, drawn = found.joined_tables()
+        plain = [{"table": table.name, "headers": table.headers, "rows": table.rows} for table in made]
+        return show(arguments, made, lambda: drawn, found.plain() if hasattr(found, "plain") else plain)
+
+    return command_line.guarded(run, parser.parse_args(argv))
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """--update-docs, --output-path, --markdown, --json: what :func:`show` does."""
     parser.add_argument("--update-docs", action="store_true", help="fill the tables of docs/, draw their pictures")
@@ -107,7 +120,7 @@ def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> 
         found = [record for record in found if record["subject"] in subjects]
     if not found:
         raise command_line.BenchError("nothing is stored.", f"python -m bench.study {experiment.name} --keep")
-    results = experiments.Results(experiment, found, arguments)
+    results = Results(experiment, found, arguments)
     status = show(arguments, experiment.tables(results), lambda: experiment.figures(results), results.plain())
     if why := experiment.refused(arguments, results):
         raise command_line.BenchError(why)
@@ -116,7 +129,7 @@ def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> 
 
 def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Record]:
     kept = records.read(experiment.path)
-    found = experiments.in_order(experiment, current(experiment, kept))
+    found = in_order(experiment, current(experiment, kept))
     if stale := list(dict.fromkeys(record["subject"] for record in kept if record not in found)):
         command_line.say(
             f"left out, measured of other weights: {', '.join(stale)}; "
@@ -127,24 +140,24 @@ def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Recor
 
 def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace, subjects: list[str]) -> list[Record]:
     """What is asked, measured where it is not kept; with --keep stored as cells end, and all that is kept beside it."""
-    asked = experiments.cells(experiment, arguments, subjects)
+    asked = measuring.cells(experiment, arguments, subjects)
     kept = current(experiment, records.read(experiment.path)) if arguments.keep else []
-    todo = asked if arguments.again else experiments.missing(asked, kept)
+    todo = asked if arguments.again else measuring.missing(asked, kept)
     for subject in dict.fromkeys(cell.subject for cell in todo):
         experiment.about(subject)  # refuses it before anything is measured
     if arguments.keep and todo and arguments.results is None:
-        experiments.refuse_dirty()
+        measuring.refuse_dirty()
     measured: list[Record] = []
     with command_line.progress_bar(f"{experiment.name}: {len(todo)} cells") as progress:
-        for number, new in enumerate(experiments.run(module, todo, arguments.jobs, arguments.address), 1):
+        for number, new in enumerate(measuring.run(module, todo, arguments.jobs, arguments.address), 1):
             measured += new
             if arguments.keep:
                 records.append(experiment.path, new)
             progress(number, len(todo))
     if not arguments.keep:
-        return experiments.in_order(experiment, measured)
+        return in_order(experiment, measured)
 
     def ordered(rows: list[Record]) -> list[Record]:
-        return experiments.in_order(experiment, experiments.without_superseded(todo, current(experiment, rows)))
+        return in_order(experiment, measuring.without_superseded(todo, current(experiment, rows)))
 
     return records.rewrite(experiment.path, ordered)

@@ -10,12 +10,11 @@ clock, and by the processor time that this process had, which a busy machine dis
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,31 +23,21 @@ from airlearning_envs.config import PRESETS
 from airlearning_envs.core import NavigationCore
 from bench import command_line
 from bench.report.tables import Table
-from bench.study.experiment import Episodes, Experiment, Played, Results
+from bench.study.experiment import Episodes, Experiment, Played, Results, known
 from bench.study.records import Condition
 from bench.study.speed import one_core
+
+if TYPE_CHECKING:
+    import argparse
 
 FACES = ("core", "vector")
 """The simulator core stepped directly, and Gymnasium's vector environment on it."""
 ENVS, STEPS, ROUNDS = 64, 1000, 3
 WARM_UP_STEPS = 100
-
-
-def about(subject: str) -> str:
-    """The preset.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    if subject not in PRESETS:
-        raise command_line.UsageError(f"there is no preset {subject!r}; allowed are {', '.join(PRESETS)}.")
-    return f"preset {subject}"
-
-
-def identity(subject: str) -> str:
-    """SHA-256 of the preset's settings."""
-    about(subject)
-    return hashlib.sha256(repr(PRESETS[subject]).encode()).hexdigest()
+TABLE = """\
+Environment steps a second
+Medians of the rounds, one core, numpy {{ numpy }}, on {{ results.where }}.
+"""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -119,16 +108,20 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
 
 def tables(results: Results) -> list[Table]:
     """Medians of the rounds."""
-    rows = []
-    for record in results.found:
-        asked, measures = record["condition"], record["measures"]
-        speeds = (statistics.median(values) for values in (record["returns"], measures["steps_per_cpu_s"]))
-        counts = (f"{each:,}" for each in (asked["envs"], asked["steps"], len(record["returns"])))
-        shown = (f"{each:,.0f}" for each in speeds)
-        rows.append((record["subject"], asked["face"], *counts, *shown, f"{measures['ended']:,}"))
-    headers = ("preset", "face", "environments", "steps", "rounds", "steps/s", "steps/CPU-s", "episodes that ended")
-    notes = (f"Medians of the rounds, one core, numpy {np.__version__}, on {results.where}.",)
-    return [Table("env-speed", "Environment steps a second", headers, tuple(rows), notes, left=2)]
+    rows = [
+        {
+            "preset": record["subject"],
+            "face": record["condition"]["face"],
+            "environments": f"{record['condition']['envs']:,}",
+            "steps": f"{record['condition']['steps']:,}",
+            "rounds": f"{len(record['returns']):,}",
+            "steps/s": f"{statistics.median(record['returns']):,.0f}",
+            "steps/CPU-s": f"{statistics.median(record['measures']['steps_per_cpu_s']):,.0f}",
+            "episodes that ended": f"{record['measures']['ended']:,}",
+        }
+        for record in results.found
+    ]
+    return [results.table("env-speed", TABLE, rows, 2, numpy=np.__version__)]
 
 
 def refused(arguments: argparse.Namespace, results: Results) -> str:
@@ -145,10 +138,10 @@ EXPERIMENT = Experiment(
     subjects=("shipped", "hard"),
     grid=grid,
     measure=measure,
-    identity=identity,
+    identity=lambda subject: hashlib.sha256(repr(known(subject, PRESETS, "preset")).encode()).hexdigest(),
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (0,), arguments.episodes or ROUNDS),
     tables=tables,
-    about=about,
+    about=lambda subject: str(known(subject, {name: f"preset {name}" for name in PRESETS}, "preset")),
     options=options,
     samples="rounds",
     timed=True,

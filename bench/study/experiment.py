@@ -1,23 +1,14 @@
 """An experiment: subjects × a grid of conditions, the same episodes for each, differences paired with a reference.
 
 A study declares one and nothing else: whom it asks, under which conditions, how one cell is measured, and what is made
-of the rows. Here is what all of them share: which cells are missing, measuring them in processes of this machine or of
-a Ray cluster, keeping their rows, and the summary with intervals.
+of the rows. Here is that declaration, and what follows from rows: the summary with intervals, tables.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import importlib
-import multiprocessing
-import os
-import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -26,7 +17,6 @@ from bench import command_line
 from bench.report.intervals import Estimate, paired_difference
 from bench.study import records
 from bench.study.records import Condition, Record
-from policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
     import argparse
@@ -114,7 +104,7 @@ class Experiment:
     figures: Callable[[Results], Mapping[str, Figure]] = field(default=lambda results: {})
     finding: Callable[[Results], str] = field(default=lambda results: "")
     about: Callable[[str], str] = field(default=str)
-    options: Callable[[argparse.ArgumentParser], None] = field(default=lambda parser: None)
+    options: Callable[[argparse.ArgumentParser], object] = field(default=lambda parser: None)
     within: tuple[str, ...] = ()
     of_trainings: bool = False
     version: int = 1
@@ -134,167 +124,30 @@ class Experiment:
         return (self.folder or records.FOLDER) / f"{self.name}.jsonl"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One subject under one condition."""
+def known(subject: str, among: Mapping[str, Any], what: str = "cell") -> Any:
+    """What a name means.
 
-    subject: str
-    condition: Condition
-    episodes: Episodes
-
-
-def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Sequence[str]) -> list[Cell]:
-    """All that is asked, in order."""
-    found = [
-        Cell(subject, condition, experiment.episodes(arguments, subject))
-        for subject in subjects
-        for condition in experiment.grid(arguments, subject)
-    ]
-    if not experiment.in_turns:
-        return found
-    return [
-        dataclasses.replace(cell, episodes=Episodes((seed,), cell.episodes.count))
-        for seed in dict.fromkeys(seed for cell in found for seed in cell.episodes.seeds)
-        for cell in found
-        if seed in cell.episodes.seeds
-    ]
+    Raises:
+        UsageError: nothing.
+    """
+    if subject not in among:
+        listed = ("; " if any("," in name for name in among) else ", ").join(among)
+        raise command_line.UsageError(f"there is no {what} {subject!r}; there are {listed}.")
+    return among[subject]
 
 
 def current(experiment: Experiment, found: Iterable[Record]) -> list[Record]:
     """Records of this version whose subject is what it was when it was measured; of one that is gone they stay."""
-    identity = functools.cache(functools.partial(_identity, experiment))
-    return [
-        record
-        for record in found
-        if record["version"] == experiment.version and identity(record["subject"]) in (None, record["identity"])
-    ]
 
+    @functools.cache
+    def identity(subject: str) -> str | None:
+        try:
+            return experiment.identity(subject)
+        except command_line.BenchError:
+            return None
 
-def _identity(experiment: Experiment, subject: str) -> str | None:
-    try:
-        return experiment.identity(subject)
-    except command_line.BenchError:
-        return None
-
-
-def missing(asked: Sequence[Cell], found: Iterable[Record]) -> list[Cell]:
-    """Those whose episodes are not among the records."""
-    kept: dict[tuple[str, str], set[tuple[int, int]]] = {}
-    for record in found:
-        kept.setdefault(records.cell(record), set()).add((record["seed"], len(record["returns"])))
-
-    def is_kept(cell: Cell) -> bool:
-        there = kept.get(records.cell({"subject": cell.subject, "condition": cell.condition}), set())
-        if not cell.episodes.count:
-            return {seed for seed, _ in there} >= set(cell.episodes.seeds)
-        return there == {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
-
-    return [cell for cell in asked if not is_kept(cell)]
-
-
-def without_superseded(again: Sequence[Cell], found: Iterable[Record]) -> list[Record]:
-    """Records without those that a cell measured again had of other seeds, or of more or fewer episodes."""
-    asked = {
-        records.cell(vars(cell)): {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
-        for cell in again
-        if cell.episodes.count  # else the measure itself decides how much a seed has, and seeds are cells of their own
-    }
-    left = []
-    for record in found:
-        key, mine = records.cell(record), (record["seed"], len(record["returns"]))
-        if key not in asked or mine in asked[key]:
-            left.append(record)
-    return left
-
-
-def measured(module: str, cell: Cell) -> list[Record]:
-    """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
-    from bench.report.machine import describe_machine
-    from train.__main__ import quiet_libraries
-
-    quiet_libraries()
-    experiment: Experiment = importlib.import_module(module).EXPERIMENT
-    code = measuring_code()  # before the first cell, whatever is edited beside a long run
-    began = _cpu_seconds()
-    played = list(experiment.measure(cell.subject, cell.condition, cell.episodes))
-    where = {
-        "version": experiment.version,
-        "identity": experiment.identity(cell.subject),
-        "machine": describe_machine().sentence(),
-        "code": code,
-        "date": datetime.now(UTC).date().isoformat(),
-        "cpu_s": (_cpu_seconds() - began) / len(played),
-    }
-    return [
-        {
-            "subject": cell.subject,
-            "condition": dict(experiment.reference(cell.condition) if each.reference else cell.condition),
-            "preset": each.preset,
-            "seed": each.seed,
-            "returns": list(each.returns),
-            "successes": None if each.successes is None else list(map(int, each.successes)),
-            "measures": dict(each.measures),
-            **where,
-        }
-        for each in played
-    ]
-
-
-def run(module: str, asked: Sequence[Cell], jobs: int, address: str | None) -> Iterator[list[Record]]:
-    """Measure cells, each as it ends: here, in ``jobs`` processes, or on the Ray cluster at ``address``."""
-    if address is not None:
-        from bench.study.cluster import spread
-
-        yield from spread(functools.partial(measured, module), asked, address)
-    elif jobs == 1 or len(asked) < 2:
-        yield from (measured(module, cell) for cell in asked)
-    else:
-        with _processes(jobs) as pool:
-            for done in as_completed([pool.submit(measured, module, cell) for cell in asked]):
-                yield done.result()
-
-
-@contextmanager
-def _processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _cpu_seconds() -> float:
-    """Of this process and of those that it waited for."""
-    return sum(os.times()[:4])
-
-
-@functools.cache
-def measuring_code() -> str:
-    """The commit, and whether the code differs from it; results, pages and pictures are no code."""
-    from bench.report.document import code_version
-
-    version = code_version().removesuffix("-dirty")
-    return f"{version}-dirty" if changed_code() else version
-
-
-def changed_code() -> list[str]:
-    """Tracked files that differ from the last commit, other than results, pages and pictures."""
-    listed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results", ":!docs", ":!README.md"]
-    done = subprocess.run(listed, cwd=PROJECT_ROOT, capture_output=True, text=True)
-    return [line[3:] for line in done.stdout.splitlines()]
-
-
-def refuse_dirty() -> None:
-    """See that what is kept names the code that measured it.
-
-    Raises:
-        BenchError: a tracked file other than a result, a page or a picture differs from the last commit.
-    """
-    if changed := changed_code():
-        raise command_line.BenchError(
-            f"--keep stores results with the commit that made them, and {', '.join(changed[:3])} differ from it.",
-            "git commit -a",
-        )
+    mine = [record for record in found if record["version"] == experiment.version]
+    return [record for record in mine if identity(record["subject"]) in (None, record["identity"])]
 
 
 def in_order(experiment: Experiment, found: Iterable[Record]) -> list[Record]:
@@ -331,10 +184,12 @@ class Results:
     @functools.cached_property
     def rows(self) -> DataFrame:
         """One row for each episode; see :func:`bench.study.records.rows`."""
-        return records.rows(self.found, self.experiment.factors)
+        import pandas
+
+        return pandas.DataFrame(records.rows(self.found, self.experiment.factors), dtype=object)
 
     @functools.cached_property
-    def summary(self) -> DataFrame:
+    def summary(self) -> list[dict[str, Any]]:
         """One row for each subject, condition and preset.
 
         Columns: subject, preset, the factors, episodes, the measures, and as
@@ -342,14 +197,28 @@ class Results:
         reference: difference of the returns, error (relative, in percent, positive where it earns less; None where the
         reference earns 0), success difference. The last three are None where there is no reference.
         """
-        return records.frame([self._row(group) for group in self._groups.values()])
+        return [self._row(group) for group in self._groups.values()]
 
     def plain(self) -> list[dict[str, Any]]:
         """The summary as JSON has it."""
         return [
-            {name: vars(value) if isinstance(value, Estimate) else value for name, value in self._row(group).items()}
-            for group in self._groups.values()
+            {name: vars(value) if isinstance(value, Estimate) else value for name, value in row.items()}
+            for row in self.summary
         ]
+
+    @property
+    def subjects(self) -> list[str]:
+        """All that were measured, in order."""
+        return list(dict.fromkeys(record["subject"] for record in self.found))
+
+    def conditions(self, subject: str) -> set[str]:
+        """Under which a subject was measured, as JSON."""
+        return {condition for name, condition, _ in self._groups if name == subject}
+
+    def of(self, subject: str) -> list[dict[str, Any]]:
+        """A subject's rows of the summary on the preset that it was trained on, the first."""
+        mine = [row for row in self.summary if row["subject"] == subject]
+        return [row for row in mine if row["preset"] == mine[0]["preset"]]
 
     def records_of(self, subject: str, condition: Condition, preset: str = "") -> list[Record]:
         """A cell's, one for each seed; none where it was not measured."""
@@ -417,10 +286,37 @@ class Results:
         pair = paired_difference(list(map(bool, ones)), list(map(bool, others)))
         return Estimate(pair.difference, pair.low, pair.high)
 
+    def table(
+        self,
+        name: str,
+        words: str,
+        rows: Iterable[Mapping[str, str]],
+        left: int = 1,
+        grouped: bool = False,
+        **facts: Any,
+    ) -> Table:
+        """A table of rows that say each cell by its header, as :meth:`bench.report.tables.Table.of`.
+
+        Args:
+            name, rows, left, grouped: as there.
+            words: template (:func:`bench.report.text.filled`) of the title, and in further lines of the notes.
+            facts: what it names, beside ``results``, which are these.
+        """
+        from bench.report.tables import Table
+        from bench.report.text import filled
+
+        title, *notes = filled(words, results=self, **facts)
+        return Table.of(name, title, rows, tuple(notes), left, grouped)
+
+    @property
+    def seeds(self) -> str:
+        """All of them."""
+        return ", ".join(map(str, sorted({record["seed"] for record in self.found})))
+
     @property
     def measured(self) -> str:
-        """How long, where, when and with which code, for the notes of a table."""
-        return f"{sum(record['cpu_s'] for record in self.found) / 60:,.1f} CPU-minutes on {self.where}."
+        """How long, where, when and with which code."""
+        return f"{sum(record['cpu_s'] or 0.0 for record in self.found) / 60:,.1f} CPU-minutes on {self.where}."
 
     @property
     def where(self) -> str:

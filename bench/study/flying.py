@@ -8,7 +8,6 @@ ten times as long.
 from __future__ import annotations
 
 import functools
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,11 +71,7 @@ def load(name: str) -> Bundle:
 
 @functools.lru_cache(maxsize=2)
 def open_bundle(name: str) -> tuple[Bundle, Task]:
-    """A bundle and the task that it was trained on.
-
-    Raises:
-        UsageError: there is no such bundle, or its task is not known or not installed here.
-    """
+    """A bundle and the task that it was trained on; raises as :func:`load` and :func:`task_of` do."""
     bundle = load(name)
     return bundle, task_of(bundle)
 
@@ -119,35 +114,27 @@ def open_perceptron(name: str) -> tuple[Bundle, Task]:
     return bundle, task
 
 
-def about(name: str) -> str:
-    """One line: which bundle is meant, once it is sure that the study can be of it; raises as it is opened."""
-    return meant(open_perceptron(name)[0])
-
-
 def weights_hash(name: str) -> str:
-    """Identity of a bundle: the SHA-256 of its weights.
-
-    Raises:
-        UsageError: there is no such bundle.
-    """
+    """Identity of a bundle: the SHA-256 of its weights."""
     return load(name).manifest.files[WEIGHTS_FILE].sha256
 
 
 def of_bundles(
     count: Callable[[str], int] = episodes_of, seeds: tuple[int, ...] = SEEDS, **declared: Any
 ) -> Experiment:
-    """An experiment whose subjects are perceptrons' bundles: stale where their weights are others.
+    """An experiment whose subjects are perceptrons' bundles, stale where their weights are others.
 
     Args:
         count: episodes of each seed where none are asked for, by subject.
         seeds: likewise.
         declared: what else :class:`bench.study.experiment.Experiment` takes.
     """
-
-    def episodes(arguments: Namespace, subject: str) -> Episodes:
-        return Episodes(arguments.seeds or seeds, arguments.episodes or count(subject))
-
-    return Experiment(**{"identity": weights_hash, "about": about, "episodes": episodes, **declared})
+    return Experiment(
+        identity=weights_hash,
+        about=lambda name: meant(open_perceptron(name)[0]),
+        episodes=lambda asked, subject: Episodes(asked.seeds or seeds, asked.episodes or count(subject)),
+        **declared,
+    )
 
 
 def quantized(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[str, Any]]:

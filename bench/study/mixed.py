@@ -11,45 +11,51 @@ float32 and the 16-bit type take turns in one process. On one thread of one core
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import truediv
 from statistics import correlation, fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, estimate, filled, joined, several, three_digits, times
-from bench.study.experiment import Episodes, Experiment, Played, Results
+from bench.study.experiment import Episodes, Experiment, Played, Results, known
 from bench.study.records import Condition, Record, cell
 from policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
+
+if TYPE_CHECKING:
+    import argparse
 
 BATCH = 32  # the paper's DQN
 UPDATE, ACTING, PONG, LEARNING = "update", ("act on 1", "act on 8"), "train on Pong", "learn"
 CATCH, CATCH_SEEDS = "catch", (0, 1, 2, 3, 4)
 FEWEST_ROUNDS = 8  # of losses, to speak of a correlation
 
-NOTES = """\
+TABLE = """\
+DQN on Pong in float32 and in 16 bits
 Minibatch {{ batch }}, {{ threads }} thread{{ "" if threads == "1" else "s" }}, TensorFlow {{ tensorflow }} with \
-oneDNN, on {{ where }}; the processor has {{ unit }}; no GPU (tensorflow-cpu drives none). Processor times, medians, \
-float32 and the 16-bit type timed in turns ({{ counts }} times); by wall time the updates' speed-ups are {{ wall }}.
+oneDNN, on {{ results.where }}; the processor has {{ unit }}; no GPU (tensorflow-cpu drives none). Processor times, \
+medians, float32 and the 16-bit type timed in turns ({{ counts | join(", ") }} times); by wall time the updates' \
+speed-ups are {{ wall | join(", ") }}.
 The paper's: ratios of its 127 → 156, 179 → 172, 391 → 242 minutes of training in float16, on hardware it does not \
 name (its slide prints 0.87, 1.04 and 1.61); it states no kernels: here 8/4, 4/2, 3/1 (kernel/stride) as in Mnih et \
 al. 2015.
 {% if steps %}
-Pong: emulator, acting, replay and one update in four steps, after the first round of updates: {{ steps }} steps.
-Mean loss while Pong is learned, float32 and 16 bits: {{ losses }}.
+Pong: emulator, acting, replay and one update in four steps, after the first round of updates: \
+{{ steps | join(", ") }} steps.
+Mean loss while Pong is learned, float32 and 16 bits: {{ losses | join("; ") }}.
 {% endif %}
 """
-CATCH_NOTES = """\
+CATCH_TABLE = """\
+Learning Catch by DQN: greedy return, mean of {{ count }} seeds [lowest, highest]
 {% for each in types %}
 {{ each.type }} − float32, seed by seed, with its 95 % interval (Student's t): {{ each.last }} at the last step, \
 {{ each.area }} over the whole curve.
 {% endfor %}
-{{ judged }} greedy episodes a point; returns lie between −1 and 1. Measured on {{ where }}.
+{{ judged }} greedy episodes a point; returns lie between −1 and 1. Measured on {{ results.where }}.
 """
 
 
@@ -90,19 +96,13 @@ POLICIES = {
     "B": PongPolicy(512, 512, (179, 172), updates=12, in_a_call=2, acting=15, steps=128, rollout_steps=8),
     "C": PongPolicy(1024, 2048, (391, 242), updates=4, in_a_call=1, acting=15, steps=48, rollout_steps=2),
 }
+SUBJECTS: dict[str, PongPolicy | None] = {**POLICIES, CATCH: None}
 
 
 def about(subject: str) -> str:
-    """The policy in words.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    if subject == CATCH:
-        return "learning Catch"
-    if subject not in POLICIES:
-        raise command_line.UsageError(f"there is no policy {subject!r}; there are {', '.join(POLICIES)}, and {CATCH}.")
-    return f"policy {subject}: {network_words(POLICIES[subject])}"
+    """The policy in words."""
+    policy = known(subject, SUBJECTS, "policy")
+    return f"policy {subject}: {network_words(policy)}" if policy else "learning Catch"
 
 
 def network_words(policy: PongPolicy) -> str:
@@ -190,45 +190,37 @@ def tables(results: Results) -> list[Table]:
 
 def policies_table(found: Mapping[tuple[Any, ...], Mapping[str, Pairs]], results: Results) -> Table:
     """A row for each policy and type; times are processor times."""
-    rows, counts, wall, losses, steps = [], [], [], [], []
+    rows = []
+    said: dict[str, list[str]] = {name: [] for name in ("counts", "wall", "steps", "losses")}
     for (name, _, _, kind), works in found.items():
-        cells = [name, network_words(POLICIES[name]), kind]
-        if update := works.get(UPDATE):
-            full, half = medians(update)
-            cells += [three_digits(full), three_digits(half), times(full / half)]
-            counts.append(f"{name} {sum(record['measures']['count'] for record, _ in update)}")
-            by_wall = (fmean(record["measures"]["wall_ms"] for record in side) for side in zip(*update, strict=True))
-            wall.append(times(truediv(*by_wall)))
-        else:
-            cells += [NOT_KNOWN] * 3
-        cells.append(times(truediv(*medians(acting))) if (acting := works.get(ACTING[0])) else NOT_KNOWN)
-        if pong := works.get(PONG):
-            full, half = medians(pong)
-            cells += [three_digits(full), three_digits(half), times(half / full)]
-            steps.append(f"{name} over {pong[0][0]['measures']['steps']:,}")
-            losses.append(f"{name} {losses_words(*(record['measures']['losses'] for record in pong[0]))}")
-        else:
-            cells += [NOT_KNOWN] * 3
-        rows.append((*cells, times(truediv(*POLICIES[name].paper_minutes))))
+        update, acting, pong = (medians(works[work]) if work in works else None for work in (UPDATE, ACTING[0], PONG))
+        if update:
+            by_wall = (fmean(each["measures"]["wall_ms"] for each in side) for side in zip(*works[UPDATE], strict=True))
+            said["wall"].append(times(truediv(*by_wall)))
+            said["counts"].append(f"{name} {sum(record['measures']['count'] for record, _ in works[UPDATE])}")
+        if pong:
+            pair = [record["measures"] for record in works[PONG][0]]
+            said["steps"].append(f"{name} over {pair[0]['steps']:,}")
+            said["losses"].append(f"{name} {losses_words(*(measures['losses'] for measures in pair))}")
+        rows.append((
+            name, network_words(POLICIES[name]), kind,
+            *((*map(three_digits, update), times(truediv(*update))) if update else [NOT_KNOWN] * 3),
+            times(truediv(*acting)) if acting else NOT_KNOWN,
+            *((*map(three_digits, pong), times(pong[1] / pong[0])) if pong else [NOT_KNOWN] * 3),
+            times(truediv(*POLICIES[name].paper_minutes)),
+        ))  # fmt: skip
     facts = [pair[1] for works in found.values() for each in works.values() for pair in each]
     units = {f"{'a' if fact['measures']['has_unit'] else 'no'} {fact['condition']['type']} unit" for fact in facts}
-    notes = filled(
-        NOTES,
-        batch=joined(str(key[1]) for key in found),
-        threads=joined(str(key[2]) for key in found),
-        tensorflow=joined(fact["measures"]["tensorflow"] for fact in facts),
-        unit=several(sorted(units)),
-        where=results.where,
-        counts=", ".join(counts),
-        wall=", ".join(wall),
-        steps=", ".join(steps),
-        losses="; ".join(losses),
-    )
+    title, *notes = filled(
+        TABLE, **said, batch=joined(str(key[1]) for key in found), threads=joined(str(key[2]) for key in found),
+        tensorflow=joined(fact["measures"]["tensorflow"] for fact in facts), unit=several(sorted(units)),
+        results=results,
+    )  # fmt: skip
     headers = (
         "policy", "network", "type", "update fp32, ms", "16 bits, ms", "speed-up", "acting, speed-up",
         "Pong fp32, steps/s", "16 bits, steps/s", "speed-up", "the paper's",
     )  # fmt: skip
-    return Table("mixed-precision", "DQN on Pong in float32 and in 16 bits", headers, tuple(rows), notes, left=3)
+    return Table("mixed-precision", title, headers, tuple(rows), tuple(notes), left=3)
 
 
 def losses_words(full: list[float], half: list[float]) -> str:
@@ -244,43 +236,31 @@ def catch_table(found: Mapping[tuple[Any, ...], Pairs], results: Results) -> Tab
     for (*_, kind), of_seeds in found.items():
         curves = [[record["returns"] for record in pair] for pair in of_seeds]
         for index, step in enumerate(of_seeds[0][0]["measures"]["at"]):
-            sides = ([curve[side][index] for curve in curves] for side in (0, 1))
-            shown = (f"{fmean(each):.2f} [{min(each):.2f}, {max(each):.2f}]".replace("-", "−") for each in sides)
-            rows.append((kind, f"{step:,}", *shown))
-        last, area = (
-            estimate(Estimate.of_mean([of(half) - of(full) for full, half in curves]), sign="+")
-            for of in (lambda curve: curve[-1], fmean)
-        )
-        types.append({"type": kind, "last": last, "area": area})
-    return Table(
-        "mixed-precision-catch",
-        f"Learning Catch by DQN: greedy return, mean of {len(curves)} seeds [lowest, highest]",
-        ("type", "step", "float32", "16 bits"),
-        tuple(rows),
-        filled(CATCH_NOTES, types=types, judged=of_seeds[0][0]["measures"]["judged"], where=results.where),
-        left=1,
-    )
-
-
-def identity(subject: str) -> str:
-    """SHA-256 of what is measured."""
-    about(subject)
-    return hashlib.sha256(repr(POLICIES.get(subject, subject)).encode()).hexdigest()
+            row = {"type": kind, "step": f"{step:,}"}
+            for side, name in enumerate(("float32", "16 bits")):
+                each = [curve[side][index] for curve in curves]
+                row[name] = f"{fmean(each):.2f} [{min(each):.2f}, {max(each):.2f}]".replace("-", "−")
+            rows.append(row)
+        last = Estimate.of_mean([half[-1] - full[-1] for full, half in curves])
+        area = Estimate.of_mean([fmean(half) - fmean(full) for full, half in curves])
+        types.append({"type": kind, "last": estimate(last, sign="+"), "area": estimate(area, sign="+")})
+    judged = of_seeds[0][0]["measures"]["judged"]
+    return results.table("mixed-precision-catch", CATCH_TABLE, rows, types=types, judged=judged, count=len(curves))
 
 
 EXPERIMENT = Experiment(
     name="mixed",
     question="does training in 16 bits run faster, and as well?",
     factors=("work", "batch", "threads", "count", "type", "half"),
-    subjects=(*POLICIES, CATCH),
+    within=("work", "batch", "threads", "count", "type"),
+    subjects=tuple(SUBJECTS),
+    options=options,
     grid=grid,
     measure=measure,
-    identity=identity,
+    identity=lambda name: hashlib.sha256(repr(known(name, SUBJECTS, "policy") or name).encode()).hexdigest(),
+    about=about,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (CATCH_SEEDS if subject == CATCH else (0,)), 0),
     tables=tables,
-    about=about,
-    options=options,
-    within=("work", "batch", "threads", "count", "type"),
     samples="",
     timed=True,
 )

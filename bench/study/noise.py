@@ -10,14 +10,13 @@ widths fly the same episodes of preset hard under the same noise of the rays.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bench import command_line
-from bench.report.figures import facets, panels_of, share_scale
+from bench.report.figures import Panel, Pictures, facets, share_scale
 from bench.report.tables import Table
-from bench.report.text import estimate, filled
+from bench.report.text import estimate
 from bench.study.experiment import SUCCESS, SUCCESS_LOST, Episodes, Played, Results
 from bench.study.flying import of_bundles, open_perceptron, quantized
 from bench.study.records import Condition
@@ -25,16 +24,17 @@ from policy.quantization import FLOAT_BITS, Scheme
 from policy.simulated import Widths
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import argparse
 
 BITS, NOISE, PRESET, BATCH = (8, 6, 5, 4, 3), (0.0, 0.5, 1.0, 2.0), "hard", 128
 
-NOTES = """\
+TABLE = """\
+Bits of the observation under a noisy rangefinder
 Float: % success on preset {{ preset }}, n={{ episodes }} for each number, with Wilson's 95 % interval. Bits: points \
 more than with the float observation on the same episodes under the same noise, Newcombe's paired 95 % interval.
 Noise: standard deviation of each ray's error, in metres of a range of 20; the policies were trained without any. Only \
 the observation is quantized, simulated in float.
-{{ measured }}
+{{ results.measured }}
 """
 
 
@@ -65,24 +65,23 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
 
 def tables(results: Results) -> list[Table]:
     """Success at each width, a column for each noise, and what it loses to the float observation."""
-    summary = results.summary
-    noises = sorted(summary.noise.unique())
-    rows: list[tuple[str, ...]] = []
-    for (subject, bits), group in summary.fillna({"bits": FLOAT_BITS}).groupby(["subject", "bits"], sort=False):
-        word, what, sign = ("float", SUCCESS, "") if bits == FLOAT_BITS else (f"{bits:g} bits", SUCCESS_LOST, "+")
-        found = dict(zip(group.noise, group[what], strict=True))
-        rows.append((subject, word, *(estimate(found.get(m), 100.0, sign) for m in noises)))
-    notes = filled(NOTES, preset=PRESET, episodes=f"{max(summary.episodes):,}", measured=results.measured)
-    headers = ("policy", "observation", *(f"noise {m:g} m" for m in noises))
-    return [Table("noise", "Bits of the observation under a noisy rangefinder", headers, tuple(rows), notes, left=2)]
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for each in results.summary:
+        word, what, sign = (f"{each['bits']} bits", SUCCESS_LOST, "+") if each["bits"] else ("float", SUCCESS, "")
+        row = rows.setdefault((each["subject"], word), {"policy": each["subject"], "observation": word})
+        row[f"noise {each['noise']:g} m"] = estimate(each[what], 100.0, sign)
+    most = max(each["episodes"] for each in results.summary)
+    return [results.table("noise", TABLE, rows.values(), 2, preset=PRESET, episodes=f"{most:,}")]
 
 
-def figures(results: Results) -> dict[str, Figure]:
+def figures(results: Results) -> Pictures:
     """A panel for each policy, success against bits, a line for each noise."""
-    summary = results.summary.fillna({"bits": "float"})
-    panels = panels_of(summary, "subject", "noise", "bits", SUCCESS, "noise {:g} m")
-    places, title = list(dict.fromkeys(summary.bits)), "Bits of the observation under a noisy rangefinder"
-    said = f"success on preset {PRESET}, n={max(summary.episodes):,} a point; bars: 95 % intervals"
+    rows = [{**row, "bits": row["bits"] or "float"} for row in results.summary]
+    noises = {m: (f"noise {m:g} m", style) for style, m in enumerate(sorted({row["noise"] for row in rows}))}
+    mine = {subject: [row for row in rows if row["subject"] == subject] for subject in results.subjects}
+    panels = [Panel.of(subject, found, "noise", "bits", SUCCESS, noises) for subject, found in mine.items()]
+    said = f"success on preset {PRESET}, n={max(row['episodes'] for row in rows):,} a point; bars: 95 % intervals"
+    places, title = list(dict.fromkeys(row["bits"] for row in rows)), TABLE.partition("\n")[0]
     return {"noise": facets(panels, places, title=title, said=said, x_label="bits", scale=share_scale)}
 
 
@@ -93,9 +92,9 @@ EXPERIMENT = of_bundles(
     factors=("noise", "bits"),
     within=("noise",),
     subjects=("I", "II"),
+    options=options,
     grid=grid,
     measure=measure,
     tables=tables,
     figures=figures,
-    options=options,
 )

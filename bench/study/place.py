@@ -32,13 +32,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--episodes", type=command_line.positive, default=EPISODES, help="default: %(default)s")
     parser.add_argument("--seed", type=command_line.not_negative, default=SEED, help="default: %(default)s")
     parser.add_argument("--force", action="store_true", help="also if it is worse than the one there")
-    return command_line.guarded(_run, parser.parse_args(argv))
 
+    def run(arguments: argparse.Namespace) -> int:
+        name = place(arguments.bundle, BENCHMARK, arguments.episodes, arguments.seed, arguments.force)
+        say(f"next: python -m bench.study cells {name} --keep")
+        return command_line.EXIT_OK
 
-def _run(arguments: argparse.Namespace) -> int:
-    name = place(arguments.bundle, BENCHMARK, arguments.episodes, arguments.seed, arguments.force)
-    say(f"next: python -m bench.study cells {name} --keep")
-    return command_line.EXIT_OK
+    return command_line.guarded(run, parser.parse_args(argv))
 
 
 def place(source: Path, zoo: Path, episodes: int, seed: int, force: bool) -> str:
@@ -56,11 +56,14 @@ def place(source: Path, zoo: Path, episodes: int, seed: int, force: bool) -> str
         BenchError: its mean return is lower than that of the bundle there, or it is too large for a repository.
         PolicyError: it is no readable bundle, or of another task than it says.
     """
-    from policy.bundle import Bundle
+    from policy.bundle import HOST_FILES, Bundle
+    from policy.bundle_writer import write_bundle
 
     fresh = Bundle.load(source)
     name = cell_name(fresh)
-    size = sum(record.size for record in kept_files(fresh).values())
+    goldens = {entry.golden_file for entry in fresh.manifest.artifacts.values()}
+    kept = {file: record for file, record in fresh.manifest.files.items() if file not in goldens}  # no artifact's
+    size = sum(record.size for record in kept.values())
     if size > LARGEST_BYTES:
         raise BenchError(f"{source} has {size / 1e6:.1f} MB without artifacts; a committed one has 16 at most.")
     result = judged(fresh, episodes, seed)
@@ -76,7 +79,16 @@ def place(source: Path, zoo: Path, episodes: int, seed: int, force: bool) -> str
                 "Nothing was changed.",
                 f"python -m bench.study place {source} --force, if it shall replace it all the same",
             )
-    write_renamed(fresh, target, name, judgement(result, seed))
+    row: dict[str, Any] = {
+        "preset": result.preset,
+        "episodes": result.episodes,
+        "seed": seed,
+        "mean_return": round(result.mean_return, 4),
+        "return_interval_95": [round(low, 4), round(high, 4)],
+    }
+    spec = dataclasses.replace(fresh.spec, name=name, provenance={**fresh.spec.provenance, "judged": [row]})
+    extra = {file: (source / file).read_bytes() for file in kept if file not in HOST_FILES}
+    write_bundle(target, spec, fresh.weights(), fresh.calibration(), fresh.golden().observations, extra)
     say(f"{target}: written; commit it with: git add {target}")
     return name
 
@@ -102,39 +114,8 @@ def cell_name(bundle: Bundle) -> str:
 
 def judged(bundle: Bundle, episodes: int, seed: int) -> Evaluation:
     """The float policy on episodes of its own task."""
-    from train.evaluate import check_task, float_policy, task_options, trained_on
-    from train.suites.make import make_task
+    from bench.study.flying import task_of
+    from train.evaluate import float_policy
 
-    spec = bundle.spec
-    task = make_task(trained_on(spec), options=task_options(spec, trained_on(spec)))
-    check_task(spec, task)
+    task = task_of(bundle)
     return task.evaluate(float_policy(bundle), episodes, seed, task.presets[0])
-
-
-def judgement(result: Evaluation, seed: int) -> dict[str, Any]:
-    """A row for the provenance, as training writes it."""
-    low, high = result.return_interval
-    return {
-        "preset": result.preset,
-        "episodes": result.episodes,
-        "seed": seed,
-        "mean_return": round(result.mean_return, 4),
-        "return_interval_95": [round(low, 4), round(high, 4)],
-    }
-
-
-def kept_files(bundle: Bundle) -> dict[str, Any]:
-    """Records of the bundle's files without its artifacts and what belongs to them."""
-    goldens = {entry.golden_file for entry in bundle.manifest.artifacts.values()}
-    return {name: record for name, record in bundle.manifest.files.items() if name not in goldens}
-
-
-def write_renamed(bundle: Bundle, target: Path, name: str, row: dict[str, Any]) -> Bundle:
-    """Write the bundle anew under another name with this judgement in its provenance; the golden vectors stay."""
-    from policy.bundle import HOST_FILES
-    from policy.bundle_writer import write_bundle
-
-    extra = {file: (bundle.path / file).read_bytes() for file in kept_files(bundle) if file not in HOST_FILES}
-    origin = {**bundle.spec.provenance, "judged": [row]}
-    spec = dataclasses.replace(bundle.spec, name=name, provenance=origin)
-    return write_bundle(target, spec, bundle.weights(), bundle.calibration(), bundle.golden().observations, extra)

@@ -14,86 +14,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bench import command_line
+from bench.report.figures import Pictures
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, joined, lost
-from bench.study import cells, command, sweep
-from bench.study.experiment import ERROR, RETURN, Results, stored
-from bench.study.tables.paper_cells import METHODS, PRECISIONS, papers, words
-from bench.study.tables.sweep_tables import papers_error
-from train.suites.cells import load_cells
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
-    from matplotlib.figure import Figure
-
-    from train.suites.cells import Cell
-
-CELLS, ALGORITHMS = "study-cells", "study-algorithms"
-"""Names of the tables, and of their markers in docs/study.md."""
+from bench.report.text import NOT_KNOWN, estimate, filled, joined, lost
+from bench.study import cells, sweep
+from bench.study.cells import METHODS, PRECISIONS, Judged, papers
+from bench.study.experiment import RETURN, Results, stored
+from train.suites.cells import Cell, load_cells
 
 EIGHT_BITS = 8
 
-
-@dataclass(frozen=True)
-class Judged:
-    """A judged bundle and, where that was measured, its relative error at 8 bits by the paper's quantizer."""
-
-    judged: cells.Judged
-    papers_scheme_error: Estimate | None = None
-
-    @property
-    def cell(self) -> Cell:
-        """Which."""
-        return self.judged.cell
-
-    def error(self, precision: str) -> Estimate | None:
-        """Relative error of an artifact's mean return, percent; None where fp32's is 0."""
-        found: Estimate | None = self.judged.value(ERROR, precision)
-        return found
-
-    def papers_error(self, precision: str) -> float | None:
-        """That of the paper's figures, percent; None where it has none."""
-        return published_error(self.cell, precision)
+CELLS = """\
+Post-training quantization, every trained cell
+Error: (fp32 − it) / |fp32| of the mean returns, in percent, as the paper computes it; negative: better than fp32. In \
+brackets 95 % intervals, of errors from the same episodes with both (ratio of paired means).
+fp32, fp16, int8: artifacts as {{ executed }} executes them, {{ episodes }} different greedy episodes each; int8 has \
+integer weights and activations, as a device executes it. Quarl 8 bits: the paper's quantizer on the weights alone, \
+simulated (python -m bench.study sweep --weights-only), on other episodes.
+The paper's: single figures without intervals, of its own networks and training.
+Measured on {{ where }}.
+"""
+ALGORITHMS = """\
+Mean relative error of int8 by algorithm
+Mean over cells of the relative error of the int8 artifact's return; positive: the return lost. The interval joins \
+those of the cells (independent episodes); it does not know how other trainings of a cell would fare, for each cell \
+has one committed policy.
+The paper's means are computed from the returns that it prints, over all its cells of the algorithm and over those \
+that are trained here; it gives no intervals. Inside the noise: our interval holds the paper's mean. All its cells \
+include Atari games that are not trained here: the same cells are the fair comparison.
+"""
 
 
-def published_error(cell: Cell, precision: str) -> float | None:
-    """Relative error of the paper's figures of a cell, percent; None where it has none."""
-    if cell.paper is None or not cell.paper.get("fp32"):
-        return None
-    return 100.0 * (cell.paper["fp32"] - cell.paper[precision]) / abs(cell.paper["fp32"])
-
-
-def judged(results: Results, sweeps: Results) -> list[Judged]:
-    """What there is to tabulate, in the tables' order.
-
-    Args:
-        results: of the study ``cells``.
-        sweeps: of the study ``sweep``.
-    """
-    return [Judged(each, papers_error(sweeps, each.subject, EIGHT_BITS)) for each in cells.judged(results)]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Join what is kept, print."""
-    parser = command_line.parser(__doc__, "-m bench.study ptq")
-    command.add_output(parser)
-
-    def run(arguments: argparse.Namespace) -> int:
-        made, drawn = joined_tables()
-        rows = [{"table": table.name, "headers": table.headers, "rows": table.rows} for table in made]
-        return command.show(arguments, made, lambda: drawn, rows)
-
-    return command_line.guarded(run, parser.parse_args(argv))
-
-
-def joined_tables(folder: Path | None = None) -> tuple[list[Table], dict[str, Figure]]:
+def joined_tables(folder: Path | None = None) -> tuple[list[Table], Pictures]:
     """The tables of what the studies cells and sweep kept, here or in another folder; there are no pictures.
 
     Raises:
@@ -106,35 +62,28 @@ def joined_tables(folder: Path | None = None) -> tuple[list[Table], dict[str, Fi
 
 
 def tables(results: Results, sweeps: Results) -> list[Table]:
-    """The table of cells and that of algorithms; see :func:`judged`."""
-    rows = judged(results, sweeps)
-    return [cells_table(rows, results.where), algorithms_table(rows)]
+    """Of the studies ``cells`` and ``sweep``: every cell that has a policy, and the mean of each algorithm."""
+    rows = cells.judged(results)
+    return [cells_table(rows, sweeps, results.where), algorithms_table(rows)]
 
 
-def cells_table(rows: Sequence[Judged], where: str) -> Table:
+def cells_table(rows: Sequence[Judged], sweeps: Results, where: str) -> Table:
     """Every cell that has a policy: returns, relative errors, the paper's beside."""
-    headers = (
-        "task", "method", "fp32", "fp16", "int8", "fp16 error, %", "int8 error, %", "quarl 8 bits error, %",
-        "paper's fp32", "paper's fp16", "paper's int8", "paper's int8 error, %",
-    )  # fmt: skip
-    body = []
-    for row in rows:
-        body.append((
-            *words(row.cell)[1:], *(estimate(row.judged.value(RETURN, name)) for name in PRECISIONS),
-            percent(row.error("fp16")), percent(row.error("int8")), percent(row.papers_scheme_error),
-            *papers(row.cell), single(row.papers_error("int8")),
-        ))  # fmt: skip
-    notes = (
-        "Error: (fp32 − it) / |fp32| of the mean returns, in percent, as the paper computes it; negative: better than "
-        "fp32. In brackets 95 % intervals, of errors from the same episodes with both (ratio of paired means).",
-        f"fp32, fp16, int8: artifacts as {joined(row.judged.fp32['executed_by'] for row in rows)} executes them, "
-        f"{joined(str(row.judged.fp32['episodes']) for row in rows)} different greedy episodes each; int8 has integer "
-        "weights and activations, as a device executes it. Quarl 8 bits: the paper's quantizer on the weights alone, "
-        "simulated (python -m bench.study sweep --weights-only), on other episodes.",
-        "The paper's: single figures without intervals, of its own networks and training.",
-        f"Measured on {where}.",
-    )
-    return Table(CELLS, "Post-training quantization, every trained cell", headers, tuple(body), notes, left=2)
+    made = [
+        {
+            "task": row.cell.name.short_name,
+            "method": row.cell.method,
+            **{name: estimate(row.value(RETURN, name)) for name in PRECISIONS},
+            **{f"{name} error, %": lost(row.error(name), "+") for name in PRECISIONS[1:]},
+            "quarl 8 bits error, %": lost(sweep.papers_error(sweeps, row.subject, EIGHT_BITS), "+"),
+            **papers(row.cell),
+            "paper's int8 error, %": single(published_error(row.cell, "int8")),
+        }
+        for row in rows
+    ]
+    executed, episodes = (joined(str(row.fp32[name]) for row in rows) for name in ("executed_by", "episodes"))
+    title, *notes = filled(CELLS, executed=executed, episodes=episodes, where=where)
+    return Table.of("study-cells", title, made, tuple(notes), left=2)
 
 
 def algorithms_table(rows: Sequence[Judged]) -> Table:
@@ -143,37 +92,32 @@ def algorithms_table(rows: Sequence[Judged]) -> Table:
         "method", "cells of the paper trained here", "int8 error, %", "paper's, same cells, %", "against it",
         "paper's, all its cells, %", "against that", "all cells trained here", "int8 error, %",
     )  # fmt: skip
-    body = []
+    made = []
     for method in METHODS:
         mine = [row for row in rows if row.cell.method == method]
         shared = [row for row in mine if row.cell.paper is not None]
-        everywhere = [error for cell in load_cells() if cell.method == method for error in errors_of(cell)]
-        ours, theirs = mean_error(shared), mean(everywhere)
-        same = mean([error for row in shared for error in errors_of(row.cell)])
-        body.append((
-            method, cell_words(shared), percent(ours), single(same), verdict(ours, same), single(theirs),
-            verdict(ours, theirs), cell_words(mine), percent(mean_error(mine)),
+        ours, same = mean_error(shared), papers_mean([row.cell for row in shared])
+        theirs = papers_mean([cell for cell in load_cells() if cell.method == method])
+        names, more = (", ".join(row.cell.name.short_name for row in of) or NOT_KNOWN for of in (shared, mine))
+        made.append((
+            method, names, lost(ours, "+"), single(same), verdict(ours, same), single(theirs), verdict(ours, theirs),
+            more, lost(mean_error(mine), "+"),
         ))  # fmt: skip
-    notes = (
-        "Mean over cells of the relative error of the int8 artifact's return; positive: the return lost. The interval "
-        "joins those of the cells (independent episodes); it does not know how other trainings of a cell would fare, "
-        "for each cell has one committed policy.",
-        "The paper's means are computed from the returns that it prints, over all its cells of the algorithm and over "
-        "those that are trained here; it gives no intervals. Inside the noise: our interval holds the paper's mean. "
-        "All its cells include Atari games that are not trained here: the same cells are the fair comparison.",
-    )
-    return Table(ALGORITHMS, "Mean relative error of int8 by algorithm", headers, tuple(body), notes, left=2)
+    title, *notes = filled(ALGORITHMS)
+    return Table("study-algorithms", title, headers, tuple(made), tuple(notes), left=2)
 
 
-def errors_of(cell: Cell) -> list[float]:
-    """The paper's int8 error of a cell, if it has one."""
-    found = published_error(cell, "int8")
-    return [] if found is None else [found]
+def published_error(cell: Cell, precision: str) -> float | None:
+    """Relative error of the paper's figures of a cell, percent; None where it has none."""
+    if cell.paper is None or not cell.paper.get("fp32"):
+        return None
+    return 100.0 * (cell.paper["fp32"] - cell.paper[precision]) / abs(cell.paper["fp32"])
 
 
-def mean(values: Sequence[float]) -> float | None:
-    """None of nothing."""
-    return math.fsum(values) / len(values) if values else None
+def papers_mean(found: Sequence[Cell]) -> float | None:
+    """Mean int8 error of the paper's figures of these cells; None where it has none."""
+    errors = [error for cell in found if (error := published_error(cell, "int8")) is not None]
+    return math.fsum(errors) / len(errors) if errors else None
 
 
 def mean_error(rows: Sequence[Judged]) -> Estimate | None:
@@ -202,16 +146,6 @@ def verdict(ours: Estimate | None, papers: float | None) -> str:
     if ours.high < papers:
         return "below"
     return "above" if ours.low > papers else f"{'below' if ours.value < papers else 'above'}, inside the noise"
-
-
-def cell_words(rows: Sequence[Judged]) -> str:
-    """``cartpole, pong``."""
-    return ", ".join(words(row.cell)[1] for row in rows) or NOT_KNOWN
-
-
-def percent(error: Estimate | None) -> str:
-    """``+0.92 [+0.66, +1.18]``; ``0`` where nothing changed."""
-    return lost(error, "+")
 
 
 def single(value: float | None) -> str:

@@ -15,27 +15,26 @@ choose from, the one is taken that earns most at 4 bits with other seeds than th
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench import command_line
 from bench.measuring.execution import execution_of
-from bench.report.figures import Line, Panel, error_scale, facets
+from bench.report.figures import Panel, Pictures, error_scale, facets
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, filled, joined, lost
-from bench.study import trainings
-from bench.study.experiment import ERROR, RETURN, SUCCESS, Episodes, Experiment, Played, Results
+from bench.report.text import NOT_KNOWN, estimate, joined, lost
+from bench.study.experiment import ERROR, RETURN, SUCCESS, Episodes, Played, Results
 from bench.study.records import Condition
-from bench.study.trainings import Training, flown, origin, trained
+from bench.study.trainings import Training, flown, of_cells, origin, trained
 from policy.quantization import Scheme
 from policy.simulated import Widths
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import argparse
 
     from policy.bundle import Bundle
 
@@ -57,14 +56,15 @@ DELAYS = {"cartpole-dqn": (HALF, 0.2)}  # shares of the steps in floats to choos
 CHOOSING_SEEDS, CHOOSING_BITS = (10, 11, 12, 13), 4
 AFTERWARDS, LEARNED = "afterwards", "in training"
 WAYS = {AFTERWARDS: "quantized after training (PTQ)", LEARNED: "trained with quantizers (QAT)"}
-STYLES = {AFTERWARDS: 3, LEARNED: 4}
+LINES = {way: (WAYS[way], style) for way, style in ((AFTERWARDS, 3), (LEARNED, 4))}
 LIMIT_PERCENT = 2.0  # of the float return, that a policy may lose and still count as good as it
 
-NOTES = """\
-n: trainings of the seeds {{ seeds }}, and episodes of each on every preset. In brackets 95 % intervals over trainings \
-(Student's t), without brackets: all trainings are equal. Weights and hidden activations have the bits, observation \
-and outputs 8. All trainings of a seed have the same settings and steps, and their policies fly the same episodes. \
-Error: (float − it) / |float|; negative: better than float. QAT − PTQ: in % of |float|.
+TABLE = """\
+Learning with quantizers (QAT) against quantizing after training (PTQ): mean returns
+n: trainings of the seeds {{ results.seeds }}, and episodes of each on every preset. In brackets 95 % intervals over \
+trainings (Student's t), without brackets: all trainings are equal. Weights and hidden activations have the bits, \
+observation and outputs 8. All trainings of a seed have the same settings and steps, and their policies fly the same \
+episodes. Error: (float − it) / |float|; negative: better than float. QAT − PTQ: in % of |float|.
 Share of the steps that QAT learns in floats first: {% for name, each in measures.items() %}{{ name }} \
 {{ each.quant_delay }}{{ ", " if not loop.last }}{% endfor %}.
 {% for name, each in measures.items() if each.tried %}
@@ -82,13 +82,8 @@ Not measured: {{ unmeasured | several }}.
 {% endif %}
 An artifact computes QAT at {{ executed["in training"] }} bits and PTQ at {{ executed["afterwards"] }}, in an int8 \
 container of one byte a weight: size, speed and kernel are int8's. The others are simulated; no size or speed follows.
-{{ measured }}
+{{ results.measured }}
 """
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """--bits."""
-    parser.add_argument("--bits", type=command_line.bits(2, 8), metavar="2-8", help="default: all of them")
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
@@ -101,27 +96,14 @@ def condition(way: str, bits: int) -> Condition:
     return {"quantized": way, "bits": bits}
 
 
-def asked_episodes(arguments: argparse.Namespace, subject: str) -> Episodes:
-    """The seeds are those of the trainings.
+def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+    """Trains what is not there, and flies it.
 
     Raises:
-        UsageError: one of them is to choose.
+        UsageError: a seed is to choose and to report.
     """
-    seeds = arguments.seeds or SEEDS
-    if subject in DELAYS and (both := sorted(set(CHOOSING_SEEDS) & set(seeds))):
+    if subject in DELAYS and (both := sorted(set(CHOOSING_SEEDS) & set(episodes.seeds))):
         raise command_line.UsageError(f"seed {both[0]} is to choose and to report.", "--seeds 20,21,22")
-    most = EPISODES_OF_NAVIGATION if CELLS[subject].task == "navigation" else EPISODES
-    return Episodes(seeds, arguments.episodes or most)
-
-
-def identity(subject: str) -> str:
-    """Of a cell: what its trainings share, and what is chosen from."""
-    trainings.about(subject, CELLS)
-    return trainings.identity(CELLS[subject], DELAYS.get(subject), CHOOSING_SEEDS, CHOOSING_BITS)
-
-
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
-    """Trains what is not there, and flies it."""
     for seed in episodes.seeds:
         if asked.get("quantized") == LEARNED:
             delay, tried = chosen_delay(subject)
@@ -164,22 +146,15 @@ def earned(subject: str, seed: int, delay: float) -> float:
 
 def places(results: Results) -> dict[tuple[str, str], list[int]]:
     """The widths of each (cell, preset), from many bits to few; without one that is not measured wholly yet."""
-    measured: dict[tuple[str, str], set[tuple[Any, Any]]] = {}
-    for record in results.found:
-        asked = record["condition"]
-        where = measured.setdefault((record["subject"], record["preset"]), set())
-        where.add((asked.get("bits"), asked.get("quantized")))
+    measured: dict[tuple[str, str], list[tuple[int | None, str | None]]] = {}
+    for row in results.summary:
+        measured.setdefault((row["subject"], row["preset"]), []).append((row["bits"], row["quantized"]))
     found = {}
     for place, cells in measured.items():
         widths = sorted({bits for bits, _ in cells if bits}, reverse=True)
-        if widths and cells == {(None, None), *((bits, way) for bits in widths for way in WAYS)}:
+        if widths and set(cells) == {(None, None), *((bits, way) for bits in widths for way in WAYS)}:
             found[place] = widths
     return found
-
-
-def named(place: tuple[str, str]) -> str:
-    """``II, hard``."""
-    return ", ".join(filter(None, place))
 
 
 def gain(results: Results, place: tuple[str, str], bits: int) -> Estimate | None:
@@ -188,55 +163,42 @@ def gain(results: Results, place: tuple[str, str], bits: int) -> Estimate | None
 
 
 def tables(results: Results) -> list[Table]:
-    """A row for each cell, preset and width."""
-    rows: list[tuple[str, ...]] = []
+    """A row for each cell, preset and width; and in words how QAT compares with PTQ, and its error with the limit."""
+    rows, said = [], {}
+    with_success = any(row[SUCCESS] for row in results.summary)  # else a column of dashes
     for place, widths in places(results).items():
         floats = results.row(place[0], {}, place[1])
-        count = len(results.records_of(place[0], {}, place[1]))
-        for index, bits in enumerate(widths):
+        name, trainings = ", ".join(filter(None, place)), len(results.records_of(place[0], {}, place[1]))
+        gains, errors = {}, {}
+        for bits in widths:
             three = [floats, *(results.row(place[0], condition(way, bits), place[1]) for way in WAYS)]
             rates = [row[SUCCESS] for row in three]
-            rows.append((
-                "" if index else f"{named(place)}, n={count} × {floats['episodes'] // count:,}",
-                str(bits),
-                *(estimate(row[RETURN]) for row in three),
-                *(lost(row[ERROR]) for row in three[1:]),
-                estimate(gain(results, place, bits), sign="+"),
-                NOT_KNOWN if rates[0] is None else " / ".join(f"{100 * rate.value:.1f}" for rate in rates),
-            ))  # fmt: skip
-        rows.append(())
-    last = None if any(row and row[-1] != NOT_KNOWN for row in rows) else -1  # no column of dashes
-    headers = ("cell", "bits", "float", "PTQ", "QAT", "PTQ error, %", "QAT error, %", "QAT − PTQ, %", "success, %")
-    title = "Learning with quantizers (QAT) against quantizing after training (PTQ): mean returns"
-    return [Table("qat", title, headers[:last], tuple(row[:last] for row in rows), notes(results))]
-
-
-def notes(results: Results) -> tuple[str, ...]:
-    """The template, filled from the rows."""
-    found = places(results)
+            shown = " / ".join(f"{100 * rate.value:.1f}" for rate in rates if rate) or NOT_KNOWN
+            more = gain(results, place, bits)
+            gains[bits], errors[bits] = gain_words(more), error_words(three[-1][ERROR])
+            rows.append({
+                "cell": f"{name}, n={trainings} × {floats['episodes'] // trainings:,}",
+                "bits": str(bits),
+                **{header: estimate(row[RETURN]) for header, row in zip(("float", "PTQ", "QAT"), three, strict=True)},
+                "PTQ error, %": lost(three[1][ERROR]),
+                "QAT error, %": lost(three[2][ERROR]),
+                "QAT − PTQ, %": estimate(more, sign="+"),
+                **({"success, %": shown} if with_success else {}),
+            })  # fmt: skip
+        said[name] = {"gain": by_words(gains), "error": by_words(errors)}
+    subjects = [subject for subject, _ in places(results)]
     learned = {each["subject"]: each for each in results.found if each["condition"].get("quantized") == LEARNED}
-    measures = {subject: learned[subject]["measures"] for subject, _ in found}
-    said = {}
-    for place, widths in found.items():
-        errors = {n: results.row(place[0], condition(LEARNED, n), place[1])[ERROR] for n in widths}
-        said[named(place)] = {
-            "gain": by_words({n: gain_words(gain(results, place, n)) for n in widths}),
-            "error": by_words({n: error_words(error) for n, error in errors.items()}),
-        }
     executed = {
-        way: [n for n in BITS if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact] for way in WAYS
+        way: joined(str(n) for n in BITS if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact)
+        for way in WAYS
     }
-    return filled(
-        NOTES,
-        seeds=joined(str(record["seed"]) for record in results.found),
-        measures=measures,
-        choosing_bits=CHOOSING_BITS,
-        choosing_seeds=joined(map(str, CHOOSING_SEEDS)),
-        places=said,
-        unmeasured=[name for name in CELLS if name not in measures],
-        executed={way: joined(map(str, widths)) for way, widths in executed.items()},
-        measured=results.measured,
-    )
+    return [
+        results.table(
+            "qat", TABLE, rows, grouped=True, measures={name: learned[name]["measures"] for name in subjects},
+            choosing_bits=CHOOSING_BITS, choosing_seeds=joined(map(str, CHOOSING_SEEDS)), places=said,
+            unmeasured=[name for name in CELLS if name not in subjects], executed=executed,
+        )
+    ]  # fmt: skip
 
 
 def by_words(said: dict[int, str]) -> str:
@@ -247,11 +209,9 @@ def by_words(said: dict[int, str]) -> str:
 
 def gain_words(found: Estimate | None) -> str:
     """On which side of 0 the whole interval lies; of a single training nothing is told."""
-    if found is None or found.low is None or found.high is None:
-        return "inside the noise"
-    if found.low <= 0.0 <= found.high:
-        return "equal" if found.low == found.high else "inside the noise"
-    return "better than PTQ" if found.value > 0.0 else "worse"
+    if found is not None and found.low is not None and found.low == found.high == 0.0:
+        return "equal"
+    return {1: "better than PTQ", -1: "worse", 0: "inside the noise"}[found.side if found else 0]
 
 
 def error_words(found: Estimate | None) -> str:
@@ -263,20 +223,19 @@ def error_words(found: Estimate | None) -> str:
     return f"above {LIMIT_PERCENT:g} %" if found.is_above(LIMIT_PERCENT) else "undecided"
 
 
-def figures(results: Results) -> dict[str, Figure]:
-    """A panel for each cell and preset: the error against the bits, both ways."""
+def figures(results: Results) -> Pictures:
+    """A panel for each cell and preset: the error against the bits, both ways, and the trainings' as dots."""
     panels = []
     for place, widths in places(results).items():
         floats = results.played("returns", place[0], {}, place[1])
+        rows = [row for row in results.summary if (row["subject"], row["preset"]) == place]
+        panel = Panel.of(f"{', '.join(filter(None, place))}  n={len(floats)}", rows, "quantized", "bits", ERROR, LINES)
         lines = []
-        for way, label in WAYS.items():
-            errors, singles = {}, {}
-            for bits in widths:
-                errors[bits] = results.row(place[0], condition(way, bits), place[1])[ERROR]
-                few = results.played("returns", place[0], condition(way, bits), place[1])
-                singles[bits] = [100.0 * (f - q) / abs(f) for f, q in zip(floats, few, strict=True) if f]
-            lines.append(Line(label, {n: each for n, each in errors.items() if each}, STYLES[way], singles=singles))
-        panels.append(Panel(f"{named(place)}  n={len(floats)}", lines))
+        for way, line in zip(WAYS, panel.lines, strict=True):
+            few = {bits: results.played("returns", place[0], condition(way, bits), place[1]) for bits in widths}
+            singles = {n: [100.0 * (f - q) / abs(f) for f, q in zip(floats, few[n], strict=True) if f] for n in few}
+            lines.append(replace(line, singles=singles))
+        panels.append(replace(panel, lines=lines))
     if not panels:
         return {}
     drawn = facets(
@@ -291,18 +250,19 @@ def figures(results: Results) -> dict[str, Figure]:
     return {"qat": drawn}
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = of_cells(
+    CELLS,
+    SEEDS,
+    lambda subject: EPISODES_OF_NAVIGATION if CELLS[subject].task == "navigation" else EPISODES,
+    lambda subject: (DELAYS.get(subject), CHOOSING_SEEDS, CHOOSING_BITS),
     name="qat",
     question="is learning with quantizers worth it?",
     factors=("quantized", "bits"),
-    subjects=tuple(CELLS),
+    options=lambda parser: parser.add_argument(
+        "--bits", type=command_line.bits(2, 8), metavar="2-8", help="default: all of them"
+    ),
     grid=grid,
     measure=measure,
-    identity=identity,
-    episodes=asked_episodes,
     tables=tables,
     figures=figures,
-    about=lambda subject: trainings.about(subject, CELLS),
-    options=options,
-    of_trainings=True,
 )

@@ -9,13 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.report.store import RESULTS, StoreError
 from policy.files import locked, write_atomically
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 FOLDER = RESULTS / "study"
 Condition = Mapping[str, Any]
@@ -81,31 +78,21 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def frame(plain: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """A table of these rows; values stay what they are, and what a row lacks is None."""
-    import pandas
-
-    names = dict.fromkeys(name for row in plain for name in row)
-    return pandas.DataFrame({name: pandas.Series([row.get(name) for row in plain], dtype=object) for name in names})
-
-
-def rows(records: Iterable[Record], factors: Sequence[str]) -> DataFrame:
+def rows(records: Iterable[Record], factors: Sequence[str]) -> list[dict[str, Any]]:
     """One row for each episode: subject, the factors, preset, seed, episode, return, success, and what else was kept.
 
     Factors that a condition does not set are None; so is success where a task has none.
     """
     several = ("condition", "measures", "returns", "successes")
-    return frame(
-        [
-            {
-                **{name: value for name, value in record.items() if name not in several},
-                **{factor: record["condition"].get(factor) for factor in factors},
-                **record["measures"],
-                "episode": episode,
-                "return": earned,
-                "success": None if record["successes"] is None else record["successes"][episode],
-            }
-            for record in records
-            for episode, earned in enumerate(record["returns"])
-        ]
-    )
+    return [
+        {
+            **{name: value for name, value in record.items() if name not in several},
+            **{factor: record["condition"].get(factor) for factor in factors},
+            **record["measures"],
+            "episode": episode,
+            "return": earned,
+            "success": None if record["successes"] is None else record["successes"][episode],
+        }
+        for record in records
+        for episode, earned in enumerate(record["returns"])
+    ]

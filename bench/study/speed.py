@@ -14,7 +14,6 @@ RL Baselines3 Zoo (peers/).
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -24,15 +23,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.measuring.children import started
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, filled, three_digits
-from bench.study.experiment import Episodes, Experiment, Played, Results
-from bench.study.records import Condition
+from bench.report.text import NOT_KNOWN, three_digits
+from bench.study.experiment import Episodes, Experiment, Played, Results, known
+from bench.study.records import Condition, rows
 from policy.locate import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    import argparse
 
 PEERS_PYTHON = PROJECT_ROOT / ".venv-peers" / "bin" / "python"
 PEERS = Path(__file__).with_name("peers")
@@ -41,16 +43,19 @@ SB3 = "stable-baselines3"
 SEEDS = (10, 11, 12)  # 0 to 9 were for choosing settings
 EPISODES = 20  # of each judgement
 
-NOTES = """\
-Medians of the seeds {{ seeds }}, which chose no setting; one core, one thread, both in turn. Processor time of the \
-process from its start (imports left out: from their end on) until the mean return of {{ episodes }} fresh greedy \
-episodes reaches the goal; the judging itself is left out on both sides. > where the median run did not reach it \
-within its steps.
+TABLE = """\
+CPU seconds until the greedy policy reaches a return
+Medians of the seeds {{ results.seeds }}, which chose no setting; one core, one thread, both in turn. Processor time \
+of the process from its start (imports left out: from their end on) until the mean return of {{ episodes }} fresh \
+greedy episodes reaches the goal; the judging itself is left out on both sides. > where the median run did not reach \
+it within its steps.
 What differs beside the programs: our settings were tuned for this measure (on other seeds), SB3's are those that its \
 zoo publishes, with its network sizes and a DDPG that learns nothing before 10,000 steps; our classic tasks are array \
 environments, tested step by step against Gymnasium's, in which SB3 trains.
 Steps between two judgements: {{ every }}. Settings: train/settings; SB3: {{ source }}
-Measured on {{ where }}; load average {{ load }} while it ran. {{ versions }}.
+Measured on {{ results.where }}; load average {{ load }} while it ran. \
+{% for side, of in versions.items() %}{{ side }}: {% for each in of.items() %}{{ each | join(" ") }}\
+{{ ", " if not loop.last }}{% endfor %}{{ "; " if not loop.last }}{% endfor %}.
 """
 
 
@@ -77,21 +82,14 @@ CELLS = {
 
 
 def about(subject: str) -> str:
-    """The cell in words.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    if subject not in CELLS:
-        raise command_line.UsageError(f"there is no cell {subject!r}; there are {'; '.join(CELLS)}")
-    cell = CELLS[subject]
+    """The cell in words."""
+    cell = known(subject, CELLS)
     return f"{cell.method} on {cell.task} until {cell.target:g}"
 
 
 def identity(subject: str) -> str:
     """SHA-256 of the settings of both sides: whoever changes them asks for another measurement."""
-    about(subject)
-    cell, zoo = CELLS[subject], json.loads(ZOO.read_text(encoding="utf-8"))["cells"]
+    cell, zoo = known(subject, CELLS), json.loads(ZOO.read_text(encoding="utf-8"))["cells"]
     ours = json.loads((PROJECT_ROOT / "train" / "settings" / f"{cell.task}-{cell.method}.json").read_text("utf-8"))
     return hashlib.sha256(json.dumps([ours, zoo[f"{cell.method} {cell.task}"]], sort_keys=True).encode()).hexdigest()
 
@@ -119,20 +117,17 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
 
 
 def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
-    """A training of each seed, ours and theirs in turn; a value is its processor time, s, without the judging."""
-    cell, limit = CELLS[subject], asked.get("limit")
+    """A training of each seed, ours and theirs in turn; a value is its processor time, s, without the judging.
+
+    ``load``: the load average of the last quarter of an hour; times on a busy machine are to be known as such.
+    """
+    sides = [train_ours, *([train_sb3] if "program" in asked else [])]
     with one_core():  # what is started here inherits it
         for seed in episodes.seeds:
-            seconds, measures = train_ours(cell, seed, limit)
-            yield Played("", seed, [seconds], measures=with_load(measures), reference=True)
-            if "program" in asked:
-                seconds, measures = train_sb3(cell, seed, limit)
-                yield Played("", seed, [seconds], measures=with_load(measures))
-
-
-def with_load(measures: Mapping[str, Any]) -> dict[str, Any]:
-    """With the load average of the last quarter of an hour: times on a busy machine are to be known as such."""
-    return {**measures, "load": round(os.getloadavg()[2], 1)}
+            for train in sides:
+                seconds, measures = train(CELLS[subject], seed, asked.get("limit"))
+                measures["load"] = round(os.getloadavg()[2], 1)
+                yield Played("", seed, [seconds], measures=measures, reference=train is sides[0])
 
 
 @contextmanager
@@ -204,52 +199,49 @@ def ratio(ours: tuple[float, bool] | None, theirs: tuple[float, bool] | None) ->
 
 def tables(results: Results) -> list[Table]:
     """A row for each cell: medians over the seeds, both sides beside each other."""
-    rows, every = [], {}
-    found = results.rows.to_dict("records")
+    made, every = [], {}
+    found = rows(results.found, results.experiment.factors)
     for subject, limit in dict.fromkeys((run["subject"], run["limit"]) for run in found):
         cell, mine = CELLS[subject], [run for run in found if (run["subject"], run["limit"]) == (subject, limit)]
-        name = f"{cell.method} {cell.task}" + (f", {limit:,} steps at most" if limit else "")
-        sides = [[run for run in mine if run["program"] == program] for program in (None, SB3)]
-        cells = [name, f"{cell.target:g}".replace("-", "−")]
-        for training_only in (False, True):
-            ours, theirs = (median_time(runs, training_only) if runs else None for runs in sides)
-            cells += [shown(ours), shown(theirs), ratio(ours, theirs)]
-        for runs in sides:
-            steps = sorted(run["steps"] for run in runs)
-            cells.append(f"{steps[(len(steps) - 1) // 2]:,}" if steps else NOT_KNOWN)
-        rows.append(tuple(cells))
-        every[f"{cell.method} {cell.task}"] = f"{cell.every:,}"
-    versions = {run["program"] or "ours": run["versions"] for run in found}
-    notes = filled(
-        NOTES,
-        seeds=", ".join(map(str, sorted({run["seed"] for run in found}))),
-        episodes=EPISODES,
-        every=", ".join(f"{name} {steps}" for name, steps in every.items()),
-        source=json.loads(ZOO.read_text(encoding="utf-8"))["source"],
-        where=results.where,
-        load=f"{max(run['load'] for run in found):g}",
-        versions="; ".join(f"{side}: {', '.join(map(' '.join, of.items()))}" for side, of in versions.items()),
-    )
-    left_out = ("ours, imports left out", "SB3, imports left out", "times as fast, imports left out")
-    headers = ("method and task", "return", "ours", "SB3", "times as fast", *left_out, "steps, ours", "steps, SB3")
-    return [
-        Table("training-speed", "CPU seconds until the greedy policy reaches a return", headers, tuple(rows), notes)
-    ]
+        name = f"{cell.method} {cell.task}"
+        every[name] = f"{cell.every:,}"
+        sides = {"ours": None, "SB3": SB3}
+        runs = {side: [run for run in mine if run["program"] == program] for side, program in sides.items()}
+        row = {
+            "method and task": name + (f", {limit:,} steps at most" if limit else ""),
+            "return": f"{cell.target:g}".replace("-", "−"),
+        }
+        for words, training_only in (("", False), (", imports left out", True)):
+            times = {side: median_time(of, training_only) if of else None for side, of in runs.items()}
+            row |= {f"{side}{words}": shown(time) for side, time in times.items()}
+            row[f"times as fast{words}"] = ratio(*times.values())
+        for side, of in runs.items():
+            steps = sorted(run["steps"] for run in of)
+            row[f"steps, {side}"] = f"{steps[(len(steps) - 1) // 2]:,}" if steps else NOT_KNOWN
+        made.append(row)
+    facts = {
+        "episodes": EPISODES,
+        "every": ", ".join(f"{name} {steps}" for name, steps in every.items()),
+        "source": json.loads(ZOO.read_text(encoding="utf-8"))["source"],
+        "load": f"{max(run['load'] for run in found):g}",
+        "versions": {run["program"] or "ours": run["versions"] for run in found},
+    }
+    return [results.table("training-speed", TABLE, made, **facts)]
 
 
 EXPERIMENT = Experiment(
     name="speed",
     question="how fast is training, beside Stable-Baselines3?",
     factors=("limit", "program"),
+    within=("limit",),
     subjects=tuple(CELLS),
+    options=options,
     grid=grid,
     measure=measure,
     identity=identity,
+    about=about,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or SEEDS, 1),
     tables=tables,
-    about=about,
-    options=options,
-    within=("limit",),
     samples="",
     timed=True,
 )

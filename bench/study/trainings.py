@@ -10,19 +10,18 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.measuring.children import last_words, run_to_end
-from bench.study.experiment import Played, measuring_code
+from bench.measuring.children import started
+from bench.study.experiment import Episodes, Experiment, Played, known
 from bench.study.flying import open_bundle, quantized
+from bench.study.measuring import measuring_code
 from bench.study.records import rounded
 from policy.files import locked
-from policy.locate import ARTIFACTS, PROJECT_ROOT
+from policy.locate import ARTIFACTS
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from train.runs.request import RunRequest
 
 TRAINED = ARTIFACTS / "trained"
-ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 DIGITS = 4  # of a return: an interval over trainings is wider than what that loses
 
 
@@ -62,15 +60,35 @@ def identity(cell: Training, *more: object) -> str:
 
 
 def about(subject: str, cells: Mapping[str, Training]) -> str:
-    """One line: what a subject trains.
-
-    Raises:
-        UsageError: there is no such cell.
-    """
-    if subject not in cells:
-        raise command_line.UsageError(f"there is no cell {subject!r}; there are {', '.join(cells)}.")
-    cell = cells[subject]
+    """One line: what a subject trains."""
+    cell = known(subject, cells)
     return f"{subject}: {cell.method} on {cell.task}"
+
+
+def of_cells(
+    cells: Mapping[str, Training],
+    seeds: tuple[int, ...],
+    count: Callable[[str], int],
+    chosen: Callable[[str], Sequence[object]] = lambda subject: (),
+    **declared: Any,
+) -> Experiment:
+    """An experiment whose subjects are cells of trainings, stale where their settings are others.
+
+    Args:
+        cells: by name.
+        seeds: of the trainings, where none are asked for.
+        count: episodes of each where none are asked for, by subject.
+        chosen: what else a cell's trainings depend on, by subject.
+        declared: what else :class:`bench.study.experiment.Experiment` takes.
+    """
+    return Experiment(
+        subjects=tuple(cells),
+        identity=lambda subject: identity(known(subject, cells), *chosen(subject)),
+        about=lambda subject: about(subject, cells),
+        episodes=lambda asked, subject: Episodes(asked.seeds or seeds, asked.episodes or count(subject)),
+        of_trainings=True,
+        **declared,
+    )
 
 
 def settings_of(request: RunRequest) -> dict[str, Any]:
@@ -104,10 +122,7 @@ def trained(cell: Training, seed: int, *words: str) -> Bundle:
         try:
             return Bundle.load(folder)
         except PolicyError:
-            command = [sys.executable, "-m", "train", *typed, "--output-path", str(folder)]
-            done = run_to_end(command, folder=PROJECT_ROOT, environment={**os.environ, **ONE_THREAD})
-            if done.returncode:
-                raise command_line.BenchError(f"{' '.join(command)} failed:\n{last_words(done)}") from None
+            started([sys.executable, "-m", "train", *typed, "--output-path", str(folder)])
             return Bundle.load(folder)
 
 

@@ -11,29 +11,23 @@ policy plays better. Errors of int8 artifacts are those of the study cells; thos
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 from bench import command_line
-from bench.report.figures import Line, Panel, error_scale, facets
-from bench.report.intervals import FEWEST_PAIRS, Correlation, Estimate, correlate
+from bench.report.figures import Line, Panel, Pictures, error_scale, facets
+from bench.report.intervals import FEWEST_PAIRS, Correlation, Estimate, order_of
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, correlation, filled, lost
-from bench.study import cells, command, sweep
-from bench.study.experiment import ERROR, Results, stored
+from bench.study import cells, sweep
+from bench.study.experiment import Results, stored
 from bench.study.measures.levels import all_weights
-from bench.study.tables import sweep_tables
 from policy.bundle import Bundle
 from policy.locate import ZOO
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
-    from matplotlib.figure import Figure
 
 DEVICE, QUARL_8, QUARL_4 = "int8 artifact", "QuaRL's 8 bits", "QuaRL's 4 bits"
 SOURCES = {
@@ -44,28 +38,31 @@ SOURCES = {
 SWEPT = {QUARL_8: 8, QUARL_4: 4}
 STYLES = {DEVICE: "symmetric", QUARL_8: "quarl, weights only", QUARL_4: "quarl, weights only"}
 MEASURES = {"range": "range of the weights", "ratio": "range in standard deviations"}
-TITLE = "Width of the weights and what quantization costs"
-PAGE, BESIDE = "width-and-error", "width-and-error-deviations"
+PAGES = {"range": "width-and-error", "ratio": "width-and-error-deviations"}
 
-NOTES = """\
+TABLE = """\
+Width of the weights and what quantization costs
 Weights of all layers together, no biases. Error: (fp32 − quantized) / |fp32| of the mean return over the same \
 episodes, in percent, with its 95 % interval (Student's t); negative: quantized is better; 0: less than 0.005 % in all \
 three numbers.
 {% for each in sources %}
-{{ each.words }}: {{ each.policies }} policies, of which {{ each.seen }} have an error that differs from 0.\
-{{ " Too few, or all alike: nothing can be correlated." if not each.correlations }}
-{% for measure, rho, verdict in each.correlations %}
-Spearman's ρ of the error with the {{ measure }}: {{ rho }} (n={{ each.policies }}, 95 %, bootstrap over policies): \
-{{ verdict }}.
+{{ each.words }}: {{ each.errors | length }} policies, of which \
+{{ each.errors | selectattr("is_seen") | list | length }} have an error that differs from 0.\
+{{ " Too few, or all alike: nothing can be correlated." if not each.rhos }}
+{% for name, rho in each.rhos.items() %}
+Spearman's ρ of the error with the {{ measures[name] }}: {{ shown(rho) }} (n={{ each.errors | length }}, 95 %, \
+bootstrap over policies): {{ verdict(rho) }}.
 {% endfor %}
-{% if each.pairs %}
-Pairs of policies of the same task: {{ each.pairs }} ({{ each.tasks | join(", ") }}); the wider one has the larger \
-error, beyond both intervals, in {{ each.agree }}, the smaller one in {{ each.against }}, and nothing is decided in \
-{{ each.pairs - each.agree - each.against }}.
+{% set agree, against, tasks = each.pairs %}
+{% if tasks %}
+Pairs of policies of the same task: {{ tasks | length }} ({{ tasks | unique | join(", ") }}); the wider one has the \
+larger error, beyond both intervals, in {{ agree }}, the smaller one in {{ against }}, and nothing is decided in \
+{{ tasks | length - agree - against }}.
 {% endif %}
 {% endfor %}
 {% if intervals > 1 %}
-Of {{ intervals }} intervals of 95 %, one or more leave 0 out by chance alone in up to {{ chance }} % of such tables. \
+Of {{ intervals }} intervals of 95 %, one or more leave 0 out by chance alone in up to \
+{{ "%.0f" | format(100 * (1 - 0.95 ** intervals)) }} % of such tables. \
 Leaving 0 out here: {{ clear | several }}. Where returns can be negative, an error in % of |fp32| has no bound and \
 compares badly across tasks.
 {% endif %}
@@ -114,30 +111,22 @@ class Point:
         return cls(bundle.spec.name, str(bundle.spec.provenance["task"]), weights.size, *ends, deviation, errors)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Correlate, print."""
-    parser = command_line.parser(__doc__, "-m bench.study width")
-    command.add_output(parser)
-
-    def run(arguments: argparse.Namespace) -> int:
-        found = kept_points()
-        values = [{**asdict(point), "range": point.range, "ratio": point.ratio} for point in found]
-        return command.show(arguments, [table(found)], lambda: figures(found), values)
-
-    return command_line.guarded(run, parser.parse_args(argv))
-
-
-def joined_tables(folder: Path | None = None) -> tuple[list[Table], dict[str, Figure]]:
+def joined_tables(folder: Path | None = None) -> tuple[list[Table], Pictures]:
     """The table and the pictures of what the studies cells and sweep kept, here or in another folder.
 
     Raises:
         BenchError: no committed bundle has been judged.
     """
-    found = kept_points(folder)
-    return [table(found)], figures(found)
+    return [table(kept_points(folder))], figures(kept_points(folder))
 
 
-def kept_points(folder: Path | None = None) -> list[Point]:
+def plain() -> list[dict[str, Any]]:
+    """The points as JSON has them."""
+    return [{**asdict(point), "range": point.range, "ratio": point.ratio} for point in kept_points(None)]
+
+
+@functools.cache
+def kept_points(folder: Path | None) -> list[Point]:
     """Those of the committed bundles."""
     bundles = [Bundle.load(manifest.parent) for manifest in sorted(ZOO.glob("**/manifest.json"))]
     judged, swept = (stored(each.EXPERIMENT, folder and folder / each.EXPERIMENT.path.name) for each in (cells, sweep))
@@ -155,48 +144,41 @@ def points(bundles: Sequence[Bundle], judged: Results, swept: Results) -> list[P
     Raises:
         BenchError: no bundle has been judged.
     """
-    errors: dict[str, dict[str, Estimate]] = {source: {} for source in SOURCES}
-    device = {each.subject: each.value(ERROR, "int8") for each in cells.judged(judged)}
-    for bundle in bundles:
-        name = bundle.spec.name
-        found = {source: sweep_tables.papers_error(swept, name, bits) for source, bits in SWEPT.items()}
-        for source, error in {DEVICE: device.get(name), **found}.items():
-            if error is not None and error.low is not None:
-                errors[source][name] = error
-    kept = {source: of for source, of in errors.items() if len(of) >= FEWEST_PAIRS}
+    device = {each.subject: each.error("int8") for each in cells.judged(judged)}
+    names = [bundle.spec.name for bundle in bundles]
+    errors = {DEVICE: {name: device.get(name) for name in names}}
+    errors |= {source: {name: sweep.papers_error(swept, name, n) for name in names} for source, n in SWEPT.items()}
+    seen = {s: {name: e for name, e in of.items() if e and e.low is not None} for s, of in errors.items()}
+    kept = {source: of for source, of in seen.items() if len(of) >= FEWEST_PAIRS}
     made = [
-        Point.of(bundle, {source: of[bundle.spec.name] for source, of in kept.items() if bundle.spec.name in of})
+        Point.of(bundle, mine)
         for bundle in bundles
+        if (mine := {source: of[bundle.spec.name] for source, of in kept.items() if bundle.spec.name in of})
     ]
-    if not any(point.errors for point in made):
+    if not made:
         raise command_line.BenchError("no committed bundle was judged yet.", "python -m bench.study cells --keep")
-    return sorted((point for point in made if point.errors), key=lambda point: point.range)
+    return sorted(made, key=lambda point: point.range)
 
 
-def sources(found: Iterable[Point]) -> list[str]:
-    """Those that have an error of some policy."""
-    return [source for source in SOURCES if any(source in point.errors for point in found)]
+def having(found: Iterable[Point], source: str) -> list[Point]:
+    """Those with an error of a source."""
+    return [point for point in found if source in point.errors]
 
 
 def correlations(found: Sequence[Point], source: str) -> dict[str, Correlation]:
     """Rank correlation of each measure of width with the error, but where the points are too few or all alike."""
-    having = [point for point in found if source in point.errors]
-    made = {}
-    for name in MEASURES:
-        with suppress(ValueError):
-            made[name] = correlate(
-                [getattr(point, name) for point in having], [point.errors[source].value for point in having]
-            )
-    return made
+    errors = [point.errors[source].value for point in having(found, source)]
+    made = {name: order_of([getattr(each, name) for each in having(found, source)], errors) for name in MEASURES}
+    return {name: rho for name, rho in made.items() if rho}
 
 
 def verdict(found: Correlation) -> str:
     """What a correlation supports."""
-    if found.low > 0:
-        return "wider weights go with larger errors"
-    if found.high < 0:
-        return "wider weights go with smaller errors, against the paper's claim"
-    return "the data do not decide whether wider weights go with larger errors"
+    return {
+        1: "wider weights go with larger errors",
+        -1: "wider weights go with smaller errors, against the paper's claim",
+        0: "the data do not decide whether wider weights go with larger errors",
+    }[found.side]
 
 
 def compared(found: Sequence[Point], source: str) -> tuple[int, int, list[str]]:
@@ -204,7 +186,7 @@ def compared(found: Sequence[Point], source: str) -> tuple[int, int, list[str]]:
     larger one, in how many the smaller one; and the task of each pair."""
     agree = against = 0
     tasks = []
-    for one, other in combinations([point for point in found if source in point.errors], 2):
+    for one, other in combinations(having(found, source), 2):
         if one.task and one.task == other.task:
             tasks.append(one.task)
             narrow, wide = (point.errors[source] for point in sorted((one, other), key=lambda point: point.range))
@@ -215,62 +197,52 @@ def compared(found: Sequence[Point], source: str) -> tuple[int, int, list[str]]:
 
 def table(found: Sequence[Point]) -> Table:
     """The policies from narrow to wide; correlations and what they support as notes."""
-    shown, intervals = sources(found), 0
-    said: list[dict[str, object]] = []
-    clear: list[str] = []
-    for source in shown:
-        errors = [point.errors[source] for point in found if source in point.errors]
-        agree, against, tasks = compared(found, source)
-        rhos = correlations(found, source)
-        intervals += len(rhos)
-        clear += [
-            f"that of {source} with the {MEASURES[name]}" for name, rho in rhos.items() if rho.low > 0 or rho.high < 0
-        ]
-        said.append({
+    shown = [source for source in SOURCES if having(found, source)]
+    rhos = {source: correlations(found, source) for source in shown}
+    told = [
+        {
             "words": SOURCES[source],
-            "policies": len(errors),
-            "seen": sum(error.is_seen for error in errors),
-            "correlations": [
-                (MEASURES[name], correlation(rho.rho, rho.low, rho.high), verdict(rho)) for name, rho in rhos.items()
-            ],
-            "pairs": len(tasks),
-            "tasks": dict.fromkeys(tasks),
-            "agree": agree,
-            "against": against,
-        })  # fmt: skip
-    rows = tuple(
-        (
-            point.name,
-            f"{point.weights:,}",
-            f"{point.low:.2f} … {point.high:.2f}".replace("-", "−"),
-            f"{point.range:.2f}",
-            f"{point.deviation:.3f}",
-            f"{point.ratio:.1f}",
-            *(lost(point.errors[source]) if source in point.errors else NOT_KNOWN for source in shown),
-        )
+            "errors": [point.errors[source] for point in having(found, source)],
+            "rhos": rhos[source],
+            "pairs": compared(found, source),
+        }
+        for source in shown
+    ]
+    rows = (
+        {
+            "policy": point.name,
+            "weights": f"{point.weights:,}",
+            "from … to": f"{point.low:.2f} … {point.high:.2f}".replace("-", "−"),
+            "range": f"{point.range:.2f}",
+            "std": f"{point.deviation:.3f}",
+            "range / std": f"{point.ratio:.1f}",
+            **{f"error, {each}, %": lost(point.errors[each]) if each in point.errors else NOT_KNOWN for each in shown},
+        }
         for point in found
     )
-    headers = ("policy", "weights", "from … to", "range", "std", "range / std")
-    notes = filled(NOTES, sources=said, intervals=intervals, chance=f"{100 * (1 - 0.95**intervals):.0f}", clear=clear)
-    return Table(PAGE, TITLE, (*headers, *(f"error, {source}, %" for source in shown)), rows, notes)
+    sides = [(source, name, rho.side) for source, of in rhos.items() for name, rho in of.items()]
+    clear = [f"that of {source} with the {MEASURES[name]}" for source, name, side in sides if side]
+    functions = {"shown": correlation, "verdict": verdict, "measures": MEASURES}
+    title, *notes = filled(TABLE, sources=told, intervals=len(sides), clear=clear, **functions)
+    return Table.of(PAGES["range"], title, rows, tuple(notes))
 
 
-def figures(found: Sequence[Point]) -> dict[str, Figure]:
+def figures(found: Sequence[Point]) -> Pictures:
     """A picture for each measure of width, a panel for each source: errors of the policies in the order of width."""
     drawn = {}
-    for stem, measure in zip((PAGE, BESIDE), MEASURES, strict=True):
+    for measure, stem in PAGES.items():
         ordered = sorted(found, key=lambda point: float(getattr(point, measure)))
         panels = []
-        for source in sources(found):
+        for source in [source for source in SOURCES if having(found, source)]:
             rho = correlations(found, source).get(measure)
-            errors = {point.name: point.errors[source] for point in ordered if source in point.errors}
-            line = Line("", errors, sweep_tables.style_of(STYLES[source]), joined=False)
-            words = f"   Spearman's ρ = {correlation(rho.rho, rho.low, rho.high)}" if rho else ""
+            errors = {point.name: point.errors[source] for point in having(ordered, source)}
+            line = Line("", errors, sweep.style_of(STYLES[source]), joined=False)
+            words = f"   Spearman's ρ = {correlation(rho)}" if rho else ""
             panels.append(Panel(f"{source}  n={len(errors)}{words}", [line]))
         drawn[stem] = facets(
             panels,
             [point.name for point in ordered],
-            title=TITLE,
+            title=TABLE.partition("\n")[0],
             said=f"policies from left to right by the {MEASURES[measure]}; relative error of the return, % of |fp32|\n"
             "(linear up to 5, then logarithmic); bars: 95 % intervals; dotted: 5 %",
             x_label="",

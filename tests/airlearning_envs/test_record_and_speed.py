@@ -66,7 +66,7 @@ def test_speed_is_reported_with_the_machine(capsys: pytest.CaptureFixture[str]) 
 
 def test_speed_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main("bench.study.env_speed", ["soft"]) == 2
-    assert "allowed are easy, medium, shipped, hard" in capsys.readouterr().err
+    assert "there are easy, medium, shipped, hard" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:
         command.main("bench.study.env_speed", ["--envs", "0"])
     assert stopped.value.code == 2

@@ -1,4 +1,4 @@
-"""What a width of single layers costs, estimated without flying: from the calibration observations alone.
+"""Widths of single layers: which ones a budget allows, and what they cost, estimated without flying.
 
 Three cheap measures of how far a quantized policy is from the float one on these observations:
 
@@ -11,34 +11,77 @@ Three cheap measures of how far a quantized policy is from the float one on thes
 * regret, of discrete heads: how much lower the float policy's own output of the chosen action is than its best one, in
   standard deviations of its outputs. A change between equally good actions costs nothing here, as in the performance
   difference lemma (Kakade and Langford 2002), whose sum over advantages it is for action values.
+
+A budget is a count of bits that a format would take which packs the kernels, Σ weights of the layer × its bits. Biases
+and scales are left out, being the same in every assignment. No artifact of this project packs anything: in the int8
+container every weight takes a byte whatever its width (bench/measuring/execution.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
 import numpy as np
 
+from bench import command_line
 from bench.study.flying import share_differing
-from bench.study.measures.assignments import WIDTHS, Assignment
-from policy.network import Floats, Weights, choose_actions, forward_float, layer_names
-from policy.quantization import LARGEST_WEIGHT_BITS, Scheme
+from policy.network import Floats, Weights, choose_actions, forward_float, layer_names, weight_shapes
+from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS, Scheme
 from policy.simulated import Simulated, Widths, forward_simulated, simulate
 from policy.spec import ContinuousHead, PolicySpec
 
 OBSERVATIONS = 1024  # evenly out of the calibration set
 ACTIVATION_BITS = 8
+WIDTHS = tuple(range(SMALLEST_WEIGHT_BITS, LARGEST_WEIGHT_BITS + 1))
+MOST_LAYERS = 6  # 7⁶ assignments are looked through in a blink, 7⁹ are not
+
+Assignment = Mapping[str, int]
+"""Bits of every layer's kernel, by its name, in the order of the layers."""
+
+
+def kernel_sizes(spec: PolicySpec) -> dict[str, int]:
+    """Weights of every layer's kernel, by its name, in the order of the layers."""
+    shapes = weight_shapes(spec)
+    return {name: prod(shapes[f"{name}/kernel"]) for name in layer_names(spec)}
+
+
+def total_bits(sizes: Mapping[str, int], assignment: Assignment) -> int:
+    """Bits of all kernels together: Σ weights × bits."""
+    return sum(size * assignment[layer] for layer, size in sizes.items())
+
+
+def fullest(sizes: Mapping[str, int], budget: int) -> list[dict[str, int]]:
+    """Every assignment of at most ``budget`` bits in which no layer can get one more within the budget.
+
+    What leaves bits unused that a layer could have is no candidate: if it looked better, then by the luck of rounding.
+
+    Raises:
+        BenchError: the layers are too many to look through all.
+    """
+    if len(sizes) > MOST_LAYERS:
+        raise command_line.BenchError(
+            f"the policy has {len(sizes)} layers; all assignments of up to {MOST_LAYERS} are looked through.",
+            "take a smaller policy",
+        )
+    every = (dict(zip(sizes, bits, strict=True)) for bits in product(WIDTHS, repeat=len(sizes)))
+    left = ((budget - total_bits(sizes, each), each) for each in every)
+    return [
+        each
+        for spare, each in left
+        if spare >= 0 and not any(n < LARGEST_WEIGHT_BITS and sizes[layer] <= spare for layer, n in each.items())
+    ]
 
 
 @dataclass(frozen=True)
 class Damage:
-    """The cheap measures.
+    """The cheap measures, as the module describes them.
 
     Attributes:
-        output_error: see the module.
         actions_differ: share, 0 … 1.
-        regret: in standard deviations; None of a continuous head.
+        regret: None of a continuous head.
     """
 
     output_error: float

@@ -15,7 +15,8 @@ from bench.study import records
 from bench.study.actorq import breakdown, runs, trainings
 from bench.study.actorq.breakdown import PARTS
 from bench.study.actorq.runs import CELLS, LEARNING, WIDTHS, Run, pairs, read_curve, spread
-from bench.study.experiment import Episodes, Results, cells, current, in_order, missing, stored
+from bench.study.experiment import Episodes, Results, current, in_order, stored
+from bench.study.measuring import cells, missing
 from policy.locate import PROJECT_ROOT
 
 Recorded = Callable[..., records.Record]

@@ -30,17 +30,17 @@ def parts(results: Make) -> Results:
 
 
 def test_fewest_bits_want_the_whole_interval_and_all_larger_widths(parts: Results) -> None:
-    assert apart.fewest_bits(parts.summary, NAME, "weights", 5.0) == 8
-    assert apart.fewest_bits(parts.summary, NAME, "hidden", 5.0) == 2  # 3 ± 1.84
-    assert apart.fewest_bits(parts.summary, NAME, "hidden", 4.0) == 3
-    assert apart.fewest_bits(parts.summary, NAME, "hidden", -1.0) is None
+    assert apart.fewest_bits(parts, NAME, "weights", 5.0) == 8
+    assert apart.fewest_bits(parts, NAME, "hidden", 5.0) == 2  # 3 ± 1.84
+    assert apart.fewest_bits(parts, NAME, "hidden", 4.0) == 3
+    assert apart.fewest_bits(parts, NAME, "hidden", -1.0) is None
 
 
 def test_what_costs_most_is_decided_by_pairs(parts: Results) -> None:
     assert apart.costliest(parts, NAME, 3) == "input"
     assert apart.costliest(parts, NAME, 2) is None  # weights and observation are alike
     assert apart.costliest(parts, NAME, 5) is None  # not measured
-    assert apart.first_loss(parts.summary, NAME) == (3, ("weights", "input"))
+    assert apart.first_loss(parts, NAME) == (3, ("weights", "input"))
 
 
 def test_the_tables_of_parts(parts: Results, texts: Callable[[Figure], list[str]]) -> None:

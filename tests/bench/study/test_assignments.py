@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench import command_line
-from bench.study.measures.assignments import allowed, fullest, kernel_sizes, ranked, total_bits, uniform
+from bench.study.measures.damage import fullest, kernel_sizes, total_bits
 from policy.locate import ZOO
 from policy.spec import PolicySpec
 
@@ -21,12 +21,7 @@ def test_sizes_by_hand() -> None:
     assert kernel_sizes(spec) == {"dense_0": 256, "dense_1": 4096, "head": 128}
     # 256 · 8 + 4096 · 3 + 128 · 8 = 15,360; four bits everywhere are 4 · 4480 = 17,920
     assert total_bits(kernel_sizes(spec), {"dense_0": 8, "dense_1": 3, "head": 8}) == 15_360
-    assert total_bits(kernel_sizes(spec), uniform(kernel_sizes(spec), 4)) == 17_920
-
-
-def test_widths_of_other_layers_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"dense_0.*head"):
-        total_bits({"dense_0": 4, "head": 2}, {"dense_0": 4})
+    assert total_bits(kernel_sizes(spec), dict.fromkeys(kernel_sizes(spec), 4)) == 17_920
 
 
 def test_what_a_budget_allows_by_hand() -> None:
@@ -40,17 +35,15 @@ def test_what_a_budget_allows_by_hand() -> None:
 
 def test_an_assignment_is_full_when_nothing_can_grow() -> None:
     for budget in (32, 41, 48, 64, 100, 128):
-        every = allowed(SIZES, budget)
-        assert all(total_bits(SIZES, each) <= budget for each in every)
         for each in fullest(SIZES, budget):
-            assert each in every
+            assert total_bits(SIZES, each) <= budget
             for layer, bits in each.items():
                 assert bits == 8 or total_bits(SIZES, {**each, layer: bits + 1}) > budget
 
 
 def test_the_uniform_assignment_is_always_a_candidate() -> None:
     for bits in range(2, 9):
-        same = uniform(SIZES, bits)
+        same = dict.fromkeys(SIZES, bits)
         assert same in fullest(SIZES, total_bits(SIZES, same))
 
 
@@ -69,20 +62,14 @@ def test_the_best_candidate_is_the_best_of_all(seed: int) -> None:
         return a + b + c + a * b * c
 
     budget = 16 * (3 + seed % 3)
-    best = ranked(fullest(SIZES, budget), damage)[0]  # type: ignore[arg-type]
+    best = min(map(damage, fullest(SIZES, budget)))
     every = (dict(zip(SIZES, bits, strict=True)) for bits in product(range(2, 9), repeat=3))
     smallest = min(
         damage(each) for each in every if 4 * each["dense_0"] + 10 * each["dense_1"] + 2 * each["head"] <= budget
     )
-    assert best.damage == smallest
-
-
-def test_ranked_from_the_least_damage_ties_in_order() -> None:
-    choices = ranked([{"a": 2}, {"a": 3}, {"a": 4}], lambda each: abs(each["a"] - 3))
-    assert [choice.bits for choice in choices] == [{"a": 3}, {"a": 2}, {"a": 4}]
-    assert [choice.damage for choice in choices] == [0, 1, 1]
+    assert best == smallest
 
 
 def test_too_many_layers_are_refused() -> None:
     with pytest.raises(command_line.BenchError, match="7 layers"):
-        allowed({f"dense_{index}": 4 for index in range(7)}, 100)
+        fullest({f"dense_{index}": 4 for index in range(7)}, 100)

@@ -16,14 +16,12 @@ from bench import command_line
 from bench.command_line import BenchError
 from bench.report.intervals import Estimate
 from bench.report.tables import filled, pages, to_markdown
-from bench.study import cells, command, experiment, place
-from bench.study.cells import EXPERIMENT, Judged, reached, tables
+from bench.study import cells, command, measuring, place
+from bench.study.cells import EXPERIMENT, Judged, number, order, published, reached, tables
+from bench.study.curves import Curve, averaged, curves_figure, limits, read_curve
 from bench.study.experiment import RETURN, Results, in_order, stored
 from bench.study.records import Record
-from bench.study.tables.curves import Curve, averaged, curves_figure, limits, read_curve
-from bench.study.tables.paper_cells import number, order, published
 from policy.bundle import Bundle
-from policy.errors import SpecError
 from train.runs.logs import CURVE_FILE
 from train.suites.cells import Cell, load_cells
 
@@ -85,7 +83,7 @@ def test_equal_games_are_counted_once_and_it_is_said(judged: Callable[..., list[
     # The first and the third begin after 4 frames: one game, whose returns are 20 in fp32 and 16 in int8.
     games = [20.0, 18.0, 20.0], [20.0, 18.0, 20.0], [16.0, 18.0, 16.0]
     found = Results(EXPERIMENT, judged("pong-ppo", "pong", *games, starts=[4, 9, 4]))
-    fp32, _, int8 = found.summary.to_dict("records")
+    fp32, _, int8 = found.summary
     assert fp32["episodes"] == 2 and fp32[RETURN].value == 19.0 and int8[RETURN].value == 17.0
     assert "of 3 of pong-ppo 2 are different ones, and equal games are counted once" in to_markdown(tables(found)[0])
     assert "mean return of 3 greedy" in to_markdown(tables(found)[0])
@@ -146,9 +144,9 @@ def test_a_bundle_is_judged_at_every_precision_and_only_once(
     assert fp32["return"]["value"] > 300 and fp32["executed_by"].startswith("litert ")
     assert fp16["bytes"] > 1000 and int8["episodes"] == 4
     assert [path for path in bundle.path.iterdir() if path.suffix == ".tflite"] == [], "a copy is converted"
-    monkeypatch.setattr(experiment, "measured", lambda *_: pytest.fail("it was judged again"))
+    monkeypatch.setattr(measuring, "measured", lambda *_: pytest.fail("it was judged again"))
     assert command.main("bench.study.cells", words) == command_line.EXIT_OK
-    monkeypatch.setattr(experiment, "measured", lambda module, cell: [])
+    monkeypatch.setattr(measuring, "measured", lambda module, cell: [])
     assert command.main("bench.study.cells", [*words, "--runtime", "onnxruntime"]) == command_line.EXIT_OK
     (record, *_) = stored(dataclasses.replace(EXPERIMENT, folder=kept)).found
     assert record["identity"] == bundle.manifest.files["weights.safetensors"].sha256
@@ -197,7 +195,7 @@ def test_what_does_not_say_where_it_comes_from_is_not_taken_in(tmp_path: Path, b
     with pytest.raises(BenchError, match="lacks algorithm, seed, steps, cpu_s"):
         place.cell_name(nameless)
     other = balancing(tmp_path / "y", task="Acrobot-v1")
-    with pytest.raises(SpecError, match="another observation"):
+    with pytest.raises(BenchError, match="another observation"):
         place.place(other.path, tmp_path / "zoo", 2, 7, force=False)
 
 

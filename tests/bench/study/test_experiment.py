@@ -15,9 +15,10 @@ from bench import command_line
 from bench.report import document
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
-from bench.study import apart, command, experiment, records
+from bench.study import apart, command, measuring, records
 from bench.study.apart import EXPERIMENT
-from bench.study.experiment import Cell, Episodes, Results, current, in_order, missing, without_superseded
+from bench.study.experiment import Episodes, Results, current, in_order
+from bench.study.measuring import Cell, missing, without_superseded
 from policy.bundle import Bundle
 
 FEW = Episodes((0, 2), 2)
@@ -43,7 +44,7 @@ def test_the_summary_by_hand(recorded: Callable[..., records.Record]) -> None:
         recorded({"part": "input", "bits": 3}, [27.0, 38.0], seed=2, successes=[1, 0]),
         recorded({"part": "hidden", "bits": 3}, [1.0], successes=[1]),  # of other episodes than fp32's
     ]
-    fp32, narrow, other = Results(EXPERIMENT, cells).summary.to_dict("records")
+    fp32, narrow, other = Results(EXPERIMENT, cells).summary
     assert fp32["episodes"] == 4 and fp32["return"].value == 25.0
     assert fp32["difference"] == Estimate(0.0, 0.0, 0.0)
     # differences 1, 2, 3, 2: mean 2 of 25; s = √(2/3), t of 3 degrees of freedom 3.1824
@@ -174,7 +175,7 @@ def test_times_are_measured_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(experiment, "run", lambda module, cells, jobs, address: asked.append(jobs) or [])
+    monkeypatch.setattr(measuring, "run", lambda module, cells, jobs, address: asked.append(jobs) or [])
     for module in ("bench.study.env_speed", "bench.study.apart"):
         command.main(module, [] if "speed" in module else ["cartpole-dqn"])
     assert asked[0] == 1 and asked[1] == command.os.cpu_count()
@@ -194,7 +195,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
 ) -> None:
     own = str(balancing(tmp_path / "by-hand").path)
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
-    monkeypatch.setattr(experiment, "refuse_dirty", lambda: None)
+    monkeypatch.setattr(measuring, "refuse_dirty", lambda: None)
     words = [own, "--bits", "3,2", "--seeds", "1,3", "--episodes", "4", "--jobs", "1"]
     assert typed(*words, "--keep", "--json") == command_line.EXIT_OK
     printed = json.loads(capsys.readouterr().out)["rows"]
@@ -202,7 +203,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     # 1 and 0 in the head are levels of every width; pushes of 0.1, 0.5, 10 and 3 are not
     error = {(row["part"], row["bits"]): row["error"]["value"] for row in printed}
     assert error["weights", 2] > 5.0 and error["hidden", 3] == 0.0
-    monkeypatch.setattr(experiment, "measured", lambda *_: pytest.fail("it was measured again"))
+    monkeypatch.setattr(measuring, "measured", lambda *_: pytest.fail("it was measured again"))
     assert typed(*words, "--keep") == command_line.EXIT_OK
     assert typed(own, "--stored", "--output-path", str(tmp_path / "drawn")) == command_line.EXIT_OK
     assert "Which part decides" in capsys.readouterr().out
@@ -210,7 +211,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     capsys.readouterr()
     monkeypatch.undo()
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
-    monkeypatch.setattr(experiment, "refuse_dirty", lambda: None)
+    monkeypatch.setattr(measuring, "refuse_dirty", lambda: None)
     fewer = ["--bits", "2", "--seeds", "3", "--episodes", "2", "--jobs", "1", "--keep", "--json"]
     assert typed(own, *fewer) == command_line.EXIT_OK
     counts = {(row["part"], row["bits"]): row["episodes"] for row in json.loads(capsys.readouterr().out)["rows"]}
@@ -224,7 +225,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
 def test_what_cannot_be_measured_is_refused_before_anything_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(experiment, "measured", lambda *_: pytest.fail("it flew"))
+    monkeypatch.setattr(measuring, "measured", lambda *_: pytest.fail("it flew"))
     for words, said in (
         (("cartpole-dqn", "pong-dqn"), "pong-dqn has convolutions; this study is of perceptrons"),
         (("XLII",), "XLII"),
@@ -240,7 +241,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
 
 
 def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(measuring, "PROJECT_ROOT", tmp_path)
 
     def git(*words: str) -> None:
         subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *words], cwd=tmp_path, check=True)
@@ -254,23 +255,23 @@ def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: 
     (tmp_path / "results" / "rows.jsonl").write_text("more rows")
     (tmp_path / "docs" / "page.md").write_text("their table")
     (tmp_path / "untracked").write_text("")
-    experiment.refuse_dirty()
+    measuring.refuse_dirty()
     monkeypatch.setattr(document, "code_version", lambda: "v0.1-dirty")
-    assert experiment.measuring_code.__wrapped__() == "v0.1", "a row that was appended is no change of the code"
+    assert measuring.measuring_code.__wrapped__() == "v0.1", "a row that was appended is no change of the code"
     (tmp_path / "code.py").write_text("changed")
-    assert experiment.measuring_code.__wrapped__() == "v0.1-dirty"
+    assert measuring.measuring_code.__wrapped__() == "v0.1-dirty"
     with pytest.raises(command_line.BenchError, match=r"code\.py differ"):
-        experiment.refuse_dirty()
+        measuring.refuse_dirty()
 
 
 def test_cells_in_processes_are_the_same_as_here(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
     own = str(balancing(tmp_path / "by-hand").path)
     arguments = argparse.Namespace(bits=(3,), seeds=(1,), episodes=3)
-    asked = experiment.cells(apart.EXPERIMENT, arguments, [own])
+    asked = measuring.cells(apart.EXPERIMENT, arguments, [own])
     here, there = (
         {
             json.dumps(record["condition"]): record["returns"]
-            for found in experiment.run("bench.study.apart", asked, jobs, None)
+            for found in measuring.run("bench.study.apart", asked, jobs, None)
             for record in found
         }
         for jobs in (1, 2)

@@ -103,7 +103,7 @@ def test_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert EXPERIMENT.reference(asked[1]) == {"work": "act on 1", "batch": 64, "threads": 2, "type": "float16"}
     assert mixed.grid(arguments, "catch") == [{"work": LEARNING, "threads": 2, "type": "float16", "half": True}]
     assert command.main("bench.study.mixed", ["D"]) == command_line.EXIT_USAGE
-    assert "there is no policy 'D'; there are A, B, C, and catch" in capsys.readouterr().err
+    assert "there is no policy 'D'; there are A, B, C, catch" in capsys.readouterr().err
 
 
 def test_measurements_take_turns_and_the_first_is_not_counted() -> None:

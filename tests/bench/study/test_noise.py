@@ -11,8 +11,9 @@ import sys
 import pytest
 
 from bench.study import noise
-from bench.study.experiment import Cell as StudyCell
-from bench.study.experiment import Episodes, Results, in_order, measured
+from bench.study.experiment import Episodes, Results, in_order
+from bench.study.measuring import Cell as StudyCell
+from bench.study.measuring import measured
 
 TYPED = ["--bits", "4", "--noise", "0,1", "--seeds", "0", "--episodes", "20", "--json"]
 

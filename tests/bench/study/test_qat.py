@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.tables import ROOT, filled
-from bench.study import command, experiment, qat, records, trainings
+from bench.study import command, measuring, qat, records, trainings
 from bench.study.experiment import Results, current, in_order
 from policy.bundle import Bundle
 from train.runs.request import RunRequest
@@ -122,7 +122,7 @@ def test_a_small_study_as_it_is_typed(
     monkeypatch.setitem(qat.CELLS, "cartpole-ppo", small)
     monkeypatch.setattr(trainings, "TRAINED", tmp_path / "trained")
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
-    monkeypatch.setattr(experiment, "refuse_dirty", lambda: None)
+    monkeypatch.setattr(measuring, "refuse_dirty", lambda: None)
     words = ["cartpole-ppo", "--bits", "3", "--seeds", "5", "--episodes", "3", "--jobs", "1", "--keep", "--json"]
     assert command.main("bench.study.qat", words) == command_line.EXIT_OK
     rows = {row["quantized"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
@@ -133,7 +133,7 @@ def test_a_small_study_as_it_is_typed(
     (made,) = (tmp_path / "trained").glob(f"*/{learned['training']}")
     bundle = Bundle.load(made)
     assert bundle.spec.quantization is not None and bundle.spec.quantization.bits == 3
-    monkeypatch.setattr(trainings, "run_to_end", lambda *_, **__: pytest.fail("it trained again"))
+    monkeypatch.setattr(trainings, "started", lambda *_: pytest.fail("it trained again"))
     (tmp_path / "study" / "qat.jsonl").unlink()
     assert command.main("bench.study.qat", words) == command_line.EXIT_OK, "both bundles are there"
     again = {row["quantized"]: row for row in json.loads(capsys.readouterr().out)["rows"]}

@@ -13,8 +13,9 @@ from bench.report.intervals import Estimate
 from bench.report.tables import filled
 from bench.study import cells, everything, sweep
 from bench.study import ptq_table as study_table
+from bench.study.cells import Judged
 from bench.study.experiment import Results, stored
-from bench.study.ptq_table import Judged, algorithms_table, cells_table, judged, mean_error, published_error, verdict
+from bench.study.ptq_table import algorithms_table, cells_table, mean_error, papers_mean, published_error, verdict
 from bench.study.records import Record
 from train.suites.cells import Cell, load_cells
 
@@ -42,8 +43,7 @@ def results(
 
 @pytest.fixture
 def pong(recorded: Callable[..., Record]) -> Callable[..., Judged]:
-    none = Results(sweep.EXPERIMENT, [])
-    return lambda *int8: judged(results(recorded, int8=int8 or (20.0, 16.0)), none)[0]
+    return lambda *int8: cells.judged(results(recorded, int8=int8 or (20.0, 16.0)))[0]
 
 
 PONG = Cell("pong", "ppo", {"fp32": 20, "fp16": 20, "int8": 19})
@@ -52,8 +52,7 @@ PONG = Cell("pong", "ppo", {"fp32": 20, "fp16": 20, "int8": 19})
 def test_the_papers_means_follow_from_its_returns() -> None:
     """REFERENCE: A2C 2.31 %, DQN 8.60 %, PPO 0.54 %, DDPG 4.93 %."""
     means = {
-        method: round(study_table.mean([e for cell in load_cells() if cell.method == method
-                                        for e in study_table.errors_of(cell)]) or 0.0, 2)
+        method: round(papers_mean([cell for cell in load_cells() if cell.method == method]) or 0.0, 2)
         for method in ("a2c", "dqn", "ppo", "ddpg")
     }  # fmt: skip
     assert means == {"a2c": 2.31, "dqn": 8.6, "ppo": 0.54, "ddpg": 4.93}
@@ -96,7 +95,7 @@ def test_verdicts(ours: Estimate | None, papers: float | None, said: str) -> Non
 
 def test_the_tables_show_what_was_judged(pong: Callable[..., Judged]) -> None:
     rows = [pong()]
-    table = cells_table(rows, "a machine")
+    table = cells_table(rows, Results(sweep.EXPERIMENT, []), "a machine")
     line = dict(zip(table.headers, table.rows[0], strict=True))
     assert (line["int8 error, %"], line["paper's int8 error, %"]) == ("+10.0 [−117.1, +137.1]", "0")
     assert (line["fp16 error, %"], line["quarl 8 bits error, %"]) == ("0", "–")
@@ -109,10 +108,9 @@ def test_the_papers_own_quantizer_stands_beside_it(
     swept: Callable[..., list[Record]], recorded: Callable[..., Record]
 ) -> None:
     conditions = [({}, 500.0), ({"scheme": "quarl", "activations": "float", "bits": 8}, 450.0)]
-    for name, expected in (("pong-ppo", [10.0]), ("pong-dqn", [None])):
-        rows = judged(results(recorded), Results(sweep.EXPERIMENT, swept(name, conditions=conditions)))
-        found = [row.papers_scheme_error for row in rows]
-        assert [None if error is None else round(error.value, 9) for error in found] == expected
+    for name, expected in (("pong-ppo", "+10.0 [+7.5, +12.5]"), ("pong-dqn", "–")):
+        table, _ = study_table.tables(results(recorded), Results(sweep.EXPERIMENT, swept(name, conditions=conditions)))
+        assert dict(zip(table.headers, table.rows[0], strict=True))["quarl 8 bits error, %"] == expected
 
 
 def test_every_step_is_a_command_that_its_parser_takes(capsys: pytest.CaptureFixture[str]) -> None:

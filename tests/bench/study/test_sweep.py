@@ -18,7 +18,6 @@ from bench.study import command, experiment, records, sweep
 from bench.study.experiment import Results, in_order, stored
 from bench.study.flying import decide_with, share_differing
 from bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
-from bench.study.tables import sweep_tables
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.locate import ZOO
@@ -175,7 +174,7 @@ def test_a_policy_trained_with_quantizers_says_so(
     narrow, wide = json.loads(capsys.readouterr().out)["rows"][1:]
     # at its own width the artifact's activations have it too; at another one they have 8 bits
     assert [(row["trained_bits"], row["activation_bits"]) for row in (narrow, wide)] == [(4, 4), (4, 8)]
-    said = sweep_tables.executions({"symmetric": [narrow, wide]})
+    said = sweep.executions({"symmetric": [narrow, wide]})
     assert [words.partition(" ")[0] for words in said] == ["4-bit", "5-bit"], "both are artifacts"
 
 
@@ -215,7 +214,7 @@ def flown(swept: Swept) -> Results:
 
 
 def test_of_one_policy_every_width(one: Results) -> None:
-    (table,) = sweep_tables.tables(one)
+    (table,) = sweep.tables(one)
     assert table.title == "cartpole-dqn on CartPole-v1"
     assert [row[:2] for row in table.rows if row] == [
         ("fp32", "32"), ("fp16", "16"), ("quarl", "4"), ("", "8"), ("", "16")
@@ -231,7 +230,7 @@ def test_of_one_policy_every_width(one: Results) -> None:
 
 
 def test_of_several_policies_the_widths_that_decide(swept: Swept) -> None:
-    (table,) = sweep_tables.tables(Results(EXPERIMENT, [*swept(), *swept("other")]))
+    (table,) = sweep.tables(Results(EXPERIMENT, [*swept(), *swept("other")]))
     assert table.headers == ("policy", "scheme", "preset", "2 bits", "3 bits", "4 bits", "6 bits", "8 bits")
     first = (NAME, "quarl", "–", "–", "–", "76.3 [73.7, 78.8]", "–", "0.20 [−2.34, 2.74]")
     assert table.rows == (first, (), ("other", *first[1:]))
@@ -241,17 +240,17 @@ def test_of_several_policies_the_widths_that_decide(swept: Swept) -> None:
 def test_the_papers_error_is_that_of_the_weights_alone_on_the_first_preset(swept: Swept) -> None:
     conditions = [({}, 500.0), ({**QUARL, "bits": 8}, 100.0), ({**PAPERS, "bits": 8}, 400.0)]
     found = Results(EXPERIMENT, swept(presets=("hard", "shipped"), conditions=conditions))
-    error = sweep_tables.papers_error(found, NAME, 8)
+    error = sweep.papers_error(found, NAME, 8)
     assert error is not None and error.value == pytest.approx(20.0)
-    assert sweep_tables.papers_error(found, NAME, 4) is None
-    assert sweep_tables.papers_error(found, "II", 8) is None
+    assert sweep.papers_error(found, NAME, 4) is None
+    assert sweep.papers_error(found, "II", 8) is None
 
 
 def test_names_of_schemes() -> None:
-    assert sweep_tables.name_of({**PAPERS, "observation": 3}) == "quarl, weights only, observation of 3 bits"
-    assert sweep_tables.name_of({**SYMMETRIC, "activations": 4}) == "symmetric, activations of 4 bits"
+    assert sweep.name_of({**PAPERS, "observation": 3}) == "quarl, weights only, observation of 3 bits"
+    assert sweep.name_of({**SYMMETRIC, "activations": 4}) == "symmetric, activations of 4 bits"
     # a scheme keeps its colour from picture to picture
-    assert [sweep_tables.style_of(name) for name in ("quarl", "symmetric", "fp16", "quarl, activations of 4 bits")] == [
+    assert [sweep.style_of(name) for name in ("quarl", "symmetric", "fp16", "quarl, activations of 4 bits")] == [
         0, 3, 4, 5
     ]  # fmt: skip
 
@@ -259,7 +258,7 @@ def test_names_of_schemes() -> None:
 def test_pictures_end_where_nothing_more_is_lost(
     one: Results, swept: Swept, texts: Callable[[Figure], list[str]]
 ) -> None:
-    (figure,) = sweep_tables.figures(one).values()
+    (figure,) = sweep.figures(one).values()
     said = texts(figure)
     assert {"How few bits cartpole-dqn takes", "cartpole-dqn: return  n=2", "quarl", "fp16", "4", "8"} <= {
         text.strip() for text in said
@@ -269,13 +268,13 @@ def test_pictures_end_where_nothing_more_is_lost(
         "wider ones, up to 16 bits, are not drawn: all means within 0 % of fp32's return" in text for text in said
     )
     conditions = [({}, 500.0), ({**QUARL, "bits": 8}, 499.0), ({**QUARL, "bits": 12}, 300.0)]
-    (figure,) = sweep_tables.figures(Results(EXPERIMENT, swept(conditions=conditions))).values()
+    (figure,) = sweep.figures(Results(EXPERIMENT, swept(conditions=conditions))).values()
     said = texts(figure)
     assert "12" in said and not any("not drawn" in text for text in said)
 
 
 def test_pictures_of_policies_and_tasks(flown: Results, texts: Callable[[Figure], list[str]]) -> None:
-    drawn = sweep_tables.figures(flown)
+    drawn = sweep.figures(flown)
     assert list(drawn) == ["sweetspot-I", "sweetspot-II", "sweetspot-task-navigation"]
     said = texts(drawn["sweetspot-task-navigation"])
     for name in ("I", "II"):
@@ -286,7 +285,7 @@ def test_pictures_of_policies_and_tasks(flown: Results, texts: Callable[[Figure]
 def test_the_longest_name_is_not_cut(swept: Swept, texts: Callable[[Figure], list[str]]) -> None:
     name, task = "mountaincarcontinuous-ddpg", "MountainCarContinuous-v0"
     found = Results(EXPERIMENT, [*swept(name, task=task), *swept("another-long-name-of-a-policy", task=task)])
-    for figure in sweep_tables.figures(found).values():
+    for figure in sweep.figures(found).values():
         texts(figure)
 
 
@@ -299,5 +298,5 @@ def test_the_page_shows_what_is_kept() -> None:
     assert list(stored(EXPERIMENT).found) == kept
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
     assert "<!-- table:sweep -->" in page
-    assert filled(page, sweep_tables.tables(stored(EXPERIMENT))) == page
+    assert filled(page, sweep.tables(stored(EXPERIMENT))) == page
     assert {record["subject"] for record in kept} == set(EXPERIMENT.subjects)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,15 +21,14 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, balancing: Callable
     """Commands of trainings; each writes a policy by hand instead."""
     commands: list[list[str]] = []
 
-    def run(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def run(command: Sequence[str]) -> None:
         commands.append(list(command))
         seed = int(command[command.index("--seed") + 1])
         if seed == 9:
-            return subprocess.CompletedProcess(command, 3, "", "it diverged")
+            raise command_line.BenchError("it diverged")
         balancing(Path(command[-1]), seed=seed, settings={"learning_rate": 0.001234567891, "weight_clip": 2.0})
-        return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(trainings, "run_to_end", run)
+    monkeypatch.setattr(trainings, "started", run)
     monkeypatch.setattr(trainings, "TRAINED", tmp_path)
     monkeypatch.setattr(trainings, "measuring_code", lambda: "v0.1")
     return commands

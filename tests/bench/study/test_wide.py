@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.tables import ROOT, filled
-from bench.study import command, experiment, records, trainings, wide
+from bench.report.text import arrow
+from bench.study import command, measuring, records, trainings, wide
 from bench.study.experiment import Results, current, in_order
 from policy.bundle import Bundle
 
@@ -75,7 +76,7 @@ def test_a_means_is_compared_with_the_plain_training_of_its_seed(several: Result
     narrower = wide.widening(several, subject, "clip-2")
     assert narrower is not None and narrower.value == pytest.approx(-4.0)
     assert wide.widening(several, subject, "clip-4") is None
-    arrows = [wide.arrow(each) for each in (found, Estimate(-2.0, -3.0, -1.0), Estimate(1.0, -1.0, 3.0), None)]
+    arrows = [arrow(each) for each in (found, Estimate(-2.0, -3.0, -1.0), Estimate(1.0, -1.0, 3.0), None)]
     assert arrows == [" ↑", " ↓", "", ""]
 
 
@@ -141,7 +142,7 @@ def test_a_small_study_as_it_is_typed(
     monkeypatch.setitem(wide.CELLS, "cartpole-a2c", small)
     monkeypatch.setattr(trainings, "TRAINED", tmp_path / "trained")
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
-    monkeypatch.setattr(experiment, "refuse_dirty", lambda: None)
+    monkeypatch.setattr(measuring, "refuse_dirty", lambda: None)
     words = ["cartpole-a2c", "--variants", "plain,clip-2", "--seeds", "5", "--episodes", "3", "--jobs", "1", "--json"]
     assert command.main("bench.study.wide", words) == command_line.EXIT_OK
     rows = json.loads(capsys.readouterr().out)["rows"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from bench.report.figures import BLUE, GREY, VERMILLION, headed
 from bench.report.intervals import Estimate
 from bench.study.experiment import RETURN
+from bench.study.flying import folder_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,14 +62,11 @@ def read_curve(folder: Path, cell: Cell, steps: int = 0, reached: Estimate | Non
     return Curve(cell, column(rows, "return"), column(rows, greedy) if greedy else ([], []), steps, reached)
 
 
-def read_curves(found: Sequence[Judged], zoo: Path | None = None) -> list[Curve]:
-    """Those of judged bundles, in their order; of the bundles in a folder, where one is named."""
-    from bench.study.flying import folder_of
-
-    curves = []
-    for each in found:
-        folder = zoo / each.subject if zoo is not None else folder_of(each.subject)
-        curves.append(read_curve(folder, each.cell, each.fp32["steps"], each.value(RETURN, "fp32")))
+def read_curves(found: Sequence[Judged]) -> list[Curve]:
+    """Those of judged bundles, in their order."""
+    curves = (
+        read_curve(folder_of(each.subject), each.cell, each.fp32["steps"], each.value(RETURN, "fp32")) for each in found
+    )
     return [curve for curve in curves if curve is not None]
 
 
@@ -128,15 +126,13 @@ def draw_panel(axes: Axes, curve: Curve) -> None:
 
 def averaged(series: Series, points: int) -> Series:
     """A series of at most ``points`` means of neighbours, so that no line is a black band."""
-    steps, values = series
+    steps = series[0]
     if len(steps) <= points:
         return series
     size = math.ceil(len(steps) / points)
     starts = range(0, len(steps), size)
-    return (
-        [sum(steps[at : at + size]) / len(steps[at : at + size]) for at in starts],
-        [sum(values[at : at + size]) / len(values[at : at + size]) for at in starts],
-    )
+    means = ([sum(side[at : at + size]) / len(side[at : at + size]) for at in starts] for side in series)
+    return next(means), next(means)
 
 
 def limits(curve: Curve, theirs: float | None) -> tuple[float, float]:
@@ -146,11 +142,8 @@ def limits(curve: Curve, theirs: float | None) -> tuple[float, float]:
     never.
     """
     values = sorted(averaged(curve.training, POINTS)[1])
-    shown = [*values[len(values) // 50 :], *curve.greedy[1]]
-    if theirs is not None:
-        shown.append(theirs)
-    if curve.reached is not None:
-        shown += ends(curve.reached)
+    shown = [*values[len(values) // 50 :], *curve.greedy[1], *([] if theirs is None else [theirs])]
+    shown += ends(curve.reached) if curve.reached else ()
     low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
     room = 0.07 * (high - low or 1.0)
     return low - room, high + room

@@ -1,0 +1,222 @@
+"""Measuring the cells of an experiment: which are missing, in processes here or on a Ray cluster, and by which code.
+
+On a cluster as many are measured at a time as it has CPUs, spread over its machines. Every machine has the project at
+the same path, as ``python -m train.actorq --address`` wants it, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import multiprocessing
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bench import command_line
+from bench.study import records
+from bench.study.experiment import Episodes, Experiment
+from bench.study.records import Condition, Record
+from policy.locate import PROJECT_ROOT
+from train.actorq.address import ClusterError, refuse_unreachable
+
+if TYPE_CHECKING:
+    import argparse
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One subject under one condition."""
+
+    subject: str
+    condition: Condition
+    episodes: Episodes
+
+
+def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Sequence[str]) -> list[Cell]:
+    """All that is asked, in order."""
+    found = [
+        Cell(subject, condition, experiment.episodes(arguments, subject))
+        for subject in subjects
+        for condition in experiment.grid(arguments, subject)
+    ]
+    if not experiment.in_turns:
+        return found
+    return [
+        dataclasses.replace(cell, episodes=Episodes((seed,), cell.episodes.count))
+        for seed in dict.fromkeys(seed for cell in found for seed in cell.episodes.seeds)
+        for cell in found
+        if seed in cell.episodes.seeds
+    ]
+
+
+def missing(asked: Sequence[Cell], found: Iterable[Record]) -> list[Cell]:
+    """Those whose episodes are not among the records."""
+    kept: dict[tuple[str, str], set[tuple[int, int]]] = {}
+    for record in found:
+        kept.setdefault(records.cell(record), set()).add((record["seed"], len(record["returns"])))
+
+    def is_kept(cell: Cell) -> bool:
+        there = kept.get(records.cell({"subject": cell.subject, "condition": cell.condition}), set())
+        if not cell.episodes.count:
+            return {seed for seed, _ in there} >= set(cell.episodes.seeds)
+        return there == {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
+
+    return [cell for cell in asked if not is_kept(cell)]
+
+
+def without_superseded(again: Sequence[Cell], found: Iterable[Record]) -> list[Record]:
+    """Records without those that a cell measured again had of other seeds, or of more or fewer episodes."""
+    asked = {
+        records.cell(vars(cell)): {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
+        for cell in again
+        if cell.episodes.count  # else the measure itself decides how much a seed has, and seeds are cells of their own
+    }
+    left = []
+    for record in found:
+        key, mine = records.cell(record), (record["seed"], len(record["returns"]))
+        if key not in asked or mine in asked[key]:
+            left.append(record)
+    return left
+
+
+def measured(module: str, cell: Cell) -> list[Record]:
+    """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
+    from bench.report.machine import describe_machine
+    from train.__main__ import quiet_libraries
+
+    quiet_libraries()
+    experiment: Experiment = importlib.import_module(module).EXPERIMENT
+    code = measuring_code()  # before the first cell, whatever is edited beside a long run
+    began = _cpu_seconds()
+    played = list(experiment.measure(cell.subject, cell.condition, cell.episodes))
+    where = {
+        "version": experiment.version,
+        "identity": experiment.identity(cell.subject),
+        "machine": describe_machine().sentence(),
+        "code": code,
+        "date": datetime.now(UTC).date().isoformat(),
+        "cpu_s": (_cpu_seconds() - began) / len(played),
+    }
+    return [
+        {
+            "subject": cell.subject,
+            "condition": dict(experiment.reference(cell.condition) if each.reference else cell.condition),
+            "preset": each.preset,
+            "seed": each.seed,
+            "returns": list(each.returns),
+            "successes": None if each.successes is None else list(map(int, each.successes)),
+            "measures": dict(each.measures),
+            **where,
+        }
+        for each in played
+    ]
+
+
+def run(module: str, asked: Sequence[Cell], jobs: int, address: str | None) -> Iterator[list[Record]]:
+    """Measure cells, each as it ends: here, in ``jobs`` processes, or on the Ray cluster at ``address``."""
+    if address is not None:
+        yield from spread(functools.partial(measured, module), asked, address)
+    elif jobs == 1 or len(asked) < 2:
+        yield from (measured(module, cell) for cell in asked)
+    else:
+        with _processes(jobs) as pool:
+            for done in as_completed([pool.submit(measured, module, cell) for cell in asked]):
+                yield done.result()
+
+
+def spread(measure: Callable[[Asked], Answer], asked: Sequence[Asked], address: str) -> Iterator[Answer]:
+    """What ``measure`` answers, as each ends.
+
+    Args:
+        measure: a function of a module, or a partial of one.
+        asked: what it is called with.
+        address: ``auto``, or HOST:PORT as ``ray start`` printed it.
+
+    Raises:
+        BenchError: no cluster answers there, a machine is gone for good, or what ``measure`` raised.
+    """
+    try:
+        refuse_unreachable(address)
+        yield from _spread(measure, asked, address)
+    except ClusterError as error:
+        raise command_line.BenchError(str(error)) from error
+
+
+def _spread(measure: Callable[[Asked], Answer], asked: Sequence[Asked], address: str) -> Iterator[Answer]:
+    try:
+        import ray
+    except ImportError:
+        raise ClusterError("Ray is not installed here. Type: make actorq") from None
+    from train.actorq import VARIABLES
+    from train.actorq.cluster import outcome, reach
+    from train.actorq.processes import GoneError
+
+    reach(address, runtime_env={"env_vars": VARIABLES})
+    try:
+        remote: Any = ray.remote(_called)
+        one = remote.options(num_cpus=1, scheduling_strategy="SPREAD", max_retries=3)
+        pending = [one.remote(measure, each) for each in asked]
+        while pending:
+            (done, *_), pending = ray.wait(pending)
+            yield outcome(done)
+    except GoneError as error:
+        raise ClusterError(f"a machine of the cluster is gone: {error}. What had ended is kept.") from error
+    finally:
+        ray.shutdown()
+
+
+def _called(measure: Callable[[Asked], Answer], asked: Asked) -> Answer:
+    return measure(asked)
+
+
+@contextmanager
+def _processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
+@functools.cache
+def measuring_code() -> str:
+    """The commit, and whether the code differs from it; results, pages and pictures are no code."""
+    from bench.report.document import code_version
+
+    version = code_version().removesuffix("-dirty")
+    return f"{version}-dirty" if changed_code() else version
+
+
+def changed_code() -> list[str]:
+    """Tracked files that differ from the last commit, other than results, pages and pictures."""
+    listed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results", ":!docs", ":!README.md"]
+    done = subprocess.run(listed, cwd=PROJECT_ROOT, capture_output=True, text=True)
+    return [line[3:] for line in done.stdout.splitlines()]
+
+
+def refuse_dirty() -> None:
+    """See that what is kept names the code that measured it.
+
+    Raises:
+        BenchError: a tracked file other than a result, a page or a picture differs from the last commit.
+    """
+    if changed := changed_code():
+        raise command_line.BenchError(
+            f"--keep stores results with the commit that made them, and {', '.join(changed[:3])} differ from it.",
+            "git commit -a",
+        )
