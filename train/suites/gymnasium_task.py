@@ -19,11 +19,11 @@ import airlearning_envs
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, Squash
 from train.quiet import silenced
 from train.suites.classic import PHYSICS, ClassicEpisodes
-from train.suites.episodes import Actions, Decide, Episodes, Observations, StepResult, judge
+from train.suites.episodes import Actions, Episodes, OneByOne
 from train.suites.errors import TaskError
 from train.suites.fields import observation_fields
 from train.suites.names import NAVIGATION_ID, Suite, TaskName, known_words, resolve
-from train.suites.task import Evaluation, Task
+from train.suites.task import Task, judging
 
 JUDGING_ENVIRONMENTS = 32
 LARGEST_VECTOR = 4096
@@ -34,8 +34,8 @@ SECONDS_UNKNOWN = 1.0  # an environment that does not say how long a step lasts:
 Environment = gymnasium.Env[Any, Any]
 
 
-class GymnasiumEpisodes:
-    """A list of Gymnasium environments whose episode ``k`` is seeded with (seed, k), in whichever place it is played.
+class GymnasiumEpisodes(OneByOne):
+    """Environments of one Gymnasium id.
 
     Gymnasium promises that an environment is determined by its reset seed and the actions; that makes each episode
     the pure function that ``train.suites.episodes`` asks for. Two suites keep the promise only for an environment that
@@ -45,60 +45,42 @@ class GymnasiumEpisodes:
 
     def __init__(self, environment_id: str, environments: int, seed: int, options: Mapping[str, Any]) -> None:
         """Args: Gymnasium's id, number of environments, seed, and keyword arguments of ``gymnasium.make``."""
-        self.environments = environments
-        self._seed = seed
         suite = resolve(environment_id).suite
         self._build: Callable[[], Environment] = lambda: make_environment(environment_id, options)
         self._always_new = suite is Suite.BOX2D
-        self._playing = [self._build() for _ in range(environments)]
+        playing = [self._build() for _ in range(environments)]
         if suite is Suite.PYBULLET:
             with silenced():
-                for environment in self._playing:
+                for environment in playing:
                     environment.reset(seed=0)
-        inputs, outputs = self._playing[0].observation_space, self._playing[0].action_space
-        is_image = shows_images(inputs)
-        shape = inputs.shape if is_image else (int(np.prod(inputs.shape or ())),)
-        self._observation = np.zeros((environments, *(shape or ())), np.uint8 if is_image else np.float32)
+        inputs, outputs = playing[0].observation_space, playing[0].action_space
+        shape = inputs.shape or ()
+        if shows_images(inputs):
+            super().__init__(playing, seed, shape, np.uint8)
+        else:
+            super().__init__(playing, seed, (int(np.prod(shape)),))
         self._bounds = (outputs.low, outputs.high) if isinstance(outputs, Box) else None
 
-    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
-        """Begin the masked episodes; see ``train.suites.episodes.Episodes``."""
-        self._observation = self._observation.copy()
-        for place in np.flatnonzero(mask):
-            if self._always_new:
-                self._playing[place].close()
-                self._playing[place] = self._build()
-            observation, _ = self._playing[place].reset(seed=self._episode_seed(int(episode_ids[place])))
-            self._observation[place] = np.reshape(observation, self._observation.shape[1:])
-        return self._observation
+    def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
+        """See :class:`OneByOne`."""
+        if self._always_new:
+            self.playing[place].close()
+            self.playing[place] = self._build()
+        return self.playing[place].reset(seed=int(seed.generate_state(1)[0]))[0]
 
-    def step(self, actions: Actions) -> StepResult:
-        """One step; see ``Episodes``. Continuous actions are clipped to the environment's bounds."""
-        if self._bounds is not None:
-            low, high = self._bounds
-            chosen: Any = np.clip(actions.reshape(len(actions), *low.shape), low, high)
-        else:
-            chosen = actions.tolist()
-        observation = np.empty_like(self._observation)
-        reward = np.empty(self.environments, np.float32)
-        terminated, truncated = np.empty((2, self.environments), np.bool_)
-        for place, environment in enumerate(self._playing):
-            seen, reward[place], terminated[place], truncated[place], _ = environment.step(chosen[place])
-            observation[place] = np.reshape(seen, observation.shape[1:])
-        self._observation = observation
-        return StepResult(observation, reward, terminated, truncated & ~terminated, None)
+    def taken(self, actions: Actions) -> Any:
+        """Continuous ones clipped to the environment's bounds."""
+        if self._bounds is None:
+            return actions.tolist()
+        return np.clip(actions.reshape(len(actions), *self._bounds[0].shape), *self._bounds)
+
+    def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
+        """See :class:`OneByOne`."""
+        return self.playing[place].step(action)[:4]  # type: ignore[no-any-return]
 
     def picture(self) -> NDArray[np.uint8]:
         """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
-        return np.asarray(self._playing[0].render())
-
-    def close(self) -> None:
-        """Give back what the environments hold: simulators, screens."""
-        for environment in self._playing:
-            environment.close()
-
-    def _episode_seed(self, number: int) -> int:
-        return int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
+        return np.asarray(self.playing[0].render())
 
 
 def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environment:
@@ -151,10 +133,6 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
             return ClassicEpisodes(environment_id, environments, seed)
         return GymnasiumEpisodes(environment_id, environments, seed, options)
 
-    def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        with contextlib.closing(make(min(JUDGING_ENVIRONMENTS, episodes), seed)) as played:
-            return Evaluation.of(judge(played, decide, episodes), preset)
-
     def draw(seed: int) -> tuple[Episodes, Callable[[], Any]]:
         if is_classic:
             return draw_classic(environment_id, seed)
@@ -169,7 +147,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         control_period_s=period,
         presets=("",),
         make=make,
-        evaluate=evaluate,
+        evaluate=judging(make, JUDGING_ENVIRONMENTS),
         draw=draw,
         bounds=bounds_of(inputs),
     )

@@ -83,13 +83,15 @@ NAVIGATION_ID = "AirLearning/Navigation-v0"
 """What Gymnasium and every bundle call it."""
 NAVIGATION = "navigation"
 NAVIGATION_NAME = TaskName(NAVIGATION, Suite.NAVIGATION, NAVIGATION, NAVIGATION)
-MUJOCO_ID = re.compile(
-    r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Swimmer|"
-    r"Walker2d)-v\d+"
-)
-BOX2D_ID = re.compile(r"(BipedalWalker|BipedalWalkerHardcore|LunarLander|LunarLanderContinuous|CarRacing)-v\d+")
-CLASSIC_ID = re.compile(r"(CartPole|MountainCar|MountainCarContinuous|Acrobot|Pendulum)-v\d+")
-ALE_ID = re.compile(r"(?:ALE/(\w+)-v5|(\w+?)(?:NoFrameskip|Deterministic)-v\d)")
+ALE_ID = r"(?:ALE/(\w+)-v5|(\w+?)(?:NoFrameskip|Deterministic)-v\d)"
+IDS = {
+    Suite.PYBULLET: r".*BulletEnv-.*",
+    Suite.CLASSIC: r"(CartPole|MountainCar|MountainCarContinuous|Acrobot|Pendulum)-v\d+",
+    Suite.BOX2D: r"(BipedalWalker|BipedalWalkerHardcore|LunarLander|LunarLanderContinuous|CarRacing)-v\d+",
+    Suite.MUJOCO: r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|"
+    r"Reacher|Swimmer|Walker2d)-v\d+",
+}
+"""The Gymnasium ids that each suite registers."""
 
 
 def resolve(name: str) -> TaskName:
@@ -123,19 +125,10 @@ def resolve_id(text: str) -> TaskName:
     for word, (suite, target) in GYMNASIUM_WORDS.items():
         if text == target:
             return TaskName(target, suite, target, word)
-    if found := ALE_ID.fullmatch(text):
+    if found := re.fullmatch(ALE_ID, text):
         return atari_name(found.group(1) or found.group(2))
-    return TaskName(text, suite_of_id(text), text)
-
-
-def suite_of_id(text: str) -> Suite:
-    """The suite that registers a Gymnasium id."""
-    if "BulletEnv-" in text:
-        return Suite.PYBULLET
-    for pattern, suite in ((CLASSIC_ID, Suite.CLASSIC), (BOX2D_ID, Suite.BOX2D), (MUJOCO_ID, Suite.MUJOCO)):
-        if pattern.fullmatch(text):
-            return suite
-    return Suite.GYMNASIUM
+    suite = next((suite for suite, pattern in IDS.items() if re.fullmatch(pattern, text)), Suite.GYMNASIUM)
+    return TaskName(text, suite, text)
 
 
 def atari_name(text: str) -> TaskName:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from airlearning_envs.flights import wilson_interval
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
-from train.suites.episodes import Decide, Episodes, Judged
+from train.suites.episodes import Decide, Episodes, Judged, judge
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,16 @@ class Task:
     def outputs(self) -> int:
         """Actions of a discrete task, action elements of a continuous one."""
         return self.head.size
+
+
+def judging(make: Callable[[int, int], Any], most: int) -> Callable[[Decide, int, int, str], Evaluation]:
+    """A task's ``evaluate`` on episodes as it makes them, so many at a time at most; they can ``close()``."""
+
+    def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
+        with closing(make(min(most, episodes), seed)) as played:
+            return Evaluation.of(judge(played, decide, episodes), preset)
+
+    return evaluate
 
 
 def episode_seed(seed: int, purpose: str) -> int:
