@@ -80,7 +80,7 @@ def dqn_update(settings: Any, fake: FakeQuantization | None = None) -> Update:
             if step % settings.target_period == 0:
                 target.weights.all[:] = online.weights.all
             metrics[index] = (losses.mean(), chosen.mean(), norm)
-        arrays = learned.arrays()
+        arrays = arrays_of(learned)
         return {group: arrays[name] for group, name in groups.items()}, metrics, errors
 
     return update

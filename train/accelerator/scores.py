@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +13,11 @@ from train.algorithms.common.distributions import HALF_LOG_2_PI, LOG_STD
 Floats = NDArray[np.float32]
 
 
-class Score(Protocol):
-    """Of a batch of actions under a policy's outputs."""
-
-    def evaluate(self, outputs: Floats, actions: NDArray[Any]) -> tuple[Floats, np.float32]:
-        """log π(a|s) (rows,) and the mean entropy in nats."""
-
-    def slopes(self, chosen: Floats, bonus: float) -> Floats:
-        """∂L/∂outputs (rows, outputs) of L = Σᵢ chosenᵢ log π(aᵢ|sᵢ) − bonus · mean H, at the last evaluation.
-
-        The gradient of further weights is set in the network's gradient.
-        """
-
-
 class CategoricalScore:
     """π = softmax(y).  ∂ log π(a)/∂yⱼ = [j = a] − πⱼ;  ∂H/∂yⱼ = −πⱼ (log πⱼ + H)."""
 
     def evaluate(self, outputs: Floats, actions: NDArray[Any]) -> tuple[Floats, np.float32]:
-        """See :class:`Score`."""
+        """log π(a|s) (rows,) of actions under a policy's outputs, and the mean entropy in nats."""
         shifted = outputs - np.maximum.reduce(outputs, axis=1, keepdims=True)
         exponentials = np.exp(shifted)
         sums = np.add.reduce(exponentials, axis=1, keepdims=True)
@@ -41,7 +28,7 @@ class CategoricalScore:
         return self._logarithms[self._where], np.float32(self._entropies.mean())
 
     def slopes(self, chosen: Floats, bonus: float) -> Floats:
-        """See :class:`Score`."""
+        """∂L/∂outputs (rows, outputs) of L = Σᵢ chosenᵢ log π(aᵢ|sᵢ) − bonus · mean H, at the last evaluation."""
         slopes = self._probabilities * -chosen[:, None]
         slopes[self._where] += chosen
         if bonus:
@@ -58,7 +45,7 @@ class GaussianScore:
         self._gradient = policy.gradient.views[LOG_STD]
 
     def evaluate(self, outputs: Floats, actions: NDArray[Any]) -> tuple[Floats, np.float32]:
-        """See :class:`Score`."""
+        """As :class:`CategoricalScore`'s."""
         self._inverse = np.exp(-self._log_std)
         self._distance = (actions - outputs) * self._inverse
         constant = np.float32(self._log_std.sum() + len(self._log_std) * HALF_LOG_2_PI)
@@ -66,13 +53,13 @@ class GaussianScore:
         return np.float32(-0.5) * np.add.reduce(self._distance * self._distance, axis=1) - constant, entropy
 
     def slopes(self, chosen: Floats, bonus: float) -> Floats:
-        """See :class:`Score`."""
+        """As :class:`CategoricalScore`'s; the gradient of log σ is set in the network's gradient."""
         weighted = self._distance * chosen[:, None]
         self._gradient[:] = np.add.reduce(weighted * self._distance, axis=0) - chosen.sum() - np.float32(bonus)
         weighted *= self._inverse
         return weighted
 
 
-def score_of(policy: Perceptron) -> Score:
+def score_of(policy: Perceptron) -> CategoricalScore | GaussianScore:
     """That of the distribution whose weights the policy has."""
     return GaussianScore(policy) if LOG_STD in policy.weights.views else CategoricalScore()

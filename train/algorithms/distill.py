@@ -158,8 +158,7 @@ class Teacher:
 
     def logits(self, observations: Floats) -> Floats:
         """Its logits (batch, actions) for normalised observations (batch, size)."""
-        logits: Floats = mlp(self.weights, observations)
-        return logits
+        return mlp(self.weights, observations)  # type: ignore[no-any-return]
 
 
 def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
@@ -173,11 +172,10 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     request, task = run.request, run.task
     teacher = Teacher.load(teacher_name, run)
     generator = np.random.default_rng(request.seed)
-    actions = task.outputs
-    student = initial_weights(generator, request.network, task.observation_shape, actions, head_gain=0.01)
+    student = initial_weights(generator, request.network, task.observation_shape, task.outputs, head_gain=0.01)
     learner = Learner({"student": student, "first": zeros_like(student), "second": zeros_like(student)})
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
-    answers = Answers(settings.capacity, task.observation_size, actions)
+    answers = Answers(settings.capacity, task.observation_size, task.outputs)
     keepers: dict[str, Keeper] = {"stream": stream, "answers": answers}
     if run.checkpoint is not None:
         if run.checkpoint.facts["teacher"] != teacher.sha256:

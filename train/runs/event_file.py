@@ -18,16 +18,9 @@ CASTAGNOLI = 0x82F63B78  # the polynomial of CRC-32C, reflected (RFC 3720, appen
 MASK_DELTA = 0xA282EAD8  # added to a rotated CRC, so that a CRC of a CRC is none (tensorflow/core/lib/hash/crc32c.h)
 
 
-def _table() -> list[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = (value >> 1) ^ (CASTAGNOLI if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-TABLE = _table()
+TABLE = list(range(256))
+for _ in range(8):
+    TABLE = [(value >> 1) ^ (CASTAGNOLI if value & 1 else 0) for value in TABLE]
 
 
 def crc32c(data: bytes) -> int:
@@ -60,9 +53,8 @@ class EventFile:
 
     def _write(self, event: Event) -> None:
         data = event.SerializeToString()
-        length = struct.pack("<Q", len(data))
-        self._file.write(length + struct.pack("<I", masked(crc32c(length))))
-        self._file.write(data + struct.pack("<I", masked(crc32c(data))))
+        for part in (struct.pack("<Q", len(data)), data):
+            self._file.write(part + struct.pack("<I", masked(crc32c(part))))
 
     def flush(self) -> None:
         """Bring everything to the disk."""

@@ -69,17 +69,9 @@ class RunRequest:
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree on to be resumed to the same curve."""
-        return {
-            "task": self.task,
-            "policy": self.policy,
-            "method": self.method,
-            "network": network_values(self.network),
-            "steps": self.steps,
-            "seed": self.seed,
-            "evaluate_every": self.evaluate_every,
-            "evaluate_episodes": self.evaluate_episodes,
-            "settings": dict(self.settings),
-        }
+        plain = ("task", "policy", "method", "steps", "seed", "evaluate_every", "evaluate_episodes")
+        values = {name: getattr(self, name) for name in plain}
+        return {**values, "network": network_values(self.network), "settings": dict(self.settings)}
 
 
 @dataclass(frozen=True)

@@ -77,27 +77,18 @@ def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Deci
     Through the reference forward pass of the contract, and for images through the graph that training acts with: the
     same function, compiled. A policy that was trained with quantizers decides with them.
     """
-    if spec.quantization is not None:
-        fake = FakeQuantization.of(spec.quantization, spec.network)
-        weights = faked(weights, scales_of(spec.quantization.ranges, spec.quantization.bits), fake)
-        return compiled(spec, weights)
-
-    def decide(observation: Observations) -> Actions:
-        return choose_actions(spec, forward_float(spec, weights, observation))
-
-    return compiled(spec, weights) if spec.network.convolutions else decide
-
-
-def compiled(spec: PolicySpec, weights: Mapping[str, Any]) -> Decide:
-    """The policy as training acts: for images by a compiled graph; ``weights`` may bring quantizers along."""
+    trained, is_image, computed = spec.quantization, bool(spec.network.convolutions), weights
+    if trained is not None:
+        fake = FakeQuantization.of(trained, spec.network)
+        computed = faked(weights, scales_of(trained.ranges, trained.bits), fake)
     outputs = Acting(spec.network)
 
     def decide(observation: Observations) -> Actions:
-        if spec.network.convolutions:
-            inputs = observation.reshape(-1, *spec.observation[0].shape)
-        else:
-            inputs = normalise(spec.normaliser, observation)
-        return choose_actions(spec, apply_head(spec, outputs(weights, inputs)))
+        if trained is None and not is_image:
+            return choose_actions(spec, forward_float(spec, weights, observation))
+        shape = spec.observation[0].shape
+        inputs = observation.reshape(-1, *shape) if is_image else normalise(spec.normaliser, observation)
+        return choose_actions(spec, apply_head(spec, outputs(computed, inputs)))
 
     return decide
 
@@ -206,11 +197,8 @@ def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
     for preset in task.presets:
         result = task.evaluate(decide, request.final_episodes, seed, preset)
         run.progress.say(f"final: {describe(result)}")
-        row: dict[str, Any] = {
-            "preset": preset,
-            "episodes": result.episodes,
-            "mean_return": round(result.mean_return, 4),
-        }
+        mean = round(result.mean_return, 4)
+        row: dict[str, Any] = {"preset": preset, "episodes": result.episodes, "mean_return": mean}
         if result.episodes > 1:
             row["return_interval_95"] = [round(side, 4) for side in result.return_interval]
         if result.success is not None and result.interval is not None:

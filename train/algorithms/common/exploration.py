@@ -52,14 +52,14 @@ class ExplorationNoise:
 
 def noise_scale(first: float, last: float, share: float) -> float:
     """σ when ``share`` of all steps are made: linear from first to last."""
-    return first + (last - first) * min(share, 1.0)
+    return exploration_rate(first, last, 1.0, share)
 
 
 class ActionRange:
     """a = low + (u + 1) / 2 · (high − low), element by element: u in −1 … 1 as networks see it, a in physical units."""
 
     def __init__(self, head: ContinuousHead | DiscreteHead, method: str) -> None:
-        """Args: the task's head; the method's name for the message.
+        """Args: the task's head, and the method's name for the message.
 
         Raises:
             ValueError: the task chooses one of several named actions.
@@ -74,13 +74,11 @@ class ActionRange:
 
     def physical(self, unit: Floats) -> Floats:
         """Actions (n, size) in the task's units for actions in −1 … 1."""
-        result: Floats = self._low + (unit + np.float32(1.0)) * self._half
-        return result
+        return self._low + (unit + np.float32(1.0)) * self._half
 
     def unit(self, physical: Floats) -> Floats:
         """Actions (n, size) in −1 … 1 for actions in the task's units: the inverse of :meth:`physical`."""
-        result: Floats = (physical - self._low) / self._half - np.float32(1.0)
-        return result
+        return (physical - self._low) / self._half - np.float32(1.0)
 
 
 def exploration_rate(first: float, last: float, exploration: float, share: float) -> float:

@@ -38,11 +38,7 @@ class Loop:
     learner: Learner
 
     def __init__(self, run: Run, settings: SharedSettings, normaliser: RunningNormaliser) -> None:
-        """Args:
-        run: whose task and seed these are for.
-        settings: of the algorithm.
-        normaliser: of the observations; images are scaled instead.
-        """
+        """Args: the run, the algorithm's settings, and the observations' normaliser; images are scaled instead."""
         request, task = run.request, run.task
         self.run, self.step = run, run.start_step
         self.generator = np.random.default_rng(request.seed)

@@ -124,15 +124,8 @@ def generalized_advantages(
 
 def training_batch(rollout: Rollout, settings: RolloutSettings) -> dict[str, NDArray[Any]]:
     """The rows that the update learns from, (steps × environments, …); the return is A + V."""
-    advantages = generalized_advantages(
-        rollout.rewards,
-        rollout.values,
-        rollout.next_values,
-        rollout.terminated,
-        rollout.cut,
-        settings.discount,
-        settings.gae_lambda,
-    )
+    values, ends = (rollout.values, rollout.next_values), (rollout.terminated, rollout.cut)
+    advantages = generalized_advantages(rollout.rewards, *values, *ends, settings.discount, settings.gae_lambda)
     columns = {
         "observation": rollout.observations,
         "action": rollout.actions,
@@ -150,13 +143,7 @@ class Rollouts(Loop):
     """A loop that learns from rollouts of the policy as it is; see :class:`train.algorithms.common.loop.Loop`."""
 
     def __init__(self, run: Run, settings: RolloutSettings, moments: tuple[str, ...] = ("first", "second")) -> None:
-        """All at its beginning, or as the run's checkpoint has it.
-
-        Args:
-            run: whose task and seed they are for.
-            settings: of the algorithm.
-            moments: what the optimiser remembers; see ``ActorCritic.fresh``.
-        """
+        """All at its beginning, or as the run's checkpoint has it; ``moments`` are those of ``ActorCritic.fresh``."""
         super().__init__(run, settings, RunningNormaliser(run.task.observation_size, settings.normaliser_steps))
         request, task = run.request, run.task
         self._settings = settings
@@ -176,15 +163,8 @@ class Rollouts(Loop):
 
     def gather(self) -> dict[str, NDArray[Any]]:
         """The rows of one rollout of the policy as it is; see :func:`training_batch`."""
-        rollout = collect(
-            self.stream,
-            self.normaliser,
-            self.actor_critic,
-            self._forward,
-            self.distribution,
-            self.generator,
-            self._settings,
-        )
+        actors = self.actor_critic, self._forward, self.distribution
+        rollout = collect(self.stream, self.normaliser, *actors, self.generator, self._settings)
         return training_batch(rollout, self._settings)
 
     def decide(self, observation: Observations) -> Actions:
