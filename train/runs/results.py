@@ -24,6 +24,7 @@ from train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
 from train.runs.request import RunRequest, Trained
 from train.runs.run import Run, describe
 from train.suites.episodes import Actions, Decide, Observations
+from train.suites.installed import NEEDS
 from train.suites.task import Task, episode_seed
 
 RECORDED_EPISODES = 64  # greedy episodes a preset
@@ -34,15 +35,6 @@ RECORDED_IMAGE_EPISODES = 4
 CALIBRATION_IMAGES = 256
 GOLDEN_IMAGES = 64
 VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
-# Module and distribution of each benchmark suite; listed where the run has imported it.
-SUITES = {
-    "ale_py": "ale-py",
-    "Box2D": "box2d",
-    "pybullet": "pybullet",
-    "pybullet_envs_gymnasium": "pybullet-envs-gymnasium",
-    "mujoco": "mujoco",
-    "dm_control": "dm-control",
-}
 
 
 def policy_spec(run: Run, trained: Trained) -> PolicySpec:
@@ -182,7 +174,7 @@ def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, An
 def versions() -> dict[str, str]:
     """Python, the packages that every run rests on, and the benchmark suites that this process has imported."""
     found = {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS_OF}}
-    for module, distribution in SUITES.items():
+    for module, distribution in (pair for _, modules in NEEDS.values() for pair in modules.items()):
         if module in sys.modules:
             with suppress(metadata.PackageNotFoundError):  # packaged under another name: no reason to lose a run
                 found[distribution] = metadata.version(distribution)

@@ -16,12 +16,11 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 import airlearning_envs
-from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, Squash
+from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField, Squash
 from train.quiet import silenced
 from train.suites.classic import PHYSICS, ClassicEpisodes
 from train.suites.episodes import Actions, Episodes, OneByOne
 from train.suites.errors import TaskError
-from train.suites.fields import observation_fields
 from train.suites.names import NAVIGATION_ID, Suite, TaskName, known_words, resolve
 from train.suites.task import Task, judging
 
@@ -30,6 +29,20 @@ LARGEST_VECTOR = 4096
 """Numbers of an observation that is no image: a run holds thousands of them, and its bundle, too."""
 LARGEST_BOUND = 1e6  # beyond it stands for infinity, as float32's largest number does in older environments
 SECONDS_UNKNOWN = 1.0  # an environment that does not say how long a step lasts: one step is one unit of time
+LEG = "hip_{0}_angle rad, hip_{0}_speed 1, knee_{0}_angle rad, knee_{0}_speed 1, leg_{0}_contact 1, "
+FIELDS = {
+    "CartPole-v1": "cart_position m, cart_velocity m/s, pole_angle rad, pole_angular_velocity rad/s",
+    "MountainCar-v0": "position 1, velocity 1/step",
+    "MountainCarContinuous-v0": "position 1, velocity 1/step",
+    "Acrobot-v1": "cos_angle_1 1, sin_angle_1 1, cos_angle_2 1, sin_angle_2 1, angular_velocity_1 rad/s, "
+    "angular_velocity_2 rad/s",
+    "Pendulum-v1": "cos_angle 1, sin_angle 1, angular_velocity rad/s",
+    "BipedalWalker-v3": "hull_angle rad, hull_angular_velocity 1, horizontal_velocity 1, vertical_velocity 1, "
+    + LEG.format(1)
+    + LEG.format(2)
+    + ", ".join(f"lidar_{ray} 1" for ray in range(10)),
+}
+"""Id to the name and unit of every observation element, in order (Gymnasium's pages of these environments)."""
 
 Environment = gymnasium.Env[Any, Any]
 
@@ -142,7 +155,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     return Task(
         name=name.canonical,
         environment=EnvironmentSpec(environment_id, dict(options)),
-        observation=observation_fields(environment_id, inputs.shape or (), shows_images(inputs)),
+        observation=fields_of(environment_id, inputs),
         head=head_of(outputs),
         control_period_s=period,
         presets=("",),
@@ -197,6 +210,18 @@ def told(error: Exception) -> str:
 def shows_images(inputs: gymnasium.Space[Any]) -> bool:
     """Whether observations are images: uint8 with three axes. Floats with three axes are vectors that lie in a grid."""
     return inputs.dtype == np.uint8 and len(inputs.shape or ()) == 3
+
+
+def fields_of(environment_id: str, inputs: gymnasium.Space[Any]) -> tuple[ObservationField, ...]:
+    """The fields of an observation: named ones, or a single field ``observation``.
+
+    An image (height, width, channels) keeps its shape; anything else, three axes of floats too, is flattened.
+    """
+    shape = inputs.shape or ()
+    named = [each.split() for each in FIELDS.get(environment_id, "").split(", ")]
+    if len(named) == (size := int(np.prod(shape))) and len(named[0]) == 2:
+        return tuple(ObservationField(name, (1,), unit) for name, unit in named)
+    return (ObservationField("observation", shape if shows_images(inputs) else (size,), "1"),)
 
 
 def bounds_of(inputs: gymnasium.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
