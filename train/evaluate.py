@@ -177,27 +177,20 @@ def check_task(spec: PolicySpec, task: Task) -> None:
     from policy.errors import SpecError
     from policy.spec import DiscreteHead
 
-    def refuse(field: str, mine: object, other: object) -> None:
-        trained = spec.provenance.get("task", spec.environment.id)
-        raise SpecError(
-            f"policy {spec.name!r} was trained on another task than {task.name}: its {field} is {mine}, "
-            f"that of the task is {other}.",
-            f"Leave out --task, or take the task it was trained on: --task {trained}",
-        )
-
     spec.check_observation(task.observation)
     mine, other = spec.head, task.head
-    if isinstance(mine, DiscreteHead) or isinstance(other, DiscreteHead):
-        if mine != other:
-            field = "head.action_names" if type(mine) is type(other) else "head"
-            refuse(field, *(getattr(head, "action_names", "continuous") for head in (mine, other)))
-    elif mine.low != other.low:  # the squash is the method's choice, not the task's
-        refuse("head.low", mine.low, other.low)
-    elif mine.high != other.high:
-        refuse("head.high", mine.high, other.high)
+    names = ("action_names",) if DiscreteHead in (type(mine), type(other)) else ("low", "high")  # the squash may differ
+    pairs = [(name, *(getattr(head, name, "continuous") for head in (mine, other))) for name in names]
+    fields = [(f"head.{name}" if type(mine) is type(other) else "head", *values) for name, *values in pairs]
     # Pong's and Space Invaders' pictures and actions are alike: the environment's name tells them apart.
-    if spec.environment.id != task.environment.id:
-        refuse("environment.id", spec.environment.id, task.environment.id)
+    for field, one, its in (*fields, ("environment.id", spec.environment.id, task.environment.id)):
+        if one != its:
+            trained = spec.provenance.get("task", spec.environment.id)
+            raise SpecError(
+                f"policy {spec.name!r} was trained on another task than {task.name}: its {field} is {one}, "
+                f"that of the task is {its}.",
+                f"Leave out --task, or take the task it was trained on: --task {trained}",
+            )
 
 
 @contextmanager

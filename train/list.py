@@ -19,8 +19,7 @@ from typing import Any
 from policy.hints import Parser, as_typed
 from train.runs.presets import settings_path
 from train.suites.cells import Cell, load_cells
-from train.suites.installed import NEEDS, missing_packages
-from train.suites.names import Suite, known_words, resolve
+from train.suites.names import NEEDS, Suite, known_words, missing_packages, resolve
 
 USAGE = 2
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +41,7 @@ def state_of(cell: Cell, benchmark: Path = BENCHMARK) -> dict[str, Any]:
         origin = json.loads((folder / SPEC).read_text(encoding="utf-8")).get("provenance", {})
         judged = (origin.get("judged") or [{}])[0]
     reached, target = judged.get("mean_return"), cell.target
-    missed = None not in (target, reached) and reached < target
+    missed = target is not None and reached is not None and reached < target
     return {
         "task": cell.task,
         "method": cell.method,

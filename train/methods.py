@@ -89,4 +89,4 @@ def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
     more: dict[str, Any] = {"teacher_name": teacher} if method == "distill" else {}
     if method in UPDATES:
         more = {"accelerated": accelerated(method, settings, run.request.network)}
-    return train(run, settings, **more)  # type: ignore[no-any-return]
+    return train(run, settings, **more)

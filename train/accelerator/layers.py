@@ -206,9 +206,8 @@ class Learning:
         fake: on which grid the network computes, where the state has scales for it.
         control: what holds its kernels.
         """
-        self._control, self._group, self.prefix = control, group, prefix
-        scales = state.get(QUANTIZER) if fake is not None else None
-        self.network = Perceptron(self._arrays(state, group), scales, fake)
+        self._control, self._group, self.prefix, self._fake = control, group, prefix, fake
+        self.network = self.perceptron(state, group)
         second = self._arrays(state, f"{group}_second")
         self.optimiser = (
             Adam(self._arrays(state, f"{group}_first"), second) if rmsprop is None else RMSProp(second, *rmsprop)
@@ -217,6 +216,11 @@ class Learning:
     def _arrays(self, state: State, group: str) -> Weights:
         prefix = self.prefix
         return {name.removeprefix(prefix): value for name, value in state[group].items() if name.startswith(prefix)}
+
+    def perceptron(self, state: State, group: str) -> Perceptron:
+        """The network of a group, on this one's grid."""
+        scales = state.get(QUANTIZER) if self._fake is not None else None
+        return Perceptron(self._arrays(state, group), scales, self._fake)
 
     def step(self, largest_norm: float, count: float, rate: float) -> np.float32:
         """Clip the gradient and go step number ``count``; the gradient's norm before."""

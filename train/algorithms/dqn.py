@@ -18,7 +18,7 @@ from policy.spec import NetworkSpec
 from train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
 from train.algorithms.common.learner import ROWS, Learner, Update, compiled_round, learn
 from train.algorithms.common.replay_loop import ReplayLoop
-from train.algorithms.common.settings import ENGINE, TENSORFLOW, ReplaySettings, setting
+from train.algorithms.common.settings import ENGINE, TENSORFLOW, ReplaySettings, linear, setting
 from train.lazily import tf
 from train.networks.forward import Acting, forward
 from train.networks.optimiser import adam_step, clipped_by_norm
@@ -198,7 +198,7 @@ def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) ->
     while loop.goes_on():
         share = loop.share
         epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
-        rate = settings.learning_rate * (1.0 + (settings.learning_rate_last - 1.0) * share)
+        rate = settings.learning_rate * linear(1.0, settings.learning_rate_last, share)
         loop.gather(partial(act, epsilon=epsilon))
         means = loop.learn(partial(learn, update, learner, rate=rate, quantizer=loop.aware.group), METRICS)
         loop.report({**means, "epsilon": epsilon, "learning_rate": rate}, lambda seen: values(seen).argmax(axis=1))

@@ -55,14 +55,10 @@ class Checkpoint:
     def put_back(
         self, learned: Mapping[str, Mapping[str, Any]], keepers: Mapping[str, Keeper]
     ) -> tuple[dict[str, dict[str, NDArray[Any]]], int, np.random.Generator]:
-        """Put everything back as :func:`gathered` found it.
+        """Put everything back as :func:`gathered` found it: the keepers, which are restored; and what is returned.
 
-        Args:
-            learned: the arrays of a fresh learner by group; the checkpoint must have the same names in the same shapes.
-            keepers: by name; they are restored.
-
-        Returns:
-            The learner's arrays by group, the number of updates it made, and the random generator.
+        That is the learner's arrays by group (those of a fresh one, ``learned``, must have the same names and shapes),
+        the number of updates it made, and the random generator.
 
         Raises:
             CheckpointError: a part is not as this program saves it.

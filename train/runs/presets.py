@@ -105,8 +105,10 @@ def build(kind: type[T], values: Mapping[str, Any]) -> T:
         if name not in types:
             raise SettingsError(f"{kind.__name__} has no setting {name!r}; it has {', '.join(types)}.")
         wanted = types[name] if isinstance(types[name], type) else tuple
-        if isinstance(value, list) or (wanted is float and type(value) is int):
-            value = (tuple if isinstance(value, list) else float)(value)
+        if isinstance(value, list):
+            value = tuple(value)
+        elif wanted is float and type(value) is int:
+            value = float(value)
         if type(value) is not wanted:
             raise SettingsError(f"setting {name} is {value!r}; it takes a {wanted.__name__}.")
         checked[name] = value

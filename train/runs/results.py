@@ -24,7 +24,7 @@ from train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
 from train.runs.request import RunRequest, Trained
 from train.runs.run import Run, describe
 from train.suites.episodes import Actions, Decide, Observations
-from train.suites.installed import NEEDS
+from train.suites.names import NEEDS
 from train.suites.task import Task, episode_seed
 
 RECORDED_EPISODES = 64  # greedy episodes a preset
@@ -39,8 +39,7 @@ VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
 
 def policy_spec(run: Run, trained: Trained) -> PolicySpec:
     """The contract of what was trained, its provenance still empty."""
-    task = run.task
-    head = task.head
+    task, head = run.task, run.task.head
     if isinstance(head, ContinuousHead):
         head = dataclasses.replace(head, squash=trained.squash)
     return PolicySpec(
@@ -87,8 +86,6 @@ def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Deci
 
 def record_observations(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[Any]:
     """Raw observations of greedy episodes on all presets of the task, in equal shares, (≤ rows, size) float32.
-
-    (Images: :func:`record_images`.)
 
     For every element the rows with its smallest and its largest value are kept, so that a calibration sees the ends of
     every range; the rest is drawn without replacement.

@@ -275,7 +275,5 @@ def describe(result: Evaluation) -> str:
     if result.success is None or result.interval is None:
         low, high = result.return_interval
         return f"{name}return {result.mean_return:.2f} [{low:.2f}, {high:.2f}] over {result.episodes} episodes"
-    low, high = result.interval
-    return (
-        f"{name}success {100 * result.success:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {result.episodes} episodes"
-    )
+    share, low, high = (100 * each for each in (result.success, *result.interval))
+    return f"{name}success {share:.1f} % [{low:.1f}, {high:.1f}] of {result.episodes} episodes"

@@ -149,11 +149,7 @@ def action_names(game: str) -> tuple[str, ...]:
 
 
 def atari_task(game: str, options: Mapping[str, Any]) -> Task:
-    """The task of a game, e.g. ``pong``.
-
-    Args:
-        game: a name of :func:`games`.
-        options: override :data:`DEFAULTS`.
+    """The task of a game of :func:`games`, e.g. ``pong``; ``options`` override :data:`DEFAULTS`.
 
     Raises:
         TaskError: the game or an option is not known.

@@ -7,7 +7,6 @@ are a function of (seed, episode id) that is computed for all episodes of a batc
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -21,7 +20,7 @@ Moved = tuple[State, NDArray[np.float64], NDArray[np.bool_]]
 """What a step of the physics gives: the new state, the reward and whether it ended, each for all environments."""
 
 
-class Physics(ABC):
+class Physics:
     """One environment's equations.
 
     Attributes:
@@ -37,9 +36,9 @@ class Physics(ABC):
         """The first state as the environment keeps it."""
         return state
 
-    @abstractmethod
     def move(self, state: State, actions: Actions) -> Moved:
         """One step; actions are (environments,) int64 or (environments, 1) float32."""
+        raise NotImplementedError
 
     def observe(self, state: State) -> Floats:
         """Observations (environments, size)."""

@@ -100,11 +100,7 @@ def fields_of(specification: Mapping[str, Any]) -> tuple[ObservationField, ...]:
 
 
 def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
-    """The task of a name such as ``walker_stand``.
-
-    Args:
-        name: its target is ``DOMAIN_TASK``.
-        options: further ``task_kwargs`` of ``suite.load``, e.g. ``time_limit``.
+    """The task whose target is ``DOMAIN_TASK``; ``options`` are ``task_kwargs`` of ``suite.load``, e.g. ``time_limit``.
 
     Raises:
         TaskError: the suite has no such task; says which are near.

@@ -73,7 +73,8 @@ class OneByOne(ABC):
     def __init__(self, playing: Sequence[Any], seed: int, shape: tuple[int, ...], kind: type = np.float32) -> None:
         """Args: the environments, the seed of all episodes, and the shape and type of one observation."""
         self.playing, self.environments = list(playing), len(playing)
-        self._seed, self._observation = seed, np.zeros((len(playing), *shape), kind)
+        self._seed = seed
+        self._observation: Observations = np.zeros((len(playing), *shape), kind)
 
     @abstractmethod
     def begin(self, place: int, seed: np.random.SeedSequence) -> Any:

@@ -89,7 +89,7 @@ class GymnasiumEpisodes(OneByOne):
 
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
         """See :class:`OneByOne`."""
-        return self.playing[place].step(action)[:4]  # type: ignore[no-any-return]
+        return self.playing[place].step(action)[:4]
 
     def picture(self) -> NDArray[np.uint8]:
         """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""

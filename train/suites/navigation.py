@@ -24,11 +24,9 @@ JUDGING_ENVIRONMENTS = 128
 
 
 class NavigationEpisodes:
-    """A batch of drones, the first share of them in one arena, the next in another.
+    """A batch of drones, the first of the shares (config, number of drones) in one arena, the next in another.
 
-    Args:
-        shares: (config, number of drones) for each arena.
-        seed: of all episodes; an episode id is flown in one arena only, that of the drone it falls to.
+    An episode id is flown in one arena only, that of the drone it falls to.
     """
 
     def __init__(self, shares: list[tuple[NavigationConfig, int]], seed: int) -> None:

@@ -176,8 +176,7 @@ def gradient_step(
     """One step of policy and value down their loss: (state, batch, count, rate, bonus) → (state, metrics).
 
     Args:
-        settings: of the algorithm.
-        network: of the policy.
+        settings, network: of the algorithm, and of the policy.
         losses: (policy's weights, outputs, values, batch, entropy bonus) → (loss, its parts by name).
         optimise: (weights, gradients, moments by name, count, rate) → (weights, moments).
         metrics: names of what it tells, of the parts and of the norms ``policy_norm`` and ``value_norm``.

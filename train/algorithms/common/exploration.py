@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, DiscreteHead
+from train.algorithms.common.settings import linear
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -52,7 +53,7 @@ class ExplorationNoise:
 
 def noise_scale(first: float, last: float, share: float) -> float:
     """σ when ``share`` of all steps are made: linear from first to last."""
-    return exploration_rate(first, last, 1.0, share)
+    return linear(first, last, share)
 
 
 class ActionRange:
@@ -83,8 +84,7 @@ class ActionRange:
 
 def exploration_rate(first: float, last: float, exploration: float, share: float) -> float:
     """ε when ``share`` of all steps are made: linear from first to last over the share ``exploration``, then last."""
-    done = min(share / exploration, 1.0) if exploration > 0 else 1.0
-    return first + (last - first) * done
+    return linear(first, last, share / exploration if exploration > 0 else 1.0)
 
 
 class EpsilonGreedy:

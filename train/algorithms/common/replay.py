@@ -49,12 +49,8 @@ def n_step_returns(
 ) -> tuple[Floats, Floats]:
     """Discounted rewards up to the end of the return, and the factor of the bootstrap; both (batch,).
 
-    R = Σₖ γᵏ rₖ over k = 0 … m − 1, where m ≤ n is the number of steps before or at the first that is cut (by the
-    episode's end or a lost life); factor = γᵐ, or 0 if the last of these terminated.
-
-    Args:
-        rewards, cut, terminated: (n, batch).
-        discount: γ.
+    R = Σₖ γᵏ rₖ over k = 0 … m − 1, where m ≤ n is the number of steps before or at the first that is ``cut`` (by the
+    episode's end or a lost life); factor = γᵐ, or 0 if the last of these terminated. Arrays are (n, batch).
     """
     returns, factors = np.zeros_like(rewards[0]), np.ones_like(rewards[0])
     alive = np.ones(rewards.shape[1], np.bool_)

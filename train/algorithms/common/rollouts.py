@@ -103,15 +103,14 @@ def generalized_advantages(
     δₜ = rₜ + γ V(sₜ₊₁) (1 − terminatedₜ) − V(sₜ)
     Aₜ = δₜ + γ λ (1 − cutₜ) Aₜ₊₁
 
+    λ = 1 gives the n-step returns of A3C: A = Σ γⁱ r + γⁿ V − V(sₜ) up to the rollout's end.
+
     Args:
-        rewards: rₜ.
-        values: V(sₜ).
+        rewards, values: rₜ and V(sₜ).
         next_values: V of the observation that followed the step, *before* any reset: at a time limit this is the
             value the episode would have gone on with.
-        terminated: nothing that follows counts: the episode ended in a state of no further reward, or a life was lost.
-        cut: the return reaches no further: terminated, or the episode ended by its time limit.
-        discount: γ.
-        gae_lambda: λ; 1 gives the n-step returns of A3C: A = Σ γⁱ r + γⁿ V − V(sₜ) up to the rollout's end.
+        terminated, cut: see :class:`train.suites.episodes.Transition`.
+        discount, gae_lambda: γ and λ.
     """
     deltas = rewards + discount * next_values * ~terminated - values
     advantages = np.zeros_like(deltas)
