@@ -50,8 +50,7 @@ EXAMPLES = """\
 def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
     """The options; the same names mean the same in every command of the project.
 
-    Args:
-        names: of the methods that the help shows; whoever has fewer than all refuses the others with what to type.
+    The help shows the methods ``names``; whoever has fewer than all refuses the others with what to type.
     """
     each = {name: METHODS[name] for name in names}
     methods = [f"  {name:8} {method.about}; {' or '.join(method.actions)} actions" for name, method in each.items()]
@@ -60,67 +59,55 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
         description="Train a policy and write its bundle.",
         epilog="\n".join(["methods:", *methods, "", __doc__]),
     )
-    options.add_argument(
+    add = options.add_argument
+    add(
         "--task",
         help="navigation, a word such as breakout or halfcheetah, dm_control,walker_stand, or a Gymnasium id; "
         "module:Env-v0 imports your module first",
     )
-    options.add_argument("--policy", choices=list(POLICIES), help="network of the case study (default I on navigation)")
-    options.add_argument("--model", metavar="LAYERS", help="network instead of --policy: 400,300 or nature (images)")
-    options.add_argument("--layer-norm", action="store_true", help="normalise every hidden fully connected layer")
-    options.add_argument(
-        "--method",
-        type=str.lower,
-        choices=list(METHODS),
-        metavar=f"{{{','.join(names)}}}",
-        help="algorithm (default: the first with tuned settings)",
-    )
-    options.add_argument("--preset", help="navigation: arena to train on (default: the settings file's mixture)")
-    options.add_argument("--steps", type=int, help="environment steps in all (default: the settings file's)")
-    options.add_argument("--precision", type=int, default=32, help="bits in training: 32 (default), or 8 … 2 with …")
-    options.add_argument(
+    add("--policy", choices=list(POLICIES), help="network of the case study (default I on navigation)")
+    add("--model", metavar="LAYERS", help="network instead of --policy: 400,300 or nature (images)")
+    add("--layer-norm", action="store_true", help="normalise every hidden fully connected layer")
+    of_methods: dict[str, Any] = {"type": str.lower, "choices": list(METHODS), "metavar": f"{{{','.join(names)}}}"}
+    add("--method", **of_methods, help="algorithm (default: the first with tuned settings)")
+    add("--preset", help="navigation: arena to train on (default: the settings file's mixture)")
+    add("--steps", type=int, help="environment steps in all (default: the settings file's)")
+    add("--precision", type=int, default=32, help="bits in training: 32 (default), or 8 … 2 with …")
+    add(
         "--quantization-method",
         choices=QUANTIZATION_METHODS,
         default=QUANTIZATION_METHODS[0],
         help="… quantization-aware: the policy learns with quantized weights and activations (default none)",
     )
-    options.add_argument(
+    add(
         "--quant-delay",
         type=float,
         metavar="SHARE",
         help="quantization-aware: so long in floats first; up to 1 a share of all steps, else steps (default 0.5)",
     )
-    options.add_argument(
+    add(
         "--mixed-precision",
         metavar="TYPE",
         help="compute the networks in bfloat16 or float16 while training, with float32 master weights",
     )
-    options.add_argument("--seed", type=int, default=0, help="everything random follows from it (default 0)")
-    options.add_argument(
-        "--output-path", type=Path, help="folder of the bundle (default artifacts/I, artifacts/cartpole-dqn)"
-    )
-    options.add_argument(
+    add("--seed", type=int, default=0, help="everything random follows from it (default 0)")
+    add("--output-path", type=Path, help="folder of the bundle (default artifacts/I, artifacts/cartpole-dqn)")
+    add(
         "--resume",
         action="store_true",
         help="go on from the checkpoint of the same run, even if it has ended; another --steps is noted in the bundle",
     )
-    options.add_argument("--fresh", action="store_true", help="begin anew, even if the last run was interrupted")
-    options.add_argument(
-        "--minutes", type=float, help="stop after so many minutes, whatever the steps (with --resume: so many more)"
-    )
-    options.add_argument(
-        "--stop-at-success", type=float, metavar="SHARE", help="stop when the greedy success reaches it"
-    )
-    options.add_argument(
-        "--stop-at-return", type=float, metavar="RETURN", help="stop when the mean greedy return reaches it"
-    )
-    options.add_argument("--stop-preset", default="", help="arena on which the two are judged (default: trained on)")
-    options.add_argument("--evaluate-every", type=int, help="steps between two greedy evaluations")
-    options.add_argument("--evaluate-episodes", type=int, help="episodes of each")
-    options.add_argument("--final-episodes", type=int, help="episodes of the last evaluation, kept in the bundle")
-    options.add_argument("--teacher", help=f"--method distill: bundle to learn from (default {TEACHER})")
-    options.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override one setting")
-    options.add_argument("--quiet", action="store_true", help="show no progress")
+    add("--fresh", action="store_true", help="begin anew, even if the last run was interrupted")
+    add("--minutes", type=float, help="stop after so many minutes, whatever the steps (with --resume: so many more)")
+    add("--stop-at-success", type=float, metavar="SHARE", help="stop when the greedy success reaches it")
+    add("--stop-at-return", type=float, metavar="RETURN", help="stop when the mean greedy return reaches it")
+    add("--stop-preset", default="", help="arena on which the two are judged (default: trained on)")
+    add("--evaluate-every", type=int, help="steps between two greedy evaluations")
+    add("--evaluate-episodes", type=int, help="episodes of each")
+    add("--final-episodes", type=int, help="episodes of the last evaluation, kept in the bundle")
+    add("--teacher", help=f"--method distill: bundle to learn from (default {TEACHER})")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="override one setting")
+    add("--quiet", action="store_true", help="show no progress")
     return options
 
 
@@ -143,12 +130,7 @@ def refuse_no_task(examples: str) -> int:
 
 
 def answered(train: Callable[[], int], output_path: Path | None) -> int:
-    """Train; the exit code, with one line for what went wrong.
-
-    Args:
-        train: gives the exit code of what went well.
-        output_path: folder of the bundle, as typed.
-    """
+    """The exit code of ``train``, with one line for what went wrong; ``output_path`` is the bundle's, as typed."""
     from policy.errors import PolicyError
     from train.runs.checkpoint import CheckpointError
     from train.runs.presets import SettingsError
@@ -185,8 +167,7 @@ def show_task_help(words: list[str]) -> int:
     from train.suites.errors import TaskError
     from train.task_help import task_help
 
-    name = resolve(arguments.task)
-    method = arguments.method or default_method(name, arguments.policy)
+    method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
     try:
         print(as_typed(task_help(arguments.task, method, arguments.policy, arguments.model)))
     except (TaskError, ValueError) as error:
@@ -257,7 +238,7 @@ def make_request(
     quantization: dict[str, Any],
     more: Mapping[str, Any] | None = None,
 ) -> tuple[RunRequest, Any]:
-    """The run that the arguments and the settings file describe, and the algorithm's settings.
+    """The run that the arguments and the settings file (``found``) describe, and the algorithm's settings.
 
     ``quantization`` is what :func:`quantization_settings` gives; ``more`` are settings beside the algorithm's own that
     a checkpoint must agree on.
@@ -274,42 +255,35 @@ def make_request(
     name, network = choose_network(task, arguments.policy, arguments.model, arguments.layer_norm, found.network)
     with silenced():  # TensorFlow loads here, if it was not yet
         kind = settings_class(method)
+    known = {part.name for part in dataclasses.fields(kind)}
     overrides = presets.parse_overrides(arguments.set)
     if arguments.mixed_precision is not None:
-        overrides["compute"] = mixed_precision(arguments.mixed_precision, method, kind)
-        if overrides["compute"] != "float32" and found.settings.get("engine") == "numpy":
-            overrides.setdefault("engine", "tensorflow")  # numpy has no 16-bit products
-    if quantization and "quantization_bits" not in {part.name for part in dataclasses.fields(kind)}:
+        overrides["compute"] = mixed_precision(arguments.mixed_precision, method, known)
+    if quantization and "quantization_bits" not in known:
         raise presets.SettingsError(
             f"--method {method} is not quantization-aware. Train without --quantization-method, or with another method."
         )
-    if network.layer_norm and found.settings.get("engine") == "numpy":
-        overrides.setdefault("engine", "tensorflow")  # numpy's gradients know plain perceptrons only
+    in_16_bits = arguments.mixed_precision is not None and overrides["compute"] != "float32"
+    if found.settings.get("engine") == "numpy" and (in_16_bits or network.layer_norm):
+        overrides.setdefault("engine", "tensorflow")  # numpy's gradients know plain perceptrons in float32 only
     settings = presets.build(kind, {**found.settings, **quantization, **overrides})
     steps = arguments.steps or found.steps
     presets.check_run(settings, steps, task.is_image)
     evaluate_every = arguments.evaluate_every or found.evaluate_every or max(steps // presets.DEFAULT_EVALUATIONS, 1)
+    values = {**dataclasses.asdict(settings), "preset": arguments.preset, "task": found.task, **(more or {})}
+    unchanged = ("seed", "resume", "fresh", "minutes", "stop_at_success", "stop_at_return", "stop_preset", "quiet")
     request = RunRequest(
         task=task.name,
         policy=name,
         method=method,
         network=network,
         steps=steps,
-        seed=arguments.seed,
         output_path=arguments.output_path or default_output(arguments, name, method),
-        resume=arguments.resume,
-        fresh=arguments.fresh,
-        minutes=arguments.minutes,
-        stop_at_success=arguments.stop_at_success,
-        stop_at_return=arguments.stop_at_return,
-        stop_preset=arguments.stop_preset,
         evaluate_every=evaluate_every,
         evaluate_episodes=arguments.evaluate_episodes or found.evaluate_episodes,
         final_episodes=arguments.final_episodes or found.final_episodes,
-        settings=json.loads(
-            json.dumps({**dataclasses.asdict(settings), "preset": arguments.preset, "task": found.task, **(more or {})})
-        ),
-        quiet=arguments.quiet,
+        settings=json.loads(json.dumps(values)),
+        **{option: getattr(arguments, option) for option in unchanged},
     )
     return request, settings
 
@@ -336,8 +310,8 @@ def refuse_unusable(arguments: argparse.Namespace, task: Task, method: str) -> N
         raise SettingsError(f"--stop-preset {arguments.stop_preset} means nothing to {task.name}; {known}.")
 
 
-def mixed_precision(text: str, method: str, settings: Any) -> str:
-    """The value of the setting ``compute`` for ``--mixed-precision``.
+def mixed_precision(text: str, method: str, settings: set[str]) -> str:
+    """The value of the setting ``compute`` for ``--mixed-precision``, where the method's settings have one.
 
     Raises:
         SettingsError: the method has no such setting, or the type is not known.
@@ -345,7 +319,7 @@ def mixed_precision(text: str, method: str, settings: Any) -> str:
     from train.quantization.mixed_precision import parse_compute
     from train.runs.presets import SettingsError
 
-    if "compute" not in {part.name for part in dataclasses.fields(settings)}:
+    if "compute" not in settings:
         raise SettingsError(f"--method {method} computes in float32 only. Leave --mixed-precision {text} out.")
     try:
         return parse_compute(text).value
@@ -362,20 +336,19 @@ def quantization_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     from train.runs.presets import SettingsError
 
     bits, method, delay = arguments.precision, arguments.quantization_method, arguments.quant_delay
-    aware = method == QUANTIZATION_METHODS[1]
-    if bits == 32 and aware:
-        raise SettingsError(f"--quantization-method {method} needs the bits: type --precision 8 (or 7 … 2).")
-    if bits != 32 and not aware:
+    if method == QUANTIZATION_METHODS[1]:
+        if bits == 32:
+            raise SettingsError(f"--quantization-method {method} needs the bits: type --precision 8 (or 7 … 2).")
+        return {"quantization_bits": bits, **({} if delay is None else {"quant_delay": delay})}
+    if bits != 32:
         raise SettingsError(
             f"--precision {bits}: without more, training is done in 32 bits. Type --quantization-method "
             f"{QUANTIZATION_METHODS[1]} to learn with quantizers, or quantize what was trained with --precision 32: "
             f"make convert POLICY=NAME BITS={bits}"
         )
-    if delay is not None and not aware:
+    if delay is not None:
         raise SettingsError("--quant-delay means nothing without --quantization-method quantization-aware.")
-    if not aware:
-        return {}
-    return {"quantization_bits": bits, **({} if delay is None else {"quant_delay": delay})}
+    return {}
 
 
 def default_output(arguments: argparse.Namespace, network: str, method: str) -> Path:

@@ -43,21 +43,18 @@ FLOAT = "float"
 def parser() -> argparse.ArgumentParser:
     """The options; the same names mean the same in every command of the project."""
     options = Parser(prog="python -m train.evaluate", description=__doc__)
-    options.add_argument("--task", help="default: the task that the bundle was trained on")
-    options.add_argument("--input-path", default="I", help="bundle: a folder, or a name such as I (default)")
-    options.add_argument("--precision", help="fp32, fp16, int8 … int2: judge this artifact (default: the float policy)")
-    options.add_argument("--runtime", help=f"with --precision: litert, tflite-runtime, onnxruntime (default {RUNTIME})")
-    options.add_argument(
-        "--compare", action="store_true", help="with --precision: the float policy on the same episodes"
-    )
-    options.add_argument("--episodes", type=int, default=EPISODES, help=f"episodes a preset (default {EPISODES})")
-    options.add_argument(
-        "--preset", action="append", help="arena; may be repeated (default: those the task is judged on)"
-    )
-    options.add_argument("--seed", type=int, default=SEED, help=f"which episodes (default {SEED})")
-    options.add_argument("--video", type=Path, metavar="FILE", help="film the first episode: a .mp4 or .gif")
-    options.add_argument("--json", action="store_true", help="print one JSON document")
-    options.add_argument("--output", type=Path, metavar="FILE", help="also write that JSON document to a file")
+    add = options.add_argument
+    add("--task", help="default: the task that the bundle was trained on")
+    add("--input-path", default="I", help="bundle: a folder, or a name such as I (default)")
+    add("--precision", help="fp32, fp16, int8 … int2: judge this artifact (default: the float policy)")
+    add("--runtime", help=f"with --precision: litert, tflite-runtime, onnxruntime (default {RUNTIME})")
+    add("--compare", action="store_true", help="with --precision: the float policy on the same episodes")
+    add("--episodes", type=int, default=EPISODES, help=f"episodes a preset (default {EPISODES})")
+    add("--preset", action="append", help="arena; may be repeated (default: those the task is judged on)")
+    add("--seed", type=int, default=SEED, help=f"which episodes (default {SEED})")
+    add("--video", type=Path, metavar="FILE", help="film the first episode: a .mp4 or .gif")
+    add("--json", action="store_true", help="print one JSON document")
+    add("--output", type=Path, metavar="FILE", help="also write that JSON document to a file")
     return options
 
 
@@ -129,17 +126,20 @@ def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     presets = tuple(arguments.preset or task.presets)
     rows: list[dict[str, Any]] = []
     differences: list[dict[str, Any]] = []
+
+    def judged(policy: str, decide: Decide, preset: str) -> Evaluation:
+        result = task.evaluate(decide, arguments.episodes, arguments.seed, preset)
+        rows.append({"policy": policy, **without_nan(dataclasses.asdict(result))})
+        return result
+
     with deciding(bundle, arguments.precision, arguments.runtime, arguments.input_path) as (decide, who):
         for preset in presets:
-            result = task.evaluate(decide, arguments.episodes, arguments.seed, preset)
-            rows.append({"policy": bundle.spec.name, **row(result)})
+            result = judged(bundle.spec.name, decide, preset)
             if arguments.compare:
-                float_result = task.evaluate(float_policy(bundle), arguments.episodes, arguments.seed, preset)
-                rows.append({"policy": f"{bundle.spec.name}, {FLOAT}", **row(float_result)})
+                float_result = judged(f"{bundle.spec.name}, {FLOAT}", float_policy(bundle), preset)
                 differences.append({"preset": preset, **compared(result, float_result)})
             if task.baseline is not None:
-                blind = task.evaluate(task.baseline, arguments.episodes, arguments.seed, preset)
-                rows.append({"policy": "blind", **row(blind)})
+                judged("blind", task.baseline, preset)
         if arguments.video is not None:
             from train.runs.film import film
 
@@ -177,27 +177,20 @@ def check_task(spec: PolicySpec, task: Task) -> None:
     from policy.errors import SpecError
     from policy.spec import DiscreteHead
 
-    def refuse(field: str, mine: object, other: object) -> None:
-        trained = spec.provenance.get("task", spec.environment.id)
-        raise SpecError(
-            f"policy {spec.name!r} was trained on another task than {task.name}: its {field} is {mine}, "
-            f"that of the task is {other}.",
-            f"Leave out --task, or take the task it was trained on: --task {trained}",
-        )
-
     spec.check_observation(task.observation)
     mine, other = spec.head, task.head
-    if isinstance(mine, DiscreteHead) or isinstance(other, DiscreteHead):
-        if mine != other:
-            field = "head.action_names" if type(mine) is type(other) else "head"
-            refuse(field, *(getattr(head, "action_names", "continuous") for head in (mine, other)))
-    else:  # the squash is the method's choice, not the task's
-        for field in ("low", "high"):
-            if getattr(mine, field) != getattr(other, field):
-                refuse(f"head.{field}", getattr(mine, field), getattr(other, field))
+    names = ("action_names",) if DiscreteHead in (type(mine), type(other)) else ("low", "high")  # the squash may differ
+    pairs = [(name, *(getattr(head, name, "continuous") for head in (mine, other))) for name in names]
+    fields = [(f"head.{name}" if type(mine) is type(other) else "head", *values) for name, *values in pairs]
     # Pong's and Space Invaders' pictures and actions are alike: the environment's name tells them apart.
-    if spec.environment.id != task.environment.id:
-        refuse("environment.id", spec.environment.id, task.environment.id)
+    for field, one, its in (*fields, ("environment.id", spec.environment.id, task.environment.id)):
+        if one != its:
+            trained = spec.provenance.get("task", spec.environment.id)
+            raise SpecError(
+                f"policy {spec.name!r} was trained on another task than {task.name}: its {field} is {one}, "
+                f"that of the task is {its}.",
+                f"Leave out --task, or take the task it was trained on: --task {trained}",
+            )
 
 
 @contextmanager
@@ -206,11 +199,7 @@ def deciding(
 ) -> Iterator[tuple[Decide, dict[str, Any]]]:
     """What was asked for as a function of observations, and what executes it as JSON values.
 
-    Args:
-        bundle: as loaded.
-        precision: as typed, or None for the float policy.
-        runtime: as typed, or None for the default.
-        asked_for: the bundle as typed, for messages.
+    ``precision`` (None: the float policy), ``runtime`` (None: the default) and ``asked_for``, the bundle, are as typed.
 
     Raises:
         PolicyError: no such precision, runtime or artifact; says what there is.
@@ -226,14 +215,8 @@ def deciding(
     named = parse_enum(RuntimeName, runtime or RUNTIME, "runtime")
     entry = find_artifact(bundle, asked_for, Precision.parse(precision), named)
     with ArtifactPolicy(bundle.spec, bundle.artifact_data(entry), named) as artifact:
-        yield (
-            artifact.decide,
-            {
-                "precision": entry.precision.value,
-                "artifact": entry.file,
-                "executed_by": f"{named.value} {artifact.version}",
-            },
-        )
+        who = {"precision": entry.precision.value, "artifact": entry.file}
+        yield artifact.decide, {**who, "executed_by": f"{named.value} {artifact.version}"}
 
 
 def float_policy(bundle: Bundle) -> Decide:
@@ -241,11 +224,6 @@ def float_policy(bundle: Bundle) -> Decide:
     from train.runs.results import greedy
 
     return greedy(bundle.spec, bundle.weights())
-
-
-def row(result: Evaluation) -> dict[str, Any]:
-    """An evaluation as JSON values."""
-    return without_nan(dataclasses.asdict(result))
 
 
 def without_nan(value: Any) -> Any:
@@ -296,18 +274,12 @@ def print_report(report: dict[str, Any]) -> None:
     for heading in ("policy", "preset", "episodes", *(("success", "95 %") if has_success else ()), "return", "steps"):
         table.add_column(heading, justify="left" if heading in ("policy", "preset") else "right")
     for row in report["results"]:
-        share: tuple[str, ...] = ()
+        cells = [row["policy"], row["preset"] or "–", str(row["episodes"])]
         if has_success:
             low, high = row["interval"]
-            share = (f"{100 * row['success']:.1f} %", f"{100 * low:.1f} – {100 * high:.1f}")
-        table.add_row(
-            row["policy"],
-            row["preset"] or "–",
-            str(row["episodes"]),
-            *share,
-            f"{row['mean_return']:.2f} {bracket(row['return_interval'], '.2f')}",
-            f"{row['mean_length']:.1f}",
-        )
+            cells += [f"{100 * row['success']:.1f} %", f"{100 * low:.1f} – {100 * high:.1f}"]
+        cells += [f"{row['mean_return']:.2f} {bracket(row['return_interval'], '.2f')}", f"{row['mean_length']:.1f}"]
+        table.add_row(*cells)
     Console().print(table)
     for change in report["minus_float"]:
         where = f" on {change['preset']}" if change["preset"] else ""

@@ -12,16 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from policy.hints import Parser, as_typed
 from train.runs.presets import settings_path
 from train.suites.cells import Cell, load_cells
-from train.suites.installed import NEEDS, missing_packages
-from train.suites.names import Suite, known_words, resolve
+from train.suites.names import NEEDS, Suite, known_words, missing_packages, resolve
 
 USAGE = 2
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
@@ -29,76 +27,44 @@ BENCHMARK = PROJECT_ROOT / "zoo" / "benchmark"
 SPEC = "policy.json"
 
 
-@dataclass(frozen=True)
-class State:
-    """A cell as it stands in this checkout.
+def state_of(cell: Cell, benchmark: Path = BENCHMARK) -> dict[str, Any]:
+    """A cell as it stands in this checkout, as JSON values; reads files only, and imports no suite.
 
-    Attributes:
-        cell: the cell.
-        missing: packages of its suite that are not installed.
-        settings: path of its settings file, or None.
-        bundle: path of its committed bundle, or None.
-        judged_return: mean return of that bundle's last judgement, over ``judged_episodes`` episodes, or None.
-        steps, cpu_s: what its training took, or None.
+    Beside the cell's own: ``missing`` packages of its suite, paths of its ``settings`` and its committed ``bundle``,
+    that bundle's last judgement (``judged_return`` over ``judged_episodes``), the ``steps`` and ``cpu_s`` of its
+    training, and the ``state`` in a word or two: ``trained``, ``below target``, ``not trained``.
     """
-
-    cell: Cell
-    missing: tuple[str, ...]
-    settings: str | None
-    bundle: str | None
-    judged_return: float | None = None
-    judged_episodes: int | None = None
-    steps: int | None = None
-    cpu_s: float | None = None
-
-    @property
-    def summary(self) -> str:
-        """In a word or two: ``trained``, ``below target``, ``not trained``."""
-        if self.bundle is None:
-            return "not trained"
-        target = self.cell.target
-        if target is None or self.judged_return is None or self.judged_return >= target:
-            return "trained"
-        return "below target"
-
-    def values(self) -> dict[str, Any]:
-        """As JSON values."""
-        cell = self.cell
-        return {
-            "task": cell.task,
-            "method": cell.method,
-            "canonical_task": cell.name.canonical,
-            "suite": cell.name.suite.value,
-            "installed": not self.missing,
-            **{part.name: getattr(self, part.name) for part in fields(self) if part.name != "cell"},
-            "paper": None if cell.paper is None else dict(cell.paper),
-            "target": cell.target,
-            "state": self.summary,
-            "command": cell.command,
-        }
-
-
-def state_of(cell: Cell, benchmark: Path = BENCHMARK) -> State:
-    """The state of a cell; reads files only, and imports no suite."""
-    settings = settings_path(cell.name, cell.method)
-    missing = tuple(missing_packages(cell.name.suite))
-    path = None if settings is None else str(settings.relative_to(PROJECT_ROOT))
+    settings, missing = settings_path(cell.name, cell.method), missing_packages(cell.name.suite)
     folder = benchmark / cell.bundle_name
-    if not (folder / SPEC).is_file():
-        return State(cell, missing, path, None)
-    origin = json.loads((folder / SPEC).read_text(encoding="utf-8")).get("provenance", {})
-    judged = (origin.get("judged") or [{}])[0]
-    shown = folder.relative_to(PROJECT_ROOT) if folder.is_relative_to(PROJECT_ROOT) else folder
-    return State(
-        cell,
-        missing,
-        path,
-        str(shown),
-        judged.get("mean_return"),
-        judged.get("episodes"),
-        origin.get("steps"),
-        origin.get("cpu_s"),
-    )
+    is_trained, origin, judged = (folder / SPEC).is_file(), {}, {}
+    if is_trained:
+        origin = json.loads((folder / SPEC).read_text(encoding="utf-8")).get("provenance", {})
+        judged = (origin.get("judged") or [{}])[0]
+    reached, target = judged.get("mean_return"), cell.target
+    missed = target is not None and reached is not None and reached < target
+    return {
+        "task": cell.task,
+        "method": cell.method,
+        "canonical_task": cell.name.canonical,
+        "suite": cell.name.suite.value,
+        "installed": not missing,
+        "missing": missing,
+        "settings": None if settings is None else here(settings),
+        "bundle": here(folder) if is_trained else None,
+        "judged_return": reached,
+        "judged_episodes": judged.get("episodes"),
+        "steps": origin.get("steps"),
+        "cpu_s": origin.get("cpu_s"),
+        "paper": None if cell.paper is None else dict(cell.paper),
+        "target": target,
+        "state": "not trained" if not is_trained else "below target" if missed else "trained",
+        "command": cell.command,
+    }
+
+
+def here(path: Path) -> str:
+    """A path of this checkout as it is seen from its root."""
+    return str(path.relative_to(PROJECT_ROOT) if path.is_relative_to(PROJECT_ROOT) else path)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -115,35 +81,30 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     arguments = parser().parse_args(argv)
-    cells = [
-        cell
-        for cell in load_cells()
-        if (arguments.task is None or cell.name == resolve(arguments.task))
-        and (arguments.method is None or cell.method == arguments.method)
-    ]
+    task, method = arguments.task, arguments.method
+    name = None if task is None else resolve(task)
+    cells = [cell for cell in load_cells() if name in (None, cell.name) and method in (None, cell.method)]
     if not cells:
         print(
-            f"error: no cell has --task {arguments.task or 'any'} and --method {arguments.method or 'any'}. "
+            f"error: no cell has --task {task or 'any'} and --method {method or 'any'}. "
             + as_typed("Any Gymnasium id trains all the same: python -m train --task CartPole-v1 --method ppo"),
             file=sys.stderr,
         )
         return USAGE
     states = [state_of(cell) for cell in cells]
     if arguments.json:
-        print(json.dumps({"cells": [state.values() for state in states], "suites": suites()}, indent=2))
-    else:
-        print_table(states)
-        if arguments.task is not None or arguments.method is not None:
-            print(as_typed("\n".join(state.cell.command for state in states)))
+        suites = {
+            suite.value: {"extra": extra, "missing": missing_packages(suite)} for suite, (extra, _) in NEEDS.items()
+        }
+        print(json.dumps({"cells": states, "suites": suites}, indent=2))
+        return 0
+    print_table(states)
+    if task is not None or method is not None:
+        print(as_typed("\n".join(state["command"] for state in states)))
     return 0
 
 
-def suites() -> dict[str, Any]:
-    """Every suite that needs packages of its own: its extra and what of it is missing."""
-    return {suite.value: {"extra": extra, "missing": missing_packages(suite)} for suite, (extra, _) in NEEDS.items()}
-
-
-def print_table(states: Sequence[State]) -> None:
+def print_table(states: Sequence[Mapping[str, Any]]) -> None:
     """The cells as a table, and below it what is missing and which words there are."""
     from rich.console import Console
     from rich.table import Table
@@ -152,16 +113,13 @@ def print_table(states: Sequence[State]) -> None:
     for heading in ("task", "method", "suite", "state", "return", "target", "paper", "settings"):
         table.add_column(heading, justify="right" if heading in ("return", "target", "paper") else "left")
     for state in states:
-        cell = state.cell
         table.add_row(
-            cell.task,
-            cell.method,
-            cell.name.suite.value + (" (not installed)" if state.missing else ""),
-            state.summary,
-            shown(state.judged_return),
-            shown(cell.target),
-            shown(None if cell.paper is None else cell.paper.get("fp32")),
-            "defaults" if state.settings is None else Path(state.settings).name,
+            state["task"],
+            state["method"],
+            state["suite"] + ("" if state["installed"] else " (not installed)"),
+            state["state"],
+            *(shown(each) for each in (state["judged_return"], state["target"], (state["paper"] or {}).get("fp32"))),
+            "defaults" if state["settings"] is None else Path(state["settings"]).name,
         )
     console = Console(width=None if sys.stdout.isatty() else 130)
     console.print(table)
@@ -178,9 +136,7 @@ def print_table(states: Sequence[State]) -> None:
 
 def shown(value: float | None) -> str:
     """A figure of the table."""
-    if value is None:
-        return "–"
-    return f"{value:,.1f}".removesuffix(".0")
+    return "–" if value is None else f"{value:,.1f}".removesuffix(".0")
 
 
 if __name__ == "__main__":

@@ -53,13 +53,18 @@ def default_method(name: TaskName, policy: str | None) -> str:
     return next((method for method in METHODS if settings_path(name, method) is not None), "ppo")
 
 
+def kind_of(task: Task) -> str:
+    """The kind of actions that a task takes."""
+    return DISCRETE if task.is_discrete else CONTINUOUS
+
+
 def refuse_mismatch(method: str, task: Task) -> None:
     """Refuse a method that cannot learn the task's kind of actions.
 
     Raises:
         TaskError: says which methods can.
     """
-    kind = DISCRETE if task.is_discrete else CONTINUOUS
+    kind = kind_of(task)
     if kind not in METHODS[method].actions:
         able = ", ".join(name for name, other in METHODS.items() if kind in other.actions)
         raise TaskError(
@@ -76,11 +81,7 @@ def settings_class(method: str) -> Any:
 def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
     """Run the algorithm, with an update of ``train/accelerator`` where the settings want one.
 
-    Args:
-        method: the algorithm.
-        run: of it.
-        settings: of the algorithm.
-        teacher: the bundle that a distillation learns from.
+    ``teacher`` is the bundle that a distillation learns from.
     """
     from train.accelerator.table import UPDATES, accelerated
 
@@ -88,5 +89,4 @@ def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
     more: dict[str, Any] = {"teacher_name": teacher} if method == "distill" else {}
     if method in UPDATES:
         more = {"accelerated": accelerated(method, settings, run.request.network)}
-    trained: Trained = train(run, settings, **more)
-    return trained
+    return train(run, settings, **more)

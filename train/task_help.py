@@ -9,26 +9,12 @@ import dataclasses
 import textwrap
 from typing import Any
 
-from train.methods import METHODS, settings_class
+from train.methods import METHODS, kind_of, settings_class
+from train.networks.policies import POLICIES
 from train.runs.presets import DEFAULT_EVALUATIONS, load_settings, settings_path
 from train.suites.names import Suite, TaskName, resolve
 
 WIDTH = 118
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """A field of a settings dataclass: its name, its default and its sentence."""
-
-    name: str
-    default: Any
-    sentence: str
-
-
-def settings_of(method: str) -> tuple[Setting, ...]:
-    """The settings of an algorithm, in their order."""
-    kind = settings_class(method)
-    return tuple(Setting(part.name, part.default, sentence_of(kind, part.name)) for part in dataclasses.fields(kind))
 
 
 def sentence_of(kind: type, name: str) -> str:
@@ -38,13 +24,7 @@ def sentence_of(kind: type, name: str) -> str:
 
 
 def task_help(task: str, method: str, policy: str | None, model: str | None) -> str:
-    """The text.
-
-    Args:
-        task: any name of the task.
-        method: the algorithm.
-        policy: ``--policy``, or None.
-        model: ``--model``, or None.
+    """The text for any name of a task, a method, and what was typed as ``--policy`` and ``--model``, if anything.
 
     Raises:
         TaskError: there is no such task.
@@ -67,19 +47,19 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
         "",
         "settings    --set NAME=VALUE; * differs from the algorithm's own default, which follows in brackets",
     ]
-    known = settings_of(method)
+    kind = settings_class(method)
+    known = dataclasses.fields(kind)
     widest = max(len(setting.name) for setting in known)
     for setting in known:
-        default = setting.default
-        value = found.settings.get(setting.name, default)
-        same = setting.name not in found.settings or value == default or tuple_of(value) == default
-        shown = f"{'  ' if same else '* '}{setting.name:{widest}} = {plain(value)}"
-        lines += wrapped(f"{shown}{'' if same else f' [{plain(default)}]'}  {setting.sentence}", widest + 5)
+        value, default = plain(found.settings.get(setting.name, setting.default)), plain(setting.default)
+        star, own = ("  ", "") if value == default else ("* ", f" [{default}]")
+        lines += wrapped(f"{star}{setting.name:{widest}} = {value}{own}  {sentence_of(kind, setting.name)}", widest + 5)
     return "\n".join(lines)
 
 
 def described(name: TaskName, options: Any, method: str) -> list[str]:
     """What the task shows and takes; whether the method fits; what is missing where the suite is not installed."""
+    from policy.spec import DiscreteHead
     from train.suites.errors import TaskError
     from train.suites.make import make_task
 
@@ -90,26 +70,21 @@ def described(name: TaskName, options: Any, method: str) -> list[str]:
         if "make suites" not in str(error):
             raise
         return wrapped(f"task        {name.canonical}{kind}: {error}", 12)
-    from policy.spec import DiscreteHead
-
-    seen = (
-        "image " + " × ".join(map(str, task.observation_shape)) if task.is_image else f"{task.observation_size} floats"
-    )
+    shape = " × ".join(map(str, task.observation_shape))
+    seen = f"image {shape}" if task.is_image else f"{shape} floats"
     if isinstance(task.head, DiscreteHead):
-        actions, taken = f"{task.outputs} actions ({', '.join(task.head.action_names)})", "discrete"
+        actions = f"{task.outputs} actions ({', '.join(task.head.action_names)})"
     else:
-        actions, taken = f"{task.outputs} continuous actions", "continuous"
+        actions = f"{task.outputs} continuous actions"
     period = f"{1000 * task.control_period_s:.4g} ms between decisions"
     lines = wrapped(f"task        {name.canonical}{kind}: {seen}, {actions}, {period}", 12)
-    if taken not in METHODS[method].actions:
+    if kind_of(task) not in METHODS[method].actions:
         lines += [f"            {method} cannot learn it: it takes {' or '.join(METHODS[method].actions)} actions."]
     return lines
 
 
 def network_words(name: TaskName, policy: str | None, model: str | None, found: Any) -> str:
     """The network that would be trained."""
-    from train.networks.policies import POLICIES
-
     text = model or (found.get("model") if policy is None else None)
     if text is None and policy is None and name.suite is Suite.ATARI:
         text = "nature"
@@ -118,11 +93,6 @@ def network_words(name: TaskName, policy: str | None, model: str | None, found: 
         return f"{text}{norm} (--model, --layer-norm)"
     chosen = policy or "I"
     return f"{','.join(map(str, POLICIES[chosen]))} (--policy {chosen}; or --model){norm}"
-
-
-def tuple_of(value: Any) -> Any:
-    """A JSON list as the tuple that the dataclass holds."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def plain(value: Any) -> str:

@@ -42,12 +42,6 @@ class Vector:
             self.views[name] = self.all[start : start + size].reshape(shape)
             start += size
 
-    def like(self) -> Vector:
-        """Another of the same layout; its numbers are not set."""
-        other = object.__new__(Vector)
-        Vector.__init__(other, self.views)
-        return other
-
 
 class Perceptron:
     """h₀ = x;  hₗ₊₁ = relu(hₗ Wₗ + bₗ);  y = h W_head + b_head, and the gradient of a loss with respect to W, b and x.
@@ -65,7 +59,7 @@ class Perceptron:
     ) -> None:
         self._scales, self._fake = scales or {}, fake
         self.weights = Vector(weights)
-        self.gradient = self.weights.like()
+        self.gradient = Vector(weights)  # of the same layout; its numbers are not set yet
         names = [f"dense_{index}" for index in range(hidden_layers(weights))] + ["head"]
         self._kernels = [self.weights.views[f"{name}/kernel"] for name in names]
         self._biases = [self.weights.views[f"{name}/bias"] for name in names]
@@ -114,12 +108,10 @@ class Perceptron:
         return self._values[-1]
 
     def backward(self, slopes: Floats, inputs_too: bool = False, weights_too: bool = True) -> Floats | None:
-        """Set the gradient, given that of the loss with respect to the outputs of the last :meth:`forward`.
+        """Set the gradient of the weights, given ∂L/∂y (rows, outputs) at the last :meth:`forward`.
 
-        Args:
-            slopes: ∂L/∂y (rows, outputs).
-            inputs_too: return ∂L/∂x (rows, inputs), valid until the next call.
-            weights_too: set the gradient of the weights; without, the network only passes the gradient on.
+        With ``inputs_too`` ∂L/∂x (rows, inputs) is returned, valid until the next call; without ``weights_too`` the
+        network only passes the gradient on.
         """
         for index in reversed(range(len(self._kernels))):
             if weights_too:
@@ -214,18 +206,21 @@ class Learning:
         fake: on which grid the network computes, where the state has scales for it.
         control: what holds its kernels.
         """
-        self._control = control
-        self._group, self._prefix = group, prefix
-        scales = state.get(QUANTIZER) if fake is not None else None
-        self.network = Perceptron(self._arrays(state, group), scales, fake)
+        self._control, self._group, self.prefix, self._fake = control, group, prefix, fake
+        self.network = self.perceptron(state, group)
         second = self._arrays(state, f"{group}_second")
         self.optimiser = (
             Adam(self._arrays(state, f"{group}_first"), second) if rmsprop is None else RMSProp(second, *rmsprop)
         )
 
     def _arrays(self, state: State, group: str) -> Weights:
-        prefix = self._prefix
+        prefix = self.prefix
         return {name.removeprefix(prefix): value for name, value in state[group].items() if name.startswith(prefix)}
+
+    def perceptron(self, state: State, group: str) -> Perceptron:
+        """The network of a group, on this one's grid."""
+        scales = state.get(QUANTIZER) if self._fake is not None else None
+        return Perceptron(self._arrays(state, group), scales, self._fake)
 
     def step(self, largest_norm: float, count: float, rate: float) -> np.float32:
         """Clip the gradient and go step number ``count``; the gradient's norm before."""
@@ -244,16 +239,11 @@ class Learning:
         moments = {f"{self._group}_{name}": vector for name, vector in self.optimiser.moments.items()}
         return {self._group: self.network.weights, **moments}
 
-    def arrays(self) -> dict[str, dict[str, Floats]]:
-        """The arrays as they came, by group."""
-        vectors = self.vectors().items()
-        return {group: {self._prefix + name: v for name, v in vector.views.items()} for group, vector in vectors}
-
 
 def arrays_of(*networks: Learning) -> dict[str, dict[str, Floats]]:
-    """The arrays of a learner by group."""
+    """The arrays of a learner by group, under the names that they came with."""
     state: dict[str, dict[str, Floats]] = {}
     for network in networks:
-        for group, arrays in network.arrays().items():
-            state.setdefault(group, {}).update(arrays)
+        for group, vector in network.vectors().items():
+            state.setdefault(group, {}).update({network.prefix + name: view for name, view in vector.views.items()})
     return state

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.accelerator.layers import Learning, Perceptron, State, Vector, arrays_of, clip_by_norm
-from train.quantization.fake import QUANTIZER, FakeQuantization
-from train.quantization.weight_control import OFF, WeightControl
+from train.accelerator.layers import Learning, State, Vector, arrays_of, clip_by_norm
+from train.quantization.fake import FakeQuantization
 
 Floats = NDArray[np.float32]
 Update = Callable[..., tuple[Any, ...]]
@@ -26,17 +25,9 @@ def huber(errors: Floats, delta: float) -> tuple[Floats, Floats]:
 class Followed(Learning):
     """A network that a target network follows."""
 
-    def __init__(
-        self,
-        state: State,
-        group: str,
-        prefix: str = "",
-        fake: FakeQuantization | None = None,
-        control: WeightControl = OFF,
-    ) -> None:
-        super().__init__(state, group, prefix, fake=fake, control=control)
-        scales = state.get(QUANTIZER) if fake is not None else None
-        self.target = Perceptron(self._arrays(state, f"{group}_target"), scales, fake)
+    def __init__(self, state: State, group: str, prefix: str = "", **more: Any) -> None:
+        super().__init__(state, group, prefix, **more)
+        self.target = self.perceptron(state, f"{group}_target")
 
     def follow(self, rate: float) -> None:
         """θ' ← (1 − τ) θ' + τ θ."""
@@ -80,7 +71,7 @@ def dqn_update(settings: Any, fake: FakeQuantization | None = None) -> Update:
             if step % settings.target_period == 0:
                 target.weights.all[:] = online.weights.all
             metrics[index] = (losses.mean(), chosen.mean(), norm)
-        arrays = learned.arrays()
+        arrays = arrays_of(learned)
         return {group: arrays[name] for group, name in groups.items()}, metrics, errors
 
     return update

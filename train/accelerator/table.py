@@ -30,11 +30,6 @@ UPDATES: dict[str, Callable[..., Callable[..., tuple[Any, ...]]]] = {
 def accelerated(method: str, settings: Any, network: NetworkSpec) -> Callable[..., tuple[Any, ...]] | None:
     """The update by hand that a run shall use; None where TensorFlow computes it.
 
-    Args:
-        method: the algorithm's name.
-        settings: of the algorithm.
-        network: of the policy.
-
     Raises:
         SettingsError: numpy's gradients do not know the networks' layers.
     """

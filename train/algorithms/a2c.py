@@ -70,12 +70,8 @@ def loss_parts(
 
     policy_loss = −E[log π(a|s) · A], A fixed;  value_loss = ½ E[(R − V(s))²];  entropy = E[H(π(·|s))]
 
-    Args:
-        distribution: of the actions; its own weights are among ``weights``.
-        weights: of the policy.
-        outputs: of the policy's network, (batch, outputs).
-        values: V(s), (batch,).
-        batch: ``action``, ``advantage`` A and ``return`` R = A + V.
+    ``weights`` are the policy's, those of the distribution among them, ``outputs`` its network's, (batch, outputs), and
+    ``values`` V(s), (batch,). ``batch`` has ``action``, ``advantage`` A and ``return`` R = A + V.
     """
     log_probabilities = distribution.log_probability(outputs, batch["action"], weights)
     return {
@@ -97,13 +93,8 @@ def rmsprop_step(
 
     g ← α g + (1 − α) Δθ²;  θ ← θ − η Δθ / √(g + ε)
 
-    Args:
-        weights: θ by name; likewise the gradients Δθ and the running means of their squares g.
-        gradients: see above.
-        second_moment: see above.
-        learning_rate: η.
-        decay: α.
-        epsilon: ε.
+    ``weights`` are θ by name, likewise the gradients Δθ and the running means of their squares g, ``second_moment``;
+    η is the learning rate, α the ``decay``.
     """
     moments = {name: decay * second_moment[name] + (1.0 - decay) * g * g for name, g in gradients.items()}
     moved = {

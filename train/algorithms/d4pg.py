@@ -25,22 +25,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.algorithms.common.deterministic import (
-    METRICS as SHARED,
-)
-from train.algorithms.common.deterministic import (
-    DeterministicSettings,
-    NoisyLoop,
-    descend,
-    fresh_learner,
-    part,
-)
+from train.algorithms.common.deterministic import METRICS as SHARED
+from train.algorithms.common.deterministic import DeterministicSettings, NoisyLoop, descend, part
 from train.algorithms.common.learner import ROWS, State, Update, compiled_round, learn
 from train.algorithms.common.settings import setting
 from train.lazily import tf
 from train.networks.forward import mlp
 from train.networks.weights import Weights
-from train.quantization.aware import fake_quantization
 from train.quantization.fake import QUANTIZER, FakeQuantization, faked
 from train.quantization.mixed_precision import Compute, cast
 from train.runs.request import Trained
@@ -125,12 +116,8 @@ def clipped_mass(returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Ten
 def wanted_atoms(returns: NDArray[Any], settings: D4PGSettings) -> tuple[float, float]:
     """``value_min`` and ``value_max`` that the returns of such rewards do not leave, rounded outwards to two digits.
 
-    A return is Σ γⁿᵏ Rₖ of n-step returns, so it lies between the smallest and the largest R times 1 / (1 − γⁿ); what
-    ends adds nothing more, hence 0 is always within.
-
-    Args:
-        returns: R as the critic learns them, scaled, of any shape.
-        settings: of the run.
+    A return is Σ γⁿᵏ Rₖ of n-step returns R, scaled, so it lies between the smallest and the largest R times
+    1 / (1 − γⁿ); what ends adds nothing more, hence 0 is always within.
     """
     longest = 1.0 / max(1.0 - settings.discount**settings.n_step, 1e-3)
 
@@ -148,12 +135,9 @@ class AtomWatch:
         self._settings, self._told = settings, False
 
     def look(self, metrics: Floats, returns: NDArray[Any], updates: int) -> str | None:
-        """The sentence, the first time that it is due.
+        """The sentence, the first time that a round's metrics (updates, …) and the returns R of its rows want it.
 
-        Args:
-            metrics: of a round, (updates, …) with the columns :data:`METRICS`.
-            returns: R of its minibatches.
-            updates: made so far; before some copies of the target networks their first guess is what is clipped.
+        Before some copies of the target networks, so many ``updates``, their first guess is what is clipped.
         """
         settings, mass = self._settings, float(metrics[:, METRICS.index("clipped_mass")].mean())
         if self._told or mass <= CLIPPED_MASS or updates < SETTLED_COPIES * settings.target_period:
@@ -252,24 +236,12 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
         ValueError: the task has discrete actions.
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    network, task = run.request.network, run.task
-    loop = NoisyLoop(run, settings)
-    learner = fresh_learner(
-        loop.generator,
-        network,
-        settings.critic,
-        task.observation_shape,
-        task.outputs,
-        critic_outputs=settings.atoms,
-        compute=settings.compute,
-    )
-    loop.follow(learner, "actor")
-    update = make_update(settings, fake_quantization(settings.quantization_bits, network))
-    watch = AtomWatch(settings)
+    loop = NoisyLoop(run, settings, critic_outputs=settings.atoms)
+    update, watch = make_update(settings, loop.aware.fake), AtomWatch(settings)
 
     def learn_round(batches: dict[str, NDArray[Any]], share: float) -> list[NDArray[Any]]:
-        told = learn(update, learner, batches, share, loop.aware.group)
-        if sentence := watch.look(told[0], batches["return"], learner.updates):
+        told = learn(update, loop.learner, batches, share, loop.aware.group)
+        if sentence := watch.look(told[0], batches["return"], loop.learner.updates):
             run.progress.say(sentence, always=True)
         return told
 

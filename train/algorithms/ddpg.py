@@ -26,20 +26,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.algorithms.common.deterministic import (
-    METRICS,
-    DeterministicSettings,
-    NoisyLoop,
-    descend,
-    fresh_learner,
-    part,
-)
+from train.algorithms.common.deterministic import METRICS, DeterministicSettings, NoisyLoop, descend, part
 from train.algorithms.common.learner import State, Update, compiled_round, learn
-from train.algorithms.common.settings import setting
+from train.algorithms.common.settings import ENGINE, TENSORFLOW, setting
 from train.lazily import tf
 from train.networks.forward import mlp
 from train.networks.weights import Weights
-from train.quantization.aware import fake_quantization
 from train.quantization.fake import QUANTIZER, FakeQuantization, faked
 from train.quantization.mixed_precision import Compute, cast
 from train.runs.request import Trained
@@ -66,10 +58,7 @@ class DDPGSettings(DeterministicSettings):
     target_noise: float = setting(0.0, "σ of the noise on the target's action (TD3: 0.2).")
     target_noise_clip: float = setting(0.5, "Largest size of that noise.")
     policy_period: int = setting(1, "Critic updates for one update of the actor (TD3: 2).")
-    engine: str = setting(
-        "tensorflow",
-        'What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons.',
-    )
+    engine: str = setting(TENSORFLOW, ENGINE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -185,25 +174,14 @@ def train(run: Run, settings: DDPGSettings, accelerated: Update | None = None) -
         ValueError: the task has discrete actions.
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    network, task = run.request.network, run.task
-    loop = NoisyLoop(run, settings)
-    learner = fresh_learner(
-        loop.generator,
-        network,
-        settings.critic,
-        task.observation_shape,
-        task.outputs,
-        critics=2 if settings.twin else 1,
-        compute=settings.compute,
-    )
-    loop.follow(learner, "actor")
+    loop = NoisyLoop(run, settings, critics=2 if settings.twin else 1)
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
-    update = accelerated or make_update(settings, fake_quantization(settings.quantization_bits, network))
+    update = accelerated or make_update(settings, loop.aware.fake)
 
     def learn_round(batches: dict[str, NDArray[Any]], share: float) -> list[NDArray[Any]]:
         if settings.target_noise > 0:
             batches["target_noise"] = target_action_noise(loop.generator, batches["action"].shape, settings)
-        return learn(update, learner, batches, share, loop.aware.group)
+        return learn(update, loop.learner, batches, share, loop.aware.group)
 
     while loop.goes_on():
         loop.iterate(learn_round)

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.bundle import WEIGHTS_FILE, Bundle
+from policy.bundle import WEIGHTS_FILE
 from policy.locate import working_bundle
 from policy.network import normalise
 from policy.spec import Normaliser
 from train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
-from train.algorithms.common.settings import setting
+from train.algorithms.common.settings import linear, setting
 from train.lazily import tf
 from train.networks.forward import mlp
 from train.networks.optimiser import adam_step, clipped_by_norm
@@ -71,8 +71,7 @@ def divergence(teacher_logits: tf.Tensor, student_logits: tf.Tensor, temperature
 
 def teacher_share(settings: DistillSettings, share: float) -> float:
     """Share of the drones that the teacher flies when ``share`` of all steps are made."""
-    done = min(2.0 * share, 1.0)
-    return settings.teacher_share_first + (settings.teacher_share_last - settings.teacher_share_first) * done
+    return linear(settings.teacher_share_first, settings.teacher_share_last, 2.0 * share)
 
 
 # --- what is gathered -----------------------------------------------------------------------------------------------
@@ -146,20 +145,19 @@ class Teacher:
 
     @classmethod
     def load(cls, name_or_path: str, run: Run) -> Teacher:
-        """The teacher's bundle.
+        """That of a bundle.
 
         Raises:
             PolicyError: there is none, or it was trained on another observation.
         """
-        bundle: Bundle = working_bundle(name_or_path)
-        bundle.spec.check_observation(run.task.observation)
-        record = bundle.manifest.files[WEIGHTS_FILE]
-        return cls(bundle.spec.name, record.sha256, bundle.weights(), bundle.spec.normaliser)
+        bundle = working_bundle(name_or_path)
+        spec = bundle.spec
+        spec.check_observation(run.task.observation)
+        return cls(spec.name, bundle.manifest.files[WEIGHTS_FILE].sha256, bundle.weights(), spec.normaliser)
 
     def logits(self, observations: Floats) -> Floats:
         """Its logits (batch, actions) for normalised observations (batch, size)."""
-        logits: Floats = mlp(self.weights, observations)
-        return logits
+        return mlp(self.weights, observations)
 
 
 def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
@@ -173,11 +171,10 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     request, task = run.request, run.task
     teacher = Teacher.load(teacher_name, run)
     generator = np.random.default_rng(request.seed)
-    actions = task.outputs
-    student = initial_weights(generator, request.network, task.observation_shape, actions, head_gain=0.01)
+    student = initial_weights(generator, request.network, task.observation_shape, task.outputs, head_gain=0.01)
     learner = Learner({"student": student, "first": zeros_like(student), "second": zeros_like(student)})
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
-    answers = Answers(settings.capacity, task.observation_size, actions)
+    answers = Answers(settings.capacity, task.observation_size, task.outputs)
     keepers: dict[str, Keeper] = {"stream": stream, "answers": answers}
     if run.checkpoint is not None:
         if run.checkpoint.facts["teacher"] != teacher.sha256:

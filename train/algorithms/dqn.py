@@ -1,9 +1,8 @@
 """DQN: deep Q-learning (Mnih et al. 2015) with double targets, n-step returns and, if asked for, priorities.
 
-Read it from top to bottom. One iteration: every environment makes ``rollout_steps`` ε-greedy steps into a replay of
-plain arrays; then ``updates`` minibatches are drawn at once and learned in one compiled call. The replay and the loop's
-other half are in ``common/replay_loop.py``. Equations, numbered
-deviations from the papers and the settings' sources: ``docs/algorithms/dqn.md``.
+One iteration: every environment makes ``rollout_steps`` ε-greedy steps into a replay of plain arrays; then ``updates``
+minibatches are drawn at once and learned in one compiled call. The replay and the loop's other half are in
+``common/replay_loop.py``. Equations, deviations and the settings' sources: ``docs/algorithms/dqn.md``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from policy.spec import NetworkSpec
 from train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
 from train.algorithms.common.learner import ROWS, Learner, Update, compiled_round, learn
 from train.algorithms.common.replay_loop import ReplayLoop
-from train.algorithms.common.settings import ReplaySettings, setting
+from train.algorithms.common.settings import ENGINE, TENSORFLOW, ReplaySettings, linear, setting
 from train.lazily import tf
 from train.networks.forward import Acting, forward
 from train.networks.optimiser import adam_step, clipped_by_norm
@@ -67,10 +66,7 @@ class DQNSettings(ReplaySettings):
     importance_exponent: float = setting(
         0.2, "β: how much of the bias of priorities is taken back by weights; 1 is all of it. Unused where α is 0."
     )
-    engine: str = setting(
-        "tensorflow",
-        'What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons.',
-    )
+    engine: str = setting(TENSORFLOW, ENGINE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -199,14 +195,11 @@ def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) ->
     def act(observation: Observations, epsilon: float) -> Actions:
         return explore(loop.generator, values(observation), epsilon)
 
-    def decide(observation: Observations) -> Actions:
-        return values(observation).argmax(axis=1)
-
     while loop.goes_on():
         share = loop.share
         epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
-        rate = settings.learning_rate * (1.0 + (settings.learning_rate_last - 1.0) * share)
+        rate = settings.learning_rate * linear(1.0, settings.learning_rate_last, share)
         loop.gather(partial(act, epsilon=epsilon))
         means = loop.learn(partial(learn, update, learner, rate=rate, quantizer=loop.aware.group), METRICS)
-        loop.report({**means, "epsilon": epsilon, "learning_rate": rate}, decide)
+        loop.report({**means, "epsilon": epsilon, "learning_rate": rate}, lambda seen: values(seen).argmax(axis=1))
     return loop.finished()

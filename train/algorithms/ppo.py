@@ -82,13 +82,8 @@ def policy_loss(
 
     ρ = π(a|s) / π_old(a|s);  H = E[−Σ π log π];  divergence ≈ E[(ρ − 1) − log ρ] (Schulman's k3 estimate of KL)
 
-    Args:
-        distribution: of the actions; its own weights are among ``weights``.
-        weights: of the policy.
-        outputs: of the policy's network, (batch, outputs).
-        batch: ``action``, ``log_probability`` (old) and ``advantage``.
-        clip_range: ε.
-        entropy_coefficient: c.
+    ``weights`` are the policy's, those of the distribution among them, ``outputs`` its network's, (batch, outputs).
+    ``batch`` has ``action``, ``log_probability`` (old) and ``advantage``; c is the entropy's coefficient.
     """
     log_ratio = distribution.log_probability(outputs, batch["action"], weights) - batch["log_probability"]
     ratio = tf.exp(log_ratio)

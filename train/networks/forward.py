@@ -38,8 +38,7 @@ def features(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any, seen
     """Output (batch, width) of the last hidden layer, for arrays (no convolutions) or tensors.
 
     Args:
-        network: the layers.
-        weights: by the bundle's names, as arrays or tensors; their float type is the one computed in.
+        network, weights: the layers, and theirs by the bundle's names; their float type is the one computed in.
         inputs: normalised observations (batch, size), or uint8 images (batch, height, width, channels), which are
             divided by 255 here.
         seen: gets the output of every hidden layer in order, where it is given.
@@ -153,13 +152,11 @@ class Acting:
 
     def __init__(self, network: NetworkSpec, compute: Compute = Compute.FLOAT32) -> None:
         """Args: the network, and the number type of a convolutional one; perceptrons act in float32."""
-        self._network = network
-        self._compute = compute
+        self._network, self._compute = network, compute
         self._weights: Mapping[str, Any] | None = None
         self._tensors: dict[str, Any] = {}
         if network.convolutions:
-            graph = tf.function(lambda weights, inputs: forward(network, weights, inputs), autograph=False)
-            self._graph = graph
+            self._graph = tf.function(lambda weights, inputs: forward(network, weights, inputs), autograph=False)
 
     def __call__(self, weights: Mapping[str, NDArray[np.float32]], inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Outputs (batch, outputs) for inputs as :func:`features` takes them; weights are arrays."""

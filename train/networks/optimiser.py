@@ -36,11 +36,8 @@ def adam_step(
     m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²
     θ ← θ − α · m / (1 − β₁ᵗ) / (√(v / (1 − β₂ᵗ)) + ε)
 
-    Args:
-        weights: θ by name; likewise gradients g and both moments.
-        count: t, the number of this step as float32, 1 for the first.
-        learning_rate: α.
-        epsilon: ε.
+    ``weights`` are θ by name, likewise gradients g and both moments; ``count`` is t, the number of this step as
+    float32, 1 for the first; α is the learning rate.
     """
     correction_1 = 1.0 - ADAM_BETA_1**count
     correction_2 = 1.0 - ADAM_BETA_2**count

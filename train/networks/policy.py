@@ -31,8 +31,8 @@ class Policy:
     def state(self) -> dict[str, NDArray[Any]]:
         """Arrays that :meth:`restored` takes."""
         normaliser, quantization = self.normaliser, self.quantization
-        groups = {"weights": self.weights, "normaliser": {"mean": np.array(normaliser.mean)}}
-        groups["normaliser"] |= {"scale": np.array(normaliser.scale), "clip": np.array([normaliser.clip])}
+        scaling = {"mean": normaliser.mean, "scale": normaliser.scale, "clip": [normaliser.clip]}
+        groups = {"weights": self.weights, "normaliser": {name: np.array(value) for name, value in scaling.items()}}
         if quantization is not None:
             groups["ranges"] = {name: np.array(ends) for name, ends in quantization.ranges.items()}
             is_mean = quantization.weight_range is WeightRange.MEAN

@@ -37,14 +37,8 @@ def initial_weights(
     """Fresh weights: orthogonal with gain √2 before a ReLU and ``head_gain`` in the head, biases zero, γ one.
 
     A small head gain (0.01) starts a policy near the uniform distribution, so that the first updates are not spent
-    on unlearning the draw (Andrychowicz et al. 2021, "What matters in on-policy RL?").
-
-    Args:
-        generator: drawn from in the order of the layers.
-        network: the layers.
-        observation: (size,), or (height, width, channels) where the network has convolutions.
-        outputs: of the head.
-        head_gain: see above.
+    on unlearning the draw (Andrychowicz et al. 2021, "What matters in on-policy RL?"). One ``observation`` is (size,),
+    or (height, width, channels) where the network has convolutions; ``outputs`` are those of the head.
     """
     weights: Weights = {}
     for name, shape in network_shapes(network, observation, outputs).items():

@@ -121,12 +121,9 @@ def _with_top(scale: Any, top: int) -> Any:
 
 
 def fake_kernel(kernel: Any, fake: FakeQuantization, nudge: tuple[Any, Any] | None) -> tuple[Any, Any]:
-    """Ŵ = s_c · clip(round(W / s_c), ±(2ⁿ⁻¹ − 1)), of the kernel's shape, with the gradient of W; and s_c, (out,).
+    """Ŵ = s_c · clip(round(W / s_c), ±(2ⁿ⁻¹ − 1)) of a kernel (…, out), with the gradient of W; and s_c, (out,).
 
-    Args:
-        kernel: (…, out), float32.
-        fake: which grid.
-        nudge: scales (1,) of the layer's input and output, where 8-bit scales shall agree with them.
+    ``nudge``: scales (1,) of the layer's input and output, where 8-bit scales shall agree with them.
     """
     limit = 2 ** (fake.bits - 1) - 1
     if isinstance(kernel, np.ndarray):
@@ -179,11 +176,9 @@ def _agreeing_tensor(scales: Any, source: Any, out: Any) -> Any:
 
 
 def fake_hidden(values: Any, levels: Any) -> Any:
-    """ĥ = s · min(round(h / s), top) of a ReLU's output h ≥ 0, any shape; slope 1 up to the top, 0 beyond.
+    """ĥ = s · min(round(h / s), top) of a ReLU's output h ≥ 0, any shape, with the levels (s, top).
 
-    Args:
-        values: h.
-        levels: (s, top).
+    The slope is 1 up to the top, 0 beyond.
     """
     scale, top = levels[0], levels[1]
     if isinstance(values, np.ndarray):
@@ -193,11 +188,9 @@ def fake_hidden(values: Any, levels: Any) -> Any:
 
 
 def fake_input(values: Any, levels: Any) -> Any:
-    """x̂ = s · (clip(round(x / s) + z, −128, 127) − z): the normalised observation in 8 bits; it needs no gradient.
+    """x̂ = s · (clip(round(x / s) + z, −128, 127) − z): the normalised observation x in 8 bits; levels (s, z).
 
-    Args:
-        values: x.
-        levels: (s, z).
+    It needs no gradient.
     """
     scale, zero = levels[0], levels[1]
     low, high = INT8_MIN - zero, INT8_MAX - zero

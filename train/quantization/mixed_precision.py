@@ -53,20 +53,13 @@ def parse_compute(text: str) -> Compute:
     Raises:
         ValueError: says which there are.
     """
-    try:
-        return Compute(text)
-    except ValueError:
-        allowed = ", ".join(each.value for each in Compute)
-        raise ValueError(f"compute {text!r} is not known; allowed are {allowed}.") from None
+    if text not in list(Compute):
+        raise ValueError(f"compute {text!r} is not known; allowed are {', '.join(Compute)}.")
+    return Compute(text)
 
 
 def slower_here(compute: Compute, cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """One sentence if this processor has no unit for the type, so that it is emulated; else None.
-
-    Args:
-        compute: the type.
-        cpuinfo: what the kernel says of the processor; where there is none (another system), nothing is said.
-    """
+    """One sentence if this processor, of which the kernel speaks in ``cpuinfo``, emulates the type; else None."""
     if not compute.is_mixed or not cpuinfo.is_file():
         return None
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -115,14 +108,9 @@ def fresh_loss_scale(compute: Compute) -> dict[str, Any]:
 def gradients_of(tape: Any, loss: Any, weights: Any, loss_scale: Mapping[str, Any]) -> tuple[Any, Any]:
     """Gradients of the loss, and whether all of them are finite (a bool tensor; None without a scale).
 
-    With a scale s the tape goes back from s instead of 1, and the gradients are divided by s in float32. If one of them
-    overflowed all are 0, and :func:`settled` undoes the step.
-
-    Args:
-        tape: that recorded the loss.
-        loss: a float32 scalar.
-        weights: float32 master weights, nested as they may be.
-        loss_scale: as :func:`fresh_loss_scale` gives it.
+    With a scale s (of :func:`fresh_loss_scale`) the tape goes back from s instead of 1, and the gradients with respect
+    to the float32 master weights, nested as they may be, are divided by s in float32. If one of them overflowed all are
+    0, and :func:`settled` undoes the step.
     """
     if not loss_scale:
         return tape.gradient(loss, weights), None
@@ -146,11 +134,8 @@ def next_loss_scale(loss_scale: Mapping[str, Any], finite: Any) -> dict[str, Any
 def settled(new: Mapping[str, Any], old: Mapping[str, Any], finite: Any, key: str = "loss_scale") -> dict[str, Any]:
     """The groups of a learner after a step: ``new``, or those of ``old`` if a gradient overflowed; and the next scale.
 
-    Args:
-        new: what the step changed, by group.
-        old: the learner's state before it; has all groups of ``new``, and the scale under ``key`` where there is one.
-        finite: as :func:`gradients_of` gives it; None passes ``new`` on as it is.
-        key: see ``old``.
+    ``old`` has all groups of ``new``, and the scale under ``key`` where there is one; ``finite`` is as
+    :func:`gradients_of` gives it.
     """
     if finite is None:
         return dict(new)
@@ -200,11 +185,8 @@ def convolution(inputs: Any, kernel: Any, bias: Any, stride: int) -> Any:
 def parameter_gradients(inputs: Any, gradient: Any, shape: tuple[int, ...], stride: int) -> tuple[Any, Any]:
     """Gradients of kernel and bias, given that of the convolution's output before the ReLU; see :func:`convolution`.
 
-    Args:
-        inputs: (batch, n, n, channels in).
-        gradient: (batch, m, m, channels out).
-        shape: of the kernel, (size, size, channels in, channels out).
-        stride: a divisor of the size.
+    ``inputs`` are (batch, n, n, channels in), ``gradient`` is (batch, m, m, channels out), the kernel's ``shape`` is
+    (size, size, channels in, channels out), and ``stride`` divides the size.
     """
     size, _, channels, filters = (int(length) for length in shape)
     height, width, blocks = int(gradient.shape[1]), int(gradient.shape[2]), size // stride

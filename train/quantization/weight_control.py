@@ -9,10 +9,9 @@ Around every step of the optimiser, with its step size α, on each kernel W:
     W ← the optimiser's step
     W ← clip(W, −κ / √fan_in, κ / √fan_in)          weight_clip κ (Elsayed et al. 2024, algorithm 1)
 
-fan_in is the number of inputs of one output. Elsayed et al. clip to κ times the bound of a layer's uniform first draw,
-of which 1 / √fan_in is PyTorch's. Their released PPO begins with an orthogonal draw, as ``train/networks/forward.py``
-does, and keeps that bound (κ = 3; 1 … 5 in their other experiments); so it is here. They clip biases too; here those
-stay as they are. The decay is not part of the gradient: neither its norm nor the optimiser's moments see it.
+fan_in is the number of inputs of one output; 1 / √fan_in is the bound of PyTorch's first draw, which Elsayed et al.
+keep with an orthogonal one (κ = 1 … 5; 3 in their PPO). They clip biases too. The decay is not part of the gradient:
+neither its norm nor the optimiser's moments see it.
 """
 
 from __future__ import annotations

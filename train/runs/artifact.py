@@ -18,7 +18,6 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -38,13 +37,7 @@ class ArtifactError(PolicyError):
 
 
 def find_artifact(bundle: Bundle, asked_for: str, precision: Precision, runtime: RuntimeName) -> ArtifactEntry:
-    """The bundle's artifact that this runtime executes.
-
-    Args:
-        bundle: as loaded.
-        asked_for: what the user typed for it, for the command in the message.
-        precision: of the artifact.
-        runtime: that shall execute it.
+    """The bundle's artifact of this precision that this runtime executes; ``asked_for`` is the bundle as typed.
 
     Raises:
         BundleError: it was not made yet, or was not verified in this runtime; says what to type.
@@ -101,14 +94,12 @@ class ArtifactPolicy:
             if "error" in reply:
                 raise ArtifactError(reply["error"])
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         self.version = reply["version"]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pipe.close()  # then the process ends by itself
         try:
             self._process.wait(10.0)

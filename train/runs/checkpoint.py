@@ -55,14 +55,10 @@ class Checkpoint:
     def put_back(
         self, learned: Mapping[str, Mapping[str, Any]], keepers: Mapping[str, Keeper]
     ) -> tuple[dict[str, dict[str, NDArray[Any]]], int, np.random.Generator]:
-        """Put everything back as :func:`gathered` found it.
+        """Put everything back as :func:`gathered` found it: the keepers, which are restored; and what is returned.
 
-        Args:
-            learned: the arrays of a fresh learner by group; the checkpoint must have the same names in the same shapes.
-            keepers: by name; they are restored.
-
-        Returns:
-            The learner's arrays by group, the number of updates it made, and the random generator.
+        That is the learner's arrays by group (those of a fresh one, ``learned``, must have the same names and shapes),
+        the number of updates it made, and the random generator.
 
         Raises:
             CheckpointError: a part is not as this program saves it.
@@ -76,7 +72,9 @@ class Checkpoint:
                 raise CheckpointError(_older(f"{group}/{names[0]}"))
         for name, keeper in keepers.items():
             self.restore(name, keeper)
-        return groups, int(self.facts["updates"]), restored_generator(self.facts["generator"])
+        generator = np.random.default_rng()
+        generator.bit_generator.state = dict(self.facts["generator"])
+        return groups, int(self.facts["updates"]), generator
 
     def restore(self, name: str, keeper: Keeper) -> None:
         """Put one keeper back as :func:`gathered` found it.
@@ -103,25 +101,12 @@ def gathered(
     """Arrays and facts of a checkpoint: all that the next iteration depends on. See :meth:`Checkpoint.put_back`."""
     groups = {group: {name: np.asarray(value) for name, value in arrays.items()} for group, arrays in learned.items()}
     arrays = flattened({**groups, **{name: keeper.state() for name, keeper in keepers.items()}})
-    return arrays, {"updates": updates, "generator": generator_facts(generator)}
+    return arrays, {"updates": updates, "generator": dict(generator.bit_generator.state)}  # its integers are exact
 
 
 def flattened(groups: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
     """``{"policy": {"head/bias": …}}`` as ``{"policy/head/bias": …}``; the inverse of ``Checkpoint.group``."""
     return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
-
-
-def generator_facts(generator: np.random.Generator) -> dict[str, Any]:
-    """The state of a numpy random generator as JSON values (its integers are exact in JSON)."""
-    state: dict[str, Any] = dict(generator.bit_generator.state)
-    return state
-
-
-def restored_generator(facts: Mapping[str, Any]) -> np.random.Generator:
-    """The generator whose state :func:`generator_facts` took."""
-    generator = np.random.default_rng()
-    generator.bit_generator.state = dict(facts)
-    return generator
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:

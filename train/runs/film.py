@@ -27,24 +27,20 @@ Frame = NDArray[np.uint8]
 
 
 def film(task: Task, decide: Decide, seed: int, preset: str, name: str, path: Path) -> float:
-    """Film the episode number 0 of a seed.
+    """Film the episode number 0 of a seed as a .mp4 or .gif; its return (navigation: NaN, its films know none).
 
-    Args:
-        task: as the policy is judged on.
-        decide: the policy.
-        seed: of the episodes.
-        preset: arena of the navigation task.
-        name: of the policy, for the caption.
-        path: the film, .mp4 or .gif.
-
-    Returns:
-        The episode's return (navigation: NaN, its films know none).
+    ``preset`` is the arena of the navigation task, ``name`` the policy's, for the caption.
 
     Raises:
         TaskError: the environment cannot draw itself here; says what is missing.
     """
     if task.name == NAVIGATION:
-        film_flight(decide, seed, preset, name, path)
+        from airlearning_envs.config import PRESETS
+        from airlearning_envs.record import fly_scenes, save_film
+        from airlearning_envs.record import frames as painted
+
+        scenes = fly_scenes(PRESETS[preset], decide, 0, seed)
+        save_film(path, painted(PRESETS[preset], scenes, f"{preset}, policy {name}, episode 0"))
         return float("nan")
     if task.is_image:
         frames, total = seen_frames(task, decide, seed, preset)
@@ -52,15 +48,6 @@ def film(task: Task, decide: Decide, seed: int, preset: str, name: str, path: Pa
         frames, total = drawn_frames(task, decide, seed)
     save(path, frames, 1.0 / task.control_period_s)
     return total
-
-
-def film_flight(decide: Decide, seed: int, preset: str, name: str, path: Path) -> None:
-    """Film a navigation flight."""
-    from airlearning_envs.config import PRESETS
-    from airlearning_envs.record import fly_scenes, frames, save_film
-
-    scenes = fly_scenes(PRESETS[preset], decide, 0, seed)
-    save_film(path, frames(PRESETS[preset], scenes, f"{preset}, policy {name}, episode 0"))
 
 
 def seen_frames(task: Task, decide: Decide, seed: int, preset: str) -> tuple[list[Frame], float]:
@@ -112,12 +99,9 @@ def drawn(task: Task, draw: Callable[[], Any]) -> Frame:
 
 
 def save(path: Path, frames: list[Frame], rate: float) -> None:
-    """Write the film, under a temporary name first so that no half film is left behind.
+    """Write the film of frames (height, width, 3), under a temporary name first so that no half film is left behind.
 
-    Args:
-        path: .mp4 or .gif.
-        frames: (height, width, 3) each.
-        rate: frames a second; a faster one than players show is thinned out.
+    A ``rate``, frames a second, that is faster than players show is thinned out.
     """
     import imageio.v3 as imageio
 

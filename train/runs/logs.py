@@ -5,14 +5,61 @@ from __future__ import annotations
 import csv
 import io
 import math
+import socket
+import struct
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from train.runs.event_file import EventFile
+from tensorboard.compat.proto.event_pb2 import Event
 
 CURVE_FILE = "learning_curve.csv"
 PICTURE_FILE = "learning_curve.png"
 STEP = "step"
+CASTAGNOLI = 0x82F63B78  # the polynomial of CRC-32C, reflected (RFC 3720, appendix B.4)
+MASK_DELTA = 0xA282EAD8  # added to a rotated CRC, so that a CRC of a CRC is none (tensorflow/core/lib/hash/crc32c.h)
+
+
+TABLE = list(range(256))
+for _ in range(8):
+    TABLE = [(value >> 1) ^ (CASTAGNOLI if value & 1 else 0) for value in TABLE]
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C; of ``b"123456789"`` it is 0xE3069283."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(crc: int) -> int:
+    """The CRC rotated right by 15 bits plus a constant, as records keep it."""
+    return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
+
+
+class EventFile:
+    """Appends scalars to a new event file of a folder, without TensorBoard's own writer, which loads TensorFlow.
+
+    A file is a sequence of records (length, masked CRC of the length, data, masked CRC of the data), little-endian; the
+    data is an ``Event`` in protocol buffers' wire format. Source: tensorflow/core/lib/io/record_writer.cc.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.file = (folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}").open("wb")
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Append the values of a step by name."""
+        event = Event(wall_time=time.time(), step=step)
+        for name, value in values.items():
+            event.summary.value.add(tag=name, simple_value=value)
+        self._write(event)
+
+    def _write(self, event: Event) -> None:
+        data = event.SerializeToString()
+        for part in (struct.pack("<Q", len(data)), data):
+            self.file.write(part + struct.pack("<I", masked(crc32c(part))))
 
 
 class CurveLog:
@@ -40,18 +87,19 @@ class CurveLog:
         """Append a row; NaN means "not measured" and is left empty. Columns are those of the first row:
         a resumed run may have been begun by a version of the program that logged less."""
         self._columns = self._columns or [STEP, *row]
-        self._write({STEP: str(step)} | {name: f"{value:.7g}" for name, value in row.items() if not math.isnan(value)})
-        self._events.add(step, {name: value for name, value in row.items() if not math.isnan(value)})
+        measured = {name: value for name, value in row.items() if not math.isnan(value)}
+        self._write({STEP: str(step)} | {name: f"{value:.7g}" for name, value in measured.items()})
+        self._events.add(step, measured)
 
     def flush(self) -> None:
         """Bring everything to the disk."""
         self._file.flush()
-        self._events.flush()
+        self._events.file.flush()
 
     def close(self) -> None:
         """Flush and close."""
         self._file.close()
-        self._events.close()
+        self._events.file.close()
 
     def _write(self, row: Mapping[str, str]) -> None:
         if self._csv is None:

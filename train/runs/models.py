@@ -44,12 +44,8 @@ def choose_network(
 ) -> tuple[str, NetworkSpec]:
     """The name of the network for titles and provenance, and the network.
 
-    Args:
-        task: the task; images need convolutions and vectors have none.
-        policy: ``--policy``, or None.
-        model: ``--model``, or None; it wins over ``policy``, and both over the settings file.
-        layer_norm: ``--layer-norm``.
-        found: the settings file's ``network``: ``model`` and ``layer_norm``, both optional.
+    What was typed (``--policy`` or ``--model``, ``--layer-norm``) wins over the settings file's ``network``: ``found``,
+    whose ``model`` and ``layer_norm`` are both optional. Images need convolutions and vectors have none.
 
     Raises:
         SettingsError: the network does not fit the task.

@@ -53,13 +53,7 @@ def settings_path(name: TaskName, method: str, folder: Path = FOLDER) -> Path | 
 
 
 def load_settings(task: str, method: str, policy: str, folder: Path = FOLDER) -> TaskSettings:
-    """The settings of a task, method and policy; defaults when there is no file.
-
-    Args:
-        task: any name of it.
-        method: the algorithm.
-        policy: the policy of the case study whose own settings win over the common ones.
-        folder: where the files are.
+    """The settings of a task (any name of it), a method and a policy of the case study; defaults without a file.
 
     Raises:
         SettingsError: the file is no JSON or has a key that means nothing.
@@ -110,14 +104,13 @@ def build(kind: type[T], values: Mapping[str, Any]) -> T:
     for name, value in values.items():
         if name not in types:
             raise SettingsError(f"{kind.__name__} has no setting {name!r}; it has {', '.join(types)}.")
+        wanted = types[name] if isinstance(types[name], type) else tuple
         if isinstance(value, list):
             value = tuple(value)
-        wanted = types[name]
-        if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        elif wanted is float and type(value) is int:
             value = float(value)
-        plain = wanted if isinstance(wanted, type) else tuple
-        if not isinstance(value, plain) or (plain is not bool and isinstance(value, bool)):
-            raise SettingsError(f"setting {name} is {value!r}; it takes a {plain.__name__}.")
+        if type(value) is not wanted:
+            raise SettingsError(f"setting {name} is {value!r}; it takes a {wanted.__name__}.")
         checked[name] = value
     try:
         return kind(**checked)
@@ -126,12 +119,7 @@ def build(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def check_run(settings: Any, steps: int, is_image: bool) -> None:
-    """Refuse settings that a run of so many steps would silently ignore.
-
-    Args:
-        settings: of an algorithm; what has no ``check_run`` of its own suits every run.
-        steps: of the run.
-        is_image: whether its task shows images.
+    """Refuse settings of an algorithm that a run of so many steps, on images or not, would silently ignore.
 
     Raises:
         SettingsError: says what to type.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from types import TracebackType
 
 from policy.hints import as_typed
 
@@ -46,20 +45,12 @@ class TrainingProgress:
             self.say(f"{self._title}: step {self._start:,} of {self._steps:,}  compiling")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
 
     def update(self, step: int, row: dict[str, float], most_s: float | None = None) -> None:
-        """Show that ``step`` of all steps are made, with the figures of this iteration.
-
-        Args:
-            step: made so far.
-            row: figures of this iteration.
-            most_s: seconds until the run is stopped, whatever the steps; None where it is not.
-        """
+        """Show that ``step`` of all steps are made, with an iteration's figures; ``most_s``: see :func:`time_left`."""
         if self._quiet:
             return
         now = time.monotonic()
@@ -91,12 +82,7 @@ class TrainingProgress:
 
 
 def time_left(steps_s: float, most_s: float | None) -> str:
-    """``12:34 left``: until all steps are made, or until the minutes are over if that is sooner.
-
-    Args:
-        steps_s: seconds that the other steps take at the speed so far.
-        most_s: seconds until the run is stopped, or None.
-    """
+    """``12:34 left``: the seconds that the other steps take, or until the run is stopped if that is sooner."""
     seconds = max(round(steps_s if most_s is None else min(steps_s, most_s)), 0)
     hours, minutes = divmod(seconds // 60, 60)
     return f"{f'{hours}:{minutes:02}' if hours else minutes}:{seconds % 60:02} left"

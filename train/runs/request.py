@@ -22,25 +22,17 @@ holds the bundle of what had been learned."""
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What was asked for on the command line.
+    """What was asked for, under the names of the command line's options (``python -m train --help``).
 
     Attributes:
         task, policy, method: their names.
-        network: of the policy.
         steps: environment steps to make in all.
-        seed: everything random follows from it.
         output_path: the bundle's folder.
-        resume: go on from the checkpoint, whether or not its run has ended.
-        fresh: begin anew, even if there is an unfinished run of the same options.
-        minutes: stop after so much wall time, or None: of the whole run, but with ``resume`` of this process.
-        stop_at_success: stop when the greedy success reaches it, or None.
-        stop_at_return: stop when the mean greedy return reaches it, or None.
-        stop_preset: the preset on which the two are judged; "" for the first.
-        evaluate_every: steps between two greedy evaluations.
-        evaluate_episodes: episodes of each.
-        final_episodes: episodes of the evaluation that goes into the bundle, on each preset.
+        minutes: of wall time: of the whole run, but with ``resume`` of this process.
+        stop_preset: the preset on which the two goals are judged; "" for the first.
+        evaluate_every: steps between two greedy evaluations; 0 is never.
+        final_episodes: on each preset.
         settings: the algorithm's settings as JSON values, to recognise a checkpoint of another run.
-        quiet: no progress on the screen.
     """
 
     task: str
@@ -69,17 +61,9 @@ class RunRequest:
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree on to be resumed to the same curve."""
-        return {
-            "task": self.task,
-            "policy": self.policy,
-            "method": self.method,
-            "network": network_values(self.network),
-            "steps": self.steps,
-            "seed": self.seed,
-            "evaluate_every": self.evaluate_every,
-            "evaluate_episodes": self.evaluate_episodes,
-            "settings": dict(self.settings),
-        }
+        plain = ("task", "policy", "method", "steps", "seed", "evaluate_every", "evaluate_episodes")
+        values = {name: getattr(self, name) for name in plain}
+        return {**values, "network": network_values(self.network), "settings": dict(self.settings)}
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
 from train.runs.request import RunRequest, Trained
 from train.runs.run import Run, describe
 from train.suites.episodes import Actions, Decide, Observations
+from train.suites.names import NEEDS
 from train.suites.task import Task, episode_seed
 
 RECORDED_EPISODES = 64  # greedy episodes a preset
@@ -35,15 +36,6 @@ RECORDED_IMAGE_EPISODES = 4
 CALIBRATION_IMAGES = 256
 GOLDEN_IMAGES = 64
 VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
-# Module and distribution of each benchmark suite; listed where the run has imported it.
-SUITES = {
-    "ale_py": "ale-py",
-    "Box2D": "box2d",
-    "pybullet": "pybullet",
-    "pybullet_envs_gymnasium": "pybullet-envs-gymnasium",
-    "mujoco": "mujoco",
-    "dm_control": "dm-control",
-}
 
 
 def policy_spec(request: RunRequest, task: Task, policy: Policy, squash: Squash = Squash.TANH) -> PolicySpec:
@@ -77,35 +69,24 @@ def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Deci
     Through the reference forward pass of the contract, and for images through the graph that training acts with: the
     same function, compiled. A policy that was trained with quantizers decides with them.
     """
-    if spec.quantization is not None:
-        fake = FakeQuantization.of(spec.quantization, spec.network)
-        weights = faked(weights, scales_of(spec.quantization.ranges, spec.quantization.bits), fake)
-        return compiled(spec, weights)
-
-    def decide(observation: Observations) -> Actions:
-        return choose_actions(spec, forward_float(spec, weights, observation))
-
-    return compiled(spec, weights) if spec.network.convolutions else decide
-
-
-def compiled(spec: PolicySpec, weights: Mapping[str, Any]) -> Decide:
-    """The policy as training acts: for images by a compiled graph; ``weights`` may bring quantizers along."""
+    trained, is_image, computed = spec.quantization, bool(spec.network.convolutions), weights
+    if trained is not None:
+        fake = FakeQuantization.of(trained, spec.network)
+        computed = faked(weights, scales_of(trained.ranges, trained.bits), fake)
     outputs = Acting(spec.network)
 
     def decide(observation: Observations) -> Actions:
-        if spec.network.convolutions:
-            inputs = observation.reshape(-1, *spec.observation[0].shape)
-        else:
-            inputs = normalise(spec.normaliser, observation)
-        return choose_actions(spec, apply_head(spec, outputs(weights, inputs)))
+        if trained is None and not is_image:
+            return choose_actions(spec, forward_float(spec, weights, observation))
+        shape = spec.observation[0].shape
+        inputs = observation.reshape(-1, *shape) if is_image else normalise(spec.normaliser, observation)
+        return choose_actions(spec, apply_head(spec, outputs(computed, inputs)))
 
     return decide
 
 
 def record_observations(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[Any]:
     """Raw observations of greedy episodes on all presets of the task, in equal shares, (≤ rows, size) float32.
-
-    (Images: :func:`record_images`.)
 
     For every element the rows with its smallest and its largest value are kept, so that a calibration sees the ends of
     every range; the rest is drawn without replacement.
@@ -191,7 +172,7 @@ def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, An
 def versions() -> dict[str, str]:
     """Python, the packages that every run rests on, and the benchmark suites that this process has imported."""
     found = {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS_OF}}
-    for module, distribution in SUITES.items():
+    for module, distribution in (pair for _, modules in NEEDS.values() for pair in modules.items()):
         if module in sys.modules:
             with suppress(metadata.PackageNotFoundError):  # packaged under another name: no reason to lose a run
                 found[distribution] = metadata.version(distribution)
@@ -206,11 +187,8 @@ def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
     for preset in task.presets:
         result = task.evaluate(decide, request.final_episodes, seed, preset)
         run.progress.say(f"final: {describe(result)}")
-        row: dict[str, Any] = {
-            "preset": preset,
-            "episodes": result.episodes,
-            "mean_return": round(result.mean_return, 4),
-        }
+        mean = round(result.mean_return, 4)
+        row: dict[str, Any] = {"preset": preset, "episodes": result.episodes, "mean_return": mean}
         if result.episodes > 1:
             row["return_interval_95"] = [round(side, 4) for side in result.return_interval]
         if result.success is not None and result.interval is not None:

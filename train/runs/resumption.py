@@ -36,11 +36,6 @@ class TakenUp:
     sentence: str = ""
 
 
-def is_unfinished(folder: Path) -> bool:
-    """Whether a run's folder is of one that can go on and has not ended."""
-    return (folder / UNFINISHED).is_dir() and (folder / FILE_NAME).is_file()
-
-
 def taken_up(request: RunRequest) -> TakenUp:
     """Where the run that was asked for begins.
 
@@ -48,7 +43,8 @@ def taken_up(request: RunRequest) -> TakenUp:
         CheckpointError: with ``resume``: there is none, or it is of other options; or it cannot be read.
     """
     folder = request.training_folder
-    if not request.resume and (request.fresh or not is_unfinished(folder)):
+    is_unfinished = (folder / UNFINISHED).is_dir() and (folder / FILE_NAME).is_file()
+    if not request.resume and (request.fresh or not is_unfinished):
         return TakenUp()
     checkpoint = load_checkpoint(folder)
     facts, asked, saved = checkpoint.facts, request.identity(), dict(checkpoint.facts["identity"])

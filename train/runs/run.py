@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -87,12 +87,10 @@ class Run:
         self.progress.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self.progress.__exit__(kind, error, trace)
+        self.progress.__exit__()
         if "_log" in self.__dict__:
             self._log.close()
         with suppress(OSError):  # where nothing was written there shall be no empty folder either
@@ -277,7 +275,5 @@ def describe(result: Evaluation) -> str:
     if result.success is None or result.interval is None:
         low, high = result.return_interval
         return f"{name}return {result.mean_return:.2f} [{low:.2f}, {high:.2f}] over {result.episodes} episodes"
-    low, high = result.interval
-    return (
-        f"{name}success {100 * result.success:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {result.episodes} episodes"
-    )
+    share, low, high = (100 * each for each in (result.success, *result.interval))
+    return f"{name}success {share:.1f} % [{low:.1f}, {high:.1f}] of {result.episodes} episodes"

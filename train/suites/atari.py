@@ -50,8 +50,7 @@ class AtariEpisodes:
         from ale_py.vector_env import AtariVectorEnv
 
         quiet_console()
-        self.environments = environments
-        self._seed = seed
+        self.environments, self._seed, self._trains = environments, seed, training
         self._marks_lives = training and bool(options["episodic_life"])
         self._lives = np.zeros(environments, np.int32)
         names = action_names(game)
@@ -59,7 +58,6 @@ class AtariEpisodes:
         self._longest_idle = 0 if training or "FIRE" not in names else int(options["idle_steps"])
         self._idle = np.zeros(environments, np.int64)
         self.frames_before: dict[int, int] = {}  # by judged episode: without action, before its first observation
-        self._judges = not training
         self._vector = AtariVectorEnv(
             game,
             environments,
@@ -87,10 +85,9 @@ class AtariEpisodes:
         observation, info = self._vector.reset(seed=seeds, options={"reset_mask": mask.copy()})
         self._lives = info["lives"].copy()
         self._idle[mask] = 0
-        if self._judges:
-            self.frames_before |= dict(
-                zip(episode_ids[mask].tolist(), info["frame_number"][mask].tolist(), strict=True)
-            )
+        if not self._trains:
+            frames = info["frame_number"][mask].tolist()
+            self.frames_before |= dict(zip(episode_ids[mask].tolist(), frames, strict=True))
         return channels_last(observation)
 
     def step(self, actions: Actions) -> StepResult:
@@ -152,11 +149,7 @@ def action_names(game: str) -> tuple[str, ...]:
 
 
 def atari_task(game: str, options: Mapping[str, Any]) -> Task:
-    """The task of a game, e.g. ``pong``.
-
-    Args:
-        game: a name of :func:`games`.
-        options: override :data:`DEFAULTS`.
+    """The task of a game of :func:`games`, e.g. ``pong``; ``options`` override :data:`DEFAULTS`.
 
     Raises:
         TaskError: the game or an option is not known.
@@ -168,8 +161,9 @@ def atari_task(game: str, options: Mapping[str, Any]) -> Task:
     chosen = {**DEFAULTS, **options}
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        consoles = AtariEpisodes(game, min(JUDGING_ENVIRONMENTS, episodes), seed, chosen, training=False)
-        with closing(consoles):
+        with closing(
+            AtariEpisodes(game, min(JUDGING_ENVIRONMENTS, episodes), seed, chosen, training=False)
+        ) as consoles:
             judged = Evaluation.of(judge(consoles, decide, episodes), preset)
         # Where actions are not repeated at random, nothing else tells two games of a greedy policy apart.
         starts = () if chosen["sticky_actions"] else tuple(consoles.frames_before[number] for number in range(episodes))

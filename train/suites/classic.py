@@ -7,9 +7,7 @@ are a function of (seed, episode id) that is computed for all episodes of a batc
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +16,11 @@ from train.suites.episodes import Actions, Floats, StepResult
 
 State = NDArray[np.float64]
 """(variables, environments)."""
+Moved = tuple[State, NDArray[np.float64], NDArray[np.bool_]]
+"""What a step of the physics gives: the new state, the reward and whether it ended, each for all environments."""
 
 
-@dataclass(frozen=True)
-class Moved:
-    """What a step of the physics gives: the new state, the reward and whether it ended, each for all environments."""
-
-    state: State
-    reward: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-
-
-class Physics(ABC):
+class Physics:
     """One environment's equations.
 
     Attributes:
@@ -45,9 +36,9 @@ class Physics(ABC):
         """The first state as the environment keeps it."""
         return state
 
-    @abstractmethod
     def move(self, state: State, actions: Actions) -> Moved:
         """One step; actions are (environments,) int64 or (environments, 1) float32."""
+        raise NotImplementedError
 
     def observe(self, state: State) -> Floats:
         """Observations (environments, size)."""
@@ -76,7 +67,7 @@ class CartPole(Physics):
         slope[0], slope[1], slope[2], slope[3] = speed, linear, turning, angular
         state = state + self.TAU * slope  # explicit Euler
         ended = (np.abs(state[0]) > self.LARGEST_X) | (np.abs(state[2]) > self.LARGEST_ANGLE)
-        return Moved(state, np.ones(len(ended)), ended)
+        return (state, np.ones(len(ended)), ended)
 
 
 class Pendulum(Physics):
@@ -94,7 +85,7 @@ class Pendulum(Physics):
         pull = 3 * self.GRAVITY / (2 * self.LENGTH) * np.sin(angle)
         push = 3.0 / (self.MASS * self.LENGTH**2) * torque
         turning = np.clip(turning + (pull + push) * self.DT, -self.FASTEST, self.FASTEST)
-        return Moved(np.stack((angle + turning * self.DT, turning)), -cost, np.zeros(len(cost), np.bool_))
+        return (np.stack((angle + turning * self.DT, turning)), -cost, np.zeros(len(cost), np.bool_))
 
     def observe(self, state: State) -> Floats:
         """cos θ, sin θ, θ'."""
@@ -110,34 +101,34 @@ class MountainCar(Physics):
     def move(self, state: State, actions: Actions) -> Moved:
         """See :class:`Physics`."""
         position, speed = state
-        speed = speed + ((actions - 1) * self.FORCE + np.cos(3 * position) * -self.GRAVITY)
+        state, ended = self.roll(position, speed + ((actions - 1) * self.FORCE + np.cos(3 * position) * -self.GRAVITY))
+        return state, np.full(len(ended), -1.0), ended
+
+    def roll(self, position: NDArray[np.float64], speed: NDArray[np.float64]) -> tuple[State, NDArray[np.bool_]]:
+        """The state after a step with that speed, and whether the goal is reached; the left end stops the car."""
         speed = np.clip(speed, -self.FASTEST, self.FASTEST)
         position = np.clip(position + speed, self.LEFT, self.RIGHT)
         speed = np.where((position == self.LEFT) & (speed < 0), 0.0, speed)
-        ended = (position >= self.GOAL) & (speed >= 0)
-        return Moved(np.stack((position, speed)), np.full(len(speed), -1.0), ended)
+        return np.stack((position, speed)), (position >= self.GOAL) & (speed >= 0)
 
 
-class MountainCarContinuous(Physics):
+class MountainCarContinuous(MountainCar):
     """MountainCarContinuous-v0: the same valley with a force in −1 … 1; 100 at the flag, −0.1 u² a step; 999 steps.
 
     Gymnasium keeps this environment's state in float32, and computes a step in float64.
     """
 
-    first_low, first_high, limit = (-0.6, 0.0), (-0.4, 0.0), 999
-    LEFT, RIGHT, FASTEST, POWER, GOAL = -1.2, 0.6, 0.07, 0.0015, 0.45
+    limit = 999
+    POWER, GOAL = 0.0015, 0.45
 
     def move(self, state: State, actions: Actions) -> Moved:
         """See :class:`Physics`."""
         position, speed = state
         action = actions[:, 0].astype(np.float64)
         speed = speed + (np.clip(action, -1.0, 1.0) * self.POWER - 0.0025 * np.cos(3 * position))
-        speed = np.clip(speed, -self.FASTEST, self.FASTEST)
-        position = np.clip(position + speed, self.LEFT, self.RIGHT)
-        speed = np.where((position == self.LEFT) & (speed < 0), 0.0, speed)
-        ended = (position >= self.GOAL) & (speed >= 0)
+        state, ended = self.roll(position, speed)
         reward = np.where(ended, 100.0, 0.0) - np.square(action) * 0.1
-        return Moved(np.stack((position, speed)).astype(np.float32).astype(np.float64), reward, ended)
+        return state.astype(np.float32).astype(np.float64), reward, ended
 
 
 class Acrobot(Physics):
@@ -165,7 +156,7 @@ class Acrobot(Physics):
             angles = np.where(angles < -np.pi, angles + 2 * np.pi, angles)
         state = np.concatenate((angles, np.clip(state[2:], -self.FASTEST, self.FASTEST)))
         ended = -np.cos(state[0]) - np.cos(state[1] + state[0]) > 1.0
-        return Moved(state, np.where(ended, 0.0, -1.0), ended)
+        return (state, np.where(ended, 0.0, -1.0), ended)
 
     def _derivative(self, state: State, torque: NDArray[np.float64]) -> State:
         """θ₁', θ₂', θ₁'', θ₂'' of two links of 1 m and 1 kg, their masses in the middle (Sutton and Barto's book)."""
@@ -223,12 +214,10 @@ class ClassicEpisodes:
 
     def step(self, actions: Actions) -> StepResult:
         """One step of every environment."""
-        moved = self.physics.move(self.state, actions)
-        self.state = moved.state
+        self.state, reward, terminated = self.physics.move(self.state, actions)
         self._lengths += 1
-        cut = (self._lengths >= self.physics.limit) & ~moved.terminated
-        observation = self.physics.observe(moved.state)
-        return StepResult(observation, moved.reward.astype(np.float32), moved.terminated, cut, None)
+        cut = (self._lengths >= self.physics.limit) & ~terminated
+        return StepResult(self.physics.observe(self.state), reward.astype(np.float32), terminated, cut, None)
 
     def close(self) -> None:
         """Arrays hold nothing that has to be given back."""

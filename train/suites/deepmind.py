@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,10 @@ from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, EnvironmentSpec, ObservationField, Squash
 from train.quiet import silenced
-from train.suites.episodes import Actions, Decide, Floats, StepResult, judge
+from train.suites.episodes import Actions, OneByOne
 from train.suites.errors import TaskError
 from train.suites.names import TaskName
-from train.suites.task import Evaluation, Task
+from train.suites.task import Task, judging
 
 JUDGING_ENVIRONMENTS = 16
 RENDERER = "MUJOCO_GL"
@@ -51,66 +50,48 @@ def load(domain: str, task: str, options: Mapping[str, Any]) -> Any:
         return suite.load(domain, task, task_kwargs={**options, "random": np.random.RandomState(0)})
 
 
-class DeepMindEpisodes:
-    """A list of environments whose episode ``k`` is seeded with (seed, k), in whichever place it is played.
+class DeepMindEpisodes(OneByOne):
+    """Environments of one task.
 
-    An environment is loaded once; before each episode its generator is seeded anew, and MuJoCo's state is reset as a
-    whole, so that an episode has the same bits in an environment that was used and in a new one.
+    Each is loaded once; before each episode its generator is seeded anew, and MuJoCo's state is reset as a whole, so
+    that an episode has the same bits in an environment that was used and in a new one.
     """
 
     def __init__(self, domain: str, task: str, environments: int, seed: int, options: Mapping[str, Any]) -> None:
         """Args: domain and task of the suite, number of environments, seed, and ``task_kwargs`` of ``suite.load``."""
-        self.environments = environments
-        self._seed = seed
-        self._playing = [load(domain, task, options) for _ in range(environments)]
-        actions = self._playing[0].action_spec()
-        self._low, self._high = (np.broadcast_to(side, actions.shape) for side in (actions.minimum, actions.maximum))
-        size = sum(field.size for field in fields_of(self._playing[0].observation_spec()))
-        self._observation: Floats = np.zeros((environments, size), np.float32)
+        playing = [load(domain, task, options) for _ in range(environments)]
+        super().__init__(playing, seed, (sum(field.size for field in fields_of(playing[0].observation_spec())),))
+        self._bounds = bounds_of(playing[0])
 
-    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
-        """Begin the masked episodes; see ``train.suites.episodes.Episodes``."""
-        self._observation = self._observation.copy()
-        for place in np.flatnonzero(mask):
-            words = np.random.SeedSequence([self._seed, int(episode_ids[place])]).generate_state(4)
-            self._playing[place].task.random.seed(words)
-            flatten(self._playing[place].reset().observation, self._observation[place])
-        return self._observation
+    def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
+        """See :class:`OneByOne`."""
+        self.playing[place].task.random.seed(seed.generate_state(4))
+        return flat(self.playing[place].reset().observation)
 
-    def step(self, actions: Actions) -> StepResult:
-        """One control step; see ``train.suites.episodes.Episodes``. Actions are clipped to the suite's bounds."""
-        chosen = np.clip(actions.astype(np.float64), self._low, self._high)
-        observation = np.empty_like(self._observation)
-        reward = np.empty(self.environments, np.float32)
-        terminated, truncated = np.zeros((2, self.environments), np.bool_)
-        for place, environment in enumerate(self._playing):
-            step = environment.step(chosen[place])
-            flatten(step.observation, observation[place])
-            reward[place] = step.reward
-            if step.last():  # a discount of 1 says that only the time is over
-                truncated[place] = step.discount == 1.0
-                terminated[place] = step.discount != 1.0
-        self._observation = observation
-        return StepResult(observation, reward, terminated, truncated, None)
+    def taken(self, actions: Actions) -> Any:
+        """Clipped to the suite's bounds."""
+        return np.clip(actions.astype(np.float64), *self._bounds)
+
+    def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
+        """One control step; a discount of 1 at the end says that only the time is over."""
+        step = self.playing[place].step(action)
+        return flat(step.observation), step.reward, step.last() and step.discount != 1.0, step.last()
 
     def picture(self) -> NDArray[np.uint8]:
         """The first environment as it is now, (240, 320, 3)."""
-        picture: NDArray[np.uint8] = self._playing[0].physics.render(240, 320, camera_id=0)
+        picture: NDArray[np.uint8] = self.playing[0].physics.render(240, 320, camera_id=0)
         return picture
 
-    def close(self) -> None:
-        """Give back MuJoCo's models and data."""
-        for environment in self._playing:
-            environment.close()
+
+def flat(observation: Mapping[str, Any]) -> NDArray[Any]:
+    """The entries of an observation one after the other."""
+    return np.concatenate([np.ravel(value) for value in observation.values()])
 
 
-def flatten(observation: Mapping[str, Any], row: Floats) -> None:
-    """Write the entries of an observation one after the other into ``row``."""
-    begin = 0
-    for value in observation.values():
-        size = np.size(value)
-        row[begin : begin + size] = np.ravel(value)
-        begin += size
+def bounds_of(environment: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Smallest and largest value of every action element."""
+    actions = environment.action_spec()
+    return np.broadcast_to(actions.minimum, actions.shape), np.broadcast_to(actions.maximum, actions.shape)
 
 
 def fields_of(specification: Mapping[str, Any]) -> tuple[ObservationField, ...]:
@@ -119,11 +100,7 @@ def fields_of(specification: Mapping[str, Any]) -> tuple[ObservationField, ...]:
 
 
 def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
-    """The task of a name such as ``walker_stand``.
-
-    Args:
-        name: its target is ``DOMAIN_TASK``.
-        options: further ``task_kwargs`` of ``suite.load``, e.g. ``time_limit``.
+    """The task whose target is ``DOMAIN_TASK``; ``options`` are ``task_kwargs`` of ``suite.load``, e.g. ``time_limit``.
 
     Raises:
         TaskError: the suite has no such task; says which are near.
@@ -138,10 +115,6 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     def make(environments: int, seed: int) -> DeepMindEpisodes:
         return DeepMindEpisodes(domain, task, environments, seed, options)
 
-    def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        with closing(make(min(JUDGING_ENVIRONMENTS, episodes), seed)) as played:
-            return Evaluation.of(judge(played, decide, episodes), preset)
-
     def draw(seed: int) -> tuple[DeepMindEpisodes, Callable[[], Any]]:
         episodes = make(1, seed)
         return episodes, episodes.picture
@@ -151,8 +124,7 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         probe.reset()
     except RuntimeError as error:  # the terrain of quadruped_escape is made on a graphics card
         raise TaskError(f"--task {name.canonical} cannot begin an episode here: {error}") from error
-    actions = probe.action_spec()
-    low, high = (np.broadcast_to(side, actions.shape) for side in (actions.minimum, actions.maximum))
+    low, high = bounds_of(probe)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise TaskError(f"--task {name.canonical} has actions without bounds; a policy's actions are scaled to them.")
     return Task(
@@ -163,6 +135,6 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         control_period_s=float(probe.control_timestep()),
         presets=("",),
         make=make,
-        evaluate=evaluate,
+        evaluate=judging(make, JUDGING_ENVIRONMENTS),
         draw=draw,
     )

@@ -8,7 +8,8 @@ the unfinished episodes are simply flown again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -58,6 +59,58 @@ class Episodes(Protocol):
 
     def step(self, actions: Actions) -> StepResult:
         """Apply one action an environment, without any reset."""
+
+
+class OneByOne(ABC):
+    """:class:`Episodes` of environments that are stepped one after the other.
+
+    Episode ``k`` is seeded with (seed, k), in whichever environment it is played.
+
+    Attributes:
+        playing: the environments, which can ``close()``.
+    """
+
+    def __init__(self, playing: Sequence[Any], seed: int, shape: tuple[int, ...], kind: type = np.float32) -> None:
+        """Args: the environments, the seed of all episodes, and the shape and type of one observation."""
+        self.playing, self.environments = list(playing), len(playing)
+        self._seed = seed
+        self._observation: Observations = np.zeros((len(playing), *shape), kind)
+
+    @abstractmethod
+    def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
+        """Begin an episode in one environment; its observation."""
+
+    @abstractmethod
+    def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
+        """One step of one environment: observation, reward, terminated, truncated."""
+
+    def taken(self, actions: Actions) -> Any:
+        """The actions as :meth:`move` takes them, one after the other."""
+        return actions
+
+    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
+        """See :class:`Episodes`."""
+        self._observation = self._observation.copy()
+        for place in np.flatnonzero(mask):
+            seed = np.random.SeedSequence([self._seed, int(episode_ids[place])])
+            self._observation[place] = np.reshape(self.begin(place, seed), self._observation.shape[1:])
+        return self._observation
+
+    def step(self, actions: Actions) -> StepResult:
+        """See :class:`Episodes`."""
+        observation = np.empty_like(self._observation)
+        reward = np.empty(self.environments, np.float32)
+        terminated, truncated = np.empty((2, self.environments), np.bool_)
+        for place, action in enumerate(self.taken(actions)):
+            seen, reward[place], terminated[place], truncated[place] = self.move(place, action)
+            observation[place] = np.reshape(seen, observation.shape[1:])
+        self._observation = observation
+        return StepResult(observation, reward, terminated, truncated & ~terminated, None)
+
+    def close(self) -> None:
+        """Give back what the environments hold: simulators, screens."""
+        for environment in self.playing:
+            environment.close()
 
 
 @dataclass(frozen=True)

@@ -16,26 +16,39 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 import airlearning_envs
-from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, Squash
+from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField, Squash
 from train.quiet import silenced
 from train.suites.classic import PHYSICS, ClassicEpisodes
-from train.suites.episodes import Actions, Decide, Episodes, Observations, StepResult, judge
+from train.suites.episodes import Actions, Episodes, OneByOne
 from train.suites.errors import TaskError
-from train.suites.fields import observation_fields
 from train.suites.names import NAVIGATION_ID, Suite, TaskName, known_words, resolve
-from train.suites.task import Evaluation, Task
+from train.suites.task import Task, judging
 
 JUDGING_ENVIRONMENTS = 32
 LARGEST_VECTOR = 4096
 """Numbers of an observation that is no image: a run holds thousands of them, and its bundle, too."""
 LARGEST_BOUND = 1e6  # beyond it stands for infinity, as float32's largest number does in older environments
 SECONDS_UNKNOWN = 1.0  # an environment that does not say how long a step lasts: one step is one unit of time
+LEG = "hip_{0}_angle rad, hip_{0}_speed 1, knee_{0}_angle rad, knee_{0}_speed 1, leg_{0}_contact 1, "
+FIELDS = {
+    "CartPole-v1": "cart_position m, cart_velocity m/s, pole_angle rad, pole_angular_velocity rad/s",
+    "MountainCar-v0": "position 1, velocity 1/step",
+    "MountainCarContinuous-v0": "position 1, velocity 1/step",
+    "Acrobot-v1": "cos_angle_1 1, sin_angle_1 1, cos_angle_2 1, sin_angle_2 1, angular_velocity_1 rad/s, "
+    "angular_velocity_2 rad/s",
+    "Pendulum-v1": "cos_angle 1, sin_angle 1, angular_velocity rad/s",
+    "BipedalWalker-v3": "hull_angle rad, hull_angular_velocity 1, horizontal_velocity 1, vertical_velocity 1, "
+    + LEG.format(1)
+    + LEG.format(2)
+    + ", ".join(f"lidar_{ray} 1" for ray in range(10)),
+}
+"""Id to the name and unit of every observation element, in order (Gymnasium's pages of these environments)."""
 
 Environment = gymnasium.Env[Any, Any]
 
 
-class GymnasiumEpisodes:
-    """A list of Gymnasium environments whose episode ``k`` is seeded with (seed, k), in whichever place it is played.
+class GymnasiumEpisodes(OneByOne):
+    """Environments of one Gymnasium id.
 
     Gymnasium promises that an environment is determined by its reset seed and the actions; that makes each episode
     the pure function that ``train.suites.episodes`` asks for. Two suites keep the promise only for an environment that
@@ -45,60 +58,42 @@ class GymnasiumEpisodes:
 
     def __init__(self, environment_id: str, environments: int, seed: int, options: Mapping[str, Any]) -> None:
         """Args: Gymnasium's id, number of environments, seed, and keyword arguments of ``gymnasium.make``."""
-        self.environments = environments
-        self._seed = seed
         suite = resolve(environment_id).suite
         self._build: Callable[[], Environment] = lambda: make_environment(environment_id, options)
         self._always_new = suite is Suite.BOX2D
-        self._playing = [self._build() for _ in range(environments)]
+        playing = [self._build() for _ in range(environments)]
         if suite is Suite.PYBULLET:
             with silenced():
-                for environment in self._playing:
+                for environment in playing:
                     environment.reset(seed=0)
-        inputs, outputs = self._playing[0].observation_space, self._playing[0].action_space
-        is_image = shows_images(inputs)
-        shape = inputs.shape if is_image else (int(np.prod(inputs.shape or ())),)
-        self._observation = np.zeros((environments, *(shape or ())), np.uint8 if is_image else np.float32)
+        inputs, outputs = playing[0].observation_space, playing[0].action_space
+        shape = inputs.shape or ()
+        if shows_images(inputs):
+            super().__init__(playing, seed, shape, np.uint8)
+        else:
+            super().__init__(playing, seed, (int(np.prod(shape)),))
         self._bounds = (outputs.low, outputs.high) if isinstance(outputs, Box) else None
 
-    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
-        """Begin the masked episodes; see ``train.suites.episodes.Episodes``."""
-        self._observation = self._observation.copy()
-        for place in np.flatnonzero(mask):
-            if self._always_new:
-                self._playing[place].close()
-                self._playing[place] = self._build()
-            observation, _ = self._playing[place].reset(seed=self._episode_seed(int(episode_ids[place])))
-            self._observation[place] = np.reshape(observation, self._observation.shape[1:])
-        return self._observation
+    def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
+        """See :class:`OneByOne`."""
+        if self._always_new:
+            self.playing[place].close()
+            self.playing[place] = self._build()
+        return self.playing[place].reset(seed=int(seed.generate_state(1)[0]))[0]
 
-    def step(self, actions: Actions) -> StepResult:
-        """One step; see ``Episodes``. Continuous actions are clipped to the environment's bounds."""
-        if self._bounds is not None:
-            low, high = self._bounds
-            chosen: Any = np.clip(actions.reshape(len(actions), *low.shape), low, high)
-        else:
-            chosen = actions.tolist()
-        observation = np.empty_like(self._observation)
-        reward = np.empty(self.environments, np.float32)
-        terminated, truncated = np.empty((2, self.environments), np.bool_)
-        for place, environment in enumerate(self._playing):
-            seen, reward[place], terminated[place], truncated[place], _ = environment.step(chosen[place])
-            observation[place] = np.reshape(seen, observation.shape[1:])
-        self._observation = observation
-        return StepResult(observation, reward, terminated, truncated & ~terminated, None)
+    def taken(self, actions: Actions) -> Any:
+        """Continuous ones clipped to the environment's bounds."""
+        if self._bounds is None:
+            return actions.tolist()
+        return np.clip(actions.reshape(len(actions), *self._bounds[0].shape), *self._bounds)
+
+    def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
+        """See :class:`OneByOne`."""
+        return self.playing[place].step(action)[:4]
 
     def picture(self) -> NDArray[np.uint8]:
         """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
-        return np.asarray(self._playing[0].render())
-
-    def close(self) -> None:
-        """Give back what the environments hold: simulators, screens."""
-        for environment in self._playing:
-            environment.close()
-
-    def _episode_seed(self, number: int) -> int:
-        return int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
+        return np.asarray(self.playing[0].render())
 
 
 def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environment:
@@ -151,10 +146,6 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
             return ClassicEpisodes(environment_id, environments, seed)
         return GymnasiumEpisodes(environment_id, environments, seed, options)
 
-    def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        with contextlib.closing(make(min(JUDGING_ENVIRONMENTS, episodes), seed)) as played:
-            return Evaluation.of(judge(played, decide, episodes), preset)
-
     def draw(seed: int) -> tuple[Episodes, Callable[[], Any]]:
         if is_classic:
             return draw_classic(environment_id, seed)
@@ -164,12 +155,12 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     return Task(
         name=name.canonical,
         environment=EnvironmentSpec(environment_id, dict(options)),
-        observation=observation_fields(environment_id, inputs.shape or (), shows_images(inputs)),
+        observation=fields_of(environment_id, inputs),
         head=head_of(outputs),
         control_period_s=period,
         presets=("",),
         make=make,
-        evaluate=evaluate,
+        evaluate=judging(make, JUDGING_ENVIRONMENTS),
         draw=draw,
         bounds=bounds_of(inputs),
     )
@@ -219,6 +210,18 @@ def told(error: Exception) -> str:
 def shows_images(inputs: gymnasium.Space[Any]) -> bool:
     """Whether observations are images: uint8 with three axes. Floats with three axes are vectors that lie in a grid."""
     return inputs.dtype == np.uint8 and len(inputs.shape or ()) == 3
+
+
+def fields_of(environment_id: str, inputs: gymnasium.Space[Any]) -> tuple[ObservationField, ...]:
+    """The fields of an observation: named ones, or a single field ``observation``.
+
+    An image (height, width, channels) keeps its shape; anything else, three axes of floats too, is flattened.
+    """
+    shape = inputs.shape or ()
+    named = [each.split() for each in FIELDS.get(environment_id, "").split(", ")]
+    if len(named) == (size := int(np.prod(shape))) and len(named[0]) == 2:
+        return tuple(ObservationField(name, (1,), unit) for name, unit in named)
+    return (ObservationField("observation", shape if shows_images(inputs) else (size,), "1"),)
 
 
 def bounds_of(inputs: gymnasium.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

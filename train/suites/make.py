@@ -11,18 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from train.suites.errors import TaskError
-from train.suites.installed import require_installed
-from train.suites.names import Suite, resolve
+from train.suites.names import Suite, require_installed, resolve
 from train.suites.task import Task
 
 
 def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] | None = None) -> Task:
-    """The task of that name.
+    """The task of that name; see :func:`train.suites.names.resolve`.
 
     Args:
-        name: a word (``breakout``), a suite's name (``dm_control,walker_stand``) or a Gymnasium id; see
-            :func:`train.suites.names.resolve`.
-        preset: preset to train on, for a task that has presets; None is the task's own default.
+        preset: to train on, for a task that has presets; None is the task's own default.
         options: further settings of the task, as found in the settings file.
 
     Raises:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from importlib.util import find_spec
+
+from train.suites.errors import TaskError
 
 
 class Suite(Enum):
@@ -83,13 +86,15 @@ NAVIGATION_ID = "AirLearning/Navigation-v0"
 """What Gymnasium and every bundle call it."""
 NAVIGATION = "navigation"
 NAVIGATION_NAME = TaskName(NAVIGATION, Suite.NAVIGATION, NAVIGATION, NAVIGATION)
-MUJOCO_ID = re.compile(
-    r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Swimmer|"
-    r"Walker2d)-v\d+"
-)
-BOX2D_ID = re.compile(r"(BipedalWalker|BipedalWalkerHardcore|LunarLander|LunarLanderContinuous|CarRacing)-v\d+")
-CLASSIC_ID = re.compile(r"(CartPole|MountainCar|MountainCarContinuous|Acrobot|Pendulum)-v\d+")
-ALE_ID = re.compile(r"(?:ALE/(\w+)-v5|(\w+?)(?:NoFrameskip|Deterministic)-v\d)")
+ALE_ID = r"(?:ALE/(\w+)-v5|(\w+?)(?:NoFrameskip|Deterministic)-v\d)"
+IDS = {
+    Suite.PYBULLET: r".*BulletEnv-.*",
+    Suite.CLASSIC: r"(CartPole|MountainCar|MountainCarContinuous|Acrobot|Pendulum)-v\d+",
+    Suite.BOX2D: r"(BipedalWalker|BipedalWalkerHardcore|LunarLander|LunarLanderContinuous|CarRacing)-v\d+",
+    Suite.MUJOCO: r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|"
+    r"Reacher|Swimmer|Walker2d)-v\d+",
+}
+"""The Gymnasium ids that each suite registers."""
 
 
 def resolve(name: str) -> TaskName:
@@ -123,19 +128,10 @@ def resolve_id(text: str) -> TaskName:
     for word, (suite, target) in GYMNASIUM_WORDS.items():
         if text == target:
             return TaskName(target, suite, target, word)
-    if found := ALE_ID.fullmatch(text):
+    if found := re.fullmatch(ALE_ID, text):
         return atari_name(found.group(1) or found.group(2))
-    return TaskName(text, suite_of_id(text), text)
-
-
-def suite_of_id(text: str) -> Suite:
-    """The suite that registers a Gymnasium id."""
-    if "BulletEnv-" in text:
-        return Suite.PYBULLET
-    for pattern, suite in ((CLASSIC_ID, Suite.CLASSIC), (BOX2D_ID, Suite.BOX2D), (MUJOCO_ID, Suite.MUJOCO)):
-        if pattern.fullmatch(text):
-            return suite
-    return Suite.GYMNASIUM
+    suite = next((suite for suite, pattern in IDS.items() if re.fullmatch(pattern, text)), Suite.GYMNASIUM)
+    return TaskName(text, suite, text)
 
 
 def atari_name(text: str) -> TaskName:
@@ -153,3 +149,44 @@ def atari_name(text: str) -> TaskName:
 def known_words() -> list[str]:
     """The words that may be typed, to list and to suggest."""
     return [NAVIGATION_NAME.canonical, *GYMNASIUM_WORDS, *ATARI_WORDS]
+
+
+# --- what is installed -----------------------------------------------------------------------------------------------
+
+NEEDS = {
+    Suite.BOX2D: ("box2d", {"Box2D": "box2d"}),
+    Suite.ATARI: ("atari", {"ale_py": "ale-py"}),
+    Suite.PYBULLET: ("pybullet", {"pybullet": "pybullet", "pybullet_envs_gymnasium": "pybullet-envs-gymnasium"}),
+    Suite.MUJOCO: ("mujoco", {"mujoco": "mujoco"}),
+    Suite.DM_CONTROL: ("dm-control", {"dm_control": "dm-control", "mujoco": "mujoco"}),
+}
+"""Suite to its extra in pyproject.toml and, by the module it imports, the packages it needs."""
+
+
+def missing_packages(suite: Suite) -> list[str]:
+    """Packages of a suite that are not installed."""
+    _, modules = NEEDS.get(suite, ("", {}))
+    return [package for module, package in modules.items() if not found(module)]
+
+
+def found(module: str) -> bool:
+    """Whether a module can be imported, without importing it."""
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def require_installed(name: TaskName) -> None:
+    """Refuse a task whose suite is not installed.
+
+    Raises:
+        TaskError: names what is missing and the command that installs it.
+    """
+    if missing := missing_packages(name.suite):
+        extra, _ = NEEDS[name.suite]
+        raise TaskError(
+            f"--task {name.word or name.canonical} needs {' and '.join(missing)}, not installed here. "
+            f"Type: make suites   (all suites), or only this one: "
+            f'.venv/bin/pip install -c requirements-suites.txt -e ".[{extra}]"'
+        )

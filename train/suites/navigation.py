@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,19 @@ from airlearning_envs.core import ACTION_NAMES, OBSERVATION_FIELDS, NavigationCo
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.flights import blind_policy, fly
 from policy.spec import DiscreteHead, EnvironmentSpec
-from train.suites.episodes import Decide, Floats, StepResult
+from train.suites.episodes import Decide, Floats, Judged, StepResult
 from train.suites.errors import TaskError
 from train.suites.names import NAVIGATION, NAVIGATION_ID
-from train.suites.task import Evaluation, Task, mean_interval
+from train.suites.task import Evaluation, Task
 
 JUDGED_ON = ("hard", "shipped")  # both bars of the case study
 JUDGING_ENVIRONMENTS = 128
 
 
 class NavigationEpisodes:
-    """A batch of drones, the first share of them in one arena, the next in another.
+    """A batch of drones, the first of the shares (config, number of drones) in one arena, the next in another.
 
-    Args:
-        shares: (config, number of drones) for each arena.
-        seed: of all episodes; an episode id is flown in one arena only, that of the drone it falls to.
+    An episode id is flown in one arena only, that of the drone it falls to.
     """
 
     def __init__(self, shares: list[tuple[NavigationConfig, int]], seed: int) -> None:
@@ -76,17 +75,14 @@ def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
     Raises:
         TaskError: a preset or a setting is not known.
     """
-    unknown = set(options) - {"arenas", "settings"}
-    if unknown:
+    if unknown := set(options) - {"arenas", "settings"}:
         raise TaskError(f"navigation has no options {sorted(unknown)}; it has arenas and settings.")
     arenas: dict[str, float] = {preset: 1.0} if preset else dict(options.get("arenas", {"hard": 1.0}))
     changes = dict(options.get("settings", {}))
     configs: dict[str, NavigationConfig] = {}
     for name in arenas:
-        if name not in PRESETS:
-            raise TaskError(f"--preset {name} is not known; choose one of {', '.join(PRESETS)}.")
         try:
-            configs[name] = PRESETS[name].with_settings(changes)
+            configs[name] = arena(name).with_settings(changes)
         except SettingsError as error:
             raise TaskError(f"navigation: {error}") from error
     main = max(arenas, key=lambda name: arenas[name])
@@ -107,6 +103,17 @@ def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
     )
 
 
+def arena(preset: str) -> NavigationConfig:
+    """The arena of a preset.
+
+    Raises:
+        TaskError: the preset is not known.
+    """
+    if preset not in PRESETS:
+        raise TaskError(f"--preset {preset} is not known; choose one of {', '.join(PRESETS)}.")
+    return PRESETS[preset]
+
+
 def portions(arenas: Mapping[str, float], environments: int) -> list[tuple[str, int]]:
     """Whole numbers of drones in proportion to the shares, at least one each; the largest share takes the rest."""
     total = sum(arenas.values())
@@ -124,25 +131,12 @@ def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluatio
     Raises:
         TaskError: the preset is not known.
     """
-    if preset not in PRESETS:
-        raise TaskError(f"--preset {preset} is not known; choose one of {', '.join(PRESETS)}.")
-    flights = fly(PRESETS[preset], decide, episodes, seed, batch=JUDGING_ENVIRONMENTS)
-    returns = flights.episode_return.astype(np.float64)
+    flights = fly(arena(preset), decide, episodes, seed, batch=JUDGING_ENVIRONMENTS)
     details: dict[str, float] = {f"ended_{cause}": float(count) for cause, count in flights.causes().items()}
     if flights.success.any():
         won = flights.success
         details["flight_time_s"] = float(flights.flight_time_s[won].mean())
         details["distance_m"] = float(flights.distance_m[won].mean())
         details["energy_j"] = float(flights.energy_j[won].mean())
-    return Evaluation(
-        preset,
-        episodes,
-        flights.success_rate(),
-        flights.interval(),
-        float(returns.mean()),
-        mean_interval(returns),
-        float(flights.steps.mean()),
-        details,
-        tuple(returns.tolist()),
-        tuple(flights.success.tolist()),
-    )
+    judged = Judged(flights.episode_return.astype(np.float64), flights.steps, flights.success)
+    return replace(Evaluation.of(judged, preset), details=details)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from airlearning_envs.flights import wilson_interval
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
-from train.suites.episodes import Decide, Episodes, Judged
+from train.suites.episodes import Decide, Episodes, Judged, judge
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,7 @@ class Evaluation:
     Attributes:
         preset: name of the preset, or "" where the task has none.
         episodes: number of episodes.
-        success: share that succeeded with its 95 % interval (low, high), or None where the task has no success.
-        interval: see ``success``.
+        success, interval: share that succeeded, with its 95 % interval (low, high); None where the task has no success.
         mean_return: mean of the undiscounted returns, with ``return_interval`` (95 %, normal).
         mean_length: mean number of steps.
         details: further figures of the task by name with their unit, e.g. mean flight time.
@@ -48,21 +48,14 @@ class Evaluation:
     @classmethod
     def of(cls, judged: Judged, preset: str = "") -> Evaluation:
         """The evaluation of judged episodes (:func:`train.suites.episodes.judge`)."""
-        episodes, success, interval = len(judged.returns), None, None
+        episodes, returns, success, interval = len(judged.returns), judged.returns, None, None
+        successes: tuple[bool, ...] = ()
         if judged.success is not None:
-            wins = int(judged.success.sum())
-            success, interval = wins / episodes, wilson_interval(wins, episodes)
-        return cls(
-            preset=preset,
-            episodes=episodes,
-            success=success,
-            interval=interval,
-            mean_return=float(judged.returns.mean()),
-            return_interval=mean_interval(judged.returns),
-            mean_length=float(judged.lengths.mean()),
-            returns=tuple(judged.returns.tolist()),
-            successes=() if judged.success is None else tuple(judged.success.tolist()),
-        )
+            successes = tuple(judged.success.tolist())
+            success, interval = sum(successes) / episodes, wilson_interval(sum(successes), episodes)
+        mean, length = float(returns.mean()), float(judged.lengths.mean())
+        means = success, interval, mean, mean_interval(returns), length
+        return cls(preset, episodes, *means, returns=tuple(returns.tolist()), successes=successes)
 
 
 @dataclass(frozen=True)
@@ -123,6 +116,16 @@ class Task:
     def outputs(self) -> int:
         """Actions of a discrete task, action elements of a continuous one."""
         return self.head.size
+
+
+def judging(make: Callable[[int, int], Any], most: int) -> Callable[[Decide, int, int, str], Evaluation]:
+    """A task's ``evaluate`` on episodes as it makes them, so many at a time at most; they can ``close()``."""
+
+    def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
+        with closing(make(min(most, episodes), seed)) as played:
+            return Evaluation.of(judge(played, decide, episodes), preset)
+
+    return evaluate
 
 
 def episode_seed(seed: int, purpose: str) -> int:

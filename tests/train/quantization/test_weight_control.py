@@ -17,7 +17,7 @@ import tensorflow as tf
 from policy.bundle import Bundle
 from policy.spec import Convolution, NetworkSpec
 from train import __main__ as command
-from train.accelerator.layers import Learning
+from train.accelerator.layers import Learning, arrays_of
 from train.algorithms import a2c, d4pg, ddpg, dqn, ppo
 from train.algorithms.common.actor_critic import ActorCritic
 from train.algorithms.common.deterministic import fresh_learner
@@ -91,7 +91,7 @@ def test_a_step_of_adam_with_both_by_hand() -> None:
         learning = Learning(state, "policy", control=control)
         learning.network.gradient.all[:] = -4.0
         learning.descend(1.0, 0.1)
-        moved = learning.arrays()
+        moved = arrays_of(learning)
         assert float(moved["policy"]["head/kernel"][0, 0]) == pytest.approx(wanted, rel=1e-5)
         assert float(moved["policy"]["head/bias"][0]) == pytest.approx(1.1, rel=1e-5)
         assert float(moved["policy_first"]["head/kernel"][0, 0]) == pytest.approx(-0.4)  # (1 − β₁) g

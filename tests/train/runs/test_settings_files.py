@@ -8,9 +8,8 @@ from train.algorithms.ppo import PPOSettings
 from train.methods import METHODS, default_method, refuse_mismatch, settings_class
 from train.runs.models import choose_network
 from train.runs.presets import FOLDER, SettingsError, build, load_settings, parse_overrides, settings_path
-from train.suites.installed import missing_packages
 from train.suites.make import make_task
-from train.suites.names import resolve
+from train.suites.names import missing_packages, resolve
 
 FILES = sorted(FOLDER.glob("*.json"))
 

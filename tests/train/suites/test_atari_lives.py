@@ -5,9 +5,8 @@ import pytest
 
 from train.suites.atari import DEFAULTS, AtariEpisodes, atari_task
 from train.suites.episodes import EpisodeStream
-from train.suites.installed import missing_packages
 from train.suites.make import make_task
-from train.suites.names import Suite
+from train.suites.names import Suite, missing_packages
 
 pytestmark = pytest.mark.skipif(bool(missing_packages(Suite.ATARI)), reason="atari is not installed; type make suites")
 

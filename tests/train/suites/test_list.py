@@ -47,11 +47,11 @@ def test_the_table_can_be_narrowed_and_gives_the_commands(capsys: pytest.Capture
 @pytest.mark.parametrize(("mean", "summary"), [(500.0, "trained"), (499.0, "below target"), (None, "trained")])
 def test_a_bundles_last_judgement_decides_its_state(mean: float | None, summary: str, tmp_path: Path) -> None:
     cell = next(cell for cell in load_cells() if cell.bundle_name == "cartpole-dqn")
-    assert command.state_of(cell, tmp_path).summary == "not trained"
+    assert command.state_of(cell, tmp_path)["state"] == "not trained"
     folder = tmp_path / "cartpole-dqn"
     folder.mkdir()
     judged = [] if mean is None else [{"preset": "", "mean_return": mean, "episodes": 100}]
     origin = {"judged": judged, "steps": 5, "cpu_s": 1.5}
     (folder / "policy.json").write_text(json.dumps({"provenance": origin}))
     state = command.state_of(cell, tmp_path)
-    assert (state.summary, state.judged_return, state.steps, state.cpu_s) == (summary, mean, 5, 1.5)
+    assert [state[name] for name in ("state", "judged_return", "steps", "cpu_s")] == [summary, mean, 5, 1.5]

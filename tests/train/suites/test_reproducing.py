@@ -7,9 +7,8 @@ import pytest
 
 from policy.bundle import Bundle
 from train import __main__ as command
-from train.suites.installed import missing_packages
 from train.suites.make import make_task
-from train.suites.names import resolve
+from train.suites.names import missing_packages, resolve
 
 ROLLOUT = ["--set", "environments=8", "--set", "rollout_steps=16", "--set", "minibatch=32"]
 REPLAY = [*ROLLOUT, "--set", "learning_starts=128", "--set", "updates=4"]

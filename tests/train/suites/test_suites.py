@@ -9,9 +9,8 @@ import pytest
 from policy.spec import ContinuousHead
 from train.suites.episodes import EpisodeStream
 from train.suites.errors import TaskError
-from train.suites.installed import missing_packages
 from train.suites.make import make_task
-from train.suites.names import resolve
+from train.suites.names import missing_packages, resolve
 from train.suites.task import Task
 
 # task, observation, actions, s between decisions

@@ -55,8 +55,7 @@ class ActorCritic(Learner):
 
         Args:
             generator: of the weights.
-            network: of the policy; with convolutions the value shares its trunk.
-            observation: shape of one.
+            network: of the policy, for one ``observation`` of that shape; with convolutions the value shares its trunk.
             outputs: of the policy.
             value_hidden: hidden layers of a value network of its own; empty means those of the policy.
             moments: the optimiser's, each kept for the policy and for the value.
@@ -100,12 +99,8 @@ def outputs_and_values(
 ) -> tuple[Any, Any]:
     """The policy's outputs (batch, outputs) and V (batch,) for normalised observations or uint8 images (tensors).
 
-    Args:
-        network: of the policy.
-        policy: its weights, float32.
-        value: the value's weights, float32.
-        observations: see above.
-        compute: the number type of the hidden layers; both heads and all weights stay float32.
+    ``compute`` is the number type of the hidden layers; both heads and all weights, of ``policy`` and ``value``, stay
+    float32.
     """
     mixed = Compute(compute)
     hidden = features(network, cast(policy, mixed), observations)
@@ -126,11 +121,7 @@ class Forward:
         compute: str = "float32",
         quantized: Callable[[Weights], Any] = lambda policy: policy,
     ) -> None:
-        """Args:
-        learner: whose policy and value these are.
-        compute: number type of a shared trunk; perceptrons act in float32.
-        quantized: the policy's weights to the ones to compute with.
-        """
+        """Args: whose; number type of a shared trunk (perceptrons act in float32); weights → those to compute with."""
         self._learner, self._quantized = learner, quantized
         network = learner.network
         if learner.is_shared:
@@ -185,8 +176,7 @@ def gradient_step(
     """One step of policy and value down their loss: (state, batch, count, rate, bonus) → (state, metrics).
 
     Args:
-        settings: of the algorithm.
-        network: of the policy.
+        settings, network: of the algorithm, and of the policy.
         losses: (policy's weights, outputs, values, batch, entropy bonus) → (loss, its parts by name).
         optimise: (weights, gradients, moments by name, count, rate) → (weights, moments).
         metrics: names of what it tells, of the parts and of the norms ``policy_norm`` and ``value_norm``.

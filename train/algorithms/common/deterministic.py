@@ -139,19 +139,21 @@ def descend(
 class NoisyLoop(ReplayLoop):
     """A replay loop whose actions are the actor's with noise; see :class:`train.algorithms.common.loop.Loop`."""
 
-    def __init__(self, run: Run, settings: DeterministicSettings) -> None:
-        """Args: the run, whose task must have continuous actions, and the settings.
+    def __init__(self, run: Run, settings: DeterministicSettings, critics: int = 1, critic_outputs: int = 1) -> None:
+        """Args: the run, whose task must have continuous actions, the settings, and those of :func:`fresh_learner`.
 
         Raises:
             ValueError: the task has discrete actions.
         """
-        task = run.task
+        task, network = run.task, run.request.network
         self.range = ActionRange(task.head, run.request.method)
         self.noise = ExplorationNoise(
             settings.environments, task.outputs, settings.noise_reversion, settings.noise_repeat
         )
         super().__init__(run, settings, {"noise": self.noise}, task.outputs, settings.normalise)
         self._own = settings
+        shapes = network, settings.critic, task.observation_shape, task.outputs, critics, critic_outputs
+        self.follow(fresh_learner(self.generator, *shapes, settings.compute), "actor")
 
     @property
     def sigma(self) -> float:
@@ -187,9 +189,7 @@ class NoisyLoop(ReplayLoop):
     ) -> None:
         """One iteration: noisy steps, a round of updates, a row of the log.
 
-        Args:
-            learn_round: (minibatches, share of the learning rates) → metrics.
-            names: of the metrics.
+        ``learn_round``: (minibatches, share of the learning rates) → metrics of these ``names``.
 
         Raises:
             DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,33 +23,6 @@ Floats = NDArray[np.float32]
 LOG_STD = "log_std"
 """Name of the Gaussian's logarithmic standard deviations among the policy's weights; a bundle does not have it."""
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
-
-
-class Distribution(Protocol):
-    """What an algorithm needs of the distribution of actions; ``outputs`` (batch, outputs) are the network's."""
-
-    action_type: type
-    """Of the numbers of an action as drawn."""
-    action_shape: tuple[int, ...]
-    """Of one action as drawn."""
-
-    def extra_weights(self) -> Weights:
-        """Learned weights that belong to the distribution and not to the network."""
-
-    def sample(self, generator: np.random.Generator, outputs: Floats, weights: Mapping[str, Any]) -> tuple[Any, Floats]:
-        """One action a row as drawn, and the logarithm of its probability (density), (batch,)."""
-
-    def to_environment(self, actions: NDArray[Any]) -> Actions:
-        """Drawn actions as the task takes them."""
-
-    def greedy(self, outputs: Floats) -> Actions:
-        """The most probable action a row, as the task takes it."""
-
-    def log_probability(self, outputs: tf.Tensor, actions: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
-        """Of drawn actions, (batch,)."""
-
-    def entropy(self, outputs: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
-        """In nats, (batch,)."""
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -73,33 +46,37 @@ def sample_actions(
 
 
 class Categorical:
-    """π(a|s) = softmax(y)ₐ."""
+    """π(a|s) = softmax(y)ₐ; ``outputs`` y (batch, outputs) are the network's, ``weights`` the policy's.
+
+    Attributes:
+        action_type, action_shape: of the numbers of one action as drawn, and of the action.
+    """
 
     action_type: type = np.int32
     action_shape: tuple[int, ...] = ()
 
     def extra_weights(self) -> Weights:
-        """None."""
+        """Learned weights that belong to the distribution and not to the network."""
         return {}
 
     def sample(self, generator: np.random.Generator, outputs: Floats, weights: Mapping[str, Any]) -> tuple[Any, Floats]:
-        """See :func:`sample_actions`."""
+        """One action a row as drawn, and the logarithm of its probability (density), (batch,)."""
         return sample_actions(generator, outputs)
 
     def to_environment(self, actions: NDArray[Any]) -> Actions:
-        """The numbers of the actions."""
+        """Drawn actions as the task takes them."""
         return actions.astype(np.int64)
 
     def greedy(self, outputs: Floats) -> Actions:
-        """The first largest output's number."""
+        """The most probable action a row, as the task takes it: the first largest output's number."""
         return outputs.argmax(axis=1)
 
     def log_probability(self, outputs: tf.Tensor, actions: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
-        """log softmax(y) at the actions."""
+        """Of drawn actions, (batch,): log softmax(y) at the actions."""
         return tf.gather(tf.nn.log_softmax(outputs), actions, batch_dims=1)
 
     def entropy(self, outputs: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
-        """−Σ π log π."""
+        """In nats, (batch,): −Σ π log π."""
         log_probabilities = tf.nn.log_softmax(outputs)
         return -tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=1)
 
@@ -148,6 +125,9 @@ class Gaussian:
     def entropy(self, outputs: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
         """Σ (log σ + ½ log 2πe), the same in every state."""
         return tf.reduce_sum(weights[LOG_STD] + (HALF_LOG_2_PI + 0.5)) * tf.ones_like(outputs[:, 0])
+
+
+Distribution = Categorical | Gaussian
 
 
 def distribution_of(task: Task, log_std: float) -> Distribution:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import ContinuousHead, DiscreteHead
+from train.algorithms.common.settings import linear
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -52,14 +53,14 @@ class ExplorationNoise:
 
 def noise_scale(first: float, last: float, share: float) -> float:
     """σ when ``share`` of all steps are made: linear from first to last."""
-    return first + (last - first) * min(share, 1.0)
+    return linear(first, last, share)
 
 
 class ActionRange:
     """a = low + (u + 1) / 2 · (high − low), element by element: u in −1 … 1 as networks see it, a in physical units."""
 
     def __init__(self, head: ContinuousHead | DiscreteHead, method: str) -> None:
-        """Args: the task's head; the method's name for the message.
+        """Args: the task's head, and the method's name for the message.
 
         Raises:
             ValueError: the task chooses one of several named actions.
@@ -74,19 +75,16 @@ class ActionRange:
 
     def physical(self, unit: Floats) -> Floats:
         """Actions (n, size) in the task's units for actions in −1 … 1."""
-        result: Floats = self._low + (unit + np.float32(1.0)) * self._half
-        return result
+        return self._low + (unit + np.float32(1.0)) * self._half
 
     def unit(self, physical: Floats) -> Floats:
         """Actions (n, size) in −1 … 1 for actions in the task's units: the inverse of :meth:`physical`."""
-        result: Floats = (physical - self._low) / self._half - np.float32(1.0)
-        return result
+        return (physical - self._low) / self._half - np.float32(1.0)
 
 
 def exploration_rate(first: float, last: float, exploration: float, share: float) -> float:
     """ε when ``share`` of all steps are made: linear from first to last over the share ``exploration``, then last."""
-    done = min(share / exploration, 1.0) if exploration > 0 else 1.0
-    return first + (last - first) * done
+    return linear(first, last, share / exploration if exploration > 0 else 1.0)
 
 
 class EpsilonGreedy:

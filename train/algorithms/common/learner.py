@@ -43,10 +43,7 @@ class Learner:
     def take(self, update: Update, *inputs: Any, quantizer: Mapping[str, Any] | None = None) -> list[NDArray[Any]]:
         """Put in what an update makes of the groups; what it tells beside them, as arrays.
 
-        Args:
-            update: to make.
-            inputs: what it takes behind the state.
-            quantizer: the group of scales, while quantizers are active.
+        ``inputs`` are what it takes behind the state, ``quantizer`` the group of scales while quantizers are active.
         """
         state, *told = update({**self.groups, **(quantizer or {})}, *inputs)
         self.put(state)
@@ -63,8 +60,7 @@ def learn(
     """Run a round of updates on the learner: its metrics (updates, …), and what else it tells.
 
     Args:
-        update: a round as :func:`compiled_round` makes it.
-        learner: that is changed.
+        update: a round as :func:`compiled_round` makes it, of ``learner``.
         batches: columns (updates, minibatch, …).
         rate: the learning rate, or the share of it.
         quantizer: the group of scales, while quantizers are active.
@@ -80,11 +76,7 @@ def scan_updates(
 ) -> tuple[Any, ...]:
     """Update after update in one loop of a graph: the last state, and what each told, (updates, width) each.
 
-    Args:
-        one: (index, state) → (state, a vector of each width).
-        state: before the first.
-        updates: their number.
-        widths: of what every update tells.
+    ``one`` is (index, state) → (state, a vector of each width); ``state`` is that before the first.
     """
 
     def body(index: tf.Tensor, state: State, *told: tf.Tensor) -> tuple[Any, ...]:

@@ -38,11 +38,7 @@ class Loop:
     learner: Learner
 
     def __init__(self, run: Run, settings: SharedSettings, normaliser: RunningNormaliser) -> None:
-        """Args:
-        run: whose task and seed these are for.
-        settings: of the algorithm.
-        normaliser: of the observations; images are scaled instead.
-        """
+        """Args: the run, the algorithm's settings, and the observations' normaliser; images are scaled instead."""
         request, task = run.request, run.task
         self.run, self.step = run, run.start_step
         self.generator = np.random.default_rng(request.seed)
@@ -89,12 +85,10 @@ class Loop:
         return dict(zip(names, metrics.mean(axis=0).tolist(), strict=True))
 
     def report(self, row: dict[str, float], decide: Decide, steps: int = 0) -> None:
-        """Log a row that ends now; judge, keep the best policy, and save when due.
+        """Log a row that ends now; judge the greedy policy ``decide``, keep the best one, and save when due.
 
-        Args:
-            row: figures of the algorithm; those of the episodes come before them, the observations' share behind.
-            decide: the greedy policy.
-            steps: that the row spans; 0 is one iteration.
+        The figures of the algorithm stand between those of the episodes and the observations' share; the row spans so
+        many ``steps``, 0 for one iteration.
         """
         self.aware.look(self.weights, self.normaliser(self.stream.observation))
         row = {**self.stream.take_tally().row(), **row, "observations_clipped": self.normaliser.take_clipped()}

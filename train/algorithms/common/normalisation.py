@@ -131,13 +131,9 @@ class RunningNormaliser:
 def normaliser_of_replay(
     size: int, bounds: Bounds | None, learning_starts: int, steps: int, *, moves: bool, normalise: bool = True
 ) -> RunningNormaliser:
-    """That of an algorithm with a replay; see :func:`widening_steps`.
+    """That of an algorithm with a replay; ``moves``: mean and σ go on for the :func:`widening_steps`, too.
 
-    Args:
-        size, bounds: of the observations.
-        learning_starts, steps: of the run.
-        moves: whether mean and σ go on for the widening steps, too.
-        normalise: False puts mean 0 and scale 1 in the place of the statistics.
+    Without ``normalise`` mean 0 and scale 1 stand in the place of the statistics.
     """
     if not normalise:
         return RunningNormaliser(size, 0)

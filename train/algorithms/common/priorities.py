@@ -35,8 +35,7 @@ class SumTree:
         return float(self._nodes[1])
 
     def __getitem__(self, rows: Rows) -> Doubles:
-        values: Doubles = self._nodes[self._first + rows]
-        return values
+        return self._nodes[self._first + rows]
 
     def __setitem__(self, rows: Rows, values: Doubles | float) -> None:
         """Where a row is named twice, its last value counts."""
@@ -73,10 +72,9 @@ class Priorities:
         self._seen = 0
 
     def follow(self, written: int) -> None:
-        """Look at what was added to the replay: what has n − 1 followers now can be drawn, what was overwritten cannot.
+        """Look at what was added to the replay, ``written`` steps of every environment in all.
 
-        Args:
-            written: steps of every environment ever added.
+        What has n − 1 followers now can be drawn, what was overwritten cannot.
         """
         self._set(np.arange(max(self._seen, written - self._slots), written), 0.0)
         first = max(self._seen - self._n_step + 1, written - self._slots, 0)

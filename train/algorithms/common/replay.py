@@ -49,12 +49,8 @@ def n_step_returns(
 ) -> tuple[Floats, Floats]:
     """Discounted rewards up to the end of the return, and the factor of the bootstrap; both (batch,).
 
-    R = Σₖ γᵏ rₖ over k = 0 … m − 1, where m ≤ n is the number of steps before or at the first that is cut (by the
-    episode's end or a lost life); factor = γᵐ, or 0 if the last of these terminated.
-
-    Args:
-        rewards, cut, terminated: (n, batch).
-        discount: γ.
+    R = Σₖ γᵏ rₖ over k = 0 … m − 1, where m ≤ n is the number of steps before or at the first that is ``cut`` (by the
+    episode's end or a lost life); factor = γᵐ, or 0 if the last of these terminated. Arrays are (n, batch).
     """
     returns, factors = np.zeros_like(rewards[0]), np.ones_like(rewards[0])
     alive = np.ones(rewards.shape[1], np.bool_)
@@ -104,14 +100,13 @@ class Replay:
         length = self.slots + self.slots // SPARE + 2 * self._stack + 1
         self._tape = np.zeros((length, environments, *frame), np.uint8 if frames else np.float32)
         self._head = np.zeros(environments, np.int64)  # frames ever written
+        steps = self.slots, environments
         self._arrays: dict[str, NDArray[Any]] = {
-            "position": np.zeros((self.slots, environments), np.int64),  # of the newest frame, counted as _head does
-            "action": np.zeros((self.slots, environments), np.int16)
-            if action_size is None
-            else np.zeros((self.slots, environments, action_size), np.float32),
-            "reward": np.zeros((self.slots, environments), np.float32),
-            "done": np.zeros((self.slots, environments), np.bool_),  # the return is cut; named as checkpoints have it
-            "terminated": np.zeros((self.slots, environments), np.bool_),
+            "position": np.zeros(steps, np.int64),  # of the newest frame, counted as _head does
+            "action": np.zeros(steps, np.int16) if action_size is None else np.zeros((*steps, action_size), np.float32),
+            "reward": np.zeros(steps, np.float32),
+            "done": np.zeros(steps, np.bool_),  # the return is cut; named as checkpoints have it
+            "terminated": np.zeros(steps, np.bool_),
         }
         self._written = 0  # steps ever added
         self._began = np.ones(environments, np.bool_)  # whether the next step is an episode's first
@@ -137,8 +132,7 @@ class Replay:
         Args:
             observation: what was acted on (environments, …); after the first step of an episode it must be what the
                 step before led to.
-            actions: (environments,) or (environments, size).
-            transition: what came of it.
+            actions: (environments,) or (environments, size), of which came the ``transition``.
 
         Raises:
             ValueError: an episode's first images are no stacks of successive frames.
@@ -150,15 +144,9 @@ class Replay:
             for frame in self._frames(observation[where]):
                 self._write(where, frame)
         slot = self._written % self.slots
-        row = {
-            "position": self._head - 1,
-            "action": actions,
-            "reward": transition.reward,
-            "done": transition.cut,
-            "terminated": transition.terminated,
-        }
-        for name, value in row.items():
-            self._arrays[name][slot] = value
+        row = self._head - 1, actions, transition.reward, transition.cut, transition.terminated
+        for array, value in zip(self._arrays.values(), row, strict=True):
+            array[slot] = value
         self._write(self._all, self._frames(transition.last_observation)[-1])
         self._began = transition.done.copy()  # not after a lost life: its frames flow on
         self._written += 1

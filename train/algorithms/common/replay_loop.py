@@ -47,12 +47,10 @@ class ReplayLoop(Loop):
         moves, size = action_size is None, task.observation_size  # DQN's statistics go on for a while
         normaliser = normaliser_of_replay(size, task.bounds, starts, steps, moves=moves, normalise=normalise)
         super().__init__(run, settings, normaliser)
-        environments, alpha = settings.environments, getattr(settings, "priority_exponent", 0.0)
-        frames = task.frames if task.is_image else 0
-        shape = task.observation_shape
-        self._replay = Replay(settings.replay_capacity, environments, shape, frames=frames, action_size=action_size)
-        slots = self._replay.slots
-        self._priorities = Priorities(slots, environments, alpha, settings.n_step) if alpha > 0 else None
+        count, alpha = settings.environments, getattr(settings, "priority_exponent", 0.0)
+        frames, shape = task.frames if task.is_image else 0, task.observation_shape
+        self._replay = Replay(settings.replay_capacity, count, shape, frames=frames, action_size=action_size)
+        self._priorities = Priorities(self._replay.slots, count, alpha, settings.n_step) if alpha > 0 else None
         self._settings, self._explore = settings, explore
 
     def keepers(self) -> dict[str, Keeper]:
@@ -69,9 +67,7 @@ class ReplayLoop(Loop):
     ) -> None:
         """Make ``rollout_steps`` steps in every environment and remember them.
 
-        Args:
-            act: raw observations to actions as the replay keeps them.
-            physical: these to the task's own; None where they are the same.
+        ``act`` makes of raw observations actions as the replay keeps them, ``physical`` of these the task's own.
         """
         for _ in range(self._settings.rollout_steps):
             observation = self.stream.observation
@@ -116,9 +112,7 @@ class ReplayLoop(Loop):
     ) -> dict[str, float]:
         """A round of updates, as soon as ``learning_starts`` steps are there; the means of its metrics, NaN before.
 
-        Args:
-            learn_round: minibatches → metrics (updates, names) and, for priorities, errors (updates, minibatch).
-            names: of the metrics.
+        ``learn_round``: minibatches → metrics (updates, names) and, for priorities, errors (updates, minibatch).
         """
         if self._replay.written * self._settings.environments < self._settings.learning_starts:
             return dict.fromkeys(names, float("nan"))

@@ -103,15 +103,14 @@ def generalized_advantages(
     δₜ = rₜ + γ V(sₜ₊₁) (1 − terminatedₜ) − V(sₜ)
     Aₜ = δₜ + γ λ (1 − cutₜ) Aₜ₊₁
 
+    λ = 1 gives the n-step returns of A3C: A = Σ γⁱ r + γⁿ V − V(sₜ) up to the rollout's end.
+
     Args:
-        rewards: rₜ.
-        values: V(sₜ).
+        rewards, values: rₜ and V(sₜ).
         next_values: V of the observation that followed the step, *before* any reset: at a time limit this is the
             value the episode would have gone on with.
-        terminated: nothing that follows counts: the episode ended in a state of no further reward, or a life was lost.
-        cut: the return reaches no further: terminated, or the episode ended by its time limit.
-        discount: γ.
-        gae_lambda: λ; 1 gives the n-step returns of A3C: A = Σ γⁱ r + γⁿ V − V(sₜ) up to the rollout's end.
+        terminated, cut: see :class:`train.suites.episodes.Transition`.
+        discount, gae_lambda: γ and λ.
     """
     deltas = rewards + discount * next_values * ~terminated - values
     advantages = np.zeros_like(deltas)
@@ -124,15 +123,8 @@ def generalized_advantages(
 
 def training_batch(rollout: Rollout, settings: RolloutSettings) -> dict[str, NDArray[Any]]:
     """The rows that the update learns from, (steps × environments, …); the return is A + V."""
-    advantages = generalized_advantages(
-        rollout.rewards,
-        rollout.values,
-        rollout.next_values,
-        rollout.terminated,
-        rollout.cut,
-        settings.discount,
-        settings.gae_lambda,
-    )
+    values, ends = (rollout.values, rollout.next_values), (rollout.terminated, rollout.cut)
+    advantages = generalized_advantages(rollout.rewards, *values, *ends, settings.discount, settings.gae_lambda)
     columns = {
         "observation": rollout.observations,
         "action": rollout.actions,
@@ -150,13 +142,7 @@ class Rollouts(Loop):
     """A loop that learns from rollouts of the policy as it is; see :class:`train.algorithms.common.loop.Loop`."""
 
     def __init__(self, run: Run, settings: RolloutSettings, moments: tuple[str, ...] = ("first", "second")) -> None:
-        """All at its beginning, or as the run's checkpoint has it.
-
-        Args:
-            run: whose task and seed they are for.
-            settings: of the algorithm.
-            moments: what the optimiser remembers; see ``ActorCritic.fresh``.
-        """
+        """All at its beginning, or as the run's checkpoint has it; ``moments`` are those of ``ActorCritic.fresh``."""
         super().__init__(run, settings, RunningNormaliser(run.task.observation_size, settings.normaliser_steps))
         request, task = run.request, run.task
         self._settings = settings
@@ -176,15 +162,8 @@ class Rollouts(Loop):
 
     def gather(self) -> dict[str, NDArray[Any]]:
         """The rows of one rollout of the policy as it is; see :func:`training_batch`."""
-        rollout = collect(
-            self.stream,
-            self.normaliser,
-            self.actor_critic,
-            self._forward,
-            self.distribution,
-            self.generator,
-            self._settings,
-        )
+        actors = self.actor_critic, self._forward, self.distribution
+        rollout = collect(self.stream, self.normaliser, *actors, self.generator, self._settings)
         return training_batch(rollout, self._settings)
 
     def decide(self, observation: Observations) -> Actions:

@@ -17,6 +17,7 @@ from train.quantization.weight_control import WeightControl
 T = TypeVar("T")
 TENSORFLOW, NUMPY = ENGINES = ("tensorflow", "numpy")
 """What computes the updates; see ``train/accelerator/table.py``."""
+ENGINE = 'What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons.'
 
 
 def setting(default: T, sentence: str) -> T:
@@ -68,20 +69,19 @@ class SharedSettings:
             raise ValueError(f"engine {engine!r} is unknown; take one of {', '.join(ENGINES)}.")
         check_compute(self.compute, engine)
         self.require_at_least_one("environments", "rollout_steps")
-        for name in ("learning_rate", "actor_learning_rate", "critic_learning_rate"):
-            if not 0.0 < getattr(self, name, 1.0) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}; take a positive number.")
-        for name in ("discount", "gae_lambda"):
-            if not 0.0 <= getattr(self, name, 1.0) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}; take 0 … 1.")
-        if self.quantization_bits != FULL_BITS:
-            if not SMALLEST_WEIGHT_BITS <= self.quantization_bits <= LARGEST_WEIGHT_BITS:
-                raise ValueError(
-                    f"quantization_bits is {self.quantization_bits}; quantization-aware training takes "
-                    f"{SMALLEST_WEIGHT_BITS} … {LARGEST_WEIGHT_BITS}, and {FULL_BITS} is none. Type --precision 8."
-                )
-            if self.compute != "float32":
-                raise ValueError(f"quantization-aware training computes in float32, not in {self.compute}.")
+        for name, value in vars(self).items():
+            if name.endswith("learning_rate") and not 0.0 < value < math.inf:
+                raise ValueError(f"{name} is {value}; take a positive number.")
+            if name in ("discount", "gae_lambda") and not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} is {value}; take 0 … 1.")
+        bits, is_aware = self.quantization_bits, self.quantization_bits != FULL_BITS
+        if is_aware and not SMALLEST_WEIGHT_BITS <= bits <= LARGEST_WEIGHT_BITS:
+            raise ValueError(
+                f"quantization_bits is {bits}; quantization-aware training takes {SMALLEST_WEIGHT_BITS} … "
+                f"{LARGEST_WEIGHT_BITS}, and {FULL_BITS} is none. Type --precision 8."
+            )
+        if is_aware and self.compute != "float32":
+            raise ValueError(f"quantization-aware training computes in float32, not in {self.compute}.")
         if not self.quant_delay >= 0.0:
             raise ValueError(f"quant_delay is {self.quant_delay}; take a share of all steps, 0 … 1, or steps.")
         if not 0.0 <= self.weight_clip < math.inf:
@@ -194,10 +194,7 @@ class RolloutSettings(SharedSettings):
         "Number type of the hidden layers' activations and their gradients: float32, bfloat16 or float16 "
         "(--mixed-precision); weights, heads, losses and the optimiser are float32 all the same.",
     )
-    engine: str = setting(
-        "tensorflow",
-        'What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons.',
-    )
+    engine: str = setting(TENSORFLOW, ENGINE)
 
     def check_run(self, steps: int, is_image: bool) -> None:
         """See :class:`SharedSettings`: ``keep_best`` wants evaluations after the statistics stand still."""
