@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from bench.report import store
     from bench.report import tables as rendering
-    from bench.report.machine import describe_machine
+    from bench.report.machine import this_machine
     from policy.files import write_atomically
 
     device: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def _run(arguments: argparse.Namespace) -> int:
         found = list(_device_and_this_machine(arguments, device))
     name = RUNTIMES if arguments.target is None else DEVICE
     document = {
-        "machine": describe_machine().sentence(),
+        "machine": this_machine(),
         "target": arguments.target,
         "device": device or None,
         "comparisons": [asdict(each) for each in found],

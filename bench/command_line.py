@@ -111,7 +111,7 @@ def add_output_arguments(arguments: argparse.ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="where measurements are kept (default: results/results.sqlite of the checkout)",
+        help="where measurements are kept (default: results/results.jsonl of the checkout)",
     )
 
 
@@ -213,13 +213,12 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
     A :class:`UsageError`'s exit status is 2. SIGTERM interrupts as Ctrl-C does.
     """
     from airlearning_envs.errors import SettingsError
-    from bench.report.case_study import NothingStoredError
     from bench.report.store import StoreError
     from bench.report.tables import PageError
     from bench.report.validation import InvalidDocumentError
     from device.host.errors import HostError
 
-    known = (BenchError, PolicyError, HostError, SettingsError, NothingStoredError, PageError, StoreError)
+    known = (BenchError, PolicyError, HostError, SettingsError, PageError, StoreError)
     try:
         interruption.loaded()
         with terminated_as_interrupted():

@@ -82,17 +82,17 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench.measuring import access
-    from bench.measuring import measurements as measuring
     from bench.qemu_counter.building import require_programs
     from bench.qemu_counter.counting import count
     from bench.report import store
     from bench.report import tables as rendering
-    from bench.report import virtual_pi as virtual_pi_table
+    from bench.report.document import new_run
+    from bench.report.virtual_pi import counts_tables
 
     require_programs()
     where = arguments.results or store.DEFAULT_STORE
     store.prepare(where)
-    run = measuring.new_run()
+    run = new_run()
     wanted = [(policy, runtime) for policy in arguments.policy for runtime in arguments.runtime]
     reports: list[Report] = []
     with command_line.progress_bar("counting") as progress:
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         command_line.print_json(reports)
     else:
-        for table in virtual_pi_table.counts_tables(reports):
+        for table in counts_tables(reports):
             rendering.print_table(table, command_line.console())
     return command_line.EXIT_OK
 
@@ -116,35 +116,24 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     from dataclasses import asdict
 
     from bench.measuring import cost_model
-    from bench.report.document import Artifact, Counts, Kind, Report, Transport
+    from bench.measuring.questions import report_on
+    from bench.report.document import Counts, Kind
 
     weights = cost_model.Weights.of(bundle.spec, precision)
-    bounds = {path: cost_model.bounds(counted.paths[path]) for path in counted.paths}
-    loaded = counted.loaded
-    return Report(
-        kind=Kind.COUNTS,
-        run=run,
-        policy=loaded["policy"],
-        precision=loaded["precision"],
-        runtime=loaded["runtime"],
-        runtime_version=loaded["runtime_version"],
-        threads=loaded["threads"],
-        artifact=Artifact(loaded["file"], loaded["sha256"], loaded["bytes"], loaded["execution"]),
-        target=TARGET,
-        transport=Transport.LOCAL_PROCESS,
-        device={**counted.device, "model": "qemu-aarch64 -cpu cortex-a53", "memory_total_bytes": None},
-        counts=Counts(
-            warmup=counted.warmup,
-            runs=counted.runs,
-            paths={path: asdict(found) for path, found in counted.paths.items()},
-            weights={"macs": weights.macs, "bytes": weights.bytes, "level": weights.level.value},
-            model={
-                "bounds_ns": {path: [round(b.lower_ns), round(b.upper_ns)] for path, b in bounds.items()},
-                "roofline_ns": round(cost_model.roofline_ns(weights, precision)),
-                "assumptions": cost_model.ASSUMPTIONS,
-            },
-        ),
+    bounds = {path: cost_model.bounds(found) for path, found in counted.paths.items()}
+    counts = Counts(
+        warmup=counted.warmup,
+        runs=counted.runs,
+        paths={path: asdict(found) for path, found in counted.paths.items()},
+        weights={"macs": weights.macs, "bytes": weights.bytes, "level": weights.level.value},
+        model={
+            "bounds_ns": {path: [round(b.lower_ns), round(b.upper_ns)] for path, b in bounds.items()},
+            "roofline_ns": round(cost_model.roofline_ns(weights, precision)),
+            "assumptions": cost_model.ASSUMPTIONS,
+        },
     )
+    device = {**counted.device, "model": "qemu-aarch64 -cpu cortex-a53", "memory_total_bytes": None}
+    return report_on(counted.loaded, kind=Kind.COUNTS, run=run, target=TARGET, device=device, counts=counts)
 
 
 if __name__ == "__main__":

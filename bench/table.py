@@ -89,8 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from bench import agreement
-    from bench.report import case_study, store
-    from bench.report import virtual_pi as virtual_pi_table
+    from bench.report import case_study, flights, store, virtual_pi
     from bench.report.selection import Selection
     from policy.locate import ZOO
 
@@ -98,7 +97,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
         return store.read_results(command_line.source(arguments, name))
 
     def stored(name: str, empty: bool = False) -> Selection:
-        if empty and not command_line.source(arguments, name).exists():
+        if empty and not store.kept_in(command_line.source(arguments, name)).exists():
             return Selection(())
         return Selection.of_target(everything(name), arguments.target)
 
@@ -106,9 +105,9 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
     makers: dict[str, Callable[[], tuple[Table | list[Table], list[Report]]]] = {
         "summary": lambda: (case_study.summary(stored(case), preset), []),
         "case-study": lambda: case_study.case_study(stored(case), preset),
-        "latency-flown": lambda: case_study.latency_flown(stored("latency-flown"), preset),
-        "virtual-pi": lambda: virtual_pi_table.virtual_pi(everything("virtual-pi"), preset),
-        "zoo": lambda: case_study.zoo_table(ZOO, stored("zoo", empty=True)),
+        "latency-flown": lambda: flights.latency_flown(stored("latency-flown"), preset),
+        "virtual-pi": lambda: virtual_pi.virtual_pi(everything("virtual-pi"), preset),
+        "zoo": lambda: flights.zoo_table(ZOO, stored("zoo", empty=True)),
         "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
         "mixed-precision": lambda: (of_study("bench.study.mixed"), []),
@@ -120,7 +119,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
         try:
             made, reports = makers[name]()
             found[name] = made if isinstance(made, list) else [made], reports
-        except (case_study.NothingStoredError, store.StoreError) as error:
+        except store.StoreError as error:
             skipped[name] = str(error)
     return found, skipped
 
@@ -168,7 +167,7 @@ def _say_what_else_there_is(arguments: argparse.Namespace) -> None:
     """That this machine has measurements of its own, where others are shown."""
     from bench.report import store
 
-    if not arguments.own and not arguments.results and store.DEFAULT_STORE.exists():
+    if not arguments.own and not arguments.results and store.kept_in(store.DEFAULT_STORE).exists():
         command_line.say(
             f"These are the committed measurements. This machine's own are in {store.DEFAULT_STORE}; "
             "type: python bench/table.py --own"

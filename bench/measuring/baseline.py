@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from bench.command_line import BenchError
 from bench.measuring.keras_baseline import CALLS
-from bench.report.document import Kind, Report, Transport
+from bench.report.document import Kind, Report
 
 STOP_SECONDS = 10
 MAX_WARMUP = 50
@@ -52,9 +52,7 @@ class FrameworkCall:
             runtime=self.call,
             runtime_version=self.version,
             threads=1,
-            artifact=None,
             target=self.target,
-            transport=Transport.LOCAL_PROCESS,
             device=self.device,
             **measured,
         )

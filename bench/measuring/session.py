@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from bench import command_line
 from bench.measuring import access
 from bench.report import store
 from bench.report import tables as rendering
+from bench.report.document import new_run
 from policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Session:
     precisions: Sequence[Precision]
     where: Path
     reports: list[Report] = field(default_factory=list)
-    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    run: str = field(default_factory=new_run)
 
     def keep(self, reports: Iterable[Report]) -> None:
         """Store answers, each as it comes: what was measured stays, whatever happens to the next."""

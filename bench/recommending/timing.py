@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.measuring.questions import Served, ask_latency, ask_memory
-from bench.report.document import Kind, Report
+from bench.report.document import Kind, Report, new_run
 from policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
@@ -86,8 +86,6 @@ def time_in_turns(
     device: Device, policy: str, pairs: Sequence[Pair], runs: int, path: str, progress: Progress
 ) -> dict[Pair, tuple[Report, Report]]:
     """Memory and latency of each deployed candidate, timed in turns, A B A B."""
-    from bench.measuring.measurements import new_run
-
     run = new_run()
     served = [Afresh(device, policy, pair, run) for pair in pairs]
     latency = ask_latency(served, run, runs, WARMUP, path, progress)

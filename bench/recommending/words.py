@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.recommending.thresholds import number
-from bench.report.case_study import machine_notes, said_of
 from bench.report.intervals import Estimate
+from bench.report.notes import machine_notes, said_of
 from bench.report.tables import Table
 from bench.report.text import estimate, filled, kilobytes, megabytes, nanoseconds, three_digits
 

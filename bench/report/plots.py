@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.report.case_study import PATH, NothingStoredError
-from bench.report.document import BLIND, Report
+from bench.report.case_study import PATH
+from bench.report.document import BLIND, Kind, Report
 from bench.report.figures import BLUE, GREEN, GREY, PURPLE, VERMILLION, save
+from bench.report.notes import circumstances
 from bench.report.paper import PAPER, PAPER_DEVICE
 from bench.report.selection import Selection
-from bench.report.text import circumstances, joined, machine, nanoseconds
+from bench.report.store import StoreError
+from bench.report.text import joined, machine, nanoseconds
 from device.agent.measure import required_runs
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     """Success against precision, a panel for each policy.
 
     Raises:
-        NothingStoredError: no success of a policy is stored.
+        StoreError: no success of a policy is stored.
     """
     from matplotlib.figure import Figure
 
@@ -49,7 +51,7 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     }
     found = {policy: reports for policy, reports in found.items() if reports}
     if not found:
-        raise NothingStoredError("no success is stored yet.\n  next: python bench/success.py --policy I")
+        raise StoreError("no success is stored yet.\n  next: python bench/success.py --policy I")
     blind = selection.best_success(BLIND, None, preset)
     figure = Figure(figsize=(max(7.0, 2.2 + 2.3 * len(found)), 4.6), layout="constrained")
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
@@ -95,8 +97,8 @@ def _success_panel(axes: Axes, policy: str, reports: Sequence[Report], blind: Re
         )
         theirs = PAPER.get((policy, report.precision or ""))
         if theirs is not None:
-            axes.plot([x], [100 * theirs.success], label=paper if x == 0 else None, **PAPER_STYLE)
-            at = (x, 100 * theirs.success)
+            axes.plot([x], [100 * theirs[1]], label=paper if x == 0 else None, **PAPER_STYLE)
+            at = (x, 100 * theirs[1])
             axes.annotate(f"{at[1]:.0f}", at, (8, -3), textcoords="offset points", fontsize=7.5)
     axes.set_xticks(range(len(reports)), [f"{r.precision}\nn={_episodes(r):,}" for r in reports], fontsize=8)
     axes.set_xlim(-0.6, len(reports) - 0.4)
@@ -109,7 +111,7 @@ def _success_panel(axes: Axes, policy: str, reports: Sequence[Report], blind: Re
 def _lowest(found: dict[str, list[Report]], blind: Report | None) -> float:
     """Lower end of the axis in percent: nothing drawn is cut off, and the intervals stay visible."""
     rates = [r.success.low for reports in found.values() for r in reports if r.success]
-    rates += [paper.success for (policy, _), paper in PAPER.items() if policy in found]
+    rates += [success for (policy, _), (_, success) in PAPER.items() if policy in found]
     rates += [blind.success.low] if blind is not None and blind.success is not None else []
     return max(0.0, 10 * math.floor(10 * min(rates) - 0.5))
 
@@ -118,14 +120,14 @@ def latency_figure(selection: Selection) -> Figure:
     """Latency of one decision: median, p5 to p95 and p99, a row for each policy and precision.
 
     Raises:
-        NothingStoredError: no latency is stored.
+        StoreError: no latency is stored.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
     rows = _latency_rows(selection)
     if not rows:
-        raise NothingStoredError("no latency is stored yet.\n  next: python bench/latency.py --policy I")
+        raise StoreError("no latency is stored yet.\n  next: python bench/latency.py --policy I")
     figure = Figure(figsize=(8.4, 1.9 + 0.36 * len(rows)), layout="constrained")
     axes = figure.subplots()
     ticks = []
@@ -157,16 +159,15 @@ def latency_figure(selection: Selection) -> Figure:
 def _latency_rows(selection: Selection) -> list[tuple[str, str, Report]]:
     rows = []
     for policy in selection.policies():
-        found = [
-            r
-            for p in selection.precisions(policy)
-            if (r := selection.latest_latency(policy, p, None, PATH)) is not None
-        ]
+        timed = (
+            selection.last(Kind.LATENCY, policy=policy, precision=precision, path=PATH)
+            for precision in selection.precisions(policy)
+        )
+        found = [report for report in timed if report is not None]
         rows += [(policy, f"{report.precision} {report.runtime}", report) for report in found]
         for name, label in (("tf.function", "fp32 tf.function (host)"), ("keras", "fp32 Keras model(x) (host)")):
-            baseline = selection.baseline(found[-1].run, policy, name) if found else None
-            if baseline is not None:
-                rows.append((policy, label, baseline))
+            if found and (call := selection.last(Kind.LATENCY, run=found[-1].run, policy=policy, runtime=name)):
+                rows.append((policy, label, call))
     return rows
 
 
@@ -199,14 +200,14 @@ def _latency_row(axes: Axes, y: float, report: Report, first: bool) -> None:
     axes.annotate(text, (right, y), (7, 0), textcoords="offset points", va="center", fontsize=7.5)
     paper = PAPER.get((report.policy, report.precision or "")) if report.artifact is not None else None
     if paper is not None:
-        axes.plot([paper.latency_ms * 1e6], [y], markersize=5, **PAPER_STYLE)
+        axes.plot([paper[0] * 1e6], [y], markersize=5, **PAPER_STYLE)
 
 
 def figures(selection: Selection, preset: str = "hard") -> dict[str, Figure]:
     """Both pictures by name; of an emulated device only the success: its times mean nothing.
 
     Raises:
-        NothingStoredError: no success, or no latency, is stored.
+        StoreError: no success, or no latency, is stored.
     """
     drawn = {"success": success_figure(selection, preset)}
     if not any(report.device.get("emulated") for _, _, report in _latency_rows(selection)):
@@ -220,7 +221,7 @@ def save_figures(selection: Selection, folder: Path, preset: str = "hard") -> li
 
 
 def _measured_on(reports: Sequence[Report]) -> str:
-    return f"{machine(reports[-1].device)}\n{joined(word for r in reports for word in circumstances(r))}"
+    return f"{machine(reports[-1].device)}\n{joined(word for word in circumstances(*reports))}"
 
 
 def _tick(value: float) -> str:

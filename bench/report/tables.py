@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,30 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = field(default=())
     left: int = 1
+
+    @classmethod
+    def of(
+        cls, name: str, title: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] = (), left: int = 1
+    ) -> Table:
+        """A table of rows that have each cell under its header; an empty one is a rule."""
+        headers = tuple(next(filter(None, rows)))
+        return cls(name, title, headers, tuple(tuple(row.values()) for row in rows), tuple(notes), left)
+
+    def said_once(self, *headers: str, but: str = "") -> Table:
+        """The table with each of these columns moved to the title when all rows but those of ``but`` say the same."""
+        table = self
+        for header in headers:
+            index = table.headers.index(header)
+            said = {row[index] for row in table.rows if row and row[0] != but}
+            if len(said) == 1:
+                table = replace(
+                    table,
+                    title=f"{table.title} · {said.pop()}",
+                    headers=table.headers[:index] + table.headers[index + 1 :],
+                    rows=tuple(row[:index] + row[index + 1 :] for row in table.rows),
+                    left=table.left - (index < table.left),
+                )
+        return table
 
     def __post_init__(self) -> None:
         for row in self.rows:

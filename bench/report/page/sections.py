@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from bench import agreement
 from bench.command_line import BenchError
-from bench.report import case_study, plots, virtual_pi
-from bench.report.case_study import NothingStoredError
+from bench.report import case_study, flights, plots, virtual_pi
 from bench.report.page.parts import Anchors, Block, Part, Picture, Section
 from bench.report.page.sources import ROOT, Sources
 from bench.report.selection import Selection
@@ -23,7 +22,7 @@ from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN
 from bench.study.__main__ import STUDIES
 
-MISSING = (NothingStoredError, StoreError, BenchError)
+MISSING = (StoreError, BenchError)
 """What a reader of stored results raises when there are none, or none that it can read."""
 PICTURES = {
     "success": "Success of each policy at each precision with 95 % intervals, beside the blind baseline",
@@ -103,12 +102,12 @@ def case_study_blocks(sources: Sources) -> Iterator[Block]:
     """Latency, memory, size and success of policies I, II, III: this machine's own beside the committed ones."""
     committed = sources.selection(case_study.CASE_STUDY)
     for target, own in sources.own().items():
-        with suppress(NothingStoredError):
+        with suppress(StoreError):
             theirs, mine = (case_study.summary(each, sources.preset) for each in (committed, own))
             yield beside(mine, theirs, target)
     table, used = case_study.case_study(committed, sources.preset)
     selection = Selection.of_target(used)
-    with suppress(NothingStoredError):
+    with suppress(StoreError):
         for name, figure in plots.figures(selection, sources.preset).items():
             yield Picture.of(figure, f"{PICTURES[name]}.", f"{PICTURES[name]}; the numbers are in the table below.")
     yield table
@@ -129,9 +128,9 @@ def beside(own: Table, committed: Table, target: str) -> Table:
 def latency_flown_blocks(sources: Sources) -> Iterator[Block]:
     """What late commands cost, of what is committed and of this machine's own."""
     for target, own in sources.own().items():
-        with suppress(NothingStoredError):
-            yield Part(f"Measured on {target}", (case_study.latency_flown(own, sources.preset)[0],))
-    yield case_study.latency_flown(sources.selection(case_study.LATENCY_FLOWN), sources.preset)[0]
+        with suppress(StoreError):
+            yield Part(f"Measured on {target}", (flights.latency_flown(own, sources.preset)[0],))
+    yield flights.latency_flown(sources.selection(flights.LATENCY_FLOWN), sources.preset)[0]
 
 
 def agreement_blocks(sources: Sources) -> Iterator[Block]:
@@ -156,6 +155,6 @@ DEVICE = (
         "origins",
         "Where the policies come from",
         "make train POLICY=I",
-        lambda sources: [case_study.zoo_table(sources.zoo, sources.selection(case_study.ZOO))[0]],
+        lambda sources: [flights.zoo_table(sources.zoo, sources.selection(flights.ZOO))[0]],
     ),
 )

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bench.report.case_study import NothingStoredError
 from bench.report.document import Report, Transport, Where
 from bench.report.plots import latency_figure, save_figures, success_figure
 from bench.report.selection import Selection
+from bench.report.store import StoreError
 
 Make = Callable[..., Report]
 Texts = Callable[[Figure], list[str]]
@@ -55,9 +55,9 @@ def test_files_are_written_and_the_same_again(tmp_path: Path, latency_report: Ma
 
 
 def test_nothing_to_draw_is_said() -> None:
-    with pytest.raises(NothingStoredError, match=r"bench/success\.py"):
+    with pytest.raises(StoreError, match=r"bench/success\.py"):
         success_figure(Selection(()))
-    with pytest.raises(NothingStoredError, match=r"bench/latency\.py"):
+    with pytest.raises(StoreError, match=r"bench/latency\.py"):
         latency_figure(Selection(()))
 
 
