@@ -32,11 +32,6 @@ class FrameworkCall:
     version: str
     device: Mapping[str, Any]
 
-    @property
-    def name(self) -> str:
-        """For a progress bar."""
-        return f"{self.policy} {self.call}"
-
     def time_block(self, warmup: int, runs: int, path: str) -> dict[str, Any]:
         """Time some runs."""
         request = {"call": self.call, "warmup": min(warmup, MAX_WARMUP), "runs": runs}

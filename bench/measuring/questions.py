@@ -77,10 +77,6 @@ def report_on(loaded: Mapping[str, Any], **measured: Any) -> Report:
 class Contestant(Protocol):
     """Something whose latency is measured in turn with others: an artifact on the device, or a framework's call."""
 
-    @property
-    def name(self) -> str:
-        """For a progress bar."""
-
     def time_block(self, warmup: int, runs: int, path: str) -> dict[str, Any]:
         """Time some runs; the reply has the keys of the protocol's ``latency``."""
 
