@@ -7,12 +7,14 @@ README or of docs/ stands on, under version control. :func:`results_for` says wh
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from bench.report.document import Report
 from bench.report.validation import InvalidDocumentError
@@ -151,6 +153,34 @@ def refuse_less(path: Path, old: Mapping[tuple[str, ...], int], new: Mapping[tup
                 f"{path} has {' '.join(filter(None, what))}, and what would replace it has {less}; nothing was "
                 f"written.\n  next: measure that, too; or move {path.name} away if it is to go"
             )
+
+
+def answer_file(name: str) -> Path:
+    """Where ``--keep`` of a command stores what it was answered."""
+    return RESULTS / f"{name}.json"
+
+
+def keep_answer(
+    path: Path,
+    document: Mapping[str, Any],
+    amounts: Callable[[Mapping[str, Any]], Mapping[tuple[str, ...], int]],
+    unit: str,
+) -> None:
+    """Store an answer in place of an older one; see :func:`refuse_less`."""
+    if path.exists():
+        refuse_less(path, amounts(json.loads(path.read_text(encoding="utf-8"))), amounts(document), unit)
+    write_atomically(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def kept_answer(path: Path, command: str) -> dict[str, Any]:
+    """A stored answer.
+
+    Raises:
+        StoreError: nothing is stored; says which command does.
+    """
+    if not path.exists():
+        raise StoreError(f"{path} does not exist: nothing was asked yet.\n  next: {command} --keep")
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _amounts(reports: Iterable[Report]) -> dict[tuple[str, ...], int]:
