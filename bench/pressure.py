@@ -266,6 +266,17 @@ def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str
     return {"small": ratio(target, "small"), "computing": computing, "total": total, "pressure": apart}
 
 
+def kept_table() -> Table:
+    """The table of the stored answer.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    from bench.report import store
+
+    return table(store.kept_answer(store.answer_file(PRESSURE), "python bench/pressure.py --target pi@virtual"))
+
+
 def table(document: Mapping[str, Any]) -> Table:
     """The cases, with times as ratios to the small int8 where the device is emulated."""
     from bench.report.tables import Table

@@ -66,15 +66,19 @@ class Session:
 
 
 @contextmanager
-def opened(arguments: argparse.Namespace, precisions: Sequence[Precision] | None = None) -> Iterator[Session]:
+def opened(
+    arguments: argparse.Namespace, precisions: Sequence[Precision] | None = None, keeps: bool = True
+) -> Iterator[Session]:
     """See that answers can be kept, make what is missing of the artifacts, and connect.
 
     Args:
         arguments: policy, precision, runtime (one or several), target, results; threads where there are some.
         precisions: instead of ``arguments.precision``.
+        keeps: whether there will be answers for the store.
     """
-    where = arguments.results or store.DEFAULT_STORE
-    store.prepare(where)
+    where = getattr(arguments, "results", None) or store.DEFAULT_STORE
+    if keeps:
+        store.prepare(where)
     asked = precisions or arguments.precision
     runtimes = arguments.runtime if isinstance(arguments.runtime, list) else [RuntimeName(arguments.runtime)]
     bundles = [
