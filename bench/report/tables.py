@@ -50,7 +50,7 @@ class Table:
         cls, name: str, title: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] = (), left: int = 1
     ) -> Table:
         """A table of rows that have each cell under its header; an empty one is a rule."""
-        headers = tuple(next(filter(None, rows)))
+        headers = tuple(next(filter(None, rows), ()))
         return cls(name, title, headers, tuple(tuple(row.values()) for row in rows), tuple(notes), left)
 
     def said_once(self, *headers: str, but: str = "") -> Table:

@@ -6,7 +6,6 @@ out with a line that says what to type.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from bench import agreement
 from bench.command_line import BenchError
 from bench.report import case_study, flights, plots, virtual_pi
 from bench.report.page.parts import Anchors, Block, Part, Picture, Section
-from bench.report.page.sources import ROOT, Sources
+from bench.report.page.sources import ROOT, Sources, joining
 from bench.report.selection import Selection
-from bench.report.store import StoreError
+from bench.report.store import StoreError, kept_answer
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN
 from bench.study.__main__ import STUDIES
@@ -63,30 +62,18 @@ def study_entries(sources: Sources) -> list[Entry]:
     def entry(name: str) -> Entry:
         title = STUDIES[name][1]
         measured = name if name in sources.studies else "cells"  # what joins others' rows measures nothing itself
-        blocks = study_blocks if name in sources.studies else joined_blocks
         command = f"python -m bench.study {measured} --keep"
-        return Entry(name, title[0].upper() + title[1:], command, lambda sources: blocks(sources, name))
+        return Entry(name, title[0].upper() + title[1:], command, lambda sources: study_blocks(sources, name))
 
-    return [entry(name) for name in STUDIES if name in sources.studies or name in sources.joined]
+    return [entry(name) for name in STUDIES if name in sources.studies or joining(name)]
 
 
 def study_blocks(sources: Sources, name: str) -> Iterator[Block]:
-    """Tables of a study, and its pictures but those of single bundles, which stand on their pages."""
-    experiment, results = sources.studies[name]
-    if results is None:
-        return
-    tables = experiment.tables(results)
-    for stem, figure in sources.pictures[name].items():
+    """Pictures and tables of a study, but for pictures of single bundles, which stand on their pages."""
+    tables, figures = sources.made(name)
+    for stem, figure in figures.items():
         if bundle_of(stem, sources) is None:
             yield Picture.of(figure, f"{tables[0].title}.", f"{tables[0].title}; the numbers are in the tables.")
-    yield from tables
-
-
-def joined_blocks(sources: Sources, name: str) -> Iterator[Block]:
-    """Tables and pictures of what several studies measured."""
-    tables, figures = sources.joined[name](sources.results / "study")
-    for figure in figures.values():
-        yield Picture.of(figure, f"{tables[0].title}.", f"{tables[0].title}; the numbers are in the table.")
     yield from tables
 
 
@@ -138,7 +125,7 @@ def agreement_blocks(sources: Sources) -> Iterator[Block]:
     for name in (agreement.RUNTIMES, agreement.DEVICE):
         path = sources.results / f"{name}.json"
         if path.exists():
-            yield agreement.table(json.loads(path.read_text(encoding="utf-8")))
+            yield agreement.table(kept_answer(path, ""))
 
 
 DEVICE = (
