@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bench.report.intervals import Estimate
 from bench.report.store import RESULTS
@@ -183,8 +183,13 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
     if places is not None:
         axes.set_xticks(range(len(places)), [str(place) for place in places])
     axes.set_title(panel.title, fontsize=8.5)
-    axes.grid(axis="y", color="0.93", linewidth=0.6)
     axes.tick_params(labelsize=7.5, length=2.5)
+    plain(axes)
+
+
+def plain(axes: Axes, axis: Literal["x", "y"] = "y") -> None:
+    """No frame but the axes, and a pale grid that an axis' values are read by."""
+    axes.grid(axis=axis, color="0.93", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -230,15 +235,14 @@ def band(axes: Axes, estimate: Estimate, colour: str, label: str | None) -> None
 def marks(
     axes: Axes, points: Sequence[tuple[float, Estimate]], style: int, label: str | None, joined: bool = True
 ) -> None:
-    """Points of (x, estimate) with their intervals; where there is none, there is no bar."""
+    """Points of (x, estimate) with their intervals; where there is none, or one without width, there is no bar."""
     if not points:
         return
     colour, marker = STYLES[style]
-    ends = [(0.0, 0.0) if e.low is None or e.high is None else (e.value - e.low, e.high - e.value) for _, e in points]
     axes.errorbar(
         [x for x, _ in points],
         [estimate.value for _, estimate in points],
-        yerr=list(zip(*ends, strict=True)),
+        yerr=list(zip(*(_reach(estimate) for _, estimate in points), strict=True)),
         color=colour,
         marker=marker,
         markersize=4.5,
@@ -249,6 +253,12 @@ def marks(
         label=label,
         zorder=3,
     )
+
+
+def _reach(estimate: Estimate) -> tuple[float, float]:
+    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
+        return math.nan, math.nan
+    return estimate.value - estimate.low, estimate.high - estimate.value
 
 
 def ribbon(axes: Axes, points: Sequence[tuple[float, Estimate]], style: int, label: str | None) -> None:
