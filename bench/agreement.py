@@ -323,7 +323,7 @@ def kept_table(name: str) -> Table:
     """
     from bench.report import store
 
-    return table(store.kept_answer(kept_file(name), "python bench/agreement.py"))
+    return table(store.kept_answer(kept_file(name), "python bench/agreement.py --keep"))
 
 
 def table(document: Mapping[str, Any]) -> Table:

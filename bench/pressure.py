@@ -274,7 +274,7 @@ def kept_table() -> Table:
     """
     from bench.report import store
 
-    return table(store.kept_answer(store.answer_file(PRESSURE), "python bench/pressure.py --target pi@virtual"))
+    return table(store.kept_answer(store.answer_file(PRESSURE), "python bench/pressure.py --target pi@virtual --keep"))
 
 
 def table(document: Mapping[str, Any]) -> Table:

@@ -136,8 +136,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"ok": True, **document}, ensure_ascii=False))
     else:
-        reports = [report for report in measured.reports if report.latency is not None]
-        rendering.print_table(words.table(document, reports), command_line.console())
+        rendering.print_table(words.table(document), command_line.console())
         print("\n".join([*explained, change]))
     command_line.say(f"{seconds:.0f} s")
     return command_line.EXIT_OK if verdict.ranked else EXIT_NONE

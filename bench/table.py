@@ -36,6 +36,7 @@ NAMES = (
     "agreement",
     "device-agreement",
     "pressure",
+    "recommend",
     "mixed-precision",
     "training-speed",
 )
@@ -90,6 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from bench import agreement, pressure
+    from bench.recommending import words
     from bench.report import case_study, flights, store, virtual_pi
     from bench.report.selection import Selection
     from policy.locate import ZOO
@@ -112,6 +114,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
         "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
         "pressure": lambda: (pressure.kept_table(), []),
+        "recommend": lambda: (words.kept_table(), []),
         "mixed-precision": lambda: (of_study("bench.study.mixed"), []),
         "training-speed": lambda: (of_study("bench.study.speed"), []),
     }

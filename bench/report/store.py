@@ -176,10 +176,10 @@ def kept_answer(path: Path, command: str) -> dict[str, Any]:
     """A stored answer.
 
     Raises:
-        StoreError: nothing is stored; says which command does.
+        StoreError: nothing is stored; says which command stores one.
     """
     if not path.exists():
-        raise StoreError(f"{path} does not exist: nothing was asked yet.\n  next: {command} --keep")
+        raise StoreError(f"{path} does not exist: nothing was asked yet.\n  next: {command}")
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
