@@ -9,7 +9,7 @@ instructions: around the runtime's own call (set input, invoke, read the action)
 of 11 observations after 10 warm-ups; a second run gives the same counts. The counts are exact, the caches are modelled,
 and the time is a MODEL made from them (bench/measuring/cost_model.py says how), never a measurement.
 
-Debian packages: qemu-user mmdebstrap gcc libc6-dev binutils. About 10 s for each row, 30 s for Policy III.
+Debian packages: qemu-user mmdebstrap gcc libc6-dev binutils.
 """
 
 from __future__ import annotations

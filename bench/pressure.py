@@ -4,14 +4,13 @@ The small III, which never swaps, stands beside it.
 
     python bench/pressure.py --target pi@virtual [--held 300]
     python -m device.virtual_pi start --name roomy --memory 3072       # the same processor, memory enough
-    python bench/pressure.py --target pi@virtual --held 300 --roomy pi@roomy --keep
+    python bench/pressure.py --target pi@virtual --held 300 --roomy pi@roomy
 
 With --roomy the speed-up of int8 over fp32 comes apart: where memory suffices it is that of computing; what it is
 more where memory is short is that of memory pressure. --held is memory that other programs work with, a desktop for
 example; with nothing beside it, the 657 MB just fit into 1 GiB. Page faults and pages swapped in are counted by the
 device's kernel, for each decision. The weights are written on the device, not sent. Times of an emulated device are
-printed only as ratios; with --json every time is there. --keep stores the answer in results/pressure.json, from where
-bench/table.py makes its table.
+printed only as ratios; with --json every time is there.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from policy.bundle import Bundle
     from policy.spec import Precision, RuntimeName
 
-PRESSURE = "pressure"
 FOLDER = "quarl-pressure"
 RESERVE_BYTES = 300_000_000
 STEP_TIMEOUT_S = 1500.0
@@ -86,16 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=command_line.positive, default=5, help="decisions counted (default: 5)")
     parser.add_argument("--warmup", type=command_line.positive, default=2, help="decisions before (default: 2)")
     parser.add_argument("--held", type=command_line.not_negative, default=0, metavar="MB", help="held by others there")
-    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
     parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
     return command_line.guarded(_run, parser.parse_args(argv))
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench.measuring import access
-    from bench.report import store
     from bench.report import tables as rendering
-    from bench.report.document import code_version
     from policy.spec import Precision, RuntimeName
 
     runtime, precisions = RuntimeName(arguments.runtime), (Precision.FP32, Precision.INT8)
@@ -108,8 +102,6 @@ def _run(arguments: argparse.Namespace) -> int:
             cases += measured_on(device, bundle, precisions, runtime, held, arguments)
     document = {name: getattr(arguments, name) for name in ("target", "roomy", "runtime", "runs", "warmup", "held")}
     document |= {
-        "code": code_version(),
-        "date": datetime.now(UTC).date().isoformat(),
         "cases": list(map(asdict, cases)),
     }
     if arguments.json:
@@ -117,8 +109,6 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps({"ok": True, "cases": document["cases"], "speed_ups": found}))
     else:
         rendering.print_table(table(document), command_line.console())
-    if arguments.keep:
-        store.keep_answer(store.answer_file(PRESSURE), document, amounts, "decisions")
     return command_line.EXIT_OK
 
 
@@ -234,20 +224,12 @@ On {{ target }} another program works with {{ held }} MB meanwhile.
 int8 over fp32: small III {{ times(small) }} (computing alone, never swaps); legacy III {{ times(total) }} on \
 {{ target }}{{ ", %s on %s: computing %s × memory pressure %s" | format(times(computing), roomy, times(computing), \
 times(pressure)) if roomy else "; --roomy takes computing and memory pressure apart" }}. The paper reports {{ paper }}×.
-{% if code %}
-Measured {{ date }}, code {{ code }}.
-{% endif %}
 """
 
 
 def cases_of(document: Mapping[str, Any]) -> list[Case]:
     """Those of an answer."""
     return [Case(**case) for case in document["cases"]]
-
-
-def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
-    """Decisions that each case rests on."""
-    return {(c.target, c.model, c.precision): len(c.measured["runs"]) for c in cases_of(document)}
 
 
 def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str, float | None]:
@@ -264,17 +246,6 @@ def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str
     computing, total = ratio(roomy, "legacy"), ratio(target, "legacy")
     apart = total / computing if total and computing else None
     return {"small": ratio(target, "small"), "computing": computing, "total": total, "pressure": apart}
-
-
-def kept_table() -> Table:
-    """The table of the stored answer.
-
-    Raises:
-        StoreError: nothing is stored.
-    """
-    from bench.report import store
-
-    return table(store.kept_answer(store.answer_file(PRESSURE), "python bench/pressure.py --target pi@virtual --keep"))
 
 
 def table(document: Mapping[str, Any]) -> Table:
@@ -308,7 +279,7 @@ def table(document: Mapping[str, Any]) -> Table:
         )
     notes = filled(
         NOTES,
-        **{"code": "", "date": "", **document},
+        **document,
         machines={case.target: case.measured["machine"] for case in cases},
         emulated=any(case.emulated for case in cases),
         read=max((case.per_decision("pgpgin") * 1024 for case in cases), default=0.0),
@@ -317,7 +288,7 @@ def table(document: Mapping[str, Any]) -> Table:
         paper=PAPER,
         **speed_ups(cases, document["target"], document["roomy"]),
     )
-    return Table.of(PRESSURE, "Memory pressure", rows, notes, left=3)
+    return Table.of("memory-pressure", "Memory pressure", rows, notes, left=3)
 
 
 if __name__ == "__main__":

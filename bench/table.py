@@ -35,7 +35,6 @@ NAMES = (
     "zoo",
     "agreement",
     "device-agreement",
-    "pressure",
     "recommend",
     "mixed-precision",
     "training-speed",
@@ -90,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
-    from bench import agreement, pressure
+    from bench import agreement
     from bench.recommending import words
     from bench.report import case_study, flights, store, virtual_pi
     from bench.report.selection import Selection
@@ -113,7 +112,6 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
         "zoo": lambda: flights.zoo_table(ZOO, stored("zoo", empty=True)),
         "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
-        "pressure": lambda: (pressure.kept_table(), []),
         "recommend": lambda: (words.kept_table(), []),
         "mixed-precision": lambda: (of_study("bench.study.mixed"), []),
         "training-speed": lambda: (of_study("bench.study.speed"), []),

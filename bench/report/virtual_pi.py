@@ -9,11 +9,12 @@ from bench.report.notes import codes, flown, machine_notes, rate, versions
 from bench.report.selection import Selection, policy_order, precision_order, speed_up
 from bench.report.store import StoreError
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, filled, kilobytes, megabytes, nanoseconds, times
+from bench.report.text import NOT_KNOWN, filled, joined, kilobytes, megabytes, nanoseconds, times
 
 VIRTUAL_PI = "virtual-pi"
 TARGET = "pi@virtual"
 """The target whose memory and success are shown."""
+WHOLE_PATH_OF = ("litert", "int8")
 _RUNTIMES = ("tflite-runtime", "litert", "onnxruntime")
 PATHS = {
     "runtime": "One decision in the runtime: set input, invoke, read the action",
@@ -45,6 +46,8 @@ and, cold, after everything was evicted.
 {{ machines }}
 MB resident: the agent's whole process while serving. Success: greedy, {{ episodes }} fresh episodes of preset \
 {{ preset }} flown on the virtual Pi, 95 % Wilson intervals.
+The agent's whole path, from request line to reply line, takes in {{ runtime }} {{ precision }} so many times the \
+instructions of the runtime's own call: {{ whole_path }}.
 The last column is a ratio of emulated times, within one run and runtime: how long QEMU takes, not how long a Pi takes.
 {% if not machines %}
 –: not measured on {{ target }} yet.
@@ -173,8 +176,19 @@ def virtual_pi(reports: Sequence[Report], preset: str = "hard", target: str = TA
         episodes=flown(unique),
         preset=preset,
         target=target,
+        **dict(zip(("runtime", "precision"), WHOLE_PATH_OF, strict=True)),
+        whole_path=joined(
+            f"{report.policy} {times(_instructions(report, 'decide') / _instructions(report, 'runtime'))}"
+            for report in unique
+            if report.counts and (report.runtime, report.precision) == WHOLE_PATH_OF
+        ),
     )
     return Table.of(VIRTUAL_PI, "Virtual Raspberry Pi 3b", rows, notes, left=3).said_once("runtime"), unique
+
+
+def _instructions(report: Report, path: str) -> int:
+    assert report.counts is not None
+    return report.counts.paths[f"{path}_warm"]["instructions"]
 
 
 def _counted(counts: Counts | None) -> dict[str, str]:
