@@ -201,9 +201,9 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
     A :class:`UsageError`'s exit status is 2. SIGTERM interrupts as Ctrl-C does.
     """
     from airlearning_envs.errors import SettingsError
+    from bench.report.document import InvalidDocumentError
     from bench.report.store import StoreError
     from bench.report.tables import PageError
-    from bench.report.validation import InvalidDocumentError
     from device.host.errors import HostError
 
     known = (BenchError, PolicyError, HostError, SettingsError, PageError, StoreError)

@@ -19,7 +19,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from bench.report.validation import InvalidDocumentError, load_schema, validate
 from device.agent.measure import required_runs
 
 SCHEMA_FILE = Path(__file__).with_name("document.schema.json")
@@ -27,6 +26,10 @@ SCHEMA_VERSION = 1
 MAX_SAMPLES = 200
 BLIND = "blind"
 """Name under which the fly-to-the-goal baseline is stored."""
+
+
+class InvalidDocumentError(ValueError):
+    """A document is not one that may be stored; the message names the first place that is wrong."""
 
 
 class Kind(Enum):
@@ -251,13 +254,28 @@ def _frozen(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
+@functools.cache
+def _validator() -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+
+
 def check(data: Any) -> None:
     """Check a document against the schema and for what a schema cannot say.
 
     Raises:
         InvalidDocumentError: names the first thing that is wrong.
     """
-    validate(data, _schema())
+    from jsonschema.exceptions import best_match
+
+    if (error := best_match(_validator().iter_errors(data))) is not None:
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+        raise InvalidDocumentError(f"report{where}: {error.message}.")
+    try:
+        json.dumps(data, allow_nan=False)
+    except ValueError as error:
+        raise InvalidDocumentError(f"the report holds a number that JSON does not have: {error}.") from None
     for kind in Kind:
         if (data.get(kind.value) is not None) != (data["kind"] == kind.value):
             raise InvalidDocumentError(f"report.kind is {data['kind']!r}, which does not fit report.{kind.value}.")
@@ -306,8 +324,3 @@ def _fraction(name: str) -> float:
     if not name.startswith("p") or not 0 < value < 1:
         raise InvalidDocumentError(f"report.latency.percentiles_ns has {name!r}; a name is p50, p99.9, …")
     return value
-
-
-@functools.cache
-def _schema() -> dict[str, Any]:
-    return load_schema(SCHEMA_FILE)

@@ -16,8 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bench.report.document import Report
-from bench.report.validation import InvalidDocumentError
+from bench.report.document import InvalidDocumentError, Report
 from policy.files import locked, write_atomically
 from policy.locate import PROJECT_ROOT
 
