@@ -21,7 +21,6 @@ from policy.spec_parts import Precision, RuntimeName, parse_enum  # policy.spec 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.report.document import Report
     from bench.report.tables import Table
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -255,11 +254,6 @@ def update_docs(tables: Sequence[Table]) -> None:
 
     changed = rendering.update_pages(tables)
     say("\n".join(f"{path}: updated" for path in changed) or "README and docs are up to date.")
-
-
-def print_json(reports: Sequence[Report], **more: Any) -> None:
-    """What a program reads: ``{"ok": true, "reports": […], …}``."""
-    print(json.dumps({"ok": True, "reports": [report.to_dict() for report in reports], **more}, ensure_ascii=False))
 
 
 def console(stderr: bool = False) -> Console:

@@ -81,11 +81,10 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.measuring import access
+    from bench.measuring import access, session
     from bench.qemu_counter.building import require_programs
     from bench.qemu_counter.counting import count
     from bench.report import store
-    from bench.report import tables as rendering
     from bench.report.document import new_run
     from bench.report.virtual_pi import counts_tables
 
@@ -103,12 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 made = counts_report(bundle, precision, count(bundle.path, precision, runtime), run)
                 store.add([made], where)
                 reports.append(made)
-    if arguments.json:
-        command_line.print_json(reports)
-    else:
-        for table in counts_tables(reports):
-            rendering.print_table(table, command_line.console())
-    return command_line.EXIT_OK
+    return session.answer(arguments, reports, *counts_tables(reports))
 
 
 def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str) -> Report:

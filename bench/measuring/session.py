@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -88,10 +89,11 @@ def opened(
         yield Session(device, bundles, asked, where)
 
 
-def answer(arguments: argparse.Namespace, reports: Sequence[Report], table: Table, **more: Any) -> int:
-    """Print the table; with --json the reports and what else is named. Returns the exit status."""
+def answer(arguments: argparse.Namespace, reports: Sequence[Report], *tables: Table, **more: Any) -> int:
+    """Print the tables; with --json the reports and what else is named. Returns the exit status."""
     if arguments.json:
-        command_line.print_json(reports, **more)
-    else:
+        said = {"ok": True, "reports": [report.to_dict() for report in reports], **more}
+        print(json.dumps(said, ensure_ascii=False))
+    for table in () if arguments.json else tables:
         rendering.print_table(table, command_line.console())
     return command_line.EXIT_OK

@@ -61,7 +61,7 @@ STYLES = ((BLUE, "o"), (VERMILLION, "^"), (GREEN, "s"), (PURPLE, "v"), (ORANGE, 
 DODGE = 0.13  # of one place on the horizontal axis, between lines
 COLUMNS, PANEL_INCHES = 4, (2.6, 1.95)
 NAMES_INCHES = 1.5  # of long names that stand upright
-ERROR_TICKS, ERROR_ENDS, LINEAR_PERCENT = (-5, 0, 5, 20, 100, 500), (-9.0, 1500.0), 5.0
+LINEAR_PERCENT = 5.0
 
 
 @dataclass(frozen=True)
@@ -202,21 +202,21 @@ def _beside(panel: Panel, line: Line, place: Any, places: Sequence[Any]) -> floa
 
 def error_scale(axes: Axes) -> None:
     """Relative errors in percent: linear around zero, logarithmic beyond; 5 % dotted."""
-    axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
-    axes.set_yticks(ERROR_TICKS, [f"{tick}".replace("-", "−") for tick in ERROR_TICKS])
-    axes.set_yticks([], minor=True)
-    axes.set_ylim(*ERROR_ENDS)
-    axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
+    _percent_scale(axes, {tick: str(tick) for tick in (-5, 0, 5, 20, 100, 500)}, (-9.0, 1500.0))
     axes.axhline(LINEAR_PERCENT, color="0.4", linewidth=0.8, linestyle=":", zorder=0)
 
 
 def gain_scale(axes: Axes) -> None:
     """Gains in percent, either side of zero: linear within 5, logarithmic beyond."""
     ticks = (-500, -100, -20, -5, 0, 5, 20, 100, 500)
+    _percent_scale(axes, {tick: f"{tick:+d}" if tick else "0" for tick in ticks}, (-1500.0, 1500.0))
+
+
+def _percent_scale(axes: Axes, ticks: Mapping[int, str], ends: tuple[float, float]) -> None:
     axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
-    axes.set_yticks(ticks, [f"{tick:+d}".replace("-", "−") if tick else "0" for tick in ticks])
+    axes.set_yticks(list(ticks), [word.replace("-", "−") for word in ticks.values()])
     axes.set_yticks([], minor=True)
-    axes.set_ylim(-1500.0, 1500.0)
+    axes.set_ylim(*ends)
     axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
 
 
