@@ -36,8 +36,6 @@ NAMES = (
     "agreement",
     "device-agreement",
     "recommend",
-    "mixed-precision",
-    "training-speed",
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
 
@@ -65,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
     found, skipped = tables(arguments)
     if not found:
         raise command_line.BenchError("\n".join(f"{name}: {why}" for name, why in skipped.items()))
-    made = [table for each, _ in found.values() for table in each]
+    made = [table for table, _ in found.values()]
     if arguments.update_docs:
         _update_docs(arguments, found)
     files = _draw(found, arguments.output_path, arguments.preset)
@@ -87,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return command_line.EXIT_OK
 
 
-def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], list[Report]]], dict[str, str]]:
+def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from bench import agreement
     from bench.recommending import words
@@ -104,7 +102,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
         return Selection.of_target(everything(name), arguments.target)
 
     preset, case = arguments.preset, case_study.CASE_STUDY
-    makers: dict[str, Callable[[], tuple[Table | list[Table], list[Report]]]] = {
+    makers: dict[str, Callable[[], tuple[Table, list[Report]]]] = {
         "summary": lambda: (case_study.summary(stored(case), preset), []),
         "case-study": lambda: case_study.case_study(stored(case), preset),
         "latency-flown": lambda: flights.latency_flown(stored("latency-flown"), preset),
@@ -113,50 +111,28 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
         "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
         "recommend": lambda: (words.kept_table(), []),
-        "mixed-precision": lambda: (of_study("bench.study.mixed"), []),
-        "training-speed": lambda: (of_study("bench.study.speed"), []),
     }
-    found: dict[str, tuple[list[Table], list[Report]]] = {}
+    found: dict[str, tuple[Table, list[Report]]] = {}
     skipped: dict[str, str] = {}
     for name in arguments.name or (MEASURED if arguments.own or arguments.results else NAMES):
         try:
-            made, reports = makers[name]()
-            found[name] = made if isinstance(made, list) else [made], reports
+            found[name] = makers[name]()
         except store.StoreError as error:
             skipped[name] = str(error)
     return found, skipped
 
 
-def of_study(module: str) -> list[Table]:
-    """The tables of what a study keeps.
-
-    Raises:
-        StoreError: nothing is stored.
-    """
-    import importlib
-
-    from bench.report.store import StoreError
-    from bench.study.experiment import stored
-
-    experiment = importlib.import_module(module).EXPERIMENT
-    found = stored(experiment)
-    if not found.found:
-        next_step = f"python -m bench.study {experiment.name} --keep"
-        raise StoreError(f"{experiment.path} holds nothing that was measured.\n  next: {next_step}")
-    return list(experiment.tables(found))
-
-
-def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[list[Table], list[Report]]]) -> None:
+def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[Table, list[Report]]]) -> None:
     """Take the measurements over where they are not the committed ones; then fill the pages from them."""
     from bench.report import figures as drawing
     from bench.report import store
 
     store.replace_lines({store.RESULTS / f"{name}.jsonl": reports for name, (_, reports) in found.items() if reports})
-    command_line.update_docs([table for each, _ in found.values() for table in each])
+    command_line.update_docs([table for table, _ in found.values()])
     _draw(found, drawing.FIGURES, arguments.preset)
 
 
-def _draw(found: dict[str, tuple[list[Table], list[Report]]], folder: Path | None, preset: str) -> list[Path]:
+def _draw(found: dict[str, tuple[Table, list[Report]]], folder: Path | None, preset: str) -> list[Path]:
     """The case study's two pictures; returns their files."""
     from bench.report import plots
     from bench.report.selection import Selection

@@ -205,7 +205,7 @@ def test_the_pages_tables_are_those_of_the_committed_measurements() -> None:
     arguments = argparse.Namespace(name=None, own=False, results=None, target=None, preset="hard")
     found, skipped = table.tables(arguments)
     assert not skipped
-    made = [each for tables, _ in found.values() for each in tables]
+    made = [each for each, _ in found.values()]
     texts = [path.read_text(encoding="utf-8") for path in rendering.pages()]
     assert [each.name for each in made if sum(f"<!-- table:{each.name} -->" in text for text in texts) != 1] == []
     assert [rendering.filled(text, made) for text in texts] == texts, "type: python bench/table.py --update-docs"
