@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from airlearning_envs.flights import Decide
     from bench.measuring.questions import Served
     from bench.report.tables import Table
     from convert.executor import Execution, RuntimeProcess
@@ -120,6 +119,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "machine": this_machine(),
         "target": arguments.target,
         "device": device or None,
+        "episodes": None if arguments.target else EPISODES,
         "comparisons": [asdict(each) for each in found],
     }
     holds = all(each.holds for each in found)
@@ -136,7 +136,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _runtimes_of_this_machine(arguments: argparse.Namespace) -> Iterator[Comparison]:
     """Each runtime against the first one, on flown observations."""
-    from bench.measuring.flying import reference
+    from bench.measuring.flying import flown_observations, reference
     from convert.executor import runtime_processes
     from policy.locate import working_bundle
     from policy.spec import Precision
@@ -145,7 +145,7 @@ def _runtimes_of_this_machine(arguments: argparse.Namespace) -> Iterator[Compari
     done, total = count(1), len(bundles) * len(arguments.precision)
     with runtime_processes() as runtimes, command_line.progress_bar("executing in every runtime") as progress:
         for bundle in bundles:
-            observations = flown_observations(reference(bundle, Precision.FP32), arguments.observations, SEED)
+            observations = flown_observations(reference(bundle, Precision.FP32), arguments.observations, SEED, EPISODES)
             for precision in arguments.precision:
                 made, _ = executed_everywhere(bundle, precision, observations, runtimes, arguments.runtime)
                 first, *others = made.items()
@@ -253,30 +253,6 @@ def output_step(outputs: np.ndarray) -> float:
     return float(real.min()) if len(real) else 0.0
 
 
-def flown_observations(decide: Decide, count: int, seed: int, episodes: int = EPISODES) -> np.ndarray:
-    """Different observations (count, 32) from many episodes of the hard preset, spread evenly over all decisions."""
-    import numpy as np
-
-    from airlearning_envs.config import preset
-    from airlearning_envs.flights import fly
-
-    seen: list[np.ndarray] = []
-
-    def recording(observation: np.ndarray) -> np.ndarray:
-        seen.append(observation.copy())
-        return decide(observation)
-
-    fly(preset("hard"), recording, episodes, seed, batch=episodes)
-    flown = np.concatenate(seen)
-    # A policy that hovers sees the same again and again.
-    flown = flown[np.sort(np.unique(flown, axis=0, return_index=True)[1])]
-    if len(flown) < count:
-        raise command_line.BenchError(
-            f"{episodes} episodes gave {len(flown)} different observations, not {count}; ask for fewer."
-        )
-    return flown[np.linspace(0, len(flown) - 1, count).astype(int)]
-
-
 # --- what was answered ------------------------------------------------------------------------------------------------
 
 NOTES = """\
@@ -351,7 +327,7 @@ def table(document: Mapping[str, Any]) -> Table:
         device=machine(document["device"] or {}),
         machine=document["machine"],
         steps=INTEGER_STEPS,
-        episodes=EPISODES,
+        episodes=document.get("episodes", EPISODES),
         comparisons=found,
     )
     title = "The same artifact on device and host" if target else "The same action in every runtime"

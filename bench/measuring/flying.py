@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.command_line import Progress
+from bench.command_line import BenchError, Progress
 from bench.report.document import BLIND, Kind, Report, Success, Where
 from policy.spec import Precision
 
@@ -74,6 +74,28 @@ def fly_on_host(
         decide_p50_ns=None,
         **{name: None if mean is None else float(mean) for name, mean in means.items()},
     )
+
+
+def flown_observations(decide: Callable[[Any], Any], count: int, seed: int, episodes: int) -> Any:
+    """Different observations (count, 32) from many episodes of the hard preset, spread evenly over all decisions."""
+    import numpy as np
+
+    from airlearning_envs.config import preset
+    from airlearning_envs.flights import fly
+
+    seen: list[Any] = []
+
+    def recording(observation: Any) -> Any:
+        seen.append(observation.copy())
+        return decide(observation)
+
+    fly(preset("hard"), recording, episodes, seed, batch=episodes)
+    flown = np.concatenate(seen)
+    # A policy that hovers sees the same again and again.
+    flown = flown[np.sort(np.unique(flown, axis=0, return_index=True)[1])]
+    if len(flown) < count:
+        raise BenchError(f"{episodes} episodes gave {len(flown)} different observations, not {count}; ask for fewer.")
+    return flown[np.linspace(0, len(flown) - 1, count).astype(int)]
 
 
 def blind_report(flights: Flights, target: str, run: str) -> Report:
