@@ -8,15 +8,7 @@ from pathlib import Path
 from airlearning_envs.config import PRESETS
 from bench.report.document import BLIND, Kind, Report
 from bench.report.notes import circumstances, flown, gained, machine_notes, rate
-from bench.report.selection import (
-    FP32,
-    Selection,
-    command_latency,
-    flew_measured_latency,
-    paired,
-    policy_order,
-    precision_order,
-)
+from bench.report.selection import FP32, MEASURED, Selection, flown_late, paired, policy_order, precision_order
 from bench.report.store import StoreError
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, joined
@@ -32,27 +24,22 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
     Raises:
         StoreError: none is stored.
     """
-    asked = selection.of(Kind.SUCCESS, preset=preset)
-    late = [report for report in asked if command_latency(report) or flew_measured_latency(report)]
-    runs = {(report.policy, report.precision): report.run for report in late}  # oldest first
+    asked = [(flown_late(report), report) for report in selection.of(Kind.SUCCESS, preset=preset)]
+    runs = {(report.policy, report.precision): report.run for late, report in asked if late}  # oldest first
     if not runs:
         raise StoreError(
             "no flights with latency are stored yet.\n  next: python bench/success.py --policy I --late 50,100"
         )
-    used = [
-        report
-        for report in asked
-        if runs.get((report.policy, report.precision)) == report.run
-        and (command_latency(report) is not None or flew_measured_latency(report))
-    ]
-    as_measured = any(map(flew_measured_latency, used))
-    columns: dict[float | None, str] = {
-        value: f"{1000 * value:g} ms" for value in sorted({command_latency(r) or 0.0 for r in used})
+    shown = [(late, r) for late, r in asked if late is not None and runs.get((r.policy, r.precision)) == r.run]
+    used = [report for _, report in shown]
+    as_measured = any(late == MEASURED for late, _ in shown)
+    columns: dict[float | str, str] = {
+        delay: f"{1000 * delay:g} ms" for delay in sorted({late for late, _ in shown if not isinstance(late, str)})
     }
-    columns |= {None: "as measured"} if as_measured else {}
+    columns |= {MEASURED: "as measured"} if as_measured else {}
     rows: list[dict[str, str]] = []
     for policy, precision in sorted(runs, key=lambda key: (policy_order(key[0]), precision_order(key[1]))):
-        mine = {command_latency(r): r for r in used if (r.policy, r.precision) == (policy, precision)}
+        mine = {late: report for late, report in shown if (report.policy, report.precision) == (policy, precision)}
         losses = {value: paired(mine.get(value), mine.get(0.0)) for value in columns if value != 0.0}
         label, said = {"policy": policy, "precision": precision or NOT_KNOWN}, joined(circumstances(*mine.values()))
         rows += [

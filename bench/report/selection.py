@@ -11,6 +11,7 @@ from bench.report.document import BLIND, Kind, Report, Success, Where
 from bench.report.intervals import PairedDifference, paired_difference
 
 FP32 = "fp32"
+MEASURED = "measured"
 _NUMERALS = ("I", "II", "III")
 
 
@@ -79,7 +80,7 @@ class Selection:
             (report.success.episodes, report.time, report)
             for report in self.of(Kind.SUCCESS, policy=policy, precision=precision, preset=preset, **wanted)
             if report.success is not None
-            and command_latency(report) == 0.0
+            and flown_late(report) == 0.0
             and (report.success.where is not Where.HOST or policy == BLIND)
         ]
         return max(found, key=lambda each: each[:2])[2] if found else None
@@ -92,21 +93,17 @@ class Selection:
         return self.last(Kind.LATENCY, precision=FP32, **same)
 
 
-def command_latency(report: Report) -> float | None:
-    """Fixed command latency in seconds that the episodes were flown with; None when any other setting was changed."""
+def flown_late(report: Report) -> float | str | None:
+    """Fixed command latency in seconds that the episodes were flown with, all else as preset.
+
+    MEASURED where each was drawn from a device's own measured decisions; None where any other setting was changed.
+    """
     assert report.success is not None
     settings = dict(report.success.settings)
-    latency = settings.pop("latency", 0.0)
-    if settings or not isinstance(latency, (int, float, type(None))):
-        return None
-    return float(latency or 0.0)
-
-
-def flew_measured_latency(report: Report) -> bool:
-    """Whether the episodes were flown with latencies drawn from those measured on a device, all else as preset."""
-    assert report.success is not None
-    latency = report.success.settings.get("latency")
-    return len(report.success.settings) == 1 and isinstance(latency, Mapping) and latency.get("kind") == "empirical"
+    latency = settings.pop("latency", None) or 0.0
+    if isinstance(latency, Mapping) and latency.get("kind") == "empirical":
+        latency = MEASURED
+    return None if settings or isinstance(latency, Mapping) else latency
 
 
 def turn_ratios(slow: Report | None, fast: Report | None) -> list[float]:
