@@ -17,6 +17,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 if __package__ is None:  # started as a script, by whatever Python: go on with the project's
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from airlearning_envs.flights import Decide
-    from bench.measuring.access import Device
+    from bench.measuring.questions import Served
     from bench.report.tables import Table
     from convert.executor import Execution, RuntimeProcess
     from convert.reference import Reference
@@ -58,12 +58,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two executions of one policy's artifacts on the same observations.
+    """Two executions of one policy's artifacts on so many observations.
 
     Attributes:
-        policy, precision: which.
         here, there: where it was executed: runtime and version, with the target where that is not this machine.
-        observations: how many.
         largest: |output there − output here|.
         step: of the outputs' scale; None for a float artifact.
         allowed: for ``largest``; None where nothing is asked of it: two runtimes' formats differ in where they round.
@@ -113,19 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from bench.report import store
     from bench.report import tables as rendering
-    from bench.report.machine import describe_machine
-    from policy.files import write_atomically
+    from bench.report.machine import this_machine
 
     device: dict[str, Any] = {}
-    if arguments.target is None:
-        found = list(_runtimes_of_this_machine(arguments))
-    else:
-        found = list(_device_and_this_machine(arguments, device))
-    name = RUNTIMES if arguments.target is None else DEVICE
+    found = list(_runtimes_of_this_machine(arguments) if arguments.target is None else _device(arguments, device))
     document = {
-        "machine": describe_machine().sentence(),
+        "machine": this_machine(),
         "target": arguments.target,
         "device": device or None,
+        "episodes": None if arguments.target else EPISODES,
         "comparisons": [asdict(each) for each in found],
     }
     holds = all(each.holds for each in found)
@@ -134,32 +128,31 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         rendering.print_table(table(document), command_line.console())
     if arguments.keep:
-        path = kept_file(name)
-        if path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            store.refuse_less(path, amounts(kept), amounts(document), "observations")
-        write_atomically(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+        store.keep_answer(
+            kept_file(RUNTIMES if arguments.target is None else DEVICE), document, amounts, "observations"
+        )
     return command_line.EXIT_OK if holds else command_line.EXIT_FAILED
 
 
 def _runtimes_of_this_machine(arguments: argparse.Namespace) -> Iterator[Comparison]:
     """Each runtime against the first one, on flown observations."""
+    from bench.measuring.flying import flown_observations, reference
     from convert.executor import runtime_processes
     from policy.locate import working_bundle
+    from policy.spec import Precision
 
     bundles = [working_bundle(name) for name in arguments.policy]
-    done, total = 0, len(bundles) * len(arguments.precision)
+    done, total = count(1), len(bundles) * len(arguments.precision)
     with runtime_processes() as runtimes, command_line.progress_bar("executing in every runtime") as progress:
         for bundle in bundles:
-            observations = flown_observations(decide_with(bundle), arguments.observations, SEED)
+            observations = flown_observations(reference(bundle, Precision.FP32), arguments.observations, SEED, EPISODES)
             for precision in arguments.precision:
                 made, _ = executed_everywhere(bundle, precision, observations, runtimes, arguments.runtime)
                 first, *others = made.items()
                 for other in others:
                     here, there = (f"{runtime.value} {execution.version}" for runtime, execution in (first, other))
                     yield compare(bundle.spec.name, precision, here, there, first[1], other[1])
-                done += 1
-                progress(done, total)
+                progress(next(done), total)
 
 
 def executed_everywhere(
@@ -183,58 +176,44 @@ def executed_everywhere(
     return executed, next(iter(made.values())).reference
 
 
-def _device_and_this_machine(arguments: argparse.Namespace, device: dict[str, Any]) -> Iterator[Comparison]:
+def _device(arguments: argparse.Namespace, device: dict[str, Any]) -> Iterator[Comparison]:
     """The device against this machine in each runtime, on the golden vectors; fills in what the device says it is."""
-    from bench.measuring import access
+    from bench.measuring import session
     from convert.executor import runtime_processes
 
-    bundles = [
-        (runtime, access.bundle_with(name, arguments.precision, runtime))
-        for runtime in arguments.runtime
-        for name in arguments.policy
-    ]
-    done, total = 0, len(bundles) * len(arguments.precision)
     with ExitStack() as stack:
-        connected = stack.enter_context(access.connected(arguments.target))
+        asking = stack.enter_context(session.opened(arguments, keeps=False))
         host = stack.enter_context(runtime_processes())
         progress = stack.enter_context(command_line.progress_bar(f"comparing with {arguments.target}"))
-        for runtime, bundle in bundles:
-            connected.deploy(bundle, arguments.precision, runtime)
-            for precision in arguments.precision:
+        done, total = count(1), len(asking.bundles) * len(asking.precisions)
+        for runtime, bundle in asking.deployed():
+            for precision in asking.precisions:
                 entry = bundle.artifact(precision, runtime.artifact_format)
                 observations = bundle.golden().observations
                 here = host[runtime].execute(bundle.spec, (bundle.path / entry.file).read_bytes(), observations)
-                there = executed_there(connected, bundle, precision, runtime, observations, device)
+                with asking.device.serving(bundle.spec.name, precision, runtime) as served:
+                    device.update(served.device)
+                    there = executed_there(served, observations)
                 where = f"{runtime.value} {here.version}"
                 yield compare(
                     bundle.spec.name, precision, where, f"{where}, {arguments.target}", here, there, entry.tolerance
                 )
-                done += 1
-                progress(done, total)
+                progress(next(done), total)
 
 
-def executed_there(
-    connected: Device,
-    bundle: Bundle,
-    precision: Precision,
-    runtime: RuntimeName,
-    observations: np.ndarray,
-    device: dict[str, Any],
-) -> Execution:
-    """An artifact executed by the device's agent; ``device`` is filled with what it says of itself."""
+def executed_there(served: Served, observations: np.ndarray) -> Execution:
+    """An artifact executed by the device's agent."""
     import numpy as np
 
     from convert.executor import Execution
 
     outputs, actions = [], []
-    with connected.serving(bundle.spec.name, precision, runtime) as served:
-        device.update(served.device)
-        for first in range(0, len(observations), ROWS_AT_ONCE):
-            rows = observations[first : first + ROWS_AT_ONCE].tolist()
-            reply = served.agent.request("act", observations=rows, outputs=True)
-            outputs += reply["outputs"]
-            actions += reply["actions"]
-        return Execution(str(served.loaded["runtime_version"]), np.asarray(outputs, np.float32), np.asarray(actions))
+    for first in range(0, len(observations), ROWS_AT_ONCE):
+        rows = observations[first : first + ROWS_AT_ONCE].tolist()
+        reply = served.agent.request("act", observations=rows, outputs=True)
+        outputs += reply["outputs"]
+        actions += reply["actions"]
+    return Execution(str(served.loaded["runtime_version"]), np.asarray(outputs, np.float32), np.asarray(actions))
 
 
 def compare(
@@ -274,38 +253,6 @@ def output_step(outputs: np.ndarray) -> float:
     return float(real.min()) if len(real) else 0.0
 
 
-def decide_with(bundle: Bundle) -> Decide:
-    """The float policy, by the numpy reference."""
-    from policy.network import choose_actions, forward_float
-
-    spec, weights = bundle.spec, bundle.weights()
-    return lambda observation: choose_actions(spec, forward_float(spec, weights, observation))
-
-
-def flown_observations(decide: Decide, count: int, seed: int, episodes: int = EPISODES) -> np.ndarray:
-    """Different observations (count, 32) from many episodes of the hard preset, spread evenly over all decisions."""
-    import numpy as np
-
-    from airlearning_envs.config import preset
-    from airlearning_envs.flights import fly
-
-    seen: list[np.ndarray] = []
-
-    def recording(observation: np.ndarray) -> np.ndarray:
-        seen.append(observation.copy())
-        return decide(observation)
-
-    fly(preset("hard"), recording, episodes, seed, batch=episodes)
-    flown = np.concatenate(seen)
-    # A policy that hovers sees the same again and again.
-    flown = flown[np.sort(np.unique(flown, axis=0, return_index=True)[1])]
-    if len(flown) < count:
-        raise command_line.BenchError(
-            f"{episodes} episodes gave {len(flown)} different observations, not {count}; ask for fewer."
-        )
-    return flown[np.linspace(0, len(flown) - 1, count).astype(int)]
-
-
 # --- what was answered ------------------------------------------------------------------------------------------------
 
 NOTES = """\
@@ -341,7 +288,7 @@ def kept_file(name: str) -> Path:
     """Where --keep stores an answer."""
     from bench.report import store
 
-    return store.RESULTS / f"{name}.json"
+    return store.answer_file(name)
 
 
 def kept_table(name: str) -> Table:
@@ -352,12 +299,7 @@ def kept_table(name: str) -> Table:
     """
     from bench.report import store
 
-    path = kept_file(name)
-    if not path.exists():
-        raise store.StoreError(
-            f"{path} does not exist: nothing was asked yet.\n  next: python bench/agreement.py --keep"
-        )
-    return table(json.loads(path.read_text(encoding="utf-8")))
+    return table(store.kept_answer(kept_file(name), "python bench/agreement.py --keep"))
 
 
 def table(document: Mapping[str, Any]) -> Table:
@@ -366,31 +308,30 @@ def table(document: Mapping[str, Any]) -> Table:
     from bench.report.text import NOT_KNOWN, filled, machine
 
     found, target = comparisons(document), document["target"]
-    rows = tuple(
-        (
-            each.policy,
-            each.precision,
-            each.here if target else f"{each.here}, {each.there}",
-            f"{each.observations - len(each.differences):,} of {each.observations:,}",
-            each.distance(each.largest),
-            *((NOT_KNOWN if each.allowed is None else each.distance(each.allowed),) if target else ()),
-            *(("yes" if each.holds else "NO",) if target else ()),
-        )
-        for each in found
-    )
+    rows = []
+    for each in found:
+        row = {
+            "policy": each.policy,
+            "precision": each.precision,
+            "runtime": each.here if target else f"{each.here}, {each.there}",
+            "same action": f"{each.observations - len(each.differences):,} of {each.observations:,}",
+            "largest difference": each.distance(each.largest),
+        }
+        if target:
+            row["allowed"] = NOT_KNOWN if each.allowed is None else each.distance(each.allowed)
+            row["holds"] = "yes" if each.holds else "NO"
+        rows.append(row)
     notes = filled(
         NOTES,
         target=target,
         device=machine(document["device"] or {}),
         machine=document["machine"],
         steps=INTEGER_STEPS,
-        episodes=EPISODES,
+        episodes=document.get("episodes", EPISODES),
         comparisons=found,
     )
     title = "The same artifact on device and host" if target else "The same action in every runtime"
-    more = ("allowed", "holds") if target else ()
-    headers = ("policy", "precision", "runtime", "same action", "largest difference", *more)
-    return Table(DEVICE if target else RUNTIMES, title, headers, rows, notes, left=3)
+    return Table.of(DEVICE if target else RUNTIMES, title, rows, notes, left=3)
 
 
 if __name__ == "__main__":

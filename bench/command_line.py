@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from policy import interruption
 from policy.errors import PolicyError
@@ -21,7 +21,6 @@ from policy.spec_parts import Precision, RuntimeName, parse_enum  # policy.spec 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.report.document import Report
     from bench.report.tables import Table
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -29,6 +28,7 @@ EPILOG = "exit status: 0 done, 1 failed (the message says what to do next), 2 wr
 FILE_WIDTH = 240  # characters of a line when no terminal says how wide it is
 
 Progress = Callable[[int, int], None]
+T = TypeVar("T", int, float)
 
 
 class BenchError(RuntimeError):
@@ -58,27 +58,12 @@ def add_device_arguments(arguments: argparse.ArgumentParser, precisions: str, se
         metavar=precisions,
         help="fp32, fp16, int8, int7 … int2; several with commas (default: %(metavar)s)",
     )
-    add_runtime_and_target(arguments, several_runtimes)
-
-
-def add_runtime_and_target(arguments: argparse.ArgumentParser, several: bool = False) -> None:
-    """--runtime, --target, --json, --results."""
-    names = ", ".join(name.value for name in RuntimeName)
-    if several:
-        arguments.add_argument(
-            "--runtime",
-            type=read_runtimes,
-            default=[RuntimeName.LITERT],
-            metavar="litert",
-            help=f"one, or several with commas, of {names} (default: litert)",
-        )
-    else:
-        arguments.add_argument(
-            "--runtime",
-            choices=[name.value for name in RuntimeName],
-            default=RuntimeName.LITERT.value,
-            help="default: %(default)s",
-        )
+    names = [name.value for name in RuntimeName]
+    one_or_several: dict[str, Any] = {"choices": names, "default": "litert", "help": "default: %(default)s"}
+    if several_runtimes:
+        one_or_several = {"type": read_runtimes, "default": [RuntimeName.LITERT], "metavar": "litert"}
+        one_or_several["help"] = f"one, or several with commas, of {', '.join(names)} (default: litert)"
+    arguments.add_argument("--runtime", **one_or_several)
     add_target(arguments)
     add_output_arguments(arguments)
 
@@ -111,7 +96,7 @@ def add_output_arguments(arguments: argparse.ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="where measurements are kept (default: results/results.sqlite of the checkout)",
+        help="where measurements are kept (default: results/results.jsonl of the checkout)",
     )
 
 
@@ -154,20 +139,22 @@ def read_runtimes(text: str) -> list[RuntimeName]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def positive(text: str) -> int:
-    """A whole number of at least one."""
-    try:
-        value = int(text.replace("_", "").replace(",", ""))
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
-    return value
+def checked(kind: Callable[[str], T], allowed: Callable[[T], bool], why: str) -> Callable[[str], T]:
+    """A reader of numbers of a kind that are allowed; of others it says why not. 1_000 and 1,000 are a thousand."""
+
+    def read(text: str) -> T:
+        try:
+            if allowed(value := kind(text.replace("_", "").replace(",", ""))):
+                return value
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} {why}")
+
+    return read
 
 
-def not_negative(text: str) -> int:
-    """A whole number of at least zero."""
-    return 0 if text.strip() == "0" else positive(text)
+positive = checked(int, lambda value: value >= 1, "is no whole number of at least 1")
+not_negative = checked(int, lambda value: value >= 0, "is no whole number of at least 0")
 
 
 def seeds(text: str) -> tuple[int, ...]:
@@ -213,13 +200,12 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
     A :class:`UsageError`'s exit status is 2. SIGTERM interrupts as Ctrl-C does.
     """
     from airlearning_envs.errors import SettingsError
-    from bench.report.case_study import NothingStoredError
+    from bench.report.document import InvalidDocumentError
     from bench.report.store import StoreError
     from bench.report.tables import PageError
-    from bench.report.validation import InvalidDocumentError
     from device.host.errors import HostError
 
-    known = (BenchError, PolicyError, HostError, SettingsError, NothingStoredError, PageError, StoreError)
+    known = (BenchError, PolicyError, HostError, SettingsError, PageError, StoreError)
     try:
         interruption.loaded()
         with terminated_as_interrupted():
@@ -268,11 +254,6 @@ def update_docs(tables: Sequence[Table]) -> None:
 
     changed = rendering.update_pages(tables)
     say("\n".join(f"{path}: updated" for path in changed) or "README and docs are up to date.")
-
-
-def print_json(reports: Sequence[Report], **more: Any) -> None:
-    """What a program reads: ``{"ok": true, "reports": […], …}``."""
-    print(json.dumps({"ok": True, "reports": [report.to_dict() for report in reports], **more}, ensure_ascii=False))
 
 
 def console(stderr: bool = False) -> Console:

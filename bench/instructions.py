@@ -9,7 +9,7 @@ instructions: around the runtime's own call (set input, invoke, read the action)
 of 11 observations after 10 warm-ups; a second run gives the same counts. The counts are exact, the caches are modelled,
 and the time is a MODEL made from them (bench/measuring/cost_model.py says how), never a measurement.
 
-Debian packages: qemu-user mmdebstrap gcc libc6-dev binutils. About 10 s for each row, 30 s for Policy III.
+Debian packages: qemu-user mmdebstrap gcc libc6-dev binutils.
 """
 
 from __future__ import annotations
@@ -81,18 +81,17 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.measuring import access
-    from bench.measuring import measurements as measuring
+    from bench.measuring import access, session
     from bench.qemu_counter.building import require_programs
     from bench.qemu_counter.counting import count
     from bench.report import store
-    from bench.report import tables as rendering
-    from bench.report import virtual_pi as virtual_pi_table
+    from bench.report.document import new_run
+    from bench.report.virtual_pi import counts_tables
 
     require_programs()
     where = arguments.results or store.DEFAULT_STORE
     store.prepare(where)
-    run = measuring.new_run()
+    run = new_run()
     wanted = [(policy, runtime) for policy in arguments.policy for runtime in arguments.runtime]
     reports: list[Report] = []
     with command_line.progress_bar("counting") as progress:
@@ -103,12 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 made = counts_report(bundle, precision, count(bundle.path, precision, runtime), run)
                 store.add([made], where)
                 reports.append(made)
-    if arguments.json:
-        command_line.print_json(reports)
-    else:
-        for table in virtual_pi_table.counts_tables(reports):
-            rendering.print_table(table, command_line.console())
-    return command_line.EXIT_OK
+    return session.answer(arguments, reports, *counts_tables(reports))
 
 
 def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str) -> Report:
@@ -116,35 +110,24 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     from dataclasses import asdict
 
     from bench.measuring import cost_model
-    from bench.report.document import Artifact, Counts, Kind, Report, Transport
+    from bench.measuring.questions import report_on
+    from bench.report.document import Counts, Kind
 
     weights = cost_model.Weights.of(bundle.spec, precision)
-    bounds = {path: cost_model.bounds(counted.paths[path]) for path in counted.paths}
-    loaded = counted.loaded
-    return Report(
-        kind=Kind.COUNTS,
-        run=run,
-        policy=loaded["policy"],
-        precision=loaded["precision"],
-        runtime=loaded["runtime"],
-        runtime_version=loaded["runtime_version"],
-        threads=loaded["threads"],
-        artifact=Artifact(loaded["file"], loaded["sha256"], loaded["bytes"], loaded["execution"]),
-        target=TARGET,
-        transport=Transport.LOCAL_PROCESS,
-        device={**counted.device, "model": "qemu-aarch64 -cpu cortex-a53", "memory_total_bytes": None},
-        counts=Counts(
-            warmup=counted.warmup,
-            runs=counted.runs,
-            paths={path: asdict(found) for path, found in counted.paths.items()},
-            weights={"macs": weights.macs, "bytes": weights.bytes, "level": weights.level.value},
-            model={
-                "bounds_ns": {path: [round(b.lower_ns), round(b.upper_ns)] for path, b in bounds.items()},
-                "roofline_ns": round(cost_model.roofline_ns(weights, precision)),
-                "assumptions": cost_model.ASSUMPTIONS,
-            },
-        ),
+    bounds = {path: cost_model.bounds(found) for path, found in counted.paths.items()}
+    counts = Counts(
+        warmup=counted.warmup,
+        runs=counted.runs,
+        paths={path: asdict(found) for path, found in counted.paths.items()},
+        weights={"macs": weights.macs, "bytes": weights.bytes, "level": weights.level.value},
+        model={
+            "bounds_ns": {path: [round(b.lower_ns), round(b.upper_ns)] for path, b in bounds.items()},
+            "roofline_ns": round(cost_model.roofline_ns(weights, precision)),
+            "assumptions": cost_model.ASSUMPTIONS,
+        },
     )
+    device = {**counted.device, "model": "qemu-aarch64 -cpu cortex-a53", "memory_total_bytes": None}
+    return report_on(counted.loaded, kind=Kind.COUNTS, run=run, target=TARGET, device=device, counts=counts)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 if __package__ is None:  # started as a script, by whatever Python: go on with the project's
     import project_python
@@ -18,6 +20,13 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from bench import command_line
+from policy.spec_parts import Precision, RuntimeName
+
+if TYPE_CHECKING:
+    from bench.measuring.questions import Contestant, Served
+    from bench.measuring.session import Session
+    from bench.report.document import Report
+    from policy.bundle import Bundle
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,24 +45,43 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench.measuring import session
-    from bench.measuring.measurements import latency_table, measure_latency, with_fp32
+    from bench.report.answers import latency_table
 
-    with session.opened(arguments, with_fp32(arguments.precision)) as asking:
+    precisions = list(dict.fromkeys([Precision.FP32, *arguments.precision]))  # the denominator of every speed-up
+    with session.opened(arguments, precisions) as asking:
         for runtime, bundle in asking.deployed():
-            with command_line.progress_bar(f"timing {bundle.spec.name}") as progress:
-                made = measure_latency(
-                    asking.device,
-                    bundle,
-                    asking.precisions,
-                    runtime,
-                    arguments.runs,
-                    arguments.warmup,
-                    arguments.path,
-                    not arguments.no_baseline,
-                    progress,
-                )
-            asking.keep(made)
+            asking.keep(_measured(asking, runtime, bundle, arguments))
     return session.answer(arguments, asking.reports, latency_table(asking.reports))
+
+
+def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, arguments: argparse.Namespace) -> list[Report]:
+    """One run: memory and latency of each precision, all of them served together, then the frameworks' latencies."""
+    from bench.measuring.baseline import framework_calls
+    from bench.measuring.questions import ask_latency, ask_memory
+    from bench.report.document import new_run
+
+    run, policy = new_run(), bundle.spec.name
+    with ExitStack() as stack:
+        served = [stack.enter_context(asking.device.serving(policy, each, runtime)) for each in asking.precisions]
+        memory = [ask_memory(one, run) for one in served]
+        contestants: list[Contestant] = [*served]
+        if not arguments.no_baseline and _frameworks_apply(served[0], bundle):
+            contestants += stack.enter_context(framework_calls(bundle.path, policy, asking.device.name))
+        progress = stack.enter_context(command_line.progress_bar(f"timing {policy}"))
+        times = ask_latency(contestants, run, arguments.runs, arguments.warmup, arguments.path, progress)
+    return [*memory, *times]
+
+
+def _frameworks_apply(served: Served, bundle: Bundle) -> bool:
+    """Whether a framework's call on the host says anything about this device; says why when it does not."""
+    from bench.report.machine import is_this_machine
+
+    why = "" if bundle.spec.is_discrete else "the policy is continuous"
+    if not is_this_machine(served.device):
+        why = f"{served.target} is another machine than this one and has no TensorFlow"
+    if why:
+        command_line.say(f"Keras baseline: not applicable, {why}.")
+    return not why
 
 
 if __name__ == "__main__":

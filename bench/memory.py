@@ -27,8 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench.measuring import session
-    from bench.measuring.measurements import memory_table
     from bench.measuring.questions import ask_memory
+    from bench.report.answers import memory_table
 
     with session.opened(arguments) as asking:
         asking.ask_each(lambda served: [ask_memory(served, asking.run, arguments.runs)])

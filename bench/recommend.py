@@ -18,9 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,14 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("bundle", help="a folder, or a name such as II, cartpole-dqn")
     parser.add_argument(
         "--success-floor",
-        type=above_zero(1.0, "share; allowed is above 0, up to 1: 95 % is 0.95"),
+        type=command_line.checked(
+            float, lambda share: 0.0 < share <= 1.0, "is no share; allowed is above 0, up to 1: 95 % is 0.95"
+        ),
         default=FLOOR,
         metavar="SHARE",
         help="above 0, up to 1 (default: 0.95)",
     )
     parser.add_argument(
         "--deadline-ms",
-        type=above_zero(sys.float_info.max, "time in milliseconds; type 20, or 0.5"),
+        type=command_line.checked(
+            float, lambda time: 0.0 < time < math.inf, "is no time in milliseconds; type 20, or 0.5"
+        ),
         default=DEADLINE_MS,
         metavar="MS",
         help="of p99 (default: 20)",
@@ -70,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--preset", help="arena to judge on (default: the first that the task is judged on)")
     parser.add_argument(
         "--episodes",
-        type=at_least(2, "one episode has no interval"),
+        type=command_line.checked(int, lambda n: n >= 2, "is too few: one episode has no interval; type 2 or more"),
         help=f"of each artifact (default: {FLIGHTS} of navigation, {GAMES} of images, else {EPISODES})",
     )
     parser.add_argument("--seed", type=command_line.not_negative, default=SEED, help="of the episodes (default: 7)")
@@ -82,7 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--runs",
-        type=at_least(FEWEST_RUNS, "they do not support a p99"),
+        type=command_line.checked(
+            int, lambda n: n >= FEWEST_RUNS, f"is too few: they do not support a p99; type {FEWEST_RUNS} or more"
+        ),
         default=RUNS,
         help=f"timed decisions of each, at least {FEWEST_RUNS} (default: 2000)",
     )
@@ -97,33 +102,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         given["runtime"] = ",".join(name.value for name in arguments.runtime)
     arguments.options = tuple(word for name, value in given.items() for word in (f"--{name}", str(value)))
     return command_line.guarded(_run, arguments)
-
-
-def above_zero(most: float, what: str) -> Callable[[str], float]:
-    """A reader of numbers."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 0.0 < value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
-        return value
-
-    return read
-
-
-def at_least(fewest: int, why: str) -> Callable[[str], int]:
-    """A reader of whole numbers."""
-
-    def read(text: str) -> int:
-        value = command_line.positive(text)
-        if value < fewest:
-            raise argparse.ArgumentTypeError(f"{text!r} is too few: {why}; type {fewest} or more")
-        return value
-
-    return read
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -158,8 +136,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"ok": True, **document}, ensure_ascii=False))
     else:
-        reports = [report for report in measured.reports if report.latency is not None]
-        rendering.print_table(words.table(document, reports), command_line.console())
+        rendering.print_table(words.table(document), command_line.console())
         print("\n".join([*explained, change]))
     command_line.say(f"{seconds:.0f} s")
     return command_line.EXIT_OK if verdict.ranked else EXIT_NONE

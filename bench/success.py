@@ -26,7 +26,8 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.measuring.questions import Flights, Served
+    from bench.measuring.flying import Flights
+    from bench.measuring.questions import Served
     from bench.report.document import Report
 
 MEASURED = "measured"
@@ -75,9 +76,11 @@ def _settings(text: str) -> dict[str, Any]:
 
 def _run(arguments: argparse.Namespace) -> int:
     from airlearning_envs.config import preset
-    from bench.measuring import measurements as measuring
     from bench.measuring import session
-    from bench.report import case_study, store
+    from bench.measuring.flying import blind_report
+    from bench.report import store
+    from bench.report.answers import success_table
+    from bench.report.flights import latency_flown
     from bench.report.selection import Selection
 
     for late in arguments.late or [0.0]:  # refuses what is wrong before anything is deployed
@@ -92,15 +95,15 @@ def _run(arguments: argparse.Namespace) -> int:
             asking.ask_each(lambda served: _asked(served, arguments, asking.run))
         reports, where = asking.reports, asking.where
     if arguments.late:
-        table, _ = case_study.latency_flown(Selection(tuple(reports)), arguments.preset)
+        table, _ = latency_flown(Selection(tuple(reports)), arguments.preset)
         return session.answer(arguments, reports, table)
-    reports.append(measuring.blind_report(_flights(arguments), arguments.target, reports[0].run))
+    reports.append(blind_report(_flights(arguments), arguments.target, reports[0].run))
     store.add(reports[-1:], where)
-    return session.answer(arguments, reports, measuring.success_table(reports), differences=_differences(reports))
+    return session.answer(arguments, reports, success_table(reports), differences=_differences(reports))
 
 
 def _flights(arguments: argparse.Namespace, late: float | dict[str, Any] = 0.0) -> Flights:
-    from bench.measuring.questions import Flights
+    from bench.measuring.flying import Flights
 
     settings = {**arguments.settings, **({"latency": late} if late else {})}
     return Flights(arguments.preset, arguments.episodes, arguments.seed, settings)
@@ -131,8 +134,8 @@ def _words(late: float | str) -> str:
 
 
 def _on_host(arguments: argparse.Namespace) -> Iterator[Report]:
-    from bench.measuring.host_reference import host_success
-    from bench.measuring.measurements import new_run
+    from bench.measuring.flying import host_success
+    from bench.report.document import new_run
     from policy.locate import working_bundle
 
     run = new_run()

@@ -35,8 +35,7 @@ NAMES = (
     "zoo",
     "agreement",
     "device-agreement",
-    "mixed-precision",
-    "training-speed",
+    "recommend",
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
 
@@ -64,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
     found, skipped = tables(arguments)
     if not found:
         raise command_line.BenchError("\n".join(f"{name}: {why}" for name, why in skipped.items()))
-    made = [table for each, _ in found.values() for table in each]
+    made = [table for table, _ in found.values()]
     if arguments.update_docs:
         _update_docs(arguments, found)
     files = _draw(found, arguments.output_path, arguments.preset)
@@ -86,11 +85,11 @@ def _run(arguments: argparse.Namespace) -> int:
     return command_line.EXIT_OK
 
 
-def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], list[Report]]], dict[str, str]]:
+def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from bench import agreement
-    from bench.report import case_study, store
-    from bench.report import virtual_pi as virtual_pi_table
+    from bench.recommending import words
+    from bench.report import case_study, flights, store, virtual_pi
     from bench.report.selection import Selection
     from policy.locate import ZOO
 
@@ -98,63 +97,42 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[list[Table], 
         return store.read_results(command_line.source(arguments, name))
 
     def stored(name: str, empty: bool = False) -> Selection:
-        if empty and not command_line.source(arguments, name).exists():
+        if empty and not store.kept_in(command_line.source(arguments, name)).exists():
             return Selection(())
         return Selection.of_target(everything(name), arguments.target)
 
     preset, case = arguments.preset, case_study.CASE_STUDY
-    makers: dict[str, Callable[[], tuple[Table | list[Table], list[Report]]]] = {
+    makers: dict[str, Callable[[], tuple[Table, list[Report]]]] = {
         "summary": lambda: (case_study.summary(stored(case), preset), []),
         "case-study": lambda: case_study.case_study(stored(case), preset),
-        "latency-flown": lambda: case_study.latency_flown(stored("latency-flown"), preset),
-        "virtual-pi": lambda: virtual_pi_table.virtual_pi(everything("virtual-pi"), preset),
-        "zoo": lambda: case_study.zoo_table(ZOO, stored("zoo", empty=True)),
+        "latency-flown": lambda: flights.latency_flown(stored("latency-flown"), preset),
+        "virtual-pi": lambda: virtual_pi.virtual_pi(everything("virtual-pi"), preset),
+        "zoo": lambda: flights.zoo_table(ZOO, stored("zoo", empty=True)),
         "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
-        "mixed-precision": lambda: (of_study("bench.study.mixed"), []),
-        "training-speed": lambda: (of_study("bench.study.speed"), []),
+        "recommend": lambda: (words.kept_table(), []),
     }
-    found: dict[str, tuple[list[Table], list[Report]]] = {}
+    found: dict[str, tuple[Table, list[Report]]] = {}
     skipped: dict[str, str] = {}
     for name in arguments.name or (MEASURED if arguments.own or arguments.results else NAMES):
         try:
-            made, reports = makers[name]()
-            found[name] = made if isinstance(made, list) else [made], reports
-        except (case_study.NothingStoredError, store.StoreError) as error:
+            found[name] = makers[name]()
+        except store.StoreError as error:
             skipped[name] = str(error)
     return found, skipped
 
 
-def of_study(module: str) -> list[Table]:
-    """The tables of what a study keeps.
-
-    Raises:
-        StoreError: nothing is stored.
-    """
-    import importlib
-
-    from bench.report.store import StoreError
-    from bench.study.experiment import stored
-
-    experiment = importlib.import_module(module).EXPERIMENT
-    found = stored(experiment)
-    if not found.found:
-        next_step = f"python -m bench.study {experiment.name} --keep"
-        raise StoreError(f"{experiment.path} holds nothing that was measured.\n  next: {next_step}")
-    return list(experiment.tables(found))
-
-
-def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[list[Table], list[Report]]]) -> None:
+def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[Table, list[Report]]]) -> None:
     """Take the measurements over where they are not the committed ones; then fill the pages from them."""
     from bench.report import figures as drawing
     from bench.report import store
 
     store.replace_lines({store.RESULTS / f"{name}.jsonl": reports for name, (_, reports) in found.items() if reports})
-    command_line.update_docs([table for each, _ in found.values() for table in each])
+    command_line.update_docs([table for table, _ in found.values()])
     _draw(found, drawing.FIGURES, arguments.preset)
 
 
-def _draw(found: dict[str, tuple[list[Table], list[Report]]], folder: Path | None, preset: str) -> list[Path]:
+def _draw(found: dict[str, tuple[Table, list[Report]]], folder: Path | None, preset: str) -> list[Path]:
     """The case study's two pictures; returns their files."""
     from bench.report import plots
     from bench.report.selection import Selection
@@ -168,7 +146,7 @@ def _say_what_else_there_is(arguments: argparse.Namespace) -> None:
     """That this machine has measurements of its own, where others are shown."""
     from bench.report import store
 
-    if not arguments.own and not arguments.results and store.DEFAULT_STORE.exists():
+    if not arguments.own and not arguments.results and store.kept_in(store.DEFAULT_STORE).exists():
         command_line.say(
             f"These are the committed measurements. This machine's own are in {store.DEFAULT_STORE}; "
             "type: python bench/table.py --own"

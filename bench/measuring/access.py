@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -94,12 +94,6 @@ class Device:
 
         with AgentSession(self.connection, policy, threads=self.threads) as agent:
             yield Served.load(agent, self.name, self.transport, precision.value, runtime.value)
-
-    @contextmanager
-    def serving_all(self, policy: str, precisions: Sequence[Precision], runtime: RuntimeName) -> Iterator[list[Served]]:
-        """One agent process for each precision, all of them alive together, on the one connection."""
-        with ExitStack() as stack:
-            yield [stack.enter_context(self.serving(policy, precision, runtime)) for precision in precisions]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from bench.command_line import BenchError
 from bench.measuring.keras_baseline import CALLS
-from bench.report.document import Kind, Report, Transport
+from bench.report.document import Kind, Report
 
 STOP_SECONDS = 10
 MAX_WARMUP = 50
@@ -32,11 +32,6 @@ class FrameworkCall:
     version: str
     device: Mapping[str, Any]
 
-    @property
-    def name(self) -> str:
-        """For a progress bar."""
-        return f"{self.policy} {self.call}"
-
     def time_block(self, warmup: int, runs: int, path: str) -> dict[str, Any]:
         """Time some runs."""
         request = {"call": self.call, "warmup": min(warmup, MAX_WARMUP), "runs": runs}
@@ -52,9 +47,7 @@ class FrameworkCall:
             runtime=self.call,
             runtime_version=self.version,
             threads=1,
-            artifact=None,
             target=self.target,
-            transport=Transport.LOCAL_PROCESS,
             device=self.device,
             **measured,
         )

@@ -10,67 +10,46 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policy.quantization import FLOAT_BITS, LARGEST_WEIGHT_BITS, Scheme
-from policy.spec import RuntimeName
 
-KERNELS = {
-    RuntimeName.LITERT: "int8 × int8 → int32 by XNNPACK",
-    RuntimeName.TFLITE_RUNTIME: "int8 × int8 → int32 by the built-in kernels",
-    RuntimeName.ONNXRUNTIME: "int8 × int8 → int32 where onnxruntime fuses (QGemm, QLinearConv), else float",
-}
+KERNEL = "int8 × int8 → int32 by XNNPACK"
+"""LiteRT's, of an int8 model."""
 DEVICE_ACTIVATION_BITS = 8
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How a device executes a policy of some widths.
+    """How a device executes a policy of some widths, in words.
 
-    Attributes:
-        artifact: the precision's word (``int4``) of the artifact that computes these very numbers; None where there is
-            none, so that the numbers are simulated and neither size nor speed follows from them.
-        container_bytes: bytes that one weight takes in the artifact's file; None without an artifact.
-        packed: whether several weights share a byte; no artifact of this project does.
-        kernel: what multiplies, in words.
-        words: all of that as one sentence for reports.
+    ``artifact``: the precision's word (``int4``) of the artifact that computes these very numbers; None where there is
+    none, so that the numbers are simulated and neither size nor speed follows from them.
     """
 
     artifact: str | None
-    container_bytes: int | None
-    packed: bool
-    kernel: str
     words: str
 
 
-def execution_of(
-    scheme: Scheme,
-    weight_bits: int,
-    activation_bits: int | None,
-    runtime: RuntimeName = RuntimeName.LITERT,
-    trained: bool = False,
-) -> Execution:
-    """How these widths execute in a runtime.
+def execution_of(scheme: Scheme, weight_bits: int, activation_bits: int | None, trained: bool = False) -> Execution:
+    """How these widths execute in LiteRT.
 
     Args:
         scheme: of the weights.
         weight_bits: 2 … 32; 32 is float.
         activation_bits: of the hidden layers' outputs, None for float.
-        runtime: that executes the artifact.
         trained: the policy was trained with quantizers of this width, so that its artifact's activations have it too.
     """
     if weight_bits == FLOAT_BITS and activation_bits is None:
-        return Execution("fp32", 4, False, "float32", "float32 arithmetic, 4 bytes a weight")
+        return Execution("fp32", "float32 arithmetic, 4 bytes a weight")
     if scheme is Scheme.FP16:
         words = "2 bytes a weight in the file, widened to float32 when loaded: arithmetic, speed and memory of fp32"
-        return Execution("fp16", 2, False, "float32", words)
+        return Execution("fp16", words)
     device_bits = weight_bits if trained else DEVICE_ACTIVATION_BITS
-    if scheme is Scheme.SYMMETRIC and weight_bits <= LARGEST_WEIGHT_BITS and activation_bits == device_bits:
-        word, kernel = f"int{weight_bits}", KERNELS[runtime]
-        if weight_bits == LARGEST_WEIGHT_BITS:
-            return Execution(word, 1, False, kernel, f"{kernel}, 1 byte a weight")
-        limit = 2 ** (weight_bits - 1) - 1
+    if scheme is not Scheme.SYMMETRIC or weight_bits > LARGEST_WEIGHT_BITS or activation_bits != device_bits:
+        words = "simulated: float32 arithmetic on quantized numbers; no artifact computes this, so no size or speed"
+        return Execution(None, f"{words} follows")
+    words, limit = f"{KERNEL}, 1 byte a weight", 2 ** (weight_bits - 1) - 1
+    if weight_bits < LARGEST_WEIGHT_BITS:
         words = (
             f"{weight_bits}-bit weights in an int8 container, levels −{limit} … {limit}, unpacked (1 byte a weight): "
-            f"size, speed and kernel are int8's ({kernel})"
+            f"size, speed and kernel are int8's ({KERNEL})"
         )
-        return Execution(word, 1, False, kernel, words)
-    words = "simulated: float32 arithmetic on quantized numbers; no artifact computes this, so no size or speed follows"
-    return Execution(None, None, False, "float32", words)
+    return Execution(f"int{weight_bits}", words)

@@ -21,11 +21,10 @@ TOLERANCE = 1e-3
 
 
 def build(bundle: Any) -> Any:
-    """The float policy as a Keras model: raw observation (1, N) in, outputs (1, A) out."""
+    """The float policy as a Keras model: raw observation (1, N) in, outputs (1, A) out; no continuous one is asked."""
     import keras
 
-    from policy.network import LAYER_NORM_EPSILON, head_constants, layer_names, normaliser_constants, observation_shape
-    from policy.spec import ContinuousHead, Squash
+    from policy.network import LAYER_NORM_EPSILON, layer_names, normaliser_constants, observation_shape
 
     spec, weights = bundle.spec, bundle.weights()
     mean, inverse_scale = normaliser_constants(spec.normaliser)
@@ -36,14 +35,6 @@ def build(bundle: Any) -> Any:
         def call(self, x: Any) -> Any:
             z = (x - mean) * inverse_scale
             return keras.ops.clip(z, -spec.normaliser.clip, spec.normaliser.clip)
-
-    class Squashed(keras.layers.Layer):
-        """a = squash(y) · gain + offset."""
-
-        def call(self, y: Any) -> Any:
-            gain, offset = head_constants(spec.head)
-            squash = keras.ops.tanh(y) if spec.head.squash is Squash.TANH else keras.ops.clip(y, -1.0, 1.0)
-            return squash * gain + offset
 
     observation = keras.Input(batch_shape=(1, spec.observation_size))
     x = Normalise()(observation)
@@ -66,29 +57,19 @@ def build(bundle: Any) -> Any:
             x = layer(x)
             layer.set_weights([weights[f"{name}/gamma"], weights[f"{name}/beta"]])
             x = keras.layers.ReLU()(x)
-    return keras.Model(observation, Squashed()(x) if isinstance(spec.head, ContinuousHead) else x)
+    return keras.Model(observation, x)
 
 
-def deciders(bundle: Any, model: Any) -> dict[str, Callable[[Any], Any]]:
+def deciders(model: Any) -> dict[str, Callable[[Any], int]]:
     """How each framework's call is made: observation (1, N) in, action out, as on the device."""
     import numpy as np
     import tensorflow as tf
 
-    if not bundle.spec.is_discrete:
-        graph = tf.function(lambda x: model(x, training=False), jit_compile=False)
-        return {
-            "keras": lambda x: np.asarray(model(x, training=False))[0],
-            "tf.function": lambda x: graph(tf.constant(x)).numpy()[0],
-        }
     compiled = tf.function(lambda x: tf.argmax(model(x, training=False), axis=1), jit_compile=False)
-
-    def keras_call(x: Any) -> int:
-        return int(np.argmax(model(x, training=False)))
-
-    def compiled_call(x: Any) -> int:
-        return int(compiled(tf.constant(x)))
-
-    return {"keras": keras_call, "tf.function": compiled_call}
+    return {
+        "keras": lambda x: int(np.argmax(model(x, training=False))),
+        "tf.function": lambda x: int(compiled(tf.constant(x))),
+    }
 
 
 def verify(bundle: Any, model: Any) -> None:
@@ -117,7 +98,7 @@ def serve(bundle: Any) -> None:
     begin = time.perf_counter_ns()
     model = build(bundle)
     load_ns = time.perf_counter_ns() - begin
-    calls = deciders(bundle, model)
+    calls = deciders(model)
     observations = [row[None] for row in bundle.golden().observations]
     cold = {}
     for name, call in calls.items():

@@ -9,7 +9,6 @@ and no weights are denormal.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import flatbuffers  # type: ignore[import-untyped]
@@ -41,16 +40,6 @@ class Skeleton:
     fills: tuple[Fill, ...]
     size: int
     """Bytes of the whole file."""
-
-    def write(self, path: Path) -> None:
-        """The whole file, as the device writes it."""
-        with path.open("wb") as stream:
-            stream.write(self.head)
-            stream.truncate(self.size)
-            for fill in self.fills:
-                stream.seek(fill.offset)
-                repeats = -(-fill.size // len(fill.pattern))
-                stream.write((fill.pattern * repeats)[: fill.size])
 
 
 def enlarge(artifact: bytes, old: int, new: int = LEGACY_OBSERVATION) -> Skeleton:

@@ -5,32 +5,19 @@ The agent speaks the protocol of :mod:`device.agent.protocol`; through which wir
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bench.report.document import (
-    MAX_SAMPLES,
-    Artifact,
-    Kind,
-    Latency,
-    Memory,
-    Report,
-    Success,
-    Transport,
-    Where,
-)
+from bench.command_line import Progress
+from bench.measuring.flying import MEANS, Flights, fly_on_host
+from bench.report.document import MAX_SAMPLES, Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
 from device.agent.measure import MAX_SAMPLES as BLOCK_RUNS
 from device.agent.measure import Statistics, thin
 
 BLOCKS = 4
 """Contestants take turns this often, so that a machine that changes its pace changes it for all of them."""
-LOOP_BATCH = 64
-"""Drones simulated at a time when the host simulates and the device decides."""
-
-Progress = Callable[[int, int], None]
 
 
 class Agent(Protocol):
@@ -76,29 +63,19 @@ class Served:
 
     def report(self, kind: Kind, run: str, **measured: Any) -> Report:
         """A report on what is served."""
-        said = self.loaded
-        return Report(
-            kind=kind,
-            run=run,
-            policy=said["policy"],
-            precision=said["precision"],
-            runtime=said["runtime"],
-            runtime_version=said["runtime_version"],
-            threads=said["threads"],
-            artifact=Artifact(said["file"], said["sha256"], said["bytes"], said["execution"]),
-            target=self.target,
-            transport=self.transport,
-            device=self.device,
-            **measured,
-        )
+        where = {"target": self.target, "transport": self.transport, "device": self.device}
+        return report_on(self.loaded, kind=kind, run=run, **where, **measured)
+
+
+def report_on(loaded: Mapping[str, Any], **measured: Any) -> Report:
+    """A report on an artifact as the agent says what it has loaded (LOADED)."""
+    named = {name: loaded[name] for name in ("policy", "precision", "runtime", "runtime_version", "threads")}
+    artifact = Artifact(loaded["file"], loaded["sha256"], loaded["bytes"], loaded["execution"])
+    return Report(**named, artifact=artifact, **measured)
 
 
 class Contestant(Protocol):
     """Something whose latency is measured in turn with others: an artifact on the device, or a framework's call."""
-
-    @property
-    def name(self) -> str:
-        """For a progress bar."""
 
     def time_block(self, warmup: int, runs: int, path: str) -> dict[str, Any]:
         """Time some runs; the reply has the keys of the protocol's ``latency``."""
@@ -184,15 +161,8 @@ def merged_latency(replies: Sequence[Mapping[str, Any]], warmup: int) -> dict[st
 def ask_memory(served: Served, run: str, runs: int = 100) -> Report:
     """Resident memory; to be asked of a fresh agent, before anything else was loaded in its process."""
     said = served.agent.request("memory", runs=runs)["memory"]
-    memory = Memory(
-        baseline=said["baseline"],
-        before_load=said["before_load"],
-        after_load=said["after_load"],
-        running=said["now"],
-        running_peak=said["running_peak"],
-        lifetime_peak=said["lifetime_peak"],
-        clean=said["clean"],
-    )
+    stations = ("baseline", "before_load", "after_load", "running_peak", "lifetime_peak", "clean")
+    memory = Memory(running=said["now"], **{name: said[name] for name in stations})
     notes = () if said["peak_reset"] else ("this kernel does not reset the peak, so that it includes loading",)
     reasons = () if said["clean"] else ("another artifact was loaded before in the same process",)
     return served.report(
@@ -200,39 +170,11 @@ def ask_memory(served: Served, run: str, runs: int = 100) -> Report:
     )
 
 
-@dataclass(frozen=True)
-class Flights:
-    """Which episodes to fly.
-
-    Attributes:
-        preset, settings: of the task; the settings are those that differ from the preset.
-        episodes: how many, with the ids 0, 1, …
-        seed: with an episode's id it fixes everything about that episode.
-    """
-
-    preset: str = "hard"
-    episodes: int = 1000
-    seed: int = 7
-    settings: Mapping[str, Any] | None = None
-
-    @property
-    def changed(self) -> dict[str, Any]:
-        """The settings as JSON values."""
-        return dict(self.settings or {})
-
-
 def ask_success(served: Served, run: str, flights: Flights, progress: Progress = lambda done, total: None) -> Report:
     """Fly on the device: simulator and policy both run there."""
-    said = served.agent.request(
-        "episodes",
-        progress=progress,
-        preset=flights.preset,
-        episodes=flights.episodes,
-        seed=flights.seed,
-        settings=flights.changed,
-    )
+    asked = {"preset": flights.preset, "episodes": flights.episodes, "seed": flights.seed, "settings": flights.changed}
+    said = served.agent.request("episodes", progress=progress, **asked)
     low, high = said["success"]["interval"]
-    means = said["mean_of_successes"]
     success = Success(
         where=Where.DEVICE,
         preset=flights.preset,
@@ -246,10 +188,8 @@ def ask_success(served: Served, run: str, flights: Flights, progress: Progress =
         high=high,
         outcomes=said["success_bits"],
         causes=said["causes"],
-        flight_time_s=means["flight_time_s"],
-        distance_m=means["distance_m"],
-        energy_j=means["energy_j"],
         decide_p50_ns=said["decision_ns"]["percentiles"].get("p50"),
+        **{name: said["mean_of_successes"][name] for name in MEANS},
     )
     # Throttling changes how fast the episodes are flown, not how they end: it is said, and the success stays valid.
     conditions = {stage: {"throttled": said[f"throttled_{stage}"]} for stage in ("before", "after")}
@@ -273,43 +213,3 @@ def ask_success_in_loop(
     success = fly_on_host(decide, flights, Where.LOOP, progress)
     median = Statistics.of(sorted(times)).percentiles.get("p50")
     return served.report(Kind.SUCCESS, run, success=dataclasses.replace(success, decide_p50_ns=median))
-
-
-def fly_on_host(
-    decide: Callable[[Any], Any],
-    flights: Flights,
-    where: Where = Where.HOST,
-    progress: Progress = lambda done, total: None,
-) -> Success:
-    """Fly with any policy; the simulator runs in this process."""
-    import numpy as np
-
-    from airlearning_envs.config import preset
-    from airlearning_envs.flights import fly
-
-    config = preset(flights.preset).with_settings(flights.changed)
-    results = fly(config, decide, flights.episodes, flights.seed, LOOP_BATCH, progress)
-    low, high = results.interval()
-    reached = results.success
-
-    def mean(values: Any) -> float | None:
-        return float(values[reached].mean(dtype=np.float64)) if reached.any() else None
-
-    return Success(
-        where=where,
-        preset=flights.preset,
-        settings=flights.changed,
-        task=config.digest(),
-        episodes=results.episodes,
-        seed=flights.seed,
-        successes=int(reached.sum()),
-        rate=results.success_rate(),
-        low=low,
-        high=high,
-        outcomes=base64.b64encode(np.packbits(reached).tobytes()).decode(),
-        causes=results.causes(),
-        flight_time_s=mean(results.flight_time_s),
-        distance_m=mean(results.distance_m),
-        energy_j=mean(results.energy_j),
-        decide_p50_ns=None,
-    )

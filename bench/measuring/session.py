@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from bench import command_line
 from bench.measuring import access
 from bench.report import store
 from bench.report import tables as rendering
+from bench.report.document import new_run
 from policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Session:
     precisions: Sequence[Precision]
     where: Path
     reports: list[Report] = field(default_factory=list)
-    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    run: str = field(default_factory=new_run)
 
     def keep(self, reports: Iterable[Report]) -> None:
         """Store answers, each as it comes: what was measured stays, whatever happens to the next."""
@@ -66,15 +67,19 @@ class Session:
 
 
 @contextmanager
-def opened(arguments: argparse.Namespace, precisions: Sequence[Precision] | None = None) -> Iterator[Session]:
+def opened(
+    arguments: argparse.Namespace, precisions: Sequence[Precision] | None = None, keeps: bool = True
+) -> Iterator[Session]:
     """See that answers can be kept, make what is missing of the artifacts, and connect.
 
     Args:
         arguments: policy, precision, runtime (one or several), target, results; threads where there are some.
         precisions: instead of ``arguments.precision``.
+        keeps: whether there will be answers for the store.
     """
-    where = arguments.results or store.DEFAULT_STORE
-    store.prepare(where)
+    where = getattr(arguments, "results", None) or store.DEFAULT_STORE
+    if keeps:
+        store.prepare(where)
     asked = precisions or arguments.precision
     runtimes = arguments.runtime if isinstance(arguments.runtime, list) else [RuntimeName(arguments.runtime)]
     bundles = [
@@ -84,10 +89,11 @@ def opened(arguments: argparse.Namespace, precisions: Sequence[Precision] | None
         yield Session(device, bundles, asked, where)
 
 
-def answer(arguments: argparse.Namespace, reports: Sequence[Report], table: Table, **more: Any) -> int:
-    """Print the table; with --json the reports and what else is named. Returns the exit status."""
+def answer(arguments: argparse.Namespace, reports: Sequence[Report], *tables: Table, **more: Any) -> int:
+    """Print the tables; with --json the reports and what else is named. Returns the exit status."""
     if arguments.json:
-        command_line.print_json(reports, **more)
-    else:
+        said = {"ok": True, "reports": [report.to_dict() for report in reports], **more}
+        print(json.dumps(said, ensure_ascii=False))
+    for table in () if arguments.json else tables:
         rendering.print_table(table, command_line.console())
     return command_line.EXIT_OK

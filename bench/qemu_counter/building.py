@@ -1,16 +1,17 @@
-"""The plugin, compiled once for each state of its source."""
+"""The plugin, compiled once for each state of its source; and how everything here is made once, whole or not at all."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.command_line import BenchError
 from device.host.places import cache_folder
 from device.virtual_pi.programs import missing_packages
+from policy.files import locked
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "counter.c", HERE / "cache.h")
@@ -34,9 +35,18 @@ def require_programs() -> None:
         )
 
 
-def folder() -> Path:
-    """Where everything of this package is kept: it can all be made again."""
-    return cache_folder() / "qemu-counter"
+def kept(name: str) -> Path:
+    """Where something of this package is kept: all of it can be made again."""
+    return cache_folder() / "qemu-counter" / name
+
+
+def made_once(made: Path, make: Callable[[Path], object]) -> Path:
+    """What is kept here; ``make`` is given a path to make it at, now, if it is not there yet."""
+    with locked(made.parent), tempfile.TemporaryDirectory(dir=made.parent, prefix=".making-") as temporary:
+        if not made.exists():
+            make(part := Path(temporary) / "made")
+            part.rename(made)
+    return made
 
 
 def plugin() -> Path:
@@ -46,27 +56,17 @@ def plugin() -> Path:
         BenchError: with the compiler's words.
     """
     digest = hashlib.sha256(b"\0".join([*(path.read_bytes() for path in SOURCES), " ".join(FLAGS).encode()]))
-    made = folder() / f"counter-{digest.hexdigest()[:12]}.so"
-    if not made.exists():
-        compile_shared(SOURCES[0], made)
-    return made
+    made = kept(f"counter-{digest.hexdigest()[:12]}.so")
+    return made_once(made, lambda part: compile_shared(SOURCES[0], part))
 
 
 def compile_shared(source: Path, made: Path) -> None:
-    """Compile a C file to a shared object, whole or not at all.
+    """Compile a C file to a shared object.
 
     Raises:
         BenchError: with the compiler's words.
     """
-    made.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=made.parent, prefix=".compiling-")
-    os.close(descriptor)
-    part = Path(name)
-    try:
-        command = ["gcc", *FLAGS, f"-I{HERE}", str(source), "-o", str(part)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        if done.returncode != 0:
-            raise BenchError(f"gcc cannot compile {source.name}: {done.stderr.strip()[-800:]}", "gcc --version")
-        part.replace(made)
-    finally:
-        part.unlink(missing_ok=True)
+    command = ["gcc", *FLAGS, f"-I{HERE}", str(source), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        raise BenchError(f"gcc cannot compile {source.name}: {done.stderr.strip()[-800:]}", "gcc --version")

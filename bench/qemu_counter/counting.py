@@ -86,16 +86,12 @@ class Count:
 
     Attributes:
         paths: the medians by name (PATHS), the empty pair of markers subtracted.
-        pair: the empty pair's.
-        loaded, golden: the agent's words on what it served and on its golden vectors.
-        device: the agent's words on the machine.
+        loaded, device: the agent's words on what it served, and on the machine.
         warmup, runs: calls before, and calls that the medians are of, on as many different observations.
     """
 
     paths: Mapping[str, Counted]
-    pair: Counted
     loaded: Mapping[str, Any]
-    golden: Mapping[str, Any]
     device: Mapping[str, Any]
     warmup: int
     runs: int
@@ -156,9 +152,8 @@ def count(bundle: Path, precision: Precision, runtime: RuntimeName, warmup: int 
         _run(root, [], path, bundle, precision, runtime, 1, 1)
         prepared.touch()
     answer, lines = _run(root, [library], path, bundle, precision, runtime, warmup, runs)
-    paths, pair = summarised(parse_lines(lines), answer["labels"])
-    load = answer["load"]
-    return Count(paths, pair, load["loaded"], load["golden"], answer["device"], warmup, runs)
+    paths, _ = summarised(parse_lines(lines), answer["labels"])
+    return Count(paths, answer["load"]["loaded"], answer["device"], warmup, runs)
 
 
 def qemu_command(root: Path, library: Path | None, out: str = "counts") -> list[str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import zipfile
 from pathlib import Path
 
 from bench.command_line import BenchError, say
-from bench.qemu_counter.building import folder
-from bench.qemu_counter.sysroot import SERIES, locked
+from bench.qemu_counter.building import kept, made_once
+from bench.qemu_counter.sysroot import SERIES
 from device.host.payload import CODE, code_files
 from device.host.places import project_root
 from device.host.wheels import NUMPY, Wheel, fetch, load_pins
@@ -40,34 +39,18 @@ def import_path(runtime: RuntimeName) -> list[Path]:
         BenchError, WheelError.
     """
     files = fetch(wheels_for(runtime), progress=lambda wheel: say(f"Fetching {wheel} for {MACHINE} …"))
-    with locked(folder()):
-        return [_code(), *(_unpacked(wheel, file) for wheel, file in files.items())]
-
-
-def _unpacked(wheel: Wheel, file: Path) -> Path:
-    made = folder() / "wheels" / wheel.folder
-    if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=made.parent, prefix=".unpacking-") as temporary:
-            part = Path(temporary) / "wheel"
-            with zipfile.ZipFile(file) as archive:
-                archive.extractall(part)
-            part.rename(made)
-    return made
-
-
-def _code() -> Path:
-    files = [(file.path.removeprefix(f"{CODE}/"), file.data) for file in code_files(project_root())]
+    code = {file.path.removeprefix(f"{CODE}/"): file.data for file in code_files(project_root())}
     digest = hashlib.sha256()
-    for name, data in files:
+    for name, data in code.items():
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    made = folder() / "code" / digest.hexdigest()[:12]
-    if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=made.parent, prefix=".copying-") as temporary:
-            part = Path(temporary) / "code"
-            for name, data in files:
-                (part / name).parent.mkdir(parents=True, exist_ok=True)
-                (part / name).write_bytes(data)
-            part.rename(made)
-    return made
+    ours = made_once(kept("code") / digest.hexdigest()[:12], lambda part: _write(code, part))
+    return [
+        ours,
+        *(made_once(kept("wheels") / wheel.folder, zipfile.ZipFile(file).extractall) for wheel, file in files.items()),
+    ]
+
+
+def _write(files: dict[str, bytes], folder: Path) -> None:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)

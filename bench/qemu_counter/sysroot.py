@@ -6,18 +6,14 @@ What a Raspberry Pi 3b's kernel says of its processor is written beside it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from bench.command_line import BenchError, say
-from bench.qemu_counter.building import folder
+from bench.qemu_counter.building import kept, made_once
 from device.virtual_pi.sources import own_sources
 
 SUITE = "bookworm"
@@ -79,7 +75,7 @@ def described_processor() -> dict[str, str]:
 def place() -> Path:
     """Where the folder of this recipe is, made or not."""
     recipe = json.dumps([SUITE, PACKAGES, described_processor()]).encode()
-    return folder() / f"sysroot-{hashlib.sha256(recipe).hexdigest()[:12]}"
+    return kept(f"sysroot-{hashlib.sha256(recipe).hexdigest()[:12]}")
 
 
 def sysroot() -> Path:
@@ -88,45 +84,28 @@ def sysroot() -> Path:
     Raises:
         BenchError: with mmdebstrap's last words.
     """
-    made = place()
-    with locked(folder()):
-        if not made.exists():
-            say("Unpacking Debian's arm64 Python for counting (30 MB) …")
-            _make(made)
-    return made
+    return made_once(place(), _make)
 
 
-@contextmanager
-def locked(where: Path) -> Iterator[None]:
-    """One maker at a time."""
-    where.mkdir(parents=True, exist_ok=True)
-    with (where / "lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-def _make(made: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=made.parent, prefix=".unpacking-") as temporary:
-        root = Path(temporary) / "root"
-        command = [
-            *("mmdebstrap", "--mode=chrootless", "--architectures=arm64", "--variant=extract"),
-            '--aptopt=APT::Install-Recommends "false"',
-            *(f"--include={','.join(PACKAGES)}", SUITE, str(root), *own_sources(SUITE)),
-        ]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-            said, failed = done.stderr.strip(), done.returncode != 0
-        except subprocess.TimeoutExpired:
-            said, failed = f"no end after {TIMEOUT_S} s", True
-        if failed:
-            raise BenchError(
-                f"mmdebstrap failed: {said[-800:]}",
-                "Does `apt-get update` work here? mmdebstrap takes its packages from the same place.",
-            )
-        for unused in ("usr/share/doc", "usr/share/man", "usr/share/locale", "var"):
-            shutil.rmtree(root / unused, ignore_errors=True)
-        for name, text in described_processor().items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="ascii")
-        root.rename(made)
+def _make(root: Path) -> None:
+    say("Unpacking Debian's arm64 Python for counting (30 MB) …")
+    command = [
+        *("mmdebstrap", "--mode=chrootless", "--architectures=arm64", "--variant=extract"),
+        '--aptopt=APT::Install-Recommends "false"',
+        *(f"--include={','.join(PACKAGES)}", SUITE, str(root), *own_sources(SUITE)),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        said, failed = done.stderr.strip(), done.returncode != 0
+    except subprocess.TimeoutExpired:
+        said, failed = f"no end after {TIMEOUT_S} s", True
+    if failed:
+        raise BenchError(
+            f"mmdebstrap failed: {said[-800:]}",
+            "Does `apt-get update` work here? mmdebstrap takes its packages from the same place.",
+        )
+    for unused in ("usr/share/doc", "usr/share/man", "usr/share/locale", "var"):
+        shutil.rmtree(root / unused, ignore_errors=True)
+    for name, text in described_processor().items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="ascii")

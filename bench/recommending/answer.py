@@ -21,7 +21,7 @@ CHOSEN, MEETS, FLOOR, DEADLINE, BOTH = "chosen", "meets both", "misses floor", "
 def document(bundle: Bundle, task: Task, asked: Asked, measured: Measured, verdict: Verdict) -> dict[str, Any]:
     """Everything as JSON values; what was measured of an artifact stands in ``candidates`` or ``fewer_bits``."""
     from bench.report.document import code_version
-    from bench.report.machine import describe_machine
+    from bench.report.machine import this_machine
 
     provenance, reference = bundle.spec.provenance, measured.reference
     widest, runtime = min(reference.bits, CONTAINER_BITS), reference.runtime
@@ -36,7 +36,7 @@ def document(bundle: Bundle, task: Task, asked: Asked, measured: Measured, verdi
         "quality": "success" if measured.has_success else "return kept",
         "reference": named(reference),
         "other_presets": [preset for preset in task.presets if preset != asked.preset],
-        "played_on": describe_machine().sentence(),
+        "played_on": this_machine(),
         "code": code_version(),
         "excluded_runtimes": {runtime.value: reason for runtime, reason in measured.excluded.items()},
         "left_on_target": measured.left,

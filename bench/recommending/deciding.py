@@ -83,12 +83,7 @@ class Candidate(Played):
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked of a candidate.
-
-    Attributes:
-        floor: least lower bound of the quality, in (0, 1].
-        deadline_ms: greatest p99 of one decision.
-    """
+    """Least lower bound of the quality, in (0, 1], and greatest p99 of one decision."""
 
     floor: float
     deadline_ms: float
@@ -119,12 +114,9 @@ class Demand:
 
 @dataclass(frozen=True)
 class Change:
-    """Another demand under which the same measurements give another answer.
+    """Another demand, under which the same measurements give another answer; None: nothing meets it.
 
-    Attributes:
-        demand: to type.
-        factor: how many times its numbers are larger or smaller than those asked for, multiplied; at least 1.
-        answer: what it gives; None: nothing meets it.
+    ``factor``: how many times its numbers are larger or smaller than those asked for, multiplied; at least 1.
     """
 
     demand: Demand
@@ -134,28 +126,33 @@ class Change:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer.
+    """The answer to a demand.
 
     Attributes:
-        demand: that was asked for.
         ranked: the candidates that meet it, best first; the first is the answer.
-        as_fast: of them, those as fast as the fastest, which the first was chosen from.
         missed: the others, the one that misses least first.
         change: the nearest demand that gives another answer; None where no number does.
-        elsewhere: the answer without the chosen one's runtime; None: nothing meets the demand then.
     """
 
     demand: Demand
     ranked: tuple[Candidate, ...]
-    as_fast: tuple[Candidate, ...]
     missed: tuple[Candidate, ...]
     change: Change | None
-    elsewhere: Candidate | None
 
     @property
     def chosen(self) -> Candidate | None:
         """What to deploy; None: nothing meets the demand."""
         return self.ranked[0] if self.ranked else None
+
+    @property
+    def as_fast(self) -> tuple[Candidate, ...]:
+        """Those as fast as the fastest that meets it, which the answer was chosen from."""
+        return as_fast_as_the_fastest(self.ranked)
+
+    @property
+    def elsewhere(self) -> Candidate | None:
+        """The answer without the chosen one's runtime; None: nothing meets the demand then."""
+        return next(ranking([each for each in self.ranked if each.runtime != self.ranked[0].runtime]), None)
 
     @property
     def order(self) -> tuple[Candidate, ...]:
@@ -168,9 +165,7 @@ def decide(candidates: Sequence[Candidate], demand: Demand) -> Verdict:
     ranked = tuple(ranking([each for each in candidates if demand.met_by(each)]))
     missed = [each for each in candidates if not demand.met_by(each)]
     missed.sort(key=lambda each: (demand.missed_by(each), each.p50_ns))
-    change = nearest_change(candidates, demand, ranked[0] if ranked else None)
-    elsewhere = next(ranking([each for each in ranked if each.runtime != ranked[0].runtime]), None)
-    return Verdict(demand, ranked, as_fast_as_the_fastest(ranked), tuple(missed), change, elsewhere)
+    return Verdict(demand, ranked, tuple(missed), nearest_change(candidates, demand, next(iter(ranked), None)))
 
 
 def ranking(candidates: Sequence[Candidate]) -> Iterator[Candidate]:

@@ -130,20 +130,18 @@ def measured(
     """
     reference = reference_precision(copy), next(iter(played))[1]
     found = {pair: of_played(copy, pair, each, played[reference]) for pair, each in played.items()}
-    candidates = []
-    for pair, (memory, latency) in timed.items():
-        times = latency.latency
-        assert times is not None
-        candidates.append(
-            Candidate(
-                **vars(found[pair]),
-                p50_ns=times.percentiles_ns["p50"],
-                p99_ns=times.percentiles_ns["p99"],
-                turns_ns=tuple(times.block_p50_ns),
-                resident_bytes=memory.memory.resident if memory.memory is not None else None,
-                valid=latency.valid,
-            )
+    candidates = [
+        Candidate(
+            **vars(found[pair]),
+            p50_ns=latency.latency.percentiles_ns["p50"],
+            p99_ns=latency.latency.percentiles_ns["p99"],
+            turns_ns=tuple(latency.latency.block_p50_ns),
+            resident_bytes=memory.memory.resident if memory.memory is not None else None,
+            valid=latency.valid,
         )
+        for pair, (memory, latency) in timed.items()
+        if latency.latency is not None
+    ]
     return Measured(
         candidates,
         [each for pair, each in found.items() if pair not in timed],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.measuring.questions import Served, ask_latency, ask_memory
-from bench.report.document import Kind, Report
+from bench.report.document import Kind, Report, new_run
 from policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
@@ -57,13 +57,8 @@ class Afresh:
     policy: str
     pair: Pair
     run: str
-    served: Served | None = None
+    served: Served = field(init=False)
     memory: Report | None = None
-
-    @property
-    def name(self) -> str:
-        """For a progress bar."""
-        return f"{self.policy} {self.pair[0].value}"
 
     def time_block(self, warmup: int, runs: int, path: str) -> dict[str, Any]:
         """Time some runs; the first time the memory is asked before, of which only a fresh process tells."""
@@ -72,13 +67,7 @@ class Afresh:
             return self.served.time_block(warmup, runs, path)
 
     def report(self, kind: Kind, run: str, **measured: Any) -> Report:
-        """A report on what was served.
-
-        Raises:
-            ValueError: nothing was, yet.
-        """
-        if self.served is None:
-            raise ValueError("time a block first.")
+        """A report on what was served."""
         return self.served.report(kind, run, **measured)
 
 
@@ -86,8 +75,6 @@ def time_in_turns(
     device: Device, policy: str, pairs: Sequence[Pair], runs: int, path: str, progress: Progress
 ) -> dict[Pair, tuple[Report, Report]]:
     """Memory and latency of each deployed candidate, timed in turns, A B A B."""
-    from bench.measuring.measurements import new_run
-
     run = new_run()
     served = [Afresh(device, policy, pair, run) for pair in pairs]
     latency = ask_latency(served, run, runs, WARMUP, path, progress)

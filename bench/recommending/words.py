@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from bench.recommending.thresholds import number
-from bench.report.case_study import machine_notes, said_of
+from bench.report.document import Report
 from bench.report.intervals import Estimate
+from bench.report.notes import machine_notes, said_of
+from bench.report.store import answer_file, kept_answer
 from bench.report.tables import Table
 from bench.report.text import estimate, filled, kilobytes, megabytes, nanoseconds, three_digits
-
-if TYPE_CHECKING:
-    from bench.report.document import Report
 
 Document = Mapping[str, Any]
 NEAR = 2.0  # times as large or small; what is further off says that the choice stands
 AS_INT8 = "as int8"
+RECOMMEND = "recommend"
 
 EXPLANATION = """\
 {% set at_floor = candidates | rejectattr("points_short_of_floor") | list %}
@@ -152,17 +153,12 @@ def what_would_change_it(document: Document) -> str:
     return filled(CHANGE, **document, chosen=document["candidates"][0], moved=moved, gives=_gives, near=NEAR)[0]
 
 
-def table(document: Document, reports: Sequence[Report]) -> Table:
-    """The candidates in the order of the verdict, then the widths below int8, which run as int8.
-
-    Args:
-        document: the answer.
-        reports: of the latency of every candidate.
-    """
+def table(document: Document) -> Table:
+    """The candidates in the order of the verdict, then the widths below int8, which run as int8."""
+    reports = [Report.from_dict(each) for each in document["reports"] if each["latency"]]
     demand, quality = document["demand"], document["quality"]
     floor, deadline = percent(demand["floor"]), number(demand["deadline_ms"])
     where = f", preset {document['preset']}" if document["preset"] else ""
-    measured = ("return", "p50", "p99", "KB artifact", "MB resident")
     notes = filled(
         NOTES,
         **document,
@@ -171,17 +167,23 @@ def table(document: Document, reports: Sequence[Report]) -> Table:
         said="\n".join(said_of(reports)),
         invalid=[f"{r.precision} {r.runtime}: {'; '.join(r.invalid_reasons)}" for r in reports if not r.valid],
     )
-    return Table(
-        "recommend",
-        f"{document['bundle']}{where}: floor {floor} % {quality}, deadline {deadline} ms",
-        ("precision", "runtime", "verdict", f"% {quality}", *measured),
-        tuple(row(each) for each in (*document["candidates"], *document["fewer_bits"])),
-        notes,
-        left=3,
-    )
+    title = f"{document['bundle']}{where}: floor {floor} % {quality}, deadline {deadline} ms"
+    rows = [row(each, f"% {quality}") for each in (*document["candidates"], *document["fewer_bits"])]
+    return Table.of(RECOMMEND, title, rows, notes, left=3)
 
 
-def row(each: Document) -> tuple[str, ...]:
+def kept_table() -> Table:
+    """The table of the stored answer, with its sentences; ``python -m bench.recommend … --output`` writes it there.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    document = kept_answer(answer_file(RECOMMEND), "python -m bench.recommend II --output results/recommend.json")
+    made = table(document)
+    return replace(made, notes=(*explanation(document), what_would_change_it(document), *made.notes))
+
+
+def row(each: Document, quality: str) -> dict[str, str]:
     """An artifact's line of the table; of p50 with its turns, ``1.36 µs [1.33, 1.42]``."""
     times, memory = (AS_INT8, AS_INT8), AS_INT8
     if turns := each.get("turns_ns"):
@@ -192,7 +194,15 @@ def row(each: Document) -> tuple[str, ...]:
         memory = megabytes(each["resident_bytes"])
     mean = estimate(Estimate(**each["mean_return"]))
     size = kilobytes(each["artifact_bytes"])
-    return each["precision"], each["runtime"], each["verdict"], _share(each), mean, *times, size, memory
+    return {
+        **{name: each[name] for name in ("precision", "runtime", "verdict")},
+        quality: _share(each),
+        "return": mean,
+        "p50": times[0],
+        "p99": times[1],
+        "KB artifact": size,
+        "MB resident": memory,
+    }
 
 
 def percent(share: float) -> str:

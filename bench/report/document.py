@@ -19,7 +19,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from bench.report.validation import InvalidDocumentError, load_schema, validate
 from device.agent.measure import required_runs
 
 SCHEMA_FILE = Path(__file__).with_name("document.schema.json")
@@ -27,6 +26,10 @@ SCHEMA_VERSION = 1
 MAX_SAMPLES = 200
 BLIND = "blind"
 """Name under which the fly-to-the-goal baseline is stored."""
+
+
+class InvalidDocumentError(ValueError):
+    """A document is not one that may be stored; the message names the first place that is wrong."""
 
 
 class Kind(Enum):
@@ -52,6 +55,11 @@ class Where(Enum):
     DEVICE = "device"
     LOOP = "loop"
     HOST = "host"
+
+
+def new_run() -> str:
+    """An id that measurements made side by side share."""
+    return uuid.uuid4().hex
 
 
 @functools.cache
@@ -130,7 +138,7 @@ class Success:
     where: Where
     preset: str
     settings: Mapping[str, Any]
-    task: str | None
+    task: str | None = dataclasses.field(default=None, kw_only=True)
     episodes: int
     seed: int
     successes: int
@@ -161,20 +169,20 @@ class Counts:
     model: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """One measurement; see report.schema.json."""
 
     kind: Kind
     run: str
     policy: str
-    precision: str | None
+    precision: str | None = None
     runtime: str
-    runtime_version: str
-    threads: int | None
-    artifact: Artifact | None
+    runtime_version: str = ""
+    threads: int | None = None
+    artifact: Artifact | None = None
     target: str
-    transport: Transport
+    transport: Transport = Transport.LOCAL_PROCESS
     device: Mapping[str, Any]
     conditions: Mapping[str, Any] | None = None
     valid: bool = True
@@ -184,9 +192,14 @@ class Report:
     memory: Memory | None = None
     success: Success | None = None
     counts: Counts | None = None
-    id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    id: str = dataclasses.field(default_factory=new_run)
     time: str = dataclasses.field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     code_version: str = dataclasses.field(default_factory=code_version)
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the artifact; None where none was executed."""
+        return self.artifact.sha256 if self.artifact else None
 
     def to_dict(self) -> dict[str, Any]:
         """The document, checked.
@@ -194,7 +207,8 @@ class Report:
         Raises:
             InvalidDocumentError: it is not one that may be stored.
         """
-        data = {"schema_version": SCHEMA_VERSION, **_plain(dataclasses.asdict(self))}
+        values = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)}
+        data: dict[str, Any] = json.loads(json.dumps(values, default=lambda member: member.value))
         if self.counts is None:  # documents of the other kinds are as they were before there was this one
             del data["counts"]
         if self.success is not None and self.success.task is None:  # as they were before tasks had a digest
@@ -214,25 +228,13 @@ class Report:
             InvalidDocumentError: names the first thing that is wrong.
         """
         check(data)
-        values = {key: value for key, value in data.items() if key != "schema_version"}
-        values.update(
-            kind=Kind(data["kind"]),
-            transport=Transport(data["transport"]),
-            artifact=Artifact(**data["artifact"]) if data["artifact"] else None,
-            invalid_reasons=tuple(data["invalid_reasons"]),
-            notes=tuple(data["notes"]),
-        )
-        if (latency := data["latency"]) is not None:
-            interval = latency["p50_interval_ns"]
-            tuples = {name: tuple(latency[name]) for name in ("block_p50_ns", "samples_ns")}
-            tuples["p50_interval_ns"] = None if interval is None else tuple(interval)  # type: ignore[assignment]
-            values["latency"] = Latency(**{**latency, **tuples})
-        if (memory := data["memory"]) is not None:
-            values["memory"] = Memory(**memory)
-        if (success := data["success"]) is not None:
-            values["success"] = Success(**{"task": None, **success, "where": Where(success["where"])})
-        if (counts := data.get("counts")) is not None:
-            values["counts"] = Counts(**counts)
+        values = _frozen({key: value for key, value in data.items() if key != "schema_version"})
+        values |= {"kind": Kind(data["kind"]), "transport": Transport(data["transport"])}
+        if data["success"] is not None:
+            values["success"] = {**data["success"], "where": Where(data["success"]["where"])}
+        for name, part in _PARTS.items():
+            if values.get(name) is not None:
+                values[name] = part(**_frozen(values[name]))
         return cls(**values)
 
     @classmethod
@@ -245,13 +247,35 @@ class Report:
         return cls.from_dict(data)
 
 
+_PARTS = {"artifact": Artifact, "latency": Latency, "memory": Memory, "success": Success, "counts": Counts}
+
+
+def _frozen(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+@functools.cache
+def _validator() -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+
+
 def check(data: Any) -> None:
     """Check a document against the schema and for what a schema cannot say.
 
     Raises:
         InvalidDocumentError: names the first thing that is wrong.
     """
-    validate(data, _schema())
+    from jsonschema.exceptions import best_match
+
+    if (error := best_match(_validator().iter_errors(data))) is not None:
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+        raise InvalidDocumentError(f"report{where}: {error.message}.")
+    try:
+        json.dumps(data, allow_nan=False)
+    except ValueError as error:
+        raise InvalidDocumentError(f"the report holds a number that JSON does not have: {error}.") from None
     for kind in Kind:
         if (data.get(kind.value) is not None) != (data["kind"] == kind.value):
             raise InvalidDocumentError(f"report.kind is {data['kind']!r}, which does not fit report.{kind.value}.")
@@ -299,20 +323,4 @@ def _fraction(name: str) -> float:
         value = -1.0
     if not name.startswith("p") or not 0 < value < 1:
         raise InvalidDocumentError(f"report.latency.percentiles_ns has {name!r}; a name is p50, p99.9, …")
-    return value
-
-
-@functools.cache
-def _schema() -> dict[str, Any]:
-    return load_schema(SCHEMA_FILE)
-
-
-def _plain(value: Any) -> Any:
-    """JSON values of dataclass values."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
     return value

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from bench.report.intervals import Estimate
 from bench.report.store import RESULTS
@@ -62,7 +62,7 @@ STYLES = ((BLUE, "o"), (VERMILLION, "^"), (GREEN, "s"), (PURPLE, "v"), (ORANGE, 
 DODGE = 0.13  # of one place on the horizontal axis, between lines
 COLUMNS, PANEL_INCHES = 4, (2.6, 1.95)
 NAMES_INCHES = 1.5  # of long names that stand upright
-ERROR_TICKS, ERROR_ENDS, LINEAR_PERCENT = (-5, 0, 5, 20, 100, 500), (-9.0, 1500.0), 5.0
+LINEAR_PERCENT = 5.0
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,13 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
     if places is not None:
         axes.set_xticks(range(len(places)), [str(place) for place in places])
     axes.set_title(panel.title, fontsize=8.5)
-    axes.grid(axis="y", color="0.93", linewidth=0.6)
     axes.tick_params(labelsize=7.5, length=2.5)
+    plain(axes)
+
+
+def plain(axes: Axes, axis: Literal["x", "y"] = "y") -> None:
+    """No frame but the axes, and a pale grid that an axis' values are read by."""
+    axes.grid(axis=axis, color="0.93", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -225,21 +230,21 @@ def _beside(panel: Panel, line: Line, place: Any, places: Sequence[Any]) -> floa
 
 def error_scale(axes: Axes) -> None:
     """Relative errors in percent: linear around zero, logarithmic beyond; 5 % dotted."""
-    axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
-    axes.set_yticks(ERROR_TICKS, [f"{tick}".replace("-", "−") for tick in ERROR_TICKS])
-    axes.set_yticks([], minor=True)
-    axes.set_ylim(*ERROR_ENDS)
-    axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
+    _percent_scale(axes, {tick: str(tick) for tick in (-5, 0, 5, 20, 100, 500)}, (-9.0, 1500.0))
     axes.axhline(LINEAR_PERCENT, color="0.4", linewidth=0.8, linestyle=":", zorder=0)
 
 
 def gain_scale(axes: Axes) -> None:
     """Gains in percent, either side of zero: linear within 5, logarithmic beyond."""
     ticks = (-500, -100, -20, -5, 0, 5, 20, 100, 500)
+    _percent_scale(axes, {tick: f"{tick:+d}" if tick else "0" for tick in ticks}, (-1500.0, 1500.0))
+
+
+def _percent_scale(axes: Axes, ticks: Mapping[int, str], ends: tuple[float, float]) -> None:
     axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
-    axes.set_yticks(ticks, [f"{tick:+d}".replace("-", "−") if tick else "0" for tick in ticks])
+    axes.set_yticks(list(ticks), [word.replace("-", "−") for word in ticks.values()])
     axes.set_yticks([], minor=True)
-    axes.set_ylim(-1500.0, 1500.0)
+    axes.set_ylim(*ends)
     axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
 
 
@@ -258,15 +263,14 @@ def band(axes: Axes, estimate: Estimate, colour: str, label: str | None) -> None
 def marks(
     axes: Axes, points: Sequence[tuple[float, Estimate]], style: int, label: str | None, joined: bool = True
 ) -> None:
-    """Points of (x, estimate) with their intervals; where there is none, there is no bar."""
+    """Points of (x, estimate) with their intervals; where there is none, or one without width, there is no bar."""
     if not points:
         return
     colour, marker = STYLES[style]
-    ends = [(0.0, 0.0) if e.low is None or e.high is None else (e.value - e.low, e.high - e.value) for _, e in points]
     axes.errorbar(
         [x for x, _ in points],
         [estimate.value for _, estimate in points],
-        yerr=list(zip(*ends, strict=True)),
+        yerr=list(zip(*(_reach(estimate) for _, estimate in points), strict=True)),
         color=colour,
         marker=marker,
         markersize=4.5,
@@ -277,6 +281,12 @@ def marks(
         label=label,
         zorder=3,
     )
+
+
+def _reach(estimate: Estimate) -> tuple[float, float]:
+    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
+        return math.nan, math.nan
+    return estimate.value - estimate.low, estimate.high - estimate.value
 
 
 def ribbon(axes: Axes, points: Sequence[tuple[float, Estimate]], style: int, label: str | None) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bench.report.document import BLIND, Kind, Report, Success, Where
 from bench.report.intervals import PairedDifference, paired_difference
 
 FP32 = "fp32"
+MEASURED = "measured"
 _NUMERALS = ("I", "II", "III")
 
 
@@ -45,10 +47,6 @@ class Selection:
             target = preferred[-1].target if preferred else "local"
         return cls(tuple(r for r in known if r.target == target or r.policy == BLIND))
 
-    def where(self, test: Callable[[Report], bool]) -> Selection:
-        """Those that pass a test."""
-        return Selection(tuple(report for report in self.reports if test(report)))
-
     def policies(self) -> list[str]:
         """Names of the policies, in order; the blind baseline is none of them."""
         return sorted({r.policy for r in self.reports if r.policy != BLIND}, key=policy_order)
@@ -58,88 +56,54 @@ class Selection:
         found = {r.precision for r in self.reports if r.policy == policy and r.precision and r.artifact}
         return sorted(found, key=precision_order)
 
-    def latest_latency(self, policy: str, precision: str, runtime: str | None, path: str) -> Report | None:
-        """The latest latency of an artifact on the device."""
-        return _last(
-            r
-            for r in self.reports
-            if r.latency is not None
-            and r.latency.path == path
-            and (r.policy, r.precision) == (policy, precision)
-            and r.artifact is not None
-            and runtime in (None, r.runtime)
-        )
+    def of(self, kind: Kind, **wanted: Any) -> list[Report]:
+        """Those of a kind whose attributes, and those of the answer, are as wanted; None: they may be anything."""
+        asked = {name: value for name, value in wanted.items() if value is not None}
 
-    def latest_memory(self, policy: str, precision: str, runtime: str | None, sha256: str | None) -> Report | None:
-        """The latest resident memory of an artifact; of this very artifact where a hash is given."""
-        return _last(
-            r
-            for r in self.reports
-            if r.memory is not None
-            and (r.policy, r.precision) == (policy, precision)
-            and runtime in (None, r.runtime)
-            and (sha256 is None or (r.artifact is not None and r.artifact.sha256 == sha256))
-        )
+        def fits(report: Report) -> bool:
+            said = {"sha256": report.sha256, **vars(report), **vars(getattr(report, kind.value))}
+            return all(said[name] == value for name, value in asked.items())
 
-    def best_success(
-        self,
-        policy: str,
-        precision: str | None,
-        preset: str,
-        sha256: str | None = None,
-        runtime: str | None = None,
-    ) -> Report | None:
+        return [report for report in self.reports if report.kind is kind and fits(report)]
+
+    def last(self, kind: Kind, **wanted: Any) -> Report | None:
+        """The latest of them."""
+        return next(reversed(self.of(kind, **wanted)), None)
+
+    def best_success(self, policy: str, precision: str | None, preset: str, **wanted: Any) -> Report | None:
         """The success that rests on most episodes (the latest of those), without command latency, all as preset.
 
         What flew on the host with the numpy reference is no measurement of an artifact and is left out, unless it is
         the blind baseline.
         """
         found = [
-            r
-            for r in self.reports
-            if r.success is not None
-            and (r.policy, r.precision) == (policy, precision)
-            and r.success.preset == preset
-            and command_latency(r) == 0.0
-            and runtime in (None, r.runtime)
-            and (sha256 is None or (r.artifact is not None and r.artifact.sha256 == sha256))
-            and (r.success.where is not Where.HOST or policy == BLIND)
+            (report.success.episodes, report.time, report)
+            for report in self.of(Kind.SUCCESS, policy=policy, precision=precision, preset=preset, **wanted)
+            if report.success is not None
+            and flown_late(report) == 0.0
+            and (report.success.where is not Where.HOST or policy == BLIND)
         ]
-        return max(found, key=lambda r: (r.success.episodes if r.success else 0, r.time), default=None)
+        return max(found, key=lambda each: each[:2])[2] if found else None
 
-    def baseline(self, run: str, policy: str, runtime: str) -> Report | None:
-        """A framework's latency that was measured in the same run."""
-        return _last(
-            r for r in self.reports if r.kind is Kind.LATENCY and (r.run, r.policy, r.runtime) == (run, policy, runtime)
-        )
-
-    def fp32_partner(self, report: Report) -> Report | None:
+    def fp32_partner(self, report: Report | None) -> Report | None:
         """The fp32 latency that was measured side by side with this one: same run, runtime and path."""
-        return _last(
-            r
-            for r in self.reports
-            if r.latency is not None
-            and report.latency is not None
-            and r.latency.path == report.latency.path
-            and (r.run, r.policy, r.runtime, r.precision) == (report.run, report.policy, report.runtime, FP32)
-        )
+        if report is None or report.latency is None:
+            return None
+        same = {"run": report.run, "policy": report.policy, "runtime": report.runtime, "path": report.latency.path}
+        return self.last(Kind.LATENCY, precision=FP32, **same)
 
 
-def command_latency(report: Report) -> float | None:
-    """Fixed command latency in seconds that the episodes were flown with; None when any other setting was changed."""
+def flown_late(report: Report) -> float | str | None:
+    """Fixed command latency in seconds that the episodes were flown with, all else as preset.
+
+    MEASURED where each was drawn from a device's own measured decisions; None where any other setting was changed.
+    """
     assert report.success is not None
     settings = dict(report.success.settings)
-    latency = settings.pop("latency", 0.0)
-    if settings or not isinstance(latency, (int, float, type(None))):
-        return None
-    return float(latency or 0.0)
-
-
-def flew_measured_latency(report: Report) -> bool:
-    """Whether the episodes were flown with latencies drawn from those measured on a device, all else as preset."""
-    assert report.success is not None
-    latency = report.success.settings.get("latency")
-    return len(report.success.settings) == 1 and isinstance(latency, Mapping) and latency.get("kind") == "empirical"
+    latency = settings.pop("latency", None) or 0.0
+    if isinstance(latency, Mapping) and latency.get("kind") == "empirical":
+        latency = MEASURED
+    return None if settings or isinstance(latency, Mapping) else latency
 
 
 def turn_ratios(slow: Report | None, fast: Report | None) -> list[float]:
@@ -181,8 +145,3 @@ def _episodes_of(success: Success) -> tuple[str, int, dict[str, object], str | N
     """What makes episode k the same episode."""
     settings = {name: value for name, value in success.settings.items() if name != "latency"}
     return success.preset, success.seed, settings, success.task
-
-
-def _last(reports: Iterable[Report]) -> Report | None:
-    found: Sequence[Report] = list(reports)
-    return found[-1] if found else None

@@ -1,61 +1,40 @@
-"""Where measurements are kept: SQLite, append-only, for as many writers as like; JSON lines to carry them elsewhere.
+"""Where measurements are kept: JSON lines, a document each, appended by as many writers as like.
 
-results/results.sqlite is what a machine measured and stays on it. A JSON-lines file of a few of its documents is what a
-table of the README or of docs/ stands on: small, readable, under version control. Both are read by
-:func:`read_results`; which of them is meant, by every table and by the report, says :func:`results_for`.
+results/results.jsonl is what a machine measured and stays on it. results/NAME.jsonl holds the few that a table of the
+README or of docs/ stands on, under version control. :func:`results_for` says which of them is meant.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import sqlite3
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from bench.report.document import Kind, Report
-from bench.report.validation import InvalidDocumentError
+from bench.report.document import InvalidDocumentError, Report
+from policy.files import locked, write_atomically
 from policy.locate import PROJECT_ROOT
 
-STORE_VERSION = 1
-BUSY_SECONDS = 30.0
-ROOM_BYTES = 2_000_000  # what a command may add, with the journal
+ROOM_BYTES = 2_000_000  # what a command may add
 RESULTS = PROJECT_ROOT / "results"
-DEFAULT_STORE = RESULTS / "results.sqlite"
+DEFAULT_STORE = RESULTS / "results.jsonl"
 _SQLITE_MAGIC = b"SQLite format 3\0"
-
-# The columns repeat what queries ask for; the document is the truth. No row is ever changed or deleted.
-_TABLES = """
-CREATE TABLE measurements (
-    id TEXT PRIMARY KEY NOT NULL,
-    time TEXT NOT NULL,
-    run TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    policy TEXT NOT NULL,
-    precision TEXT,
-    runtime TEXT NOT NULL,
-    target TEXT NOT NULL,
-    document TEXT NOT NULL
-) STRICT;
-CREATE INDEX measurements_by_time ON measurements (kind, policy, time);
-CREATE TRIGGER never_changed BEFORE UPDATE ON measurements
-    BEGIN SELECT RAISE(ABORT, 'measurements are append-only'); END;
-CREATE TRIGGER never_deleted BEFORE DELETE ON measurements
-    BEGIN SELECT RAISE(ABORT, 'measurements are append-only'); END;
-"""
 
 
 class StoreError(ValueError):
-    """A results file is missing, damaged or of another version; the message says which and what to do."""
+    """A results file is missing or damaged; the message says which and what to do."""
 
 
-def prepare(path: Path = DEFAULT_STORE) -> None:
-    """Make sure that a measurement which takes minutes can be stored here afterwards. No store is made yet.
+def prepare(path: Path) -> None:
+    """Make sure that a measurement which takes minutes can be stored here afterwards. No file is made yet.
 
     Raises:
-        StoreError: the file is no store of this version.
+        StoreError: the file holds something else.
         OSError: none can be made there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,98 +44,92 @@ def prepare(path: Path = DEFAULT_STORE) -> None:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path.parent)) from None
     if path.exists():
-        with _opened(path):
-            return
+        if is_sqlite(path):
+            raise StoreError(
+                f"{path} is a store of an earlier version, which is read but not added to.\n"
+                f"  next: the command with --results {path.with_suffix('.jsonl')}, which goes on with what is in it"
+            )
+        read_results(path)
 
 
-def add(reports: Iterable[Report], path: Path = DEFAULT_STORE) -> int:
-    """Store measurements, all or none; those that are already there (by id) are left alone.
-
-    Returns:
-        How many are new.
+def add(reports: Iterable[Report], path: Path) -> None:
+    """Append measurements, all or none; to a new file first those of an earlier version's store of its name.
 
     Raises:
         InvalidDocumentError: one of them is not a valid document; nothing is stored.
-        StoreError: the file is no store of this version.
     """
-    rows = [
-        (r.id, r.time, r.run, r.kind.value, r.policy, r.precision, r.runtime, r.target, r.to_json()) for r in reports
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _opened(path) as connection, _transaction(connection):
-        before = connection.total_changes
-        connection.executemany("INSERT OR IGNORE INTO measurements VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        return connection.total_changes - before
+    lines = _as_lines(reports)
+    with locked(path.parent):
+        if not path.exists() and (old := kept_in(path)).exists():
+            lines = _as_lines(read_results(old)) + lines
+        with path.open("ab", buffering=0) as file:
+            end = file.tell()
+            if file.write(lines) < len(lines):
+                file.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
-def read_store(path: Path = DEFAULT_STORE, kind: Kind | None = None, policy: str | None = None) -> list[Report]:
-    """The stored measurements, oldest first.
-
-    Raises:
-        StoreError: there is no store, or it is damaged or of another version.
-    """
-    if not path.exists():
-        raise StoreError(
-            f"{path} does not exist: nothing was measured yet.\n  next: python bench/latency.py --policy I"
-        )
-    query = "SELECT document FROM measurements WHERE (?1 IS NULL OR kind = ?1) AND (?2 IS NULL OR policy = ?2)"
-    with _opened(path) as connection:
-        try:
-            values = (kind.value if kind else None, policy)
-            rows = connection.execute(f"{query} ORDER BY time, rowid", values).fetchall()
-        except sqlite3.DatabaseError as error:
-            raise StoreError(f"{path} is damaged: {error}. Move it away; a new one is made by itself.") from None
-    return [Report.from_json(row[0]) for row in rows]
+def kept_in(path: Path) -> Path:
+    """The file, or where there is none yet, the store of its name that an earlier version kept."""
+    return path if path.exists() else path.with_suffix(".sqlite")
 
 
-def write_lines(reports: Iterable[Report], path: Path) -> int:
-    """Write measurements as JSON lines, whole or not at all; returns how many."""
-    lines = [report.to_json() + "\n" for report in reports]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text("".join(lines), encoding="utf-8")
-    part.replace(path)
-    return len(lines)
-
-
-def read_lines(path: Path) -> list[Report]:
-    """Measurements from JSON lines.
-
-    Raises:
-        StoreError: names the line that is not a valid document.
-    """
-    reports = []
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{path} cannot be read: {error}.") from None
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                reports.append(Report.from_json(line))
-            except InvalidDocumentError as error:
-                raise StoreError(f"{path}, line {number}: {error}") from None
-    return reports
+def is_sqlite(path: Path) -> bool:
+    """Whether it is what earlier versions kept measurements in."""
+    with path.open("rb") as stream:
+        return stream.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
 
 
 def read_results(path: Path) -> list[Report]:
-    """Measurements from a store or a JSON-lines file, told apart by content; oldest first."""
-    if not path.is_file():
-        return read_store(path)  # says what is wrong with it
-    with path.open("rb") as stream:
-        is_store = stream.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
-    return read_store(path) if is_store else sorted(read_lines(path), key=lambda report: report.time)
+    """The measurements of a file, or of an earlier version's store, oldest first, each once.
+
+    Raises:
+        StoreError: there is none, or it names the line that is not a valid document.
+    """
+    found: dict[str, Report] = {}
+    kept = kept_in(path)
+    try:
+        lines = _of_sqlite(kept) if is_sqlite(kept) else kept.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise StoreError(
+            f"{path} does not exist: nothing was measured yet.\n  next: python bench/latency.py --policy I"
+        ) from None
+    except (OSError, UnicodeDecodeError, sqlite3.DatabaseError) as error:
+        raise StoreError(f"{path} cannot be read: {error}. If it is damaged, move it away.") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                report = Report.from_json(line)
+            except InvalidDocumentError as error:
+                raise StoreError(f"{path}, line {number}: {error}") from None
+            found.setdefault(report.id, report)
+    return sorted(found.values(), key=lambda report: report.time)
+
+
+def _of_sqlite(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [row[0] for row in connection.execute("SELECT document FROM measurements ORDER BY time, rowid")]
+
+
+def _as_lines(reports: Iterable[Report]) -> bytes:
+    return "".join(report.to_json() + "\n" for report in reports).encode()
+
+
+def write_lines(reports: Iterable[Report], path: Path) -> None:
+    """Write measurements in place of whatever the file holds, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, _as_lines(reports))
 
 
 def replace_lines(files: Mapping[Path, Sequence[Report]]) -> None:
-    """Write measurements as JSON lines in place of older ones, unless something would be lost by it.
+    """Write measurements in place of older ones, unless something would be lost by it.
 
     Raises:
         StoreError: one of the older ones has none of its kind among the new, or rests on more episodes or runs than
             that; says which. Nothing is written.
     """
     for path, reports in files.items():
-        refuse_less(path, _amounts(read_lines(path) if path.exists() else ()), _amounts(reports), "episodes or runs")
+        refuse_less(path, _amounts(read_results(path) if path.exists() else ()), _amounts(reports), "episodes or runs")
     for path, reports in files.items():
         write_lines(reports, path)
 
@@ -181,6 +154,34 @@ def refuse_less(path: Path, old: Mapping[tuple[str, ...], int], new: Mapping[tup
             )
 
 
+def answer_file(name: str) -> Path:
+    """Where ``--keep`` of a command stores what it was answered."""
+    return RESULTS / f"{name}.json"
+
+
+def keep_answer(
+    path: Path,
+    document: Mapping[str, Any],
+    amounts: Callable[[Mapping[str, Any]], Mapping[tuple[str, ...], int]],
+    unit: str,
+) -> None:
+    """Store an answer in place of an older one; see :func:`refuse_less`."""
+    if path.exists():
+        refuse_less(path, amounts(json.loads(path.read_text(encoding="utf-8"))), amounts(document), unit)
+    write_atomically(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def kept_answer(path: Path, command: str) -> dict[str, Any]:
+    """A stored answer.
+
+    Raises:
+        StoreError: nothing is stored; says which command stores one.
+    """
+    if not path.exists():
+        raise StoreError(f"{path} does not exist: nothing was asked yet.\n  next: {command}")
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
 def _amounts(reports: Iterable[Report]) -> dict[tuple[str, ...], int]:
     """Episodes or runs of each thing that was measured, the most where it was measured more than once."""
     found: dict[tuple[str, ...], int] = {}
@@ -197,66 +198,3 @@ def results_for(table: str, folder: Path = RESULTS, own: bool = False) -> Path:
     """Where a table's measurements are: what was committed, unless there is none or this machine's own are meant."""
     committed = folder / f"{table}.jsonl"
     return committed if committed.exists() and not own else folder / DEFAULT_STORE.name
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    try:
-        with closing(sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
-            _prepare(connection, path)
-            yield connection
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path}: {error}. If it is damaged, move it away; a new one is made by itself.") from None
-
-
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the tables of a new file; refuse one of another version."""
-    _use_write_ahead_log(connection)
-    if _version(connection) == 0:
-        with _transaction(connection):
-            if _version(connection) == 0:  # nobody was faster
-                for statement in _statements(_TABLES):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {STORE_VERSION}")
-    if (version := _version(connection)) != STORE_VERSION:
-        raise StoreError(
-            f"{path} is of version {version}; this program reads {STORE_VERSION}. Use the program that wrote it."
-        )
-
-
-def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    # Switching the journal needs the file for itself for a moment, and does not wait for the busy timeout.
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-
-
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, one by one: executescript() would commit the transaction around it."""
-    statement = ""
-    for line in script.splitlines():
-        statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])

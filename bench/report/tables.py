@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,22 @@ class Table:
     notes: tuple[str, ...] = field(default=())
     left: int = 1
 
+    def said_once(self, *headers: str, but: str = "") -> Table:
+        """The table with each of these columns moved to the title when all rows but those of ``but`` say the same."""
+        table = self
+        for header in headers:
+            index = table.headers.index(header)
+            said = {row[index] for row in table.rows if row and row[0] != but}
+            if len(said) == 1:
+                table = replace(
+                    table,
+                    title=f"{table.title} · {said.pop()}",
+                    headers=table.headers[:index] + table.headers[index + 1 :],
+                    rows=tuple(row[:index] + row[index + 1 :] for row in table.rows),
+                    left=table.left - (index < table.left),
+                )
+        return table
+
     def __post_init__(self) -> None:
         for row in self.rows:
             if row and len(row) != len(self.headers):
@@ -56,7 +72,7 @@ class Table:
         name: str,
         title: str,
         rows: Iterable[Mapping[str, str]],
-        notes: tuple[str, ...] = (),
+        notes: Iterable[str] = (),
         left: int = 1,
         grouped: bool = False,
     ) -> Table:
@@ -76,7 +92,7 @@ class Table:
                 made.append(())
             made.append(("", *list(row.values())[1:]) if grouped and first == last else tuple(row.values()))
             last = first
-        return cls(name, title, headers, (*made, *[()] * (grouped and bool(made))), notes, left)
+        return cls(name, title, headers, (*made, *[()] * (grouped and bool(made))), tuple(notes), left)
 
 
 def print_table(table: Table, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and what must be said beside them."""
+"""Numbers as people read them, and templates of sentences that hold them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bench.report.document import Report, Transport
 from bench.report.intervals import Correlation, Estimate
 
 NOT_KNOWN = "–"
@@ -82,39 +81,6 @@ def machine(device: Mapping[str, Any]) -> str:
         str(device.get("kernel") or ""),
     ]
     return ", ".join(part for part in parts if part)
-
-
-def circumstances(report: Report) -> list[str]:
-    """What must stand wherever a number of this report stands: emulated, virtual, loopback, throttled, invalid."""
-    names = {Transport.LOOPBACK: "loopback", Transport.SSH: "SSH", Transport.LOCAL_PROCESS: "on the host"}
-    said = [names[report.transport]]
-    if report.device.get("emulated"):
-        said.append("EMULATED")
-    if report.device.get("virtualised"):
-        said.append("virtual machine")
-    if was_throttled(report):
-        said.append("THROTTLED")
-    if (slow := slow_clock(report)) is not None:
-        said.append(slow)
-    if not report.valid:
-        said.append("NOT VALID: " + "; ".join(report.invalid_reasons))
-    return said
-
-
-def was_throttled(report: Report) -> bool:
-    """Whether the firmware slowed the device down before, after or while it was measured."""
-    stages = [report.device, *(stage for stage in (report.conditions or {}).values() if stage)]
-    return any((stage.get("throttled") or {}).get("now") for stage in stages)
-
-
-def slow_clock(report: Report) -> str | None:
-    """``"CLOCK 657 of 1200 MHz"`` where the real clock was at least a tenth below the one asked for at the end."""
-    asked = report.device.get("mhz_nominal")
-    after = (report.conditions or {}).get("after") or {}
-    real = after.get("mhz_firmware")
-    if not asked or not real or real >= 0.9 * asked:
-        return None
-    return f"CLOCK {real:.0f} of {asked:.0f} MHz"
 
 
 def joined(words: Iterable[str]) -> str:

@@ -91,7 +91,7 @@ def without_superseded(again: Sequence[Cell], found: Iterable[Record]) -> list[R
 
 def measured(module: str, cell: Cell) -> list[Record]:
     """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
-    from bench.report.machine import describe_machine
+    from bench.report.machine import this_machine
     from train.__main__ import quiet_libraries
 
     quiet_libraries()
@@ -102,7 +102,7 @@ def measured(module: str, cell: Cell) -> list[Record]:
     where = {
         "version": experiment.version,
         "identity": experiment.identity(cell.subject),
-        "machine": describe_machine().sentence(),
+        "machine": this_machine(),
         "code": code,
         "date": datetime.now(UTC).date().isoformat(),
         "cpu_s": (_cpu_seconds() - began) / len(played),

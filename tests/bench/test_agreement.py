@@ -11,6 +11,7 @@ import pytest
 
 from bench import agreement, command_line
 from bench.agreement import Comparison, Difference, compare, output_step, table
+from bench.measuring.flying import flown_observations
 from convert.executor import Execution
 from policy.locate import ZOO
 from policy.spec import Precision
@@ -73,7 +74,7 @@ def test_runtimes_are_counted_and_not_held_to_anything() -> None:
 
 def test_asking_for_more_observations_than_were_seen_is_an_error() -> None:
     with pytest.raises(command_line.BenchError, match="ask for fewer"):
-        agreement.flown_observations(lambda o: np.zeros(len(o), np.int64), 10_000, seed=1, episodes=2)
+        flown_observations(lambda o: np.zeros(len(o), np.int64), 10_000, seed=1, episodes=2)
 
 
 def test_a_stored_answer_gives_way_to_no_smaller_one(

@@ -59,7 +59,7 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
-    results = str(tmp_path / "results.sqlite")
+    results = str(tmp_path / "results.jsonl")
     common = ["--policy", str(bundle.path), "--results", results, "--json"]
 
     assert latency.main([*common, "--runs", "700", "--warmup", "20", "--no-baseline"]) == 0
@@ -101,7 +101,7 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     late = json.loads(capsys.readouterr().out)["reports"]
     assert [r["success"]["settings"] for r in late] == [{}, {"latency": 0.2}]
 
-    stored = store.read_store(Path(results))
+    stored = store.read_results(Path(results))
     assert {r.kind for r in stored} == set(Kind) - {Kind.COUNTS}
     assert table.main(["case-study", "latency-flown", "--results", results]) == 0
     printed_table = capsys.readouterr().out
@@ -113,7 +113,7 @@ def test_the_demos_commands_end_with_table_and_pictures(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
-    kept = ["--results", str(tmp_path / "results.sqlite"), "--target", "local"]
+    kept = ["--results", str(tmp_path / "results.jsonl"), "--target", "local"]
     asked = ["--policy", str(bundle.path), *kept]
     assert latency.main([*asked, "--runs", "80", "--no-baseline"]) == 0
     assert success.main([*asked, "--episodes", "10", "--late", "measured"]) == 0

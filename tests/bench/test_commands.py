@@ -109,15 +109,15 @@ def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
     command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    (tmp_path / "other.sqlite").write_text("no store")
-    for results, words in ((tmp_path / "file" / "r.sqlite", "file"), (tmp_path / "other.sqlite", "not a database")):
+    (tmp_path / "other.jsonl").write_text("no store")
+    for results, words in ((tmp_path / "file" / "r.jsonl", "file"), (tmp_path / "other.jsonl", "not valid JSON")):
         arguments = ["--policy", "XLII", "--json", "--results", str(results)]
         assert command(arguments) == command_line.EXIT_FAILED
         said = json.loads(capsys.readouterr().out)
         assert words in said["error"]["message"] and "XLII" not in said["error"]["message"]
-    assert command(["--policy", "XLII", "--results", str(tmp_path / "r.sqlite")]) == command_line.EXIT_FAILED
+    assert command(["--policy", "XLII", "--results", str(tmp_path / "r.jsonl")]) == command_line.EXIT_FAILED
     assert "XLII" in capsys.readouterr().err
-    assert not (tmp_path / "r.sqlite").exists(), "an empty store would hide the committed measurements"
+    assert not (tmp_path / "r.jsonl").exists(), "an empty store would hide the committed measurements"
 
 
 def test_a_setting_that_the_task_does_not_know_is_refused_before_anything_is_done(
@@ -134,19 +134,19 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, latency_report: Ma
     committed = [latency_report("I", "fp32", 1500), latency_report("I", "int8", 1000)]
     store.write_lines([*committed, success_report("I", episodes=3000)], results / "case-study.jsonl")
     own = [latency_report("I", "fp32", 9000), latency_report("I", "int8", 2000)]
-    store.add([*own, success_report("I", episodes=300)], results / "results.sqlite")
+    store.add([*own, success_report("I", episodes=300)], results / "results.jsonl")
     (tmp_path / "docs").mkdir()
     for page, name in (("README.md", "summary"), ("docs/case-study.md", "case-study")):
         (tmp_path / page).write_text(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n")
     monkeypatch.setattr(store, "RESULTS", results)
-    monkeypatch.setattr(store, "DEFAULT_STORE", results / "results.sqlite")
+    monkeypatch.setattr(store, "DEFAULT_STORE", results / "results.jsonl")
     monkeypatch.setattr("bench.report.figures.FIGURES", tmp_path / "docs" / "figures")
     monkeypatch.setattr(rendering.update_pages, "__defaults__", (tmp_path,))
     return tmp_path
 
 
 def files(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "sqlite" not in path.name}
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "results.jsonl"}
 
 
 def test_committed_results_are_shown_unless_the_machines_own_are_asked_for(
@@ -157,7 +157,7 @@ def test_committed_results_are_shown_unless_the_machines_own_are_asked_for(
     printed = capsys.readouterr()
     assert "| I | int8 | 1.00 µs |" in printed.out and "3,000 fresh episodes" in printed.out
     assert printed.err.count("This machine's own are in") == 1 and "--own" in printed.err
-    for own in (["--own"], ["--results", str(checkout / "results" / "results.sqlite")]):
+    for own in (["--own"], ["--results", str(checkout / "results" / "results.jsonl")]):
         assert table.main(["case-study", "--markdown", *own]) == 0
         printed = capsys.readouterr()
         assert "| I | int8 | 2.00 µs |" in printed.out and "300 fresh episodes" in printed.out
@@ -184,7 +184,7 @@ def test_the_pages_are_filled_and_no_stored_result_gives_way_to_less(
     assert table.main([*both, "--own"]) == 0, "as much as there is may take its place"
     assert "| I | int8 | 2.00 µs |" in (checkout / "README.md").read_text()
     assert "5,000 fresh episodes" in (checkout / "docs" / "case-study.md").read_text()
-    assert [r.success.episodes for r in store.read_lines(committed) if r.success] == [5000]
+    assert [r.success.episodes for r in store.read_results(committed) if r.success] == [5000]
 
 
 def test_a_table_as_words_and_as_json(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,11 +205,11 @@ def test_the_pages_tables_are_those_of_the_committed_measurements() -> None:
     arguments = argparse.Namespace(name=None, own=False, results=None, target=None, preset="hard")
     found, skipped = table.tables(arguments)
     assert not skipped
-    made = [each for tables, _ in found.values() for each in tables]
+    made = [each for each, _ in found.values()]
     texts = [path.read_text(encoding="utf-8") for path in rendering.pages()]
     assert [each.name for each in made if sum(f"<!-- table:{each.name} -->" in text for text in texts) != 1] == []
     assert [rendering.filled(text, made) for text in texts] == texts, "type: python bench/table.py --update-docs"
     for name, (_, reports) in found.items():
         if reports:
-            kept = {report.id for report in store.read_lines(store.RESULTS / f"{name}.jsonl")}
+            kept = {report.id for report in store.read_results(store.RESULTS / f"{name}.jsonl")}
             assert {report.id for report in reports} == kept, "each of the committed measurements is shown"

@@ -245,9 +245,9 @@ def test_all_missing_packages_are_named_in_one_command(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(building, "PROGRAMS", {"no-such-qemu": "qemu-user", "no-such-compiler": "gcc"})
-    assert instructions.main(["--policy", "I", "--results", str(tmp_path / "results.sqlite")]) == 1
+    assert instructions.main(["--policy", "I", "--results", str(tmp_path / "results.jsonl")]) == 1
     assert "sudo apt-get install --no-install-recommends qemu-user gcc" in capsys.readouterr().err
-    assert not (tmp_path / "results.sqlite").exists()
+    assert not (tmp_path / "results.jsonl").exists()
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def test_all_missing_packages_are_named_in_one_command(
 def test_a_real_policy_is_counted_the_same_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not sysroot.place().exists():
         pytest.skip("a test fetches nothing: python bench/instructions.py --prepare")
-    common = ["--policy", "I", "--runtime", "litert", "--results", str(tmp_path / "results.sqlite"), "--json"]
+    common = ["--policy", "I", "--runtime", "litert", "--results", str(tmp_path / "results.jsonl"), "--json"]
 
     def counted(precisions: str) -> list[dict[str, dict[str, int]]]:
         assert instructions.main([*common, "--precision", precisions]) == 0

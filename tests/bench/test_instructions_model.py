@@ -12,11 +12,10 @@ from bench.instructions import TARGET
 from bench.measuring import cost_model
 from bench.measuring.cost_model import Level, Weights
 from bench.qemu_counter.counting import COLUMNS, PATHS, Counted
-from bench.report import virtual_pi as virtual_pi_table
-from bench.report.case_study import NothingStoredError
-from bench.report.document import Artifact, Counts, Kind, Report, Transport
+from bench.report import virtual_pi
+from bench.report.document import Artifact, Counts, InvalidDocumentError, Kind, Report, Transport
 from bench.report.selection import Selection
-from bench.report.validation import InvalidDocumentError
+from bench.report.store import StoreError
 from policy.locate import ZOO
 from policy.spec import PolicySpec, Precision
 
@@ -141,9 +140,7 @@ def test_an_emulated_device_is_chosen_only_where_there_is_no_other(latency_repor
 
 
 def test_both_paths_have_their_table(counts_report: Make) -> None:
-    runtime, agent = virtual_pi_table.counts_tables(
-        [counts_report("II"), counts_report("I"), counts_report("I", "fp32")]
-    )
+    runtime, agent = virtual_pi.counts_tables([counts_report("II"), counts_report("I"), counts_report("I", "fp32")])
     assert [row[:2] for row in runtime.rows] == [("I", "fp32"), ("I", "int8"), ("II", "int8")]
     cells = dict(zip(runtime.headers, runtime.rows[0], strict=True))
     assert (cells["instructions"], cells["L2 misses"], cells["L2 misses, cold"]) == ("40,000", "14", "907")
@@ -166,7 +163,7 @@ def test_the_virtual_pis_table_joins_counts_with_what_the_guest_measured(
         latency_report(precision="fp32", p50=2_000_000, **guest),
         memory_report(policy="II", target="pi@raspberrypi"),
     ]
-    table, used = virtual_pi_table.virtual_pi(reports)
+    table, used = virtual_pi.virtual_pi(reports)
     assert [row[0] for row in table.rows if row] == ["I", "I"]
     cells = dict(zip(table.headers, table.rows[-1], strict=True))
     assert cells["instructions"] == "40,000"  # the latest
@@ -179,5 +176,5 @@ def test_the_virtual_pis_table_joins_counts_with_what_the_guest_measured(
 
 
 def test_without_counts_there_is_no_table(memory_report: Make) -> None:
-    with pytest.raises(NothingStoredError, match=r"instructions\.py"):
-        virtual_pi_table.virtual_pi([memory_report(target="pi@virtual", device=_device())])
+    with pytest.raises(StoreError, match=r"instructions\.py"):
+        virtual_pi.virtual_pi([memory_report(target="pi@virtual", device=_device())])

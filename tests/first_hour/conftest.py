@@ -109,7 +109,7 @@ class Workshop:
             path
             for top in ("artifacts", "results", "zoo", "docs", "README.md")
             for path in [self.folder / top, *(self.folder / top).rglob("*")]
-            if path.is_file() and not {".training", "local-device"} & set(path.parts) and "sqlite" not in path.name
+            if path.is_file() and not {".training", "local-device"} & set(path.parts) and path.name != "results.jsonl"
         ]
         return {str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
 

@@ -59,7 +59,7 @@ MOMENTS = (
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.name)
 def test_ctrl_c_loses_nothing_and_the_command_typed_again_works(workshop: Workshop, moment: Moment) -> None:
-    for made in ("artifacts", "results/results.sqlite"):
+    for made in ("artifacts", "results/results.jsonl"):
         workshop.typed(f"rm -rf {made}")
     if moment.before:
         assert workshop.typed(moment.before).status == 0

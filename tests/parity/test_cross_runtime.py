@@ -19,7 +19,8 @@ import pytest
 from airlearning_envs.actions import ACTION_NAMES
 from airlearning_envs.core import CONTROL_PERIOD_S, OBSERVATION_FIELDS
 from airlearning_envs.flights import blind_policy
-from bench.agreement import Difference, compare, decide_with, executed_everywhere, flown_observations
+from bench.agreement import EPISODES, Difference, compare, executed_everywhere
+from bench.measuring.flying import flown_observations, reference
 from convert.executor import RuntimeProcess, runtime_processes
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
@@ -93,9 +94,9 @@ def policy(
     """(bundle, 1,000 observations from flights of its policy; of the blind policy, where it only imitates that)."""
     if request.param in SIZES:
         bundle = fitted_bundle(tmp_path_factory.mktemp("bundles") / "policy", request.param, blind_observations)
-        return bundle, flown_observations(blind_policy, OBSERVATIONS, seed=30)
+        return bundle, flown_observations(blind_policy, OBSERVATIONS, 30, EPISODES)
     bundle = Bundle.load(ZOO / request.param)
-    return bundle, flown_observations(decide_with(bundle), OBSERVATIONS, seed=30)
+    return bundle, flown_observations(reference(bundle, Precision.FP32), OBSERVATIONS, 30, EPISODES)
 
 
 def test_the_observations_are_real_and_various(policy: tuple[Bundle, np.ndarray]) -> None:

@@ -66,7 +66,7 @@ def test_other_words_stay(text: str) -> None:
         ("-m train --task absent-v0", "-m train.list"),
         ("-m train --help", "-m train --task cartpole --method dqn"),
         ("bench/latency.py --help", "bench/latency.py --policy III"),
-        ("bench/table.py case-study --results absent.sqlite", "bench/latency.py --policy I"),
+        ("bench/table.py case-study --results absent.jsonl", "bench/latency.py --policy I"),
     ],
 )
 def test_what_commands_say_can_be_typed_on_debian(command: str, next_step: str) -> None:

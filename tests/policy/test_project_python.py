@@ -53,10 +53,10 @@ def test_the_projects_own_python_goes_on(command: str, foreign: Path) -> None:
 def test_from_another_folder_with_its_arguments(foreign: Path, tmp_path: Path) -> None:
     if not (ROOT / ".venv" / "bin" / "python").exists():
         pytest.skip("this checkout has no .venv")
-    absent = tmp_path / "none.sqlite"
+    absent = tmp_path / "none.jsonl"
     done = run(foreign, str(ROOT / "bench" / "table.py"), "case-study", "--results", str(absent), cwd=tmp_path)
     assert done.returncode == 1
-    assert "none.sqlite does not exist" in done.stderr
+    assert "none.jsonl does not exist" in done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -104,7 +104,7 @@ def bench(script: str, *arguments: str, results: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_it_flies_alike_on_the_device_and_in_the_loop(pi: Any, old: str, tmp_path: Path) -> None:
-    results = tmp_path / "results.sqlite"
+    results = tmp_path / "results.jsonl"
     common = ("--policy", "I", "--precision", "int8", "--episodes", "24", "--target", f"pi@{pi.name}")
     flown = {
         where: next(
@@ -122,7 +122,7 @@ def test_it_flies_alike_on_the_device_and_in_the_loop(pi: Any, old: str, tmp_pat
 
 @pytest.mark.slow
 def test_measurements_say_that_they_were_emulated(pi: Any, old: str, tmp_path: Path) -> None:
-    results = tmp_path / "results.sqlite"
+    results = tmp_path / "results.jsonl"
     common = ("--policy", "I", "--target", f"pi@{pi.name}")
     reports = bench("latency.py", *common, "--runs", "100", "--warmup", "10", results=results)["reports"]
     assert {report["precision"] for report in reports if report["kind"] == "latency"} == {"fp32", "int8"}

@@ -16,30 +16,27 @@ if TYPE_CHECKING:
     from policy.spec import ObservationField, PolicySpec
 
 CURVE_INCHES = (6.4, 3.0)
-INDEX_HEADERS = ("policy", "task", "algorithm", "network", "weights", "environment steps", "return in training")
 
 
 def index_table(sources: Sources) -> Table:
     """All bundles, a row each."""
-    rows = []
-    for name, bundle in sources.bundles.items():
-        origin = bundle.spec.provenance
-        rows.append(
-            (
-                name,
-                str(origin.get("task", NOT_KNOWN)),
-                str(origin.get("algorithm", NOT_KNOWN)),
-                network_words(bundle.spec),
-                f"{parameters(bundle):,}",
-                figure_words(origin.get("steps")),
-                training_return(origin),
-            )
-        )
+    rows = [
+        {
+            "policy": name,
+            "task": str(bundle.spec.provenance.get("task", NOT_KNOWN)),
+            "algorithm": str(bundle.spec.provenance.get("algorithm", NOT_KNOWN)),
+            "network": network_words(bundle.spec),
+            "weights": f"{parameters(bundle):,}",
+            "environment steps": figure_words(bundle.spec.provenance.get("steps")),
+            "return in training": training_return(bundle.spec.provenance),
+        }
+        for name, bundle in sources.bundles.items()
+    ]
     notes = (
         "Weights: all numbers that are learned. Return in training: of few greedy episodes, as it ended, with the "
         "preset where the task has several.",
     )
-    return Table("bundles", "The committed policies", INDEX_HEADERS, tuple(rows), notes, left=4)
+    return Table.of("bundles", "The committed policies", rows, notes, left=4)
 
 
 def page(sources: Sources, bundle: Bundle, anchors: Anchors, others: Sequence[Section]) -> Section:
@@ -47,12 +44,7 @@ def page(sources: Sources, bundle: Bundle, anchors: Anchors, others: Sequence[Se
     name = bundle.spec.name
     blocks: list[Block] = [Part("Where it comes from", tuple(origin_blocks(sources, bundle)))]
     blocks += [Part("How it learned", found) for found in [tuple(curve_blocks(bundle))] if found]
-    pictures = {
-        stem: figure
-        for drawn in sources.pictures.values()
-        for stem, figure in drawn.items()
-        if bundle_of(stem, sources) == name
-    }
+    pictures = {stem: each for stem, each in sources.pictures.items() if bundle_of(stem, sources) == name}
     if pictures:
         shown = (Picture.of(each, f"{stem}.", f"{stem}; the numbers are in tables.") for stem, each in pictures.items())
         blocks.append(Part("Pictures", tuple(shown)))

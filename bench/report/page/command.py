@@ -14,9 +14,10 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
+import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,14 +41,6 @@ OUTPUT = PROJECT_ROOT / "results" / "report.html"
 
 
 @dataclass(frozen=True)
-class Group:
-    """Sections under one heading of the navigation."""
-
-    title: str
-    sections: tuple[Section, ...]
-
-
-@dataclass(frozen=True)
 class Document:
     """What the template shows.
 
@@ -56,7 +49,7 @@ class Document:
         code: version of the code that made the report.
         machines: where the numbers come from, and which.
         findings: what a reader should know first.
-        groups: the sections.
+        groups: the sections, by the heading in the navigation.
         index: all bundles.
         pages: one for each bundle.
     """
@@ -65,7 +58,7 @@ class Document:
     code: str
     machines: tuple[tuple[str, str], ...]
     findings: tuple[str, ...]
-    groups: tuple[Group, ...]
+    groups: Mapping[str, Sequence[Section]]
     index: Table
     pages: tuple[Section, ...]
 
@@ -77,7 +70,7 @@ class Document:
     @property
     def missing(self) -> list[Section]:
         """Sections that were left out."""
-        return [section for group in self.groups for section in group.sections if section.missing]
+        return [section for group in self.groups.values() for section in group if section.missing]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,25 +120,22 @@ def collect(sources: Sources) -> Document:
 
     anchors = Anchors({"top", "policies", "contents"})
     entries = {"On a device": sections.DEVICE, "Studies": sections.study_entries(sources)}
-    groups, done = [], 0
-    total = sum(map(len, entries.values())) + len(sources.bundles)
+    groups: dict[str, list[Section]] = {title: [] for title in entries}
+    done, total, pages = itertools.count(1), sum(map(len, entries.values())) + len(sources.bundles), []
     with command_line.progress_bar("drawing") as progress:
         for title, group in entries.items():
-            made = []
             for entry in group:
-                made.append(sections.section(entry, sources, anchors))
-                progress(done := done + 1, total)
-            groups.append(Group(title, tuple(made)))
-        pages = []
+                groups[title].append(sections.section(entry, sources, anchors))
+                progress(next(done), total)
         for bundle in sources.bundles.values():
-            pages.append(bundles.page(sources, bundle, anchors, [s for group in groups for s in group.sections]))
-            progress(done := done + 1, total)
+            pages.append(bundles.page(sources, bundle, anchors, [*itertools.chain(*groups.values())]))
+            progress(next(done), total)
     return Document(
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         code=code_version(),
         machines=machines(sources),
         findings=tuple(findings(sources)),
-        groups=tuple(groups),
+        groups=groups,
         index=bundles.index_table(sources),
         pages=tuple(pages),
     )

@@ -41,14 +41,6 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """Text whose columns are aligned by spaces."""
-
-    title: str
-    text: str
-
-
-@dataclass(frozen=True)
 class Picture:
     """A figure.
 
@@ -93,7 +85,7 @@ class Part:
     blocks: tuple[Block, ...]
 
 
-Block = Table | Picture | Words | Facts | Listing | Folded | Part
+Block = Table | Picture | Words | Facts | Folded | Part
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,22 @@ out with a line that says what to type.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from bench import agreement
 from bench.command_line import BenchError
-from bench.report import case_study, plots, virtual_pi
-from bench.report.case_study import NothingStoredError
+from bench.report import case_study, flights, plots, virtual_pi
 from bench.report.page.parts import Anchors, Block, Part, Picture, Section
-from bench.report.page.sources import ROOT, Sources
+from bench.report.page.sources import ROOT, Sources, joining
 from bench.report.selection import Selection
-from bench.report.store import StoreError
+from bench.report.store import StoreError, kept_answer
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN
 from bench.study.__main__ import STUDIES
 
-MISSING = (NothingStoredError, StoreError, BenchError)
+MISSING = (StoreError, BenchError)
 """What a reader of stored results raises when there are none, or none that it can read."""
 PICTURES = {
     "success": "Success of each policy at each precision with 95 % intervals, beside the blind baseline",
@@ -64,30 +62,18 @@ def study_entries(sources: Sources) -> list[Entry]:
     def entry(name: str) -> Entry:
         title = STUDIES[name][1]
         measured = name if name in sources.studies else "cells"  # what joins others' rows measures nothing itself
-        blocks = study_blocks if name in sources.studies else joined_blocks
         command = f"python -m bench.study {measured} --keep"
-        return Entry(name, title[0].upper() + title[1:], command, lambda sources: blocks(sources, name))
+        return Entry(name, title[0].upper() + title[1:], command, lambda sources: study_blocks(sources, name))
 
-    return [entry(name) for name in STUDIES if name in sources.studies or name in sources.joined]
+    return [entry(name) for name in STUDIES if name in sources.studies or joining(name)]
 
 
 def study_blocks(sources: Sources, name: str) -> Iterator[Block]:
-    """Tables of a study, and its pictures but those of single bundles, which stand on their pages."""
-    experiment, results = sources.studies[name]
-    if results is None:
-        return
-    tables = experiment.tables(results)
-    for stem, figure in sources.pictures[name].items():
+    """Pictures and tables of a study, but for pictures of single bundles, which stand on their pages."""
+    tables, figures = sources.made(name)
+    for stem, figure in figures.items():
         if bundle_of(stem, sources) is None:
             yield Picture.of(figure, f"{tables[0].title}.", f"{tables[0].title}; the numbers are in the tables.")
-    yield from tables
-
-
-def joined_blocks(sources: Sources, name: str) -> Iterator[Block]:
-    """Tables and pictures of what several studies measured."""
-    tables, figures = sources.joined[name](sources.results / "study")
-    for figure in figures.values():
-        yield Picture.of(figure, f"{tables[0].title}.", f"{tables[0].title}; the numbers are in the table.")
     yield from tables
 
 
@@ -103,12 +89,12 @@ def case_study_blocks(sources: Sources) -> Iterator[Block]:
     """Latency, memory, size and success of policies I, II, III: this machine's own beside the committed ones."""
     committed = sources.selection(case_study.CASE_STUDY)
     for target, own in sources.own().items():
-        with suppress(NothingStoredError):
+        with suppress(StoreError):
             theirs, mine = (case_study.summary(each, sources.preset) for each in (committed, own))
             yield beside(mine, theirs, target)
     table, used = case_study.case_study(committed, sources.preset)
     selection = Selection.of_target(used)
-    with suppress(NothingStoredError):
+    with suppress(StoreError):
         for name, figure in plots.figures(selection, sources.preset).items():
             yield Picture.of(figure, f"{PICTURES[name]}.", f"{PICTURES[name]}; the numbers are in the table below.")
     yield table
@@ -129,9 +115,9 @@ def beside(own: Table, committed: Table, target: str) -> Table:
 def latency_flown_blocks(sources: Sources) -> Iterator[Block]:
     """What late commands cost, of what is committed and of this machine's own."""
     for target, own in sources.own().items():
-        with suppress(NothingStoredError):
-            yield Part(f"Measured on {target}", (case_study.latency_flown(own, sources.preset)[0],))
-    yield case_study.latency_flown(sources.selection(case_study.LATENCY_FLOWN), sources.preset)[0]
+        with suppress(StoreError):
+            yield Part(f"Measured on {target}", (flights.latency_flown(own, sources.preset)[0],))
+    yield flights.latency_flown(sources.selection(flights.LATENCY_FLOWN), sources.preset)[0]
 
 
 def agreement_blocks(sources: Sources) -> Iterator[Block]:
@@ -139,7 +125,7 @@ def agreement_blocks(sources: Sources) -> Iterator[Block]:
     for name in (agreement.RUNTIMES, agreement.DEVICE):
         path = sources.results / f"{name}.json"
         if path.exists():
-            yield agreement.table(json.loads(path.read_text(encoding="utf-8")))
+            yield agreement.table(kept_answer(path, ""))
 
 
 DEVICE = (
@@ -156,6 +142,6 @@ DEVICE = (
         "origins",
         "Where the policies come from",
         "make train POLICY=I",
-        lambda sources: [case_study.zoo_table(sources.zoo, sources.selection(case_study.ZOO))[0]],
+        lambda sources: [flights.zoo_table(sources.zoo, sources.selection(flights.ZOO))[0]],
     ),
 )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bench.report.store import RESULTS
+from bench.report.store import RESULTS, StoreError
 from bench.study.__main__ import STUDIES
 from policy.locate import PROJECT_ROOT
 
@@ -71,18 +72,28 @@ class Sources:
         return found
 
     @cached_property
-    def joined(self) -> dict[str, Callable[[Path], tuple[list[Table], dict[str, Figure]]]]:
-        """Of studies that join what others measured: what makes their tables and pictures, by name."""
-        modules = {name: importlib.import_module(module) for name, (module, _) in STUDIES.items()}
-        return {name: module.joined_tables for name, module in modules.items() if hasattr(module, "joined_tables")}
+    def made(self) -> Callable[[str], tuple[Sequence[Table], Mapping[str, Figure]]]:
+        """A study's tables, and its pictures by the stem of their files.
 
-    @cached_property
-    def pictures(self) -> dict[str, dict[str, Figure]]:
-        """Each study's pictures by the stem of their files."""
-        return {
-            name: dict(experiment.figures(results)) if results is not None else {}
-            for name, (experiment, results) in self.studies.items()
-        }
+        Raises:
+            StoreError, BenchError: nothing is stored of it, or of what it joins.
+        """
+        return functools.cache(self._made)
+
+    def _made(self, study: str) -> tuple[Sequence[Table], Mapping[str, Figure]]:
+        if study not in self.studies:
+            joined: tuple[Sequence[Table], Mapping[str, Figure]] = joining(study)(self.results / "study")
+            return joined
+        experiment, results = self.studies[study]
+        if results is None:
+            raise StoreError("Its results are not stored yet.")
+        return experiment.tables(results), experiment.figures(results)
+
+    @property
+    def pictures(self) -> dict[str, Figure]:
+        """Of all studies that measure, by the stem of their files."""
+        stored = [name for name, (_, results) in self.studies.items() if results is not None]
+        return {stem: figure for name in stored for stem, figure in self.made(name)[1].items()}
 
     def reports(self, table: str) -> list[Report]:
         """The measurements that a table stands on.
@@ -103,9 +114,14 @@ class Sources:
     def own(self) -> dict[str, Selection]:
         """What this machine measured itself, by device; empty where it has not."""
         from bench.report.selection import Selection
-        from bench.report.store import DEFAULT_STORE, read_store
+        from bench.report.store import DEFAULT_STORE, kept_in, read_results
 
         path = self.results / DEFAULT_STORE.name
-        reports = read_store(path) if path.exists() else []
+        reports = read_results(path) if kept_in(path).exists() else []
         targets = dict.fromkeys(report.target for report in reports if report.artifact and report.counts is None)
         return {target: Selection.of_target(reports, target) for target in targets}
+
+
+def joining(study: str) -> Any:
+    """What makes tables and pictures of a study that joins what others measured; None where it measures itself."""
+    return getattr(importlib.import_module(STUDIES[study][0]), "joined_tables", None)

@@ -11,16 +11,15 @@ import pytest
 
 from airlearning_envs.config import PRESETS
 from airlearning_envs.flights import blind_policy
-from bench.measuring import questions
+from bench.measuring import flying
+from bench.measuring.flying import Flights, fly_on_host
 from bench.measuring.questions import (
-    Flights,
     Served,
     ask_latency,
     ask_memory,
     ask_success,
     ask_success_in_loop,
     block_sizes,
-    fly_on_host,
 )
 from bench.report.document import Report, Transport, Where
 from device.agent.measure import percentile
@@ -200,5 +199,5 @@ def test_a_success_has_the_task_that_the_device_says_it_flew(agent: ScriptedAgen
 
 def test_the_loop_batch_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     before = fly_on_host(blind_policy, Flights("shipped", 30)).outcomes
-    monkeypatch.setattr(questions, "LOOP_BATCH", 7)
+    monkeypatch.setattr(flying, "LOOP_BATCH", 7)
     assert fly_on_host(blind_policy, Flights("shipped", 30)).outcomes == before

@@ -15,14 +15,13 @@ from urllib.parse import unquote
 import pytest
 from matplotlib.figure import Figure
 
-from bench.report.case_study import NothingStoredError
 from bench.report.document import Report
 from bench.report.page import command as html_report
 from bench.report.page.bundles import figure_words, judged_words, rows_about, training_return
 from bench.report.page.parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
 from bench.report.page.sections import DEVICE, Entry, beside, bundle_of, section, study_entries
 from bench.report.page.sources import ROOT, Sources
-from bench.report.store import write_lines
+from bench.report.store import StoreError, write_lines
 from bench.report.tables import Table
 from bench.study import records
 from policy.bundle import Bundle
@@ -79,7 +78,7 @@ def test_a_section_with_results_is_there_and_one_without_is_said_to_be_missing(e
         return [Words("found")]
 
     def missing(sources: Sources) -> list[Words]:
-        raise NothingStoredError(f"{ROOT}/results/x.json does not exist.\n  next: something")
+        raise StoreError(f"{ROOT}/results/x.json does not exist.\n  next: something")
 
     anchors = Anchors()
     found = section(Entry("a b", "A", "make a", there), empty, anchors)
@@ -136,7 +135,7 @@ def test_what_this_machine_measured_stands_beside_the_committed_results(
 
     entry = next(entry for entry in DEVICE if entry.anchor == "case-study")
     write_lines([latency_report("I", "int8", 1000), success_report("I", "int8")], empty.results / "case-study.jsonl")
-    store.add([latency_report("I", "int8", 2000)], empty.results / "results.sqlite")
+    store.add([latency_report("I", "int8", 2000)], empty.results / "results.jsonl")
     first = section(entry, empty, Anchors()).blocks[0]
     assert isinstance(first, Table)
     assert first.headers[2:4] == ("p50", "committed")

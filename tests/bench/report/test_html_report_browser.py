@@ -49,7 +49,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of the committed results and bundles."""
     folder = tmp_path_factory.mktemp("report")
     shutil.copytree(
-        ROOT / "results", folder / "results", ignore=shutil.ignore_patterns("*.sqlite*", "*.html", "weights")
+        ROOT / "results", folder / "results", ignore=shutil.ignore_patterns("results.*", "*.html", "weights")
     )
     output = folder / "report.html"
     assert html_report.main(["--results", str(folder / "results"), "--output", str(output)]) == 0

@@ -41,7 +41,7 @@ def studied() -> dict[str, tuple[list[Table], Mapping[str, Figure]]]:
 
 def test_every_table_of_the_pages_is_made_again() -> None:
     asked = argparse.Namespace(name=None, own=False, results=None, target=None, preset="hard")
-    made = [each for tables, _ in table.tables(asked)[0].values() for each in tables]
+    made = [each for each, _ in table.tables(asked)[0].values()]
     made += [each for tables, _ in studied().values() for each in tables]
     texts = {path.name: path.read_text(encoding="utf-8") for path in rendering.pages()}
     marked = {name for text in texts.values() for name in re.findall(r"<!-- table:(\S+) -->", text)}
@@ -54,7 +54,7 @@ def test_every_table_of_the_pages_is_made_again() -> None:
 @pytest.mark.slow
 def test_every_picture_is_drawn_again(tmp_path: Path) -> None:
     drawn = {f"study/{stem}": figure for _, figures in studied().values() for stem, figure in figures.items()}
-    drawn |= plots.figures(Selection.of_target(store.read_lines(store.RESULTS / "case-study.jsonl")))
+    drawn |= plots.figures(Selection.of_target(store.read_results(store.RESULTS / "case-study.jsonl")))
     kept = {str(path.relative_to(FIGURES)) for path in FIGURES.rglob("*.*")}
     expected = {f"{stem}{end}" for stem in drawn for end in (".png", ".svg")} | DRAWN_BY_HAND
     assert {name for name in kept if not name.startswith(WEIGHTS)} == expected, "a picture that nothing draws, or lacks"

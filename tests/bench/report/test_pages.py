@@ -203,12 +203,12 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in ("mine", "cartpole"):
         shutil.copytree(ZOO / "benchmark" / "cartpole-dqn", folder / "artifacts" / name)
     shutil.copytree(ZOO / "I", folder / "zoo" / "I")
-    shutil.copytree(store.RESULTS, folder / "results", ignore=shutil.ignore_patterns("*.sqlite*", "*.html", "study"))
+    shutil.copytree(store.RESULTS, folder / "results", ignore=shutil.ignore_patterns("results.*", "*.html", "study"))
     (folder / "study").mkdir()
     for name in ("cells", "wide"):  # what lines only show
         shutil.copy(store.RESULTS / "study" / f"{name}.jsonl", folder / "study")
-    own = folder / "results" / "results.sqlite"
-    store.add(store.read_lines(folder / "results" / "case-study.jsonl"), own)
+    own = folder / "results" / "results.jsonl"
+    store.add(store.read_results(folder / "results" / "case-study.jsonl"), own)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(working_bundle, "__defaults__", (folder / "artifacts", ZOO))

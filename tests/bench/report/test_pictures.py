@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bench.report.case_study import NothingStoredError
 from bench.report.document import Report, Transport, Where
+from bench.report.figures import marks
+from bench.report.intervals import Estimate
 from bench.report.plots import latency_figure, save_figures, success_figure
 from bench.report.selection import Selection
+from bench.report.store import StoreError
 
 Make = Callable[..., Report]
 Texts = Callable[[Figure], list[str]]
@@ -55,9 +57,9 @@ def test_files_are_written_and_the_same_again(tmp_path: Path, latency_report: Ma
 
 
 def test_nothing_to_draw_is_said() -> None:
-    with pytest.raises(NothingStoredError, match=r"bench/success\.py"):
+    with pytest.raises(StoreError, match=r"bench/success\.py"):
         success_figure(Selection(()))
-    with pytest.raises(NothingStoredError, match=r"bench/latency\.py"):
+    with pytest.raises(StoreError, match=r"bench/latency\.py"):
         latency_figure(Selection(()))
 
 
@@ -67,3 +69,13 @@ def test_no_time_of_an_emulated_device_is_drawn(latency_report: Make, success_re
     blind = success_report("blind", None, 0.35, artifact=None, runtime="none", where=Where.HOST)
     files = save_figures(Selection.of_target([*reports, blind]), tmp_path)
     assert {file.stem for file in files} == {"success"}
+
+
+def test_an_estimate_without_an_interval_has_neither_bar_nor_caps() -> None:
+    axes = Figure().subplots()
+    marks(axes, [(0.0, Estimate(1.0)), (1.0, Estimate(2.0, 2.0, 2.0)), (2.0, Estimate(3.0, 2.0, 4.5))], 0, None)
+    (container,) = axes.containers
+    _, caps, (bars,) = container
+    assert [[y for y in line.get_ydata() if y == y] for line in caps] == [[2.0], [4.5]]
+    drawn = [path.vertices[:, 1].tolist() for path in bars.get_paths() if len(path.vertices)]
+    assert [ends for ends in drawn if ends[0] == ends[0]] == [[2.0, 4.5]]

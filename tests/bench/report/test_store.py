@@ -6,46 +6,35 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from bench.report import store
-from bench.report.document import Kind, Report
+from bench.report.document import Report
 from bench.report.store import StoreError
 
 Make = Callable[..., Report]
 
 
 def test_round_trip_in_the_order_of_time(tmp_path: Path, latency_report: Make, success_report: Make) -> None:
-    path = tmp_path / "new" / "results.sqlite"
+    path = tmp_path / "new" / "results.jsonl"
     late = latency_report(time="2026-02-01T00:00:00.000+00:00")
     early = success_report(time="2026-01-01T00:00:00.000+00:00")
-    assert store.add([late, early], path) == 2
-    assert store.read_store(path) == [early, late]
-    assert store.read_store(path, kind=Kind.LATENCY) == [late]
-    assert store.read_store(path, policy="II") == []
+    store.add([late, early], path)
+    assert store.read_results(path) == [early, late]
 
 
 def test_the_same_measurement_twice_is_one(tmp_path: Path, latency_report: Make) -> None:
-    path, report = tmp_path / "results.sqlite", latency_report()
-    assert store.add([report], path) == 1
-    assert store.add([report, latency_report()], path) == 1
-    assert len(store.read_store(path)) == 2
-
-
-def test_nothing_is_changed_or_deleted(tmp_path: Path, latency_report: Make) -> None:
-    path = tmp_path / "results.sqlite"
-    store.add([latency_report()], path)
-    with sqlite3.connect(path) as connection:
-        for statement in ("UPDATE measurements SET policy = 'X'", "DELETE FROM measurements"):
-            with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-                connection.execute(statement)
-    assert store.read_store(path)[0].policy == "I"
+    path, report = tmp_path / "results.jsonl", latency_report()
+    store.add([report], path)
+    store.add([report, latency_report()], path)
+    assert len(store.read_results(path)) == 2
 
 
 def test_all_or_none(tmp_path: Path, latency_report: Make) -> None:
-    path = tmp_path / "results.sqlite"
+    path = tmp_path / "results.jsonl"
     with pytest.raises(ValueError, match="contradict"):
         store.add([latency_report(), latency_report(valid=False)], path)
     assert not path.exists()
@@ -64,44 +53,37 @@ for _ in range(40):
 
 
 def test_several_writers_at_once_lose_nothing(tmp_path: Path, latency_report: Make) -> None:
-    path, base = tmp_path / "results.sqlite", tmp_path / "base.json"
+    path, base = tmp_path / "results.jsonl", tmp_path / "base.json"
     base.write_text(latency_report(runs=20).to_json())
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(base), str(path)]) for _ in range(3)]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    assert len(store.read_store(path)) == 120
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-def test_a_store_of_another_version_is_refused(tmp_path: Path, latency_report: Make) -> None:
-    path = tmp_path / "results.sqlite"
-    store.add([latency_report()], path)
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(StoreError, match="version 7; this program reads 1"):
-        store.read_store(path)
-    with pytest.raises(StoreError, match="version 7"):
-        store.add([latency_report()], path)
+    assert len(store.read_results(path)) == 120
 
 
 def test_damage_and_absence_are_said(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    with pytest.raises(StoreError, match=r"does not exist.*\n.*python bench/latency.py"):
-        store.read_store(path)
-    path.write_bytes(b"SQLite format 3\0" + b"rubbish" * 100)
-    with pytest.raises(StoreError, match=r"results\.sqlite"):
-        store.read_store(path)
+    path, old = tmp_path / "results.jsonl", tmp_path / "old.sqlite"
+    with pytest.raises(StoreError, match=r"results\.jsonl does not exist.*\n.*python bench/latency.py"):
+        store.read_results(path)
+    old.write_bytes(b"SQLite format 3\0" + b"rubbish" * 100)
+    with pytest.raises(StoreError, match=r"old\.sqlite cannot be read"):
+        store.read_results(old)
 
 
-def test_lines_carry_measurements_to_another_store(tmp_path: Path, latency_report: Make, success_report: Make) -> None:
-    own, lines, other = tmp_path / "own.sqlite", tmp_path / "some.jsonl", tmp_path / "other.sqlite"
-    reports = [latency_report(), success_report()]
-    store.add(reports, own)
-    assert store.write_lines(store.read_results(own), lines) == 2
-    assert store.read_results(lines) == store.read_results(own)
-    assert store.add(store.read_results(lines), other) == 2
-    assert store.add(store.read_results(lines), other) == 0
+def test_what_an_earlier_version_kept_is_read_and_gone_on_with(
+    tmp_path: Path, latency_report: Make, success_report: Make
+) -> None:
+    old, path = tmp_path / "results.sqlite", tmp_path / "results.jsonl"
+    before, after = latency_report(time="2026-01-01T00:00:00.000+00:00"), success_report()
+    with closing(sqlite3.connect(old)) as connection, connection:
+        connection.execute("CREATE TABLE measurements (id TEXT, time TEXT, document TEXT)")
+        connection.execute("INSERT INTO measurements VALUES (?, ?, ?)", (before.id, before.time, before.to_json()))
+    assert store.read_results(old) == store.read_results(path) == [before]
+    with pytest.raises(StoreError, match=r"read but not added to.\n  next: .*results\.jsonl"):
+        store.prepare(old)
+    store.prepare(path)
+    store.add([after], path)
+    assert store.read_results(path) == [before, after]
+    assert store.read_results(old) == [before]
 
 
 def test_a_broken_line_is_named(tmp_path: Path, latency_report: Make) -> None:
@@ -115,10 +97,9 @@ def test_a_broken_line_is_named(tmp_path: Path, latency_report: Make) -> None:
 def test_committed_results_go_before_this_machines_own(tmp_path: Path) -> None:
     (tmp_path / "case-study.jsonl").touch()
     assert store.results_for("case-study", tmp_path).name == "case-study.jsonl"
-    assert store.results_for("latency-flown", tmp_path).name == "results.sqlite"
-    (tmp_path / "results.sqlite").touch()
+    assert store.results_for("latency-flown", tmp_path).name == "results.jsonl"
     assert store.results_for("case-study", tmp_path).name == "case-study.jsonl", "committed results win"
-    assert store.results_for("case-study", tmp_path, own=True).name == "results.sqlite"
+    assert store.results_for("case-study", tmp_path, own=True).name == "results.jsonl"
 
 
 def test_lines_are_not_replaced_by_less(tmp_path: Path, latency_report: Make, success_report: Make) -> None:
@@ -134,5 +115,5 @@ def test_lines_are_not_replaced_by_less(tmp_path: Path, latency_report: Make, su
         assert not other.exists(), "all or nothing"
     more = [latency_report("I"), latency_report("II"), success_report("I", episodes=5000)]
     store.replace_lines({other: few, lines: more})
-    assert store.read_lines(lines) == more
+    assert store.read_results(lines) == sorted(more, key=lambda report: report.time)
     store.replace_lines({lines: more})

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.measuring.measurements import latency_table, memory_table, ratio_cell, success_table
 from bench.report import store
-from bench.report.case_study import NothingStoredError, case_study, latency_flown, said_of, zoo_table
-from bench.report.document import Artifact, Report, Transport, Where
+from bench.report.answers import latency_table, memory_table, ratio_cell, success_table
+from bench.report.case_study import case_study
+from bench.report.document import Artifact, Kind, Report, Transport, Where
+from bench.report.flights import latency_flown, zoo_table
+from bench.report.notes import said_of
 from bench.report.selection import Selection, paired, speed_up, turn_ratios
+from bench.report.store import StoreError
 from bench.report.tables import (
     PageError,
     Table,
@@ -242,9 +245,10 @@ def test_a_speed_up_lies_within_its_own_brackets(latency_report: Make) -> None:
     slow, fast = timed(701, 1060, 896, 1000), timed(1000, 1000, 1000, 1000)
     assert ratio_cell(slow, fast) == "1.00× [0.896, 1.06]"
     assert ratio_cell(timed(701), fast) == "0.701×", "no turns are kept: of all runs"
-    committed = Selection(tuple(store.read_lines(store.RESULTS / "case-study.jsonl")))
+    committed = Selection(tuple(store.read_results(store.RESULTS / "case-study.jsonl")))
     for report in committed.reports:
-        for slow in (committed.fp32_partner(report), committed.baseline(report.run, report.policy, "keras")):
+        keras = committed.last(Kind.LATENCY, run=report.run, policy=report.policy, runtime="keras")
+        for slow in (committed.fp32_partner(report), keras):
             if (ratios := turn_ratios(slow, report)) and (value := speed_up(slow, report)) is not None:
                 assert min(ratios) <= value <= max(ratios), (report.policy, report.precision)
 
@@ -277,11 +281,11 @@ def test_a_measured_latency_flown_has_its_own_column(success_report: Make) -> No
 
 
 def test_nothing_stored_says_what_to_type(latency_report: Make) -> None:
-    with pytest.raises(NothingStoredError, match=r"make demo"):
+    with pytest.raises(StoreError, match=r"make demo"):
         case_study(Selection.of_target([]))
-    with pytest.raises(NothingStoredError, match=r"python bench/success\.py .*--late"):
+    with pytest.raises(StoreError, match=r"python bench/success\.py .*--late"):
         latency_flown(Selection.of_target([latency_report()]))
-    with pytest.raises(NothingStoredError, match="make train"):
+    with pytest.raises(StoreError, match="make train"):
         zoo_table(Path("no-such-folder"), Selection(()))
 
 

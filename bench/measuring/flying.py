@@ -1,0 +1,156 @@
+"""Flights that this process simulates: a device's decisions, a precision's numpy reference, the blind baseline."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.command_line import BenchError, Progress
+from bench.report.document import BLIND, Kind, Report, Success, Where
+from policy.spec import Precision
+
+if TYPE_CHECKING:
+    from policy.bundle import Bundle
+
+LOOP_BATCH = 64
+"""Drones simulated at a time when the host simulates and the device decides."""
+MEANS = ("flight_time_s", "distance_m", "energy_j")
+"""Said of the successful flights."""
+
+
+@dataclass(frozen=True)
+class Flights:
+    """Which episodes to fly.
+
+    Attributes:
+        preset, settings: of the task; the settings are those that differ from the preset.
+        episodes: how many, with the ids 0, 1, …
+        seed: with an episode's id it fixes everything about that episode.
+    """
+
+    preset: str = "hard"
+    episodes: int = 1000
+    seed: int = 7
+    settings: Mapping[str, Any] | None = None
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        return dict(self.settings or {})
+
+
+def fly_on_host(
+    decide: Callable[[Any], Any],
+    flights: Flights,
+    where: Where = Where.HOST,
+    progress: Progress = lambda done, total: None,
+) -> Success:
+    """Fly with any policy; the simulator runs in this process."""
+    import numpy as np
+
+    from airlearning_envs.config import preset
+    from airlearning_envs.flights import fly
+
+    config = preset(flights.preset).with_settings(flights.changed)
+    results = fly(config, decide, flights.episodes, flights.seed, LOOP_BATCH, progress)
+    low, high = results.interval()
+    reached = results.success
+    means = {name: getattr(results, name)[reached].mean(dtype=np.float64) if reached.any() else None for name in MEANS}
+    return Success(
+        where=where,
+        preset=flights.preset,
+        settings=flights.changed,
+        task=config.digest(),
+        episodes=results.episodes,
+        seed=flights.seed,
+        successes=int(reached.sum()),
+        rate=results.success_rate(),
+        low=low,
+        high=high,
+        outcomes=base64.b64encode(np.packbits(reached).tobytes()).decode(),
+        causes=results.causes(),
+        decide_p50_ns=None,
+        **{name: None if mean is None else float(mean) for name, mean in means.items()},
+    )
+
+
+def flown_observations(decide: Callable[[Any], Any], count: int, seed: int, episodes: int) -> Any:
+    """Different observations (count, 32) from many episodes of the hard preset, spread evenly over all decisions."""
+    import numpy as np
+
+    from airlearning_envs.config import preset
+    from airlearning_envs.flights import fly
+
+    seen: list[Any] = []
+
+    def recording(observation: Any) -> Any:
+        seen.append(observation.copy())
+        return decide(observation)
+
+    fly(preset("hard"), recording, episodes, seed, batch=episodes)
+    flown = np.concatenate(seen)
+    # A policy that hovers sees the same again and again.
+    flown = flown[np.sort(np.unique(flown, axis=0, return_index=True)[1])]
+    if len(flown) < count:
+        raise BenchError(f"{episodes} episodes gave {len(flown)} different observations, not {count}; ask for fewer.")
+    return flown[np.linspace(0, len(flown) - 1, count).astype(int)]
+
+
+def blind_report(flights: Flights, target: str, run: str) -> Report:
+    """The fly-to-the-goal baseline on the same episodes; it needs no device."""
+    from airlearning_envs.flights import blind_policy
+    from device.agent.fingerprint import fingerprint
+
+    return Report(
+        kind=Kind.SUCCESS,
+        run=run,
+        policy=BLIND,
+        runtime="none",
+        target=target,
+        device=fingerprint(),
+        success=fly_on_host(blind_policy, flights),
+    )
+
+
+def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: str, progress: Progress) -> Report:
+    """Fly the numpy reference: what an artifact of this precision would do if its runtime rounded as policy/ does.
+
+    Raises:
+        SpecError: the policy does not fly this task.
+    """
+    import numpy as np
+
+    from airlearning_envs.config import preset
+    from airlearning_envs.observation import observation_fields
+    from device.agent.fingerprint import fingerprint
+
+    bundle.spec.check_observation(observation_fields(preset(flights.preset).with_settings(flights.changed)))
+    return Report(
+        kind=Kind.SUCCESS,
+        run=run,
+        policy=bundle.spec.name,
+        precision=precision.value,
+        runtime="numpy",
+        runtime_version=np.__version__,
+        target="local",
+        device=fingerprint(),
+        success=fly_on_host(reference(bundle, precision), flights, progress=progress),
+        notes=("numpy reference on the host; no artifact was executed",),
+    )
+
+
+def reference(bundle: Bundle, precision: Precision) -> Callable[[Any], Any]:
+    """Observations (E, N) to actions (E,), by the reference forward pass of this precision."""
+    from policy.integer import forward_integer, quantize_network
+    from policy.network import choose_actions, forward_float
+    from policy.quantization import to_fp16
+
+    spec, weights = bundle.spec, bundle.weights()
+    if precision.is_integer:
+        network = quantize_network(spec, weights, bundle.calibration(), precision.bits)
+        return lambda observations: choose_actions(spec, forward_integer(spec, network, observations))
+    if precision is Precision.FP16:
+        weights = {name: to_fp16(value).astype("float32") for name, value in weights.items()}
+    return lambda observations: choose_actions(spec, forward_float(spec, weights, observations))

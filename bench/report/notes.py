@@ -1,0 +1,135 @@
+"""What must be said beside measured numbers, and how the numbers of a report stand in a table's cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from bench.report.document import Report, Transport
+from bench.report.intervals import PairedDifference
+from bench.report.text import NOT_KNOWN, joined, machine, nanoseconds, percent, points, times
+
+EMULATED = (
+    "EMULATED: the instructions were emulated. No time is shown, only multiples of the fp32 artifact's p50 in "
+    "the same run, and these are the emulator's; bench/instructions.py counts what a real processor would do."
+)
+
+
+def circumstances(*reports: Report | None) -> list[str]:
+    """What must stand wherever their numbers stand: emulated, virtual, loopback, throttled, invalid."""
+    names = {Transport.LOOPBACK: "loopback", Transport.SSH: "SSH", Transport.LOCAL_PROCESS: "on the host"}
+    said = []
+    for report in filter(None, reports):
+        words = {
+            names[report.transport]: True,
+            "EMULATED": report.device.get("emulated"),
+            "virtual machine": report.device.get("virtualised"),
+            "THROTTLED": was_throttled(report),
+            slow_clock(report): True,
+            f"NOT VALID: {'; '.join(report.invalid_reasons)}": not report.valid,
+        }
+        said += [word for word, holds in words.items() if word and holds]
+    return said
+
+
+def was_throttled(report: Report) -> bool:
+    """Whether the firmware slowed the device down before, after or while it was measured."""
+    stages = [report.device, *(stage for stage in (report.conditions or {}).values() if stage)]
+    return any((stage.get("throttled") or {}).get("now") for stage in stages)
+
+
+def slow_clock(report: Report) -> str:
+    """``"CLOCK 657 of 1200 MHz"`` where the real clock was at least a tenth below the one asked for at the end."""
+    asked = report.device.get("mhz_nominal")
+    real = ((report.conditions or {}).get("after") or {}).get("mhz_firmware")
+    return f"CLOCK {real:.0f} of {asked:.0f} MHz" if asked and real and real < 0.9 * asked else ""
+
+
+def machine_notes(reports: Iterable[Report]) -> list[str]:
+    """One sentence for each machine that numbers come from, and what they may not be read as."""
+    notes = []
+    by_machine: dict[str, list[Report]] = {}
+    for report in reports:
+        by_machine.setdefault(f"{report.target}: {machine(report.device)}", []).append(report)
+    for name, found in by_machine.items():
+        said = joined(word for word in circumstances(*found) if not word.startswith("NOT VALID"))
+        dates = sorted(report.time[:10] for report in found)
+        when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+        runtimes = versions(report for report in found if report.artifact is not None)
+        notes.append(f"Measured on {name} ({said}); runtime {runtimes}; {when}; code {codes(found)}.")
+    return [*notes, *[EMULATED] * any(report.device.get("emulated") for report in reports)]
+
+
+def versions(reports: Iterable[Report]) -> str:
+    """``litert 2.3.0, onnxruntime 1.31.1``."""
+    return joined(f"{report.runtime} {report.runtime_version}" for report in reports)
+
+
+def codes(reports: Iterable[Report]) -> str:
+    """The commits that measured."""
+    return joined(report.code_version for report in reports)
+
+
+def said_of(reports: Sequence[Report]) -> list[str]:
+    """The reports' own notes, each kind once, with whom it concerns; of figures in it the greatest."""
+    concerned: dict[str, list[str]] = {}
+    latest: dict[str, str] = {}
+    for report in reports:
+        for note in report.notes:
+            kind = note.partition(":")[0]
+            concerned.setdefault(kind, []).append(f"{report.policy} {report.precision or ''}".strip())
+            latest[kind] = max(latest.get(kind, note), note, key=_figures)
+    return [f"{joined(concerned[kind])}: {note}." for kind, note in latest.items()]
+
+
+def _figures(note: str) -> list[float]:
+    """The numbers in it, by which ``load average 12.3`` is more than ``load average 9.5``."""
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", note)]
+
+
+def withheld_notes(reports: Iterable[Report], *names: str) -> list[str]:
+    """Why a percentile is a dash."""
+    latencies = [report.latency for report in reports if report.latency is not None]
+    reasons = [f"{name} {why}" for each in latencies for name, why in each.withheld.items() if name in names]
+    return [f"{NOT_KNOWN}: not enough runs ({'; '.join(dict.fromkeys(reasons))})."] if reasons else []
+
+
+def percentile(report: Report | None, name: str, base: Report | None = None) -> str:
+    """A percentile for a table's cell; a dash where the number of runs does not support it.
+
+    On an emulator it is a multiple of the base's p50, measured in the same run: a time of its own means nothing.
+    """
+    if report is None or report.latency is None:
+        return NOT_KNOWN
+    return time_cell(report, report.latency.percentiles_ns.get(name), base)
+
+
+def time_cell(report: Report, value_ns: float | None, base: Report | None = None) -> str:
+    """A time; of an emulated device only its ratio to the base's p50, or a dash where there is no base."""
+    if not report.device.get("emulated"):
+        return nanoseconds(value_ns)
+    base_ns = base.latency.percentiles_ns.get("p50") if base is not None and base.latency is not None else None
+    return times(value_ns / base_ns) if value_ns and base_ns else NOT_KNOWN
+
+
+def rate(report: Report | None) -> str:
+    """A success for a table's cell."""
+    if report is None or report.success is None:
+        return NOT_KNOWN
+    return percent(report.success.rate, report.success.low, report.success.high)
+
+
+def gained(change: PairedDifference | None) -> str:
+    """A paired difference for a table's cell."""
+    return points(change.difference, change.low, change.high) if change else NOT_KNOWN
+
+
+def flown(reports: Iterable[Report | None]) -> str:
+    """How many episodes their successes are of: ``300``, ``300 to 3,000``."""
+    return some(report.success.episodes for report in reports if report and report.success)
+
+
+def some(values: Iterable[int]) -> str:
+    """``2,000``, or the least and the greatest of different ones."""
+    found = sorted(set(values))
+    return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1]))) if found else NOT_KNOWN
