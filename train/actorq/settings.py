@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from policy.spec import NetworkSpec, Precision, RuntimeName, network_values
-from policy.spec_json import read_network
+from policy.spec import NetworkSpec, Precision, RuntimeName, network_values, read_network
 
 BITS = (8, 16, 32)
 
