@@ -19,7 +19,7 @@ from device.agent.runtimes import (
     installed_runtimes,
     open_artifact,
 )
-from device.agent.serving import ColdTimes, Serving
+from device.agent.serving import Serving
 from policy.bundle import DEVICE_FILES, Bundle
 from policy.errors import BundleError
 from policy.manifest import ArtifactEntry
@@ -79,14 +79,14 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
         threads=count,
         executor=executor,
         golden=check,
-        cold=ColdTimes(
-            import_ns=0 if in_use else imported - verified,
-            verify_ns=verified - begin,
-            build_ns=built - built_from,
-            first_ns=first - built,
-            golden_ns=end - first,
-            total_ns=end - begin,
-        ),
+        cold={
+            "import_ns": 0 if in_use else imported - verified,
+            "verify_ns": verified - begin,
+            "build_ns": built - built_from,
+            "first_ns": first - built,
+            "golden_ns": end - first,
+            "total_ns": end - begin,
+        },
         observations=observations,
     )
 

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,9 @@ class Agent:
         self._serving = serving
         return {
             "loaded": serving.to_dict(),
-            "golden": vars(serving.golden),
+            "golden": serving.golden,
             "memory": self._memory.to_dict(),
-            "cold": vars(serving.cold),
+            "cold": serving.cold,
         }
 
     def _latency(self, request: Latency, serving: Serving) -> dict[str, Any]:
@@ -178,13 +179,13 @@ class Agent:
             "loaded": serving.to_dict(),
             "path": request.path.value,
             "warmup": request.warmup,
-            "cold_first_ns": serving.cold.first_ns,
-            "load_ns": serving.cold.total_ns,
-            **Statistics.of(times).to_dict(),
+            "cold_first_ns": serving.cold["first_ns"],
+            "load_ns": serving.cold["total_ns"],
+            **vars(Statistics.of(times)),
             "samples_ns": measure.thin(times),
             "timer": measure.timer_overhead(),
-            "before": looks[0].to_dict(),
-            "after": looks[-1].to_dict(),
+            "before": asdict(looks[0]),
+            "after": asdict(looks[-1]),
             "context_switches": {
                 "voluntary": used.ru_nvcsw - usage.ru_nvcsw,
                 "involuntary": used.ru_nivcsw - usage.ru_nivcsw,

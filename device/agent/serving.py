@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device.agent.golden import GoldenCheck
 from device.agent.protocol import AgentError, ErrorCode, short
 from device.agent.runtimes import Executor
 from policy.bundle import Bundle
@@ -20,27 +19,6 @@ _NUMBERS = {int, float}
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True)
-class ColdTimes:
-    """How long the steps of loading took, ns; ``first`` is the first inference of the fresh interpreter.
-
-    Attributes:
-        import_ns: importing the runtime; 0 when this process had it already.
-        verify_ns: reading and hashing the bundle's files.
-        build_ns: making the interpreter: parsing, packing of weights, allocation.
-        first_ns: the first inference, before any other; the file is in the page cache, as it was just hashed.
-        golden_ns: executing and comparing all golden vectors.
-        total_ns: from the request to ready.
-    """
-
-    import_ns: int
-    verify_ns: int
-    build_ns: int
-    first_ns: int
-    golden_ns: int
-    total_ns: int
-
-
 @dataclass
 class Serving:
     """A verified artifact in a runtime.
@@ -49,8 +27,8 @@ class Serving:
         bundle, entry: what it was loaded from.
         runtime, runtime_version, threads: what executes it.
         executor: the artifact in the runtime.
-        golden: what the golden vectors showed.
-        cold: how long loading took.
+        golden: what the golden vectors showed, as the protocol says it.
+        cold: how long the steps of loading took, likewise.
         observations: the golden observations, each float32 (1, N) and C-contiguous, to measure with.
         decisions: inferences that requests have asked for.
     """
@@ -61,8 +39,8 @@ class Serving:
     runtime_version: str
     threads: int
     executor: Executor
-    golden: GoldenCheck
-    cold: ColdTimes
+    golden: dict[str, Any]
+    cold: dict[str, int]
     observations: list[NDArray[np.float32]] = field(repr=False)
     decisions: int = 0
 

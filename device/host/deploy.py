@@ -118,7 +118,8 @@ def install(
     """Bring a gathered release onto a device; ``deploy`` without the gathering. Raises what ``deploy`` raises."""
     begun = time.monotonic()
     tell = progress if progress is not None else lambda step: None
-    request = DeployRequest(str(connection.target), payload.policy, payload.precisions, payload.runtimes)
+    asked = payload.precisions, payload.runtimes
+    request = DeployRequest(str(connection.target), payload.policy, *asked)
     with helper(connection, wheel_set.python.path, silence_s=silence_s) as session:
         state = begin(session, payload.policy, payload.digest, wait_s)
         serving = state["current"]
@@ -135,11 +136,11 @@ def install(
                 _send_wheels(connection, session, incoming, files, counts, tell)
                 wheels_sent = [str(wheel) for wheel in files]
                 _send_files(connection, session, incoming, payload, counts, tell)
-                checks = golden_checks(connection, payload.policy, f"incoming/{release}", payload.checks, tell)
+                checks = golden_checks(connection, payload.policy, f"incoming/{release}", *asked, tell)
                 session.call("publish", record=_record(payload), files=payload.hashes)
             else:
                 release = known
-                checks = golden_checks(connection, payload.policy, f"releases/{release}", payload.checks, tell)
+                checks = golden_checks(connection, payload.policy, f"releases/{release}", *asked, tell)
             previous = session.call("switch", release=release)["previous"]
         removed, warnings = _prune(session, release, previous)
     return DeployResult(

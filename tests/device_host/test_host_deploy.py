@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from device.host import cli
+from device.host import __main__ as cli
 from device.host.connection import Connection
 from device.host.deploy import DeployRequest, DeployResult, install
 from device.host.errors import HostError, ReleaseError, VerificationError
@@ -22,9 +22,9 @@ from device.host.helper_session import HelperSession
 from device.host.on_device.helper import Device, answer
 from device.host.on_device.store import RELEASE_FILE
 from device.host.releases import list_releases, rollback
-from device.host.testing import TestDevice, served_text, stand_in_payload, stand_in_wheel
 from device.host.wheels import WheelSet
 from policy.spec import Precision, RuntimeName
+from tests.device_host.devices import TestDevice, served_text, stand_in_payload, stand_in_wheel
 
 
 def test_first_deployment(device: TestDevice, connection: Connection, name: str, bare: WheelSet) -> None:

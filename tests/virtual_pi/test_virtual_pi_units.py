@@ -16,7 +16,7 @@ from device.host.handshake import check_host_key
 from device.host.hostkeys import KnownHosts, Verdict
 from device.host.target import Target, resolve
 from device.virtual_pi import card, image, initrd, machine, naming, programs, recipe, running, sources
-from device.virtual_pi.cli import main
+from device.virtual_pi.__main__ import main
 from device.virtual_pi.errors import BuildError, MachineNameError, MissingProgramsError, StartError
 from device.virtual_pi.image import Image, given_to_user
 from device.virtual_pi.machine import Files, MachineSettings
@@ -317,7 +317,7 @@ def test_errors_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_date_is_read_as_utc() -> None:
-    from device.virtual_pi.cli import read_clock
+    from device.virtual_pi.__main__ import read_clock
 
     assert read_clock("1970-01-02") == 86400
     assert read_clock("1970-01-01T02:00+01:00") == 3600
