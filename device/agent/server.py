@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from device.agent import AGENT_VERSION, conditions, loading, measure, memory
+from device.agent import AGENT_VERSION, conditions, measure, memory
 from device.agent.fingerprint import emulation, fingerprint, mhz_nominal
 from device.agent.measure import Statistics
 from device.agent.memory import MemoryLog
@@ -35,7 +35,7 @@ from device.agent.operations import (
 )
 from device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, encode, parse_json, request_id
 from device.agent.runtimes import installed_runtimes
-from device.agent.serving import Serving
+from device.agent.serving import Serving, load
 from policy.bundle import SPEC_FILE
 from policy.errors import BundleError, PolicyError, SpecError
 from policy.manifest import MANIFEST_FILE, Manifest
@@ -139,14 +139,14 @@ class Agent:
     def _load(self, request: Load) -> dict[str, Any]:
         # What was served goes on being served unless everything about the new artifact is right.
         decisions = 0 if self._serving is None else self._serving.decisions
-        serving = loading.load(self._path, request, self._threads, self._memory)
-        serving.decisions = decisions
-        self._serving = serving
+        loaded = load(self._path, request, self._threads, self._memory)
+        loaded.decisions = decisions
+        self._serving = loaded
         return {
-            "loaded": serving.to_dict(),
-            "golden": serving.golden,
+            "loaded": loaded.to_dict(),
+            "golden": loaded.golden,
             "memory": self._memory.to_dict(),
-            "cold": serving.cold,
+            "cold": loaded.cold,
         }
 
     def _latency(self, request: Latency, serving: Serving) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from device.host.connection import Connection, connect
+from device.host.connection import connect
 from device.host.deploy import deploy
 from device.host.errors import ChangedHostKeyError, TargetError, UnknownHostKeyError, WheelError
 from device.host.handshake import accept_command, fetch_host_key
@@ -32,12 +31,6 @@ def parse_bits(text: str) -> tuple[Precision, ...]:
     return tuple(dict.fromkeys(Precision.parse(part.strip()) for part in text.split(",")))
 
 
-@contextlib.contextmanager
-def _connected(options: argparse.Namespace) -> Iterator[Connection]:
-    with connect(options.target, identity=options.identity) as connection:
-        yield connection
-
-
 def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     """Deploy one policy."""
     precisions, runtimes = parse_bits(options.bits), parse_runtimes(options.runtime)
@@ -45,7 +38,7 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     for precision in precisions:  # before the device is asked anything
         for runtime in runtimes:
             bundle.artifact(precision, runtime.artifact_format)
-    with _connected(options) as connection, progress_bars(not options.json) as progress:
+    with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
         result = deploy(connection, bundle, precisions, runtimes, wait_s=options.wait, progress=progress)
         name = connection.name
     for warning in result.warnings:
@@ -67,7 +60,7 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
 
 def run_rollback(options: argparse.Namespace) -> tuple[Any, str]:
     """Switch back to an older release."""
-    with _connected(options) as connection, progress_bars(not options.json) as progress:
+    with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
         result = rollback(connection, options.policy, options.to, wait_s=options.wait, progress=progress)
         return result, (
             f"{result.policy}: release {result.release} serves on {connection.name} again (before: {result.previous})."
@@ -76,7 +69,7 @@ def run_rollback(options: argparse.Namespace) -> tuple[Any, str]:
 
 def run_releases(options: argparse.Namespace) -> tuple[Any, str]:
     """List what is deployed."""
-    with _connected(options) as connection:
+    with connect(options.target, identity=options.identity) as connection:
         found = list_releases(connection)
         return found, _releases_text(found, connection.name, options.policy)
 
@@ -96,7 +89,7 @@ def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
 
 def run_status(options: argparse.Namespace) -> tuple[Any, str]:
     """Say what the device is and what serves on it."""
-    with _connected(options) as connection:
+    with connect(options.target, identity=options.identity) as connection:
         facts = probe(connection)
         found = list_releases(connection)
         status = {
@@ -162,7 +155,7 @@ def run_prefetch(options: argparse.Namespace) -> tuple[Any, str]:
             f"--platform aarch64 --python {options.python}",
         )
     else:
-        with _connected(options) as connection:
+        with connect(options.target, identity=options.identity) as connection:
             wheels = select(probe(connection), runtimes).wheels
     fetched: list[str] = []
 

@@ -244,7 +244,7 @@ def test_the_next_runtime_is_taken_where_the_bundle_has_no_artifact_for_the_pref
 def test_a_runtime_that_is_not_installed_is_refused_with_what_is(
     monkeypatch: pytest.MonkeyPatch, pilot: Bundle
 ) -> None:
-    from device.agent import loading
+    from device.agent import serving as loading
     from device.agent.operations import Load
     from policy.spec import Precision
 

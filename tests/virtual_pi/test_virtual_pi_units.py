@@ -19,7 +19,7 @@ from device.virtual_pi import card, image, initrd, machine, naming, programs, re
 from device.virtual_pi.__main__ import main
 from device.virtual_pi.errors import BuildError, MachineNameError, MissingProgramsError, StartError
 from device.virtual_pi.image import Image, given_to_user
-from device.virtual_pi.machine import Files, MachineSettings
+from device.virtual_pi.machine import MachineSettings
 from device.virtual_pi.recipe import MachineKind
 from tests.device_host.needs import needs_ssh
 
@@ -169,7 +169,7 @@ def an_image(folder: Path) -> Image:
 
 
 def words_of(settings: MachineSettings, tmp_path: Path) -> list[str]:
-    return machine.command(settings, an_image(tmp_path), Files(tmp_path / "a,b.qcow2", tmp_path / "s.log"), 2222)
+    return machine.command(settings, an_image(tmp_path), tmp_path / "a,b.qcow2", tmp_path / "s.log", 2222)
 
 
 def test_the_default_machine_is_a_pi_3b(tmp_path: Path) -> None:
