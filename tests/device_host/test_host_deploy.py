@@ -255,7 +255,8 @@ def test_the_command_prints_warnings_and_succeeds(
     done = DeployResult(request, "0002-b", "0001-a", False, 1, 1, 0, (), (), (), 1.0, ("the card is slow",))
     monkeypatch.setattr(cli, "deploy", lambda *args, **options: done)
     monkeypatch.setattr(cli, "working_bundle", lambda name: SimpleNamespace(artifact=lambda *args: None))
-    monkeypatch.setattr(cli, "_connected", lambda options: contextlib.nullcontext(SimpleNamespace(name="pi@pi")))
+    connected = contextlib.nullcontext(SimpleNamespace(name="pi@pi"))
+    monkeypatch.setattr(cli, "connect", lambda target, identity: connected)
     assert cli.main(["deploy", "--policy", "P", *(["--json"] if json_wanted else [])]) == 0
     told = capsys.readouterr()
     assert told.err == "warning: the card is slow\n"
