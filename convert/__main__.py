@@ -20,7 +20,7 @@ from policy.errors import BundleError, PolicyError
 from policy.hints import Parser, as_typed, make_room
 from policy.integer import quantize_network
 from policy.locate import ZOO, working_bundle
-from policy.manifest import MANIFEST_FILE, ArtifactEntry
+from policy.manifest import MANIFEST_FILE, ArtifactEntry, entry_values
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 
 EXAMPLES = """examples:
@@ -31,11 +31,7 @@ EXAMPLES = """examples:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = Parser(
-        prog="python -m convert",
-        description=__doc__,
-        epilog=EXAMPLES,
-    )
+    made = Parser(prog="python -m convert", description=__doc__, epilog=EXAMPLES)
     made.add_argument("--policy", default="", help="name (I, II, III) or folder of a bundle; default: all of the zoo")
     made.add_argument(
         "--bits",
@@ -114,21 +110,11 @@ def _convert(jobs: Sequence[Job]) -> list[Converted]:
 
 
 def _as_json(converted: Converted) -> dict[str, object]:
-    entry = converted.entry
     return {
         "policy": converted.policy,
-        "file": entry.file,
-        "precision": entry.precision.value,
-        "format": entry.format.value,
-        "bytes": entry.record.size,
-        "sha256": entry.record.sha256,
-        "ratio_to_fp32": entry.record.size / converted.fp32_bytes,
+        **entry_values(converted.entry),
+        "ratio_to_fp32": converted.entry.record.size / converted.fp32_bytes,
         "agreement_with_fp32": converted.fp32_agreement,
-        "scheme": entry.scheme,
-        "execution": entry.execution,
-        "tolerance": entry.tolerance,
-        "output_step": entry.output_step,
-        "runtimes": {name.value: vars(parity) for name, parity in entry.runtimes.items()},
     }
 
 

@@ -111,16 +111,18 @@ class RuntimeProcess:
             self._process.stdin.flush()
             # One reply per request: nothing of it can be in the buffer yet, so the descriptor tells.
             if not select.select([self._process.stdout], [], [], TIMEOUT_S)[0]:
-                raise self._hung()
+                self._process.kill()
+                raise ExecutionError(
+                    f"{self.runtime.value} did not end on the artifact within {TIMEOUT_S:g} s and was killed: "
+                    f"{self._restart()}",
+                    "Is the machine very busy? Then convert again; otherwise the graph makes this runtime hang.",
+                )
             line = self._process.stdout.readline()
         if line:
             reply: dict[str, str] = json.loads(line)
             return reply
         code = self._process.wait()
-        with suppress(BrokenPipeError):
-            self._process.communicate()
-        said = self._last_words()
-        self._process = self._start()
+        said = self._restart()
         if code < 0:
             raise ExecutionError(f"{self.runtime.value} crashed on the artifact ({signal.Signals(-code).name}): {said}")
         raise ExecutionError(
@@ -128,18 +130,13 @@ class RuntimeProcess:
             "Is it installed? The pinned version is in requirements.txt.",
         )
 
-    def _hung(self) -> ExecutionError:
-        self._process.kill()
-        self._process.communicate()
-        said = self._last_words()
+    def _restart(self) -> str:
+        """Another process in the place of one that has ended or was killed; returns what that one said last."""
+        with suppress(BrokenPipeError):
+            self._process.communicate()
+        said = self._said.read_text(errors="replace").strip()[-800:] or "it said nothing"
         self._process = self._start()
-        return ExecutionError(
-            f"{self.runtime.value} did not end on the artifact within {TIMEOUT_S:g} s and was killed: {said}",
-            "Is the machine very busy? Then convert again; otherwise the graph makes this runtime hang.",
-        )
-
-    def _last_words(self) -> str:
-        return self._said.read_text(errors="replace").strip()[-800:] or "it said nothing"
+        return said
 
 
 @contextmanager

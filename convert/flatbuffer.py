@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import flatbuffers  # type: ignore[import-untyped]
@@ -30,25 +29,6 @@ TENSOR_TYPES = {
     np.dtype(np.int32): schema.TensorType.INT32,
     np.dtype(np.int8): schema.TensorType.INT8,
 }
-
-
-class Operator(Enum):
-    """The operators that a policy needs."""
-
-    SUB = schema.BuiltinOperator.SUB
-    MUL = schema.BuiltinOperator.MUL
-    ADD = schema.BuiltinOperator.ADD
-    MINIMUM = schema.BuiltinOperator.MINIMUM
-    MAXIMUM = schema.BuiltinOperator.MAXIMUM
-    TANH = schema.BuiltinOperator.TANH
-    ARG_MAX = schema.BuiltinOperator.ARG_MAX
-    QUANTIZE = schema.BuiltinOperator.QUANTIZE
-    DEQUANTIZE = schema.BuiltinOperator.DEQUANTIZE
-    FULLY_CONNECTED = schema.BuiltinOperator.FULLY_CONNECTED
-    CONV_2D = schema.BuiltinOperator.CONV_2D
-    RESHAPE = schema.BuiltinOperator.RESHAPE
-    MEAN = schema.BuiltinOperator.MEAN
-    RSQRT = schema.BuiltinOperator.RSQRT
 
 
 @dataclass(frozen=True)
@@ -84,7 +64,7 @@ class GraphWriter:
 
     tensors: list[Any] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
-    codes: dict[tuple[Operator, int], int] = field(default_factory=dict)
+    codes: dict[tuple[int, int], int] = field(default_factory=dict)
     # Buffer 0 is the empty one, by convention: tensors without constant data refer to it.
     buffers: list[Any] = field(default_factory=lambda: [AlignedBuffer()])
 
@@ -92,43 +72,45 @@ class GraphWriter:
         self, name: str, shape: Sequence[int], dtype: type[np.generic], scales: Scales | None = None, buffer: int = 0
     ) -> int:
         """Add a tensor; the result is its index."""
-        tensor = schema.TensorT()
-        tensor.name = name.encode()
-        tensor.shape = list(shape)
-        tensor.type = TENSOR_TYPES[np.dtype(dtype)]
-        tensor.buffer = buffer
+        kind = TENSOR_TYPES[np.dtype(dtype)]
+        tensor = _table(schema.TensorT, name=name.encode(), shape=list(shape), type=kind, buffer=buffer)
         if scales is not None:
-            quantization = schema.QuantizationParametersT()
-            quantization.scale = np.atleast_1d(np.asarray(scales.scale, np.float32))
-            quantization.zeroPoint = np.full(quantization.scale.shape, scales.zero_point, np.int64)
-            quantization.quantizedDimension = scales.axis
-            tensor.quantization = quantization
+            scale = np.atleast_1d(np.asarray(scales.scale, np.float32))
+            zeros = np.full(scale.shape, scales.zero_point, np.int64)
+            tensor.quantization = _table(
+                schema.QuantizationParametersT, scale=scale, zeroPoint=zeros, quantizedDimension=scales.axis
+            )
         self.tensors.append(tensor)
         return len(self.tensors) - 1
 
     def constant(self, name: str, values: np.ndarray, scales: Scales | None = None) -> int:
         """Add a constant tensor; the result is its index."""
-        buffer = AlignedBuffer()
-        buffer.data = values
-        self.buffers.append(buffer)
+        self.buffers.append(_table(AlignedBuffer, data=values))
         return self.tensor(name, values.shape, values.dtype.type, scales, len(self.buffers) - 1)
 
     def operator(
         self,
-        operator: Operator,
+        operator: int,
         inputs: Sequence[int],
         outputs: Sequence[int],
+        options: str = "",
         version: int = 1,
-        options: Any = None,
-        options_type: int = schema.BuiltinOptions.NONE,
+        **members: Any,
     ) -> None:
-        """Add an operator of this version that reads and writes these tensors."""
-        node = schema.OperatorT()
+        """Add an operator that reads and writes these tensors.
+
+        Args:
+            operator: of ``schema.BuiltinOperator``.
+            inputs, outputs: tensors.
+            options: name of its options' table in the schema, without "Options"; none by default.
+            version: the operator's.
+            members: of the options' table.
+        """
+        node = _table(schema.OperatorT, inputs=list(inputs), outputs=list(outputs))
         node.opcodeIndex = self.codes.setdefault((operator, version), len(self.codes))
-        node.inputs = list(inputs)
-        node.outputs = list(outputs)
-        node.builtinOptions = options
-        node.builtinOptionsType = options_type
+        if options:
+            node.builtinOptions = _table(getattr(schema, f"{options}OptionsT"), **members)
+            node.builtinOptionsType = getattr(schema.BuiltinOptions, f"{options}Options")
         self.operators.append(node)
 
     def serialise(self, name: str, inputs: dict[str, int], outputs: dict[str, int], description: str) -> bytes:
@@ -139,44 +121,48 @@ class GraphWriter:
             inputs, outputs: tensor index by name, in order; they also make the signature ``serving_default``.
             description: one line for who opens the file.
         """
-        graph = schema.SubGraphT()
-        graph.name = name.encode()
-        graph.tensors = self.tensors
-        graph.operators = self.operators
-        graph.inputs = list(inputs.values())
-        graph.outputs = list(outputs.values())
-
-        signature = schema.SignatureDefT()
-        signature.signatureKey = b"serving_default"
-        signature.subgraphIndex = 0
-        signature.inputs = [_tensor_map(key, index) for key, index in inputs.items()]
-        signature.outputs = [_tensor_map(key, index) for key, index in outputs.items()]
-
-        model = schema.ModelT()
-        model.version = SCHEMA_VERSION
-        model.description = description.encode()
-        model.operatorCodes = [_operator_code(operator, version) for operator, version in self.codes]
-        model.subgraphs = [graph]
-        model.buffers = self.buffers
-        model.signatureDefs = [signature]
-
+        maps = [
+            [_table(schema.TensorMapT, name=key.encode(), tensorIndex=index) for key, index in named.items()]
+            for named in (inputs, outputs)
+        ]
+        model = _table(
+            schema.ModelT,
+            version=SCHEMA_VERSION,
+            description=description.encode(),
+            # Readers before 2020 look at the deprecated code; all of ours are below the placeholder 127.
+            operatorCodes=[
+                _table(schema.OperatorCodeT, builtinCode=code, deprecatedBuiltinCode=code, version=version)
+                for code, version in self.codes
+            ],
+            subgraphs=[
+                _table(
+                    schema.SubGraphT,
+                    name=name.encode(),
+                    tensors=self.tensors,
+                    operators=self.operators,
+                    inputs=list(inputs.values()),
+                    outputs=list(outputs.values()),
+                )
+            ],
+            buffers=self.buffers,
+            signatureDefs=[
+                _table(
+                    schema.SignatureDefT,
+                    signatureKey=b"serving_default",
+                    subgraphIndex=0,
+                    inputs=maps[0],
+                    outputs=maps[1],
+                )
+            ],
+        )
         constants = sum(buffer.data.nbytes for buffer in self.buffers if buffer.data is not None)
         builder = flatbuffers.Builder(constants + 64 * 1024)
         builder.Finish(model.Pack(builder), file_identifier=FILE_IDENTIFIER)
         return bytes(builder.Output())
 
 
-def _tensor_map(name: str, index: int) -> Any:
-    entry = schema.TensorMapT()
-    entry.name = name.encode()
-    entry.tensorIndex = index
-    return entry
-
-
-def _operator_code(operator: Operator, version: int) -> Any:
-    code = schema.OperatorCodeT()
-    code.builtinCode = operator.value
-    # Readers before 2020 look here; all of ours are below the placeholder 127.
-    code.deprecatedBuiltinCode = operator.value
-    code.version = version
-    return code
+def _table(kind: type[Any], **members: Any) -> Any:
+    made = kind()
+    for name, value in members.items():
+        setattr(made, name, value)
+    return made

@@ -142,13 +142,10 @@ def convert(bundle: Bundle, precision: Precision, artifact_format: ArtifactForma
 
 
 def convert_all(
-    bundles: Iterable[Bundle],
-    precisions: Iterable[Precision],
-    formats: Iterable[ArtifactFormat],
-    on_artifact: Callable[[Converted], None] = lambda converted: None,
+    bundles: Iterable[Bundle], precisions: Iterable[Precision], formats: Iterable[ArtifactFormat]
 ) -> list[Converted]:
     """Convert every bundle to every precision in every format; as :func:`convert_each`."""
-    return convert_each(list(product(bundles, precisions, formats)), on_artifact)
+    return convert_each(list(product(bundles, precisions, formats)))
 
 
 def convert_each(

@@ -26,12 +26,13 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from convert import tflite_layers as layers
-from convert.flatbuffer import GraphWriter, Operator
+from convert.flatbuffer import GraphWriter
 from convert.interface import ACTION, LOGITS, OBSERVATION
 from policy.integer import IntegerNetwork
 from policy.network import Weights, head_constants, layer_names, normaliser_constants, observation_shape
 from policy.spec import ContinuousHead, PolicySpec, Squash
 
+Operator = schema.BuiltinOperator
 Layers = Callable[[GraphWriter, int], int]
 
 
@@ -97,9 +98,7 @@ def _argmax(graph: GraphWriter, logits: int) -> dict[str, int]:
     # The first largest logit, as numpy's argmax; TFLite's kernel keeps the first of equals too.
     axis = graph.constant("action/axis", np.array([1], np.int32))
     action = graph.tensor(ACTION, [1], np.int32)
-    options = schema.ArgMaxOptionsT()
-    options.outputType = schema.TensorType.INT32
-    graph.operator(Operator.ARG_MAX, [logits, axis], [action], 1, options, schema.BuiltinOptions.ArgMaxOptions)
+    graph.operator(Operator.ARG_MAX, [logits, axis], [action], "ArgMax", outputType=schema.TensorType.INT32)
     graph.tensors[logits].name = LOGITS.encode()
     return {LOGITS: logits, ACTION: action}
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from convert.flatbuffer import GraphWriter, Operator, Scales
+from convert.flatbuffer import GraphWriter, Scales
 from policy.integer import IntegerLayer
 from policy.network import LAYER_NORM_EPSILON
 from policy.quantization import Affine, to_fp16
 
+Operator = schema.BuiltinOperator
 # Lowest operator version that describes the use, from tensorflow/lite/tools/versioning/op_version.cc.
 FULLY_CONNECTED_FLOAT, FULLY_CONNECTED_INT8 = 1, 4
 CONV_2D_FLOAT, CONV_2D_INT8 = 1, 3
@@ -76,65 +77,57 @@ def layer_norm(
 def _mean(graph: GraphWriter, x: int, name: str) -> int:
     axis = graph.constant(f"{name}/axis", np.array([1], np.int32))
     y = graph.tensor(name, [1, 1], np.float32)
-    options = schema.ReducerOptionsT()
-    options.keepDims = True
-    graph.operator(Operator.MEAN, [x, axis], [y], 1, options, schema.BuiltinOptions.ReducerOptions)
+    graph.operator(Operator.MEAN, [x, axis], [y], "Reducer", keepDims=True)
     return y
 
 
-_OPTIONS: dict[Operator, tuple[Any, int]] = {
-    Operator.SUB: (schema.SubOptionsT, schema.BuiltinOptions.SubOptions),
-    Operator.MUL: (schema.MulOptionsT, schema.BuiltinOptions.MulOptions),
-    Operator.ADD: (schema.AddOptionsT, schema.BuiltinOptions.AddOptions),
-    Operator.MINIMUM: (schema.MaximumMinimumOptionsT, schema.BuiltinOptions.MaximumMinimumOptions),
-    Operator.MAXIMUM: (schema.MaximumMinimumOptionsT, schema.BuiltinOptions.MaximumMinimumOptions),
+_OPTIONS = {
+    Operator.SUB: "Sub",
+    Operator.MUL: "Mul",
+    Operator.ADD: "Add",
+    Operator.MINIMUM: "MaximumMinimum",
+    Operator.MAXIMUM: "MaximumMinimum",
 }
 
 
-def elementwise(graph: GraphWriter, operator: Operator, x: int, other: int, name: str, relu: bool = False) -> int:
+def elementwise(graph: GraphWriter, operator: int, x: int, other: int, name: str, relu: bool = False) -> int:
     """x (operator) other, float32, of the shape of x, to which ``other`` is broadcast."""
     y = graph.tensor(name, graph.tensors[x].shape, np.float32)
     _combine(graph, operator, x, other, y, relu)
     return y
 
 
-def with_constant(graph: GraphWriter, operator: Operator, x: int, name: str, constant: np.ndarray) -> int:
+def with_constant(graph: GraphWriter, operator: int, x: int, name: str, constant: np.ndarray) -> int:
     """x (operator) constant, likewise."""
     y = graph.tensor(f"{name}/applied", graph.tensors[x].shape, np.float32)
     _combine(graph, operator, x, graph.constant(name, constant), y, relu=False)
     return y
 
 
-def _combine(graph: GraphWriter, operator: Operator, x: int, other: int, y: int, relu: bool) -> None:
-    options_class, options_type = _OPTIONS[operator]
-    options = options_class()
-    if relu:
-        options.fusedActivationFunction = schema.ActivationFunctionType.RELU
-    graph.operator(operator, [x, other], [y], 1, options, options_type)
+def _combine(graph: GraphWriter, operator: int, x: int, other: int, y: int, relu: bool) -> None:
+    activation = {"fusedActivationFunction": schema.ActivationFunctionType.RELU} if relu else {}
+    graph.operator(operator, [x, other], [y], _OPTIONS[operator], **activation)
 
 
 def reshape(graph: GraphWriter, x: int, shape: tuple[int, ...], name: str) -> int:
     """A float tensor in another shape."""
-    options = schema.ReshapeOptionsT()
-    options.newShape = list(shape)
     y = graph.tensor(name, shape, np.float32)
     wanted = graph.constant(f"{name}/shape", np.array(shape, np.int32))
-    graph.operator(Operator.RESHAPE, [x, wanted], [y], 1, options, schema.BuiltinOptions.ReshapeOptions)
+    graph.operator(Operator.RESHAPE, [x, wanted], [y], "Reshape", newShape=list(shape))
     return y
 
 
 def quantize(graph: GraphWriter, x: int, name: str, affine: Affine) -> int:
     """A float tensor as int8 levels."""
     q = graph.tensor(name, graph.tensors[x].shape, np.int8, scales(affine))
-    graph.operator(Operator.QUANTIZE, [x], [q], 1, schema.QuantizeOptionsT(), schema.BuiltinOptions.QuantizeOptions)
+    graph.operator(Operator.QUANTIZE, [x], [q], "Quantize")
     return q
 
 
 def dequantize(graph: GraphWriter, x: int, name: str, version: int) -> int:
     """int8 levels or half floats as float32."""
     y = graph.tensor(name, graph.tensors[x].shape, np.float32)
-    options_type = schema.BuiltinOptions.DequantizeOptions
-    graph.operator(Operator.DEQUANTIZE, [x], [y], version, schema.DequantizeOptionsT(), options_type)
+    graph.operator(Operator.DEQUANTIZE, [x], [y], "Dequantize", version)
     return y
 
 
@@ -162,15 +155,12 @@ def _output_shape(graph: GraphWriter, x: int, kernel: np.ndarray, stride: int) -
 
 def _multiply(graph: GraphWriter, x: int, w: int, b: int, y: int, stride: int, relu: bool, version: int) -> None:
     kinds = schema.ActivationFunctionType
+    members: dict[str, Any] = {"fusedActivationFunction": kinds.RELU if relu else kinds.NONE}
     if len(graph.tensors[w].shape) == 2:
         # Reads an image (1, H, W, C) as the vector of its elements in C order.
-        options = schema.FullyConnectedOptionsT()
-        operator, options_type = Operator.FULLY_CONNECTED, schema.BuiltinOptions.FullyConnectedOptions
+        operator, options = Operator.FULLY_CONNECTED, "FullyConnected"
     else:
-        options = schema.Conv2DOptionsT()
-        options.padding = schema.Padding.VALID
-        options.strideH = options.strideW = stride
-        options.dilationHFactor = options.dilationWFactor = 1
-        operator, options_type = Operator.CONV_2D, schema.BuiltinOptions.Conv2DOptions
-    options.fusedActivationFunction = kinds.RELU if relu else kinds.NONE
-    graph.operator(operator, [x, w, b], [y], version, options, options_type)
+        operator, options = Operator.CONV_2D, "Conv2D"
+        members |= {"padding": schema.Padding.VALID, "strideH": stride, "strideW": stride}
+        members |= {"dilationHFactor": 1, "dilationWFactor": 1}
+    graph.operator(operator, [x, w, b], [y], options, version, **members)

@@ -1,11 +1,33 @@
-"""JSON read strictly: a bundle's documents come from elsewhere, so a wrong type is refused, never coerced."""
+"""Dataclasses as JSON and back. A bundle's documents come from elsewhere: a wrong type is refused, never coerced.
+
+A dataclass is an object with a member for each field, in their order; an enum is its value, a tuple a list. A class
+attribute ``KIND``, the member ``kind``, tells the classes of a union apart. A field's metadata may say more:
+``OMITTED``, it may be absent, and is where it has its default; ``null_is(x)``, x is written as null; ``called(name)``,
+its name in the document.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+OMITTED = {"omitted": True}
+
+
+def null_is(value: Any) -> dict[str, Any]:
+    """Metadata of a field of which null stands for ``value``."""
+    return {"null": value}
+
+
+def called(name: str) -> dict[str, Any]:
+    """Metadata of a field that has another name in the document."""
+    return {"name": name}
 
 
 class JsonValueError(ValueError):
@@ -27,19 +49,101 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     return data
 
 
-def integer(value: object, name: str) -> int:
-    """A whole number, written without a fraction."""
-    if type(value) is not int:
-        raise JsonValueError(f"{name} is {_short(value)}; it must be a whole number")
-    return value
+def write(value: Any) -> Any:
+    """JSON values of a dataclass and of everything in it."""
+    if dataclasses.is_dataclass(value):
+        written = {"kind": value.KIND} if hasattr(value, "KIND") else {}
+        for field in dataclasses.fields(value):
+            own = getattr(value, field.name)
+            if "omitted" not in field.metadata or own != field.default:
+                is_null = "null" in field.metadata and own == field.metadata["null"]
+                written[field.metadata.get("name", field.name)] = None if is_null else write(own)
+        return written
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {write(key): write(item) for key, item in value.items()}
+    return [write(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def number(value: object, name: str) -> float:
-    """A finite number."""
+def read(kind: Any, value: Any, name: str = "") -> Any:
+    """A JSON value as ``kind``: Any, a scalar, an enum, a dataclass, a tuple, a mapping, or a union with None.
+
+    Args:
+        kind: the type, as it stands in an annotation.
+        value: from the document.
+        name: what messages call it; members are called NAME.MEMBER.
+
+    Raises:
+        JsonValueError: it is of another type.
+        KeyError: a member is missing; has its name.
+    """
+    if kind is Any:
+        return value
+    arguments, origin = get_args(kind), get_origin(kind)
+    if origin is UnionType:
+        if value is None and NoneType in arguments:
+            return None
+        choices = [choice for choice in arguments if choice is not NoneType]
+        return read(choices[0] if len(choices) == 1 else _of_kind(choices, value, name), value, name)
+    if dataclasses.is_dataclass(kind):
+        return _object(kind, _typed(value, dict, name, "an object"), name)
+    if origin is tuple:
+        items = _typed(value, list, name, "a list")
+        if arguments[1:] != (...,) and len(items) != len(arguments):
+            raise JsonValueError(f"{name} has {len(items)} numbers; it must have {len(arguments)}")
+        inside = dataclasses.is_dataclass(arguments[0])
+        places = [f"{name}[{index}]" if inside else name for index in range(len(items))]
+        return tuple(read(arguments[0], item, place) for item, place in zip(items, places, strict=True))
+    if origin is Mapping:
+        members = _typed(value, dict, name, "an object").items()
+        return {read(arguments[0], key, name): read(arguments[1], item, f"{name}.{key}") for key, item in members}
+    if issubclass(kind, Enum):
+        return _member(kind, value, name)
+    if kind is float:
+        return _number(value, name)
+    return _typed(value, kind, name, {int: "a whole number", str: "a string", bool: "true or false"}[kind])
+
+
+def _object(kind: Any, data: Mapping[str, Any], name: str) -> Any:
+    found = {}
+    for field in dataclasses.fields(kind):
+        key = field.metadata.get("name", field.name)
+        if key not in data and "omitted" in field.metadata:
+            continue
+        if data[key] is None and "null" in field.metadata:
+            found[field.name] = field.metadata["null"]
+        else:
+            found[field.name] = read(_hints(kind)[field.name], data[key], f"{name}.{key}" if name else key)
+    return kind(**found)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _of_kind(choices: list[Any], value: Any, name: str) -> Any:
+    known = {choice.KIND: choice for choice in choices}
+    said = _typed(value, dict, name, "an object")["kind"]
+    if said not in known:
+        raise JsonValueError(f"{name}.kind {said!r} is not known; allowed are {', '.join(known)}")
+    return known[said]
+
+
+def _member(kind: type[Enum], value: Any, name: str) -> Any:
+    for member in kind:
+        if member.value == value:
+            return member
+    allowed = ", ".join(str(member.value) for member in kind)
+    raise JsonValueError(f"{name} {value!r} is not known; allowed are {allowed}")
+
+
+def _number(value: Any, name: str) -> float:
     if type(value) not in (int, float):
         raise JsonValueError(f"{name} is {_short(value)}; it must be a number")
     try:
-        read = float(value)  # type: ignore[arg-type]
+        read = float(value)
     except OverflowError:
         read = math.inf
     if not math.isfinite(read):  # Python reads NaN and Infinity, and comparisons with NaN let everything pass
@@ -47,24 +151,9 @@ def number(value: object, name: str) -> float:
     return read
 
 
-def text(value: object, name: str) -> str:
-    """A string."""
-    if not isinstance(value, str):
-        raise JsonValueError(f"{name} is {_short(value)}; it must be a string")
-    return value
-
-
-def items(value: object, name: str) -> list[Any]:
-    """A list."""
-    if not isinstance(value, list):
-        raise JsonValueError(f"{name} is {_short(value)}; it must be a list")
-    return value
-
-
-def members(value: object, name: str) -> Mapping[str, Any]:
-    """An object."""
-    if not isinstance(value, dict):
-        raise JsonValueError(f"{name} is {_short(value)}; it must be an object")
+def _typed(value: Any, kind: type, name: str, wanted: str) -> Any:
+    if type(value) is not kind:  # True is no whole number
+        raise JsonValueError(f"{name} is {_short(value)}; it must be {wanted}")
     return value
 
 

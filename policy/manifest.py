@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from policy import json_values
-from policy.errors import BundleError, SpecError
-from policy.spec import ArtifactFormat, Precision, RuntimeName, parse_enum
+from policy.errors import BundleError
+from policy.json_values import JsonValueError, called
+from policy.spec_parts import ArtifactFormat, Precision, RuntimeName
 
 MANIFEST_FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -23,8 +24,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class FileRecord:
     """Size in bytes and hash of one file of the bundle."""
 
-    size: int
+    size: int = field(metadata=called("bytes"))
     sha256: str
+
+    def __post_init__(self) -> None:
+        if self.size < 0 or not _SHA256.fullmatch(self.sha256):
+            raise JsonValueError(f"a record has {self.size} bytes and the sha256 {self.sha256[:80]!r}")
 
     @classmethod
     def of(cls, data: bytes) -> FileRecord:
@@ -59,6 +64,9 @@ class Parity:
     max_error_steps: float | None
     agreement: float
 
+    def __post_init__(self) -> None:
+        _require_not_negative(self, "max_error", "max_error_steps", "agreement")
+
 
 @dataclass(frozen=True)
 class ArtifactEntry:
@@ -87,6 +95,9 @@ class ArtifactEntry:
     tolerance: float
     output_step: float | None
     runtimes: Mapping[RuntimeName, Parity]
+
+    def __post_init__(self) -> None:
+        _require_not_negative(self, "tolerance", "output_step")
 
 
 @dataclass(frozen=True)
@@ -134,8 +145,8 @@ class Manifest:
             "format_version": MANIFEST_FORMAT_VERSION,
             "policy": self.policy,
             "origin": self.origin,
-            "files": {name: _record_to_dict(record) for name, record in sorted(self.files.items())},
-            "artifacts": [_entry_to_dict(entry) for _, entry in sorted(self.artifacts.items())],
+            "files": json_values.write(dict(sorted(self.files.items()))),
+            "artifacts": [entry_values(entry) for _, entry in sorted(self.artifacts.items())],
         }
         return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
@@ -148,7 +159,7 @@ class Manifest:
         """
         try:
             data = json_values.parse_object(text)
-        except json_values.JsonValueError as error:
+        except JsonValueError as error:
             raise BundleError(f"{where} cannot be read: {error}; it is truncated or tampered with.") from error
         version = data.get("format_version")
         if version != MANIFEST_FORMAT_VERSION:
@@ -157,93 +168,41 @@ class Manifest:
                 "Use the program version that wrote the bundle, or train and convert it again.",
             )
         try:
-            listed = json_values.members(data["files"], "files")
-            files = {_plain(name): _record(json_values.members(item, name)) for name, item in listed.items()}
+            files: Mapping[str, FileRecord] = json_values.read(Mapping[str, FileRecord], data["files"], "files")
             artifacts: dict[str, ArtifactEntry] = {}
-            for item in json_values.items(data["artifacts"], "artifacts"):
-                entry = _entry_from_dict(json_values.members(item, "artifacts"))
+            for item in json_values.read(tuple[Mapping[str, Any], ...], data["artifacts"], "artifacts"):
+                # Size and hash stand beside the other members.
+                entry = json_values.read(ArtifactEntry, {**item, "record": item}, str(item["file"]))
                 if entry.file in artifacts or entry.file in files:
                     raise BundleError(f"{where} lists {entry.file} twice.")
                 artifacts[entry.file] = entry
-            policy, origin = (json_values.text(data[key], key) for key in ("policy", "origin"))
+            for name in (*files, *artifacts, *(entry.golden_file for entry in artifacts.values())):
+                _require_plain(name)
+            policy, origin = (json_values.read(str, data[key], key) for key in ("policy", "origin"))
             return cls(policy, files, artifacts, origin)
         except KeyError as error:
             raise BundleError(f"{where} lacks the field {error.args[0]!r}.") from error
-        except json_values.JsonValueError as error:
+        except JsonValueError as error:
             raise BundleError(f"{where} cannot be read: {error}.") from error
 
 
-def _record_to_dict(record: FileRecord) -> dict[str, Any]:
-    return {"bytes": record.size, "sha256": record.sha256}
+def entry_values(entry: ArtifactEntry) -> dict[str, Any]:
+    """An artifact's JSON values, those of its record beside the others."""
+    values: dict[str, Any] = {}
+    for name, value in json_values.write(entry).items():
+        values |= value if name == "record" else {name: value}
+    return values
 
 
-def _record(data: Mapping[str, Any]) -> FileRecord:
-    size, sha256 = json_values.integer(data["bytes"], "bytes"), json_values.text(data["sha256"], "sha256")
-    if size < 0 or not _SHA256.fullmatch(sha256):
-        raise json_values.JsonValueError(f"a record has {size} bytes and the sha256 {sha256[:80]!r}")
-    return FileRecord(size, sha256)
-
-
-def _plain(value: object) -> str:
-    """A file name that stays inside the bundle and is not the manifest's own."""
-    name = json_values.text(value, "a file name")
+def _require_plain(name: str) -> None:
+    """Refuse a file name that leaves the bundle or is the manifest's own."""
     if not name or name != Path(name).name or name in (".", "..", MANIFEST_FILE) or "\\" in name or "\0" in name:
         raise BundleError(f"the manifest names the file {name!r}; only plain names inside the bundle are allowed.")
-    return name
 
 
-def _entry_to_dict(entry: ArtifactEntry) -> dict[str, Any]:
-    return {
-        "file": entry.file,
-        "precision": entry.precision.value,
-        "format": entry.format.value,
-        "scheme": entry.scheme,
-        "execution": entry.execution,
-        **_record_to_dict(entry.record),
-        "golden_file": entry.golden_file,
-        "tolerance": entry.tolerance,
-        "output_step": entry.output_step,
-        "runtimes": {name.value: vars(parity) for name, parity in entry.runtimes.items()},
-    }
-
-
-def _entry_from_dict(data: Mapping[str, Any]) -> ArtifactEntry:
-    try:
-        return ArtifactEntry(
-            file=_plain(data["file"]),
-            precision=parse_enum(Precision, data["precision"], "precision"),
-            format=parse_enum(ArtifactFormat, data["format"], "format"),
-            scheme=json_values.text(data["scheme"], "scheme"),
-            execution=json_values.text(data["execution"], "execution"),
-            record=_record(data),
-            golden_file=_plain(data["golden_file"]),
-            tolerance=_not_negative(data["tolerance"], "tolerance"),
-            output_step=_optional(data["output_step"], "output_step"),
-            runtimes={
-                parse_enum(RuntimeName, name, "runtime"): _parity(json_values.members(item, name))
-                for name, item in json_values.members(data["runtimes"], "runtimes").items()
-            },
-        )
-    except SpecError as error:
-        raise BundleError(f"{MANIFEST_FILE}: {error}") from error
-
-
-def _parity(data: Mapping[str, Any]) -> Parity:
-    return Parity(
-        version=json_values.text(data["version"], "version"),
-        max_error=_not_negative(data["max_error"], "max_error"),
-        max_error_steps=_optional(data["max_error_steps"], "max_error_steps"),
-        agreement=_not_negative(data["agreement"], "agreement"),
-    )
-
-
-def _not_negative(value: object, name: str) -> float:
-    # A tolerance of NaN would let every output pass: no error is greater.
-    number = json_values.number(value, name)
-    if number < 0:
-        raise json_values.JsonValueError(f"{name} is {number}; it must not be negative")
-    return number
-
-
-def _optional(value: object, name: str) -> float | None:
-    return None if value is None else _not_negative(value, name)
+def _require_not_negative(owner: ArtifactEntry | Parity, *names: str) -> None:
+    # NaN is refused where JSON is read: no error is greater than it, so that such a tolerance would let all pass.
+    for name in names:
+        number = getattr(owner, name)
+        if number is not None and number < 0:
+            raise JsonValueError(f"{name} is {number}; it must not be negative")

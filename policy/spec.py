@@ -1,9 +1,8 @@
 """PolicySpec: everything a consumer must know to feed a policy and to use what comes out.
 
-The spec is a tree of frozen dataclasses (its parts: ``policy/spec_parts.py``) that reads and writes JSON
-(``policy/spec_json.py``). It answers the questions that an exported network alone leaves open: which observation fields
-in which order and unit, how they are normalised, what the actions mean, how often a decision is due, and in which
-environment it was trained.
+The spec is a tree of frozen dataclasses (its parts: ``policy/spec_parts.py``), and its JSON document the same tree. It
+answers the questions that an exported network alone leaves open: which observation fields in which order and unit, how
+they are normalised, what the actions mean, how often a decision is due, and in which environment it was trained.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from policy import spec_json
+from policy import json_values
 from policy.errors import SpecError
+from policy.json_values import OMITTED
 from policy.quantization_aware import INPUT, TrainedQuantization
-from policy.spec_json import SPEC_FORMAT_VERSION, network_values
 from policy.spec_parts import (
     NATURE_CONVOLUTIONS,
     Activation,
@@ -54,8 +53,10 @@ __all__ = [
     "Squash",
     "network_values",
     "parse_enum",
+    "read_network",
     "require",
 ]
+SPEC_FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class PolicySpec:
     head: DiscreteHead | ContinuousHead
     control_period_s: float
     environment: EnvironmentSpec
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    quantization: TrainedQuantization | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict, metadata=OMITTED)
+    quantization: TrainedQuantization | None = field(default=None, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(bool(self.name), "policy.name is empty.")
@@ -141,20 +142,7 @@ class PolicySpec:
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as JSON values."""
-        values = {
-            "format_version": SPEC_FORMAT_VERSION,
-            "name": self.name,
-            "observation": spec_json.observation_values(self.observation),
-            "normaliser": spec_json.normaliser_values(self.normaliser),
-            "network": network_values(self.network),
-            "head": spec_json.head_values(self.head),
-            "control_period_s": self.control_period_s,
-            "environment": {"id": self.environment.id, "settings": dict(self.environment.settings)},
-            "provenance": dict(self.provenance),
-        }
-        if self.quantization is not None:
-            values["quantization"] = spec_json.quantization_values(self.quantization)
-        return values
+        return {"format_version": SPEC_FORMAT_VERSION, **json_values.write(self)}
 
     def to_json(self) -> str:
         """The spec as an indented JSON document that ends in a newline."""
@@ -167,7 +155,35 @@ class PolicySpec:
         Raises:
             SpecError: the text is no JSON, of a future version, or lacks a field (which is named).
         """
-        return cls(**spec_json.read_members(text))
+        try:
+            data = json_values.parse_object(text)
+        except json_values.JsonValueError as error:
+            raise SpecError(f"policy.json cannot be read: {error}.") from error
+        version = data.get("format_version")
+        require(
+            version == SPEC_FORMAT_VERSION,
+            f"policy.json has format_version {version!r}; this program reads {SPEC_FORMAT_VERSION}.",
+            "Use the program version that wrote it, or train the policy again.",
+        )
+        try:
+            spec: PolicySpec = json_values.read(cls, data)
+        except KeyError as error:
+            raise SpecError(f"policy.json lacks the field {error.args[0]!r}.") from error
+        except json_values.JsonValueError as error:
+            raise SpecError(f"policy.json: {error}.") from error
+        return spec
+
+
+def network_values(network: NetworkSpec) -> dict[str, Any]:
+    """JSON values; what a plain multilayer perceptron does not have is left out."""
+    values: dict[str, Any] = json_values.write(network)
+    return values
+
+
+def read_network(data: Mapping[str, Any]) -> NetworkSpec:
+    """The inverse of :func:`network_values`."""
+    network: NetworkSpec = json_values.read(NetworkSpec, data, "network")
+    return network
 
 
 def _describe(observed: ObservationField | None) -> str:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from policy.errors import SpecError
+from policy.json_values import OMITTED, JsonValueError, null_is, read
 
 # The graphs compute in float32: what is larger than this is infinite there, and what is smaller has no reciprocal.
 LARGEST_FLOAT32, SMALLEST_DIVISOR, LARGEST_DIVISOR = 3.4028235e38, 1.2e-38, 8.0e37
@@ -97,11 +98,11 @@ class Squash(Enum):
 
 def parse_enum(kind: type[E], value: object, what: str) -> E:
     """Read an enum by its value; a SpecError names what is allowed."""
-    for member in kind:
-        if member.value == value:
-            return member
-    allowed = ", ".join(str(member.value) for member in kind)
-    raise SpecError(f"{what} {value!r} is not known; allowed are {allowed}.")
+    try:
+        member: E = read(kind, value, what)
+    except JsonValueError as error:
+        raise SpecError(f"{error}.") from None
+    return member
 
 
 def require(condition: bool, message: str, next_step: str = "") -> None:
@@ -146,7 +147,7 @@ class Normaliser:
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
-    clip: float = 10.0
+    clip: float = field(default=10.0, metadata=null_is(math.inf))
 
     def __post_init__(self) -> None:
         require(
@@ -193,8 +194,8 @@ class NetworkSpec:
 
     hidden: tuple[int, ...]
     activation: Activation = Activation.RELU
-    convolutions: tuple[Convolution, ...] = ()
-    layer_norm: bool = False
+    convolutions: tuple[Convolution, ...] = field(default=(), metadata=OMITTED)
+    layer_norm: bool = field(default=False, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(all(width > 0 for width in self.hidden), f"network.hidden is {self.hidden}; widths must be positive.")
@@ -235,6 +236,7 @@ NATURE_CONVOLUTIONS = (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution
 class DiscreteHead:
     """One output (logit or action value) per named action; the action is the first largest one."""
 
+    KIND: ClassVar[str] = "discrete"
     action_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -252,6 +254,7 @@ class DiscreteHead:
 class ContinuousHead:
     """a = low + (squash(y) + 1) / 2 · (high − low), element by element, inside every exported graph."""
 
+    KIND: ClassVar[str] = "continuous"
     low: tuple[float, ...]
     high: tuple[float, ...]
     squash: Squash

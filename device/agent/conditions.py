@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 ROOT = Path("/")
 CPU = "sys/devices/system/cpu"
@@ -19,7 +18,7 @@ THROTTLE_FLAGS = ("under-voltage", "frequency-capped", "throttled", "soft-temper
 
 @dataclass(frozen=True)
 class Throttled:
-    """The Raspberry Pi firmware's throttle word.
+    """The Raspberry Pi firmware's throttle word; the THROTTLED of the protocol.
 
     Attributes:
         raw: the word.
@@ -47,14 +46,10 @@ class Throttled:
         except ValueError:
             return None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The THROTTLED of the protocol."""
-        return {"raw": self.raw, "now": list(self.now), "occurred": list(self.occurred)}
-
 
 @dataclass(frozen=True)
 class Conditions:
-    """One look at the device.
+    """One look at the device; the CONDITIONS of the protocol.
 
     Attributes:
         mhz_now: clock of the first core as the kernel says it.
@@ -72,10 +67,6 @@ class Conditions:
     temperature_c: float | None
     throttled: Throttled | None
     load_1min: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The CONDITIONS of the protocol."""
-        return {**vars(self), "throttled": None if self.throttled is None else self.throttled.to_dict()}
 
 
 def read_text(path: Path) -> str | None:

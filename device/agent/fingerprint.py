@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import re
@@ -50,7 +51,7 @@ def fingerprint(root: Path = ROOT) -> dict[str, Any]:
         "emulated": emulated,
         "virtualised": virtualised,
         "evidence": evidence,
-        **look(root).to_dict(),
+        **dataclasses.asdict(look(root)),
     }
 
 

@@ -121,17 +121,13 @@ def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, i
         "mean_of_successes": _means(results, results.success),
         "success_bits": base64.b64encode(np.packbits(results.success).tobytes()).decode(),
         "decisions": pilot.decisions,
-        "decision_ns": Statistics.of(sorted(pilot.times_ns)).to_dict(),
+        "decision_ns": vars(Statistics.of(sorted(pilot.times_ns))),
         "wall_s": round(wall, 3),
-        "throttled_before": _throttle(before),
-        "throttled_after": _throttle(after),
+        "throttled_before": dataclasses.asdict(before)["throttled"],
+        "throttled_after": dataclasses.asdict(after)["throttled"],
         "valid": not reasons,
         "invalid_reasons": reasons,
     }
-
-
-def _throttle(look: conditions.Conditions) -> dict[str, Any] | None:
-    return None if look.throttled is None else look.throttled.to_dict()
 
 
 def _means(results: Any, mask: NDArray[np.bool_]) -> dict[str, float | None]:

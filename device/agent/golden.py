@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,27 +12,6 @@ from device.agent.runtimes import Executor, Floats
 from policy.manifest import ArtifactEntry
 from policy.network import choose_actions
 from policy.spec import PolicySpec, RuntimeName
-
-
-@dataclass(frozen=True)
-class GoldenCheck:
-    """What the golden vectors showed on this device.
-
-    Attributes:
-        vectors: how many were executed (all there are).
-        max_error: largest |output − expected| in the unit of the outputs.
-        max_error_steps: the same in steps of the output's scale; None for a float artifact.
-        tolerance: what was allowed.
-        action_agreement: share of them on which the action is that of this precision's numpy reference.
-        fp32_agreement: share on which it is that of the float policy (continuous: all outputs within the tolerance).
-    """
-
-    vectors: int
-    max_error: float
-    max_error_steps: float | None
-    tolerance: float
-    action_agreement: float
-    fp32_agreement: float
 
 
 def decide_all(executor: Executor, observations: Iterable[Floats]) -> tuple[Floats, np.ndarray]:
@@ -62,13 +41,16 @@ def check_golden(
     expected: np.ndarray,
     float_actions: np.ndarray,
     runtime: RuntimeName,
-) -> GoldenCheck:
+) -> dict[str, Any]:
     """Execute every golden vector and compare it with the numpy reference of this precision.
 
     Args:
         observations: each float32 (1, N).
         expected: (n, A) outputs of the reference.
         float_actions: (n,) or (n, A) actions of the float policy.
+
+    Returns:
+        The ``golden`` of the protocol's reply to ``load``.
 
     Raises:
         AgentError: GOLDEN: names the vector, what was computed and what was expected.
@@ -100,14 +82,14 @@ def check_golden(
             return float((actions == others).mean())
         return float((np.abs(actions.astype(np.float64) - others) <= entry.tolerance).all(axis=1).mean())
 
-    return GoldenCheck(
-        vectors=len(errors),
-        max_error=float(errors[worst]),
-        max_error_steps=None if not entry.output_step else float(errors[worst] / entry.output_step),
-        tolerance=entry.tolerance,
-        action_agreement=agreement(choose_actions(spec, expected)),
-        fp32_agreement=agreement(float_actions),
-    )
+    return {
+        "vectors": len(errors),
+        "max_error": float(errors[worst]),
+        "max_error_steps": None if not entry.output_step else float(errors[worst] / entry.output_step),
+        "tolerance": entry.tolerance,
+        "action_agreement": agreement(choose_actions(spec, expected)),
+        "fp32_agreement": agreement(float_actions),
+    }
 
 
 def _in_words(error: float, entry: ArtifactEntry) -> str:

@@ -30,19 +30,19 @@ class Statistics:
     Attributes:
         runs: how many there were.
         percentiles: by name, ns; only those the run count supports.
-        withheld: the others, with the reason.
+        percentiles_withheld: the others, with the reason.
         p50_interval: distribution-free interval of the median at INTERVAL_CONFIDENCE, ns; None below 6 runs.
         mean, std, minimum, maximum: ns; std of the sample (n − 1), 0 for one run.
     """
 
     runs: int
     percentiles: dict[str, int]
-    withheld: dict[str, str]
+    percentiles_withheld: dict[str, str]
     p50_interval: tuple[int, int] | None
     mean: float
     std: float
-    minimum: int
-    maximum: int
+    min: int
+    max: int
 
     @classmethod
     def of(cls, sorted_ns: Sequence[int]) -> Statistics:
@@ -57,28 +57,15 @@ class Statistics:
             percentiles={
                 name: percentile(sorted_ns, quantile) for name, quantile in PERCENTILES.items() if runs >= needed[name]
             },
-            withheld={
+            percentiles_withheld={
                 name: f"needs {needed[name]} runs, there are {runs}" for name in PERCENTILES if runs < needed[name]
             },
             p50_interval=None if ranks is None else (sorted_ns[ranks[0] - 1], sorted_ns[ranks[1] - 1]),
             mean=mean,
             std=math.sqrt(variance),
-            minimum=sorted_ns[0],
-            maximum=sorted_ns[-1],
+            min=sorted_ns[0],
+            max=sorted_ns[-1],
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The STATISTICS of the protocol."""
-        return {
-            "runs": self.runs,
-            "percentiles": self.percentiles,
-            "percentiles_withheld": self.withheld,
-            "p50_interval": None if self.p50_interval is None else list(self.p50_interval),
-            "mean": round(self.mean, 1),
-            "std": round(self.std, 1),
-            "min": self.minimum,
-            "max": self.maximum,
-        }
 
 
 def required_runs(quantile: float) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, bad_field, short
@@ -21,89 +23,6 @@ class TimedPath(Enum):
 
     RUNTIME = "runtime"  # set the input, invoke, read the decision
     DECIDE = "decide"  # the agent's whole way: parse the request's line, infer, choose, write the reply's line
-
-
-@dataclass(frozen=True)
-class Help:
-    """List the operations."""
-
-
-@dataclass(frozen=True)
-class Hello:
-    """Ask who the device is."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """Verify an artifact and serve it."""
-
-    precision: Precision
-    runtime: RuntimeName | None
-    threads: int | None
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Time the loaded artifact."""
-
-    warmup: int
-    runs: int
-    path: TimedPath
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Measure resident memory around ``runs`` inferences."""
-
-    runs: int
-
-
-@dataclass(frozen=True)
-class Episodes:
-    """Fly the simulator on the device."""
-
-    preset: str
-    episodes: int
-    seed: int
-    batch: int
-    settings: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Act:
-    """Decide on one raw observation, or on rows of them. The values are checked against the loaded policy later."""
-
-    observation: list[Any] | None
-    observations: list[Any] | None
-    outputs: bool
-
-
-@dataclass(frozen=True)
-class Bye:
-    """End the agent."""
-
-
-Request = Help | Hello | Load | Latency | Memory | Episodes | Act | Bye
-_REQUIRED = object()
-
-
-@dataclass(frozen=True)
-class Field:
-    """One field of a request: how it is read, what it is when absent, and what help says of it."""
-
-    read: Callable[[str, Any], Any]
-    default: Any
-    text: str
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One operation: its request class, its fields and what help says of it."""
-
-    build: Callable[..., Request]
-    does: str
-    example: Mapping[str, Any]
-    fields: Mapping[str, Field]
 
 
 def _integer(low: int, high: int = MAX_INTEGER) -> Callable[[str, Any], int]:
@@ -163,62 +82,115 @@ def _finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
+def _field(read: Callable[[str, Any], Any], text: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field of a request: how it is read, what help says of it, and what it is when absent, where it may be."""
+    made: dict[str, Any] = {} if default is dataclasses.MISSING else {"default_factory": lambda: default}
+    return dataclasses.field(**made, metadata={"read": read, "text": text})
+
+
+# What help says of an operation is the first line of its class.
+
+
+@dataclass(frozen=True)
+class Help:
+    """list the operations with an example of each"""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """say what device, runtimes and bundle are here"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """verify an artifact (hash, spec, every golden vector) and serve it; a refused one leaves the old one serving"""
+
+    precision: Precision = _field(_choice(Precision), "fp32, fp16, int8, int7 … int2")
+    runtime: RuntimeName | None = _field(
+        _optional(_choice(RuntimeName)), "null (the preferred installed one), or its name", None
+    )
+    threads: int | None = _field(
+        _optional(_integer(1, 64)), "threads of the runtime; null: as the agent was started", None
+    )
+
+
+@dataclass(frozen=True)
+class Latency:
+    """time the loaded artifact in nanoseconds"""
+
+    warmup: int = _field(_integer(0, 10**6), "runs before the timed ones", 100)
+    runs: int = _field(_integer(1, 10**6), "timed runs", 1000)
+    path: TimedPath = _field(
+        _choice(TimedPath), "runtime (set, invoke, read) or decide (line to line)", TimedPath.RUNTIME
+    )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """report resident memory: agent alone, before and after loading, peak while running"""
+
+    runs: int = _field(_integer(1, 10**6), "inferences to run while the peak is watched", 100)
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """fly the navigation simulator on this device with the loaded policy"""
+
+    preset: str = _field(_text, "easy, medium, shipped or hard", "hard")
+    episodes: int = _field(_integer(1, 10**6), "number of episodes, with the ids 0, 1, …", 100)
+    seed: int = _field(_integer(0, 2**63 - 1), "with an episode's id it fixes everything about that episode", 7)
+    batch: int = _field(_integer(1, 4096), "episodes simulated at a time; changes no result", 64)
+    settings: Mapping[str, Any] = _field(_settings, "settings of the simulator in place of the preset's", {})
+
+
+@dataclass(frozen=True)
+class Act:
+    """decide on a raw observation, or on rows of them (each decision timed)"""
+
+    # The values are checked against the loaded policy later.
+    observation: list[Any] | None = _field(_rows, "one raw observation: a list of numbers", None)
+    observations: list[Any] | None = _field(_rows, "instead: a list of raw observations", None)
+    outputs: bool = _field(_flag, "whether to reply the outputs beside the action", True)
+
+
+@dataclass(frozen=True)
+class Bye:
+    """end the agent"""
+
+
+Request = Help | Hello | Load | Latency | Memory | Episodes | Act | Bye
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: its request's class and an example of it."""
+
+    request: type[Request]
+    example: Mapping[str, Any]
+
+    @cached_property
+    def fields(self) -> dict[str, Mapping[str, Any]]:
+        """How each of its fields is read, and what help says of it, by name."""
+        return {field.name: field.metadata for field in dataclasses.fields(self.request)}
+
+    @cached_property
+    def required(self) -> list[str]:
+        """The fields that may not be absent."""
+        absent = dataclasses.MISSING
+        return [field.name for field in dataclasses.fields(self.request) if field.default_factory is absent]
+
+
 OPERATIONS: Mapping[str, Operation] = {
-    "help": Operation(lambda: Help(), "list the operations with an example of each", {"op": "help"}, {}),
-    "hello": Operation(lambda: Hello(), "say what device, runtimes and bundle are here", {"op": "hello"}, {}),
-    "load": Operation(
-        Load,
-        "verify an artifact (hash, spec, every golden vector) and serve it; a refused one leaves the old one serving",
-        {"op": "load", "precision": "int8"},
-        {
-            "precision": Field(_choice(Precision), _REQUIRED, "fp32, fp16, int8, int7 … int2"),
-            "runtime": Field(_optional(_choice(RuntimeName)), None, "null (the preferred installed one), or its name"),
-            "threads": Field(
-                _optional(_integer(1, 64)), None, "threads of the runtime; null: as the agent was started"
-            ),
-        },
-    ),
-    "latency": Operation(
-        Latency,
-        "time the loaded artifact in nanoseconds",
-        {"op": "latency", "warmup": 100, "runs": 1000, "path": "runtime"},
-        {
-            "warmup": Field(_integer(0, 10**6), 100, "runs before the timed ones"),
-            "runs": Field(_integer(1, 10**6), 1000, "timed runs"),
-            "path": Field(
-                _choice(TimedPath), TimedPath.RUNTIME, "runtime (set, invoke, read) or decide (line to line)"
-            ),
-        },
-    ),
-    "memory": Operation(
-        Memory,
-        "report resident memory: agent alone, before and after loading, peak while running",
-        {"op": "memory", "runs": 100},
-        {"runs": Field(_integer(1, 10**6), 100, "inferences to run while the peak is watched")},
-    ),
+    "help": Operation(Help, {"op": "help"}),
+    "hello": Operation(Hello, {"op": "hello"}),
+    "load": Operation(Load, {"op": "load", "precision": "int8"}),
+    "latency": Operation(Latency, {"op": "latency", "warmup": 100, "runs": 1000, "path": "runtime"}),
+    "memory": Operation(Memory, {"op": "memory", "runs": 100}),
     "episodes": Operation(
-        Episodes,
-        "fly the navigation simulator on this device with the loaded policy",
-        {"op": "episodes", "preset": "hard", "episodes": 100, "seed": 7, "settings": {}, "batch": 64},
-        {
-            "preset": Field(_text, "hard", "easy, medium, shipped or hard"),
-            "episodes": Field(_integer(1, 10**6), 100, "number of episodes, with the ids 0, 1, …"),
-            "seed": Field(_integer(0, 2**63 - 1), 7, "with an episode's id it fixes everything about that episode"),
-            "batch": Field(_integer(1, 4096), 64, "episodes simulated at a time; changes no result"),
-            "settings": Field(_settings, {}, "settings of the simulator in place of the preset's"),
-        },
+        Episodes, {"op": "episodes", "preset": "hard", "episodes": 100, "seed": 7, "settings": {}, "batch": 64}
     ),
-    "act": Operation(
-        Act,
-        "decide on a raw observation, or on rows of them (each decision timed)",
-        {"op": "act", "observation": [0.0, 1.0, 2.0]},
-        {
-            "observation": Field(_rows, None, "one raw observation: a list of numbers"),
-            "observations": Field(_rows, None, "instead: a list of raw observations"),
-            "outputs": Field(_flag, True, "whether to reply the outputs beside the action"),
-        },
-    ),
-    "bye": Operation(lambda: Bye(), "end the agent", {"op": "bye"}, {}),
+    "act": Operation(Act, {"op": "act", "observation": [0.0, 1.0, 2.0]}),
+    "bye": Operation(Bye, {"op": "bye"}),
 }
 
 
@@ -243,19 +215,15 @@ def parse_request(data: Mapping[str, Any]) -> Request:
             f"{name} has no field {short(unknown[0])}; its fields are {allowed}.",
             f"For example: {json.dumps(operation.example)}",
         )
-    values = {}
-    for key, spec in operation.fields.items():
-        if key in data:
-            values[key] = spec.read(key, data[key])
-        elif spec.default is _REQUIRED:
+    for key in operation.required:
+        if key not in data:
             raise AgentError(
                 ErrorCode.MISSING_FIELD,
-                f"{name} needs {key!r}: {spec.text}.",
+                f"{name} needs {key!r}: {operation.fields[key]['text']}.",
                 f"For example: {json.dumps(operation.example)}",
             )
-        else:
-            values[key] = spec.default
-    return operation.build(**values)
+    fields = operation.fields
+    return operation.request(**{key: fields[key]["read"](key, value) for key, value in data.items() if key in fields})
 
 
 def help_reply() -> dict[str, Any]:
@@ -264,8 +232,8 @@ def help_reply() -> dict[str, Any]:
         "protocol": PROTOCOL_VERSION,
         "ops": {
             name: {
-                "does": operation.does,
-                "fields": {key: spec.text for key, spec in operation.fields.items()},
+                "does": operation.request.__doc__,
+                "fields": {key: field["text"] for key, field in operation.fields.items()},
                 "example": operation.example,
             }
             for name, operation in OPERATIONS.items()

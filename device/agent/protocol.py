@@ -17,8 +17,9 @@ hello     protocol, agent {version, pid, ready_ns (process start to first reques
           next}; loaded → LOADED or null
 load      loaded → LOADED, golden {vectors, max_error, max_error_steps, tolerance, action_agreement (with this
           precision's numpy reference), fp32_agreement (with the float policy)},
-          memory → MEMORY, cold {import_ns, verify_ns (hashes), build_ns, first_ns (first inference of the fresh
-          interpreter, before any golden vector; the file is in the page cache), golden_ns, total_ns}
+          memory → MEMORY, cold {import_ns (0 if this process had the runtime), verify_ns (hashes), build_ns,
+          first_ns (first inference of the fresh interpreter, before any golden vector; the file is in the page
+          cache), golden_ns, total_ns}
 latency   loaded → LOADED, path, warmup, runs, cold_first_ns, load_ns, STATISTICS →, samples_ns (sorted; at most 2000,
           evenly spaced order statistics with minimum and maximum), timer {overhead_ns, resolution_ns, clock;
           not subtracted}, before → CONDITIONS, after → CONDITIONS, context_switches {voluntary, involuntary},

@@ -11,10 +11,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from device.agent import AGENT_VERSION, conditions, loading, measure, memory
+from device.agent import AGENT_VERSION, conditions, measure, memory
 from device.agent.fingerprint import emulation, fingerprint, mhz_nominal
 from device.agent.measure import Statistics
 from device.agent.memory import MemoryLog
@@ -34,7 +35,7 @@ from device.agent.operations import (
 )
 from device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, encode, parse_json, request_id
 from device.agent.runtimes import installed_runtimes
-from device.agent.serving import Serving
+from device.agent.serving import Serving, load
 from policy.bundle import SPEC_FILE
 from policy.errors import BundleError, PolicyError, SpecError
 from policy.manifest import MANIFEST_FILE, Manifest
@@ -138,14 +139,14 @@ class Agent:
     def _load(self, request: Load) -> dict[str, Any]:
         # What was served goes on being served unless everything about the new artifact is right.
         decisions = 0 if self._serving is None else self._serving.decisions
-        serving = loading.load(self._path, request, self._threads, self._memory)
-        serving.decisions = decisions
-        self._serving = serving
+        loaded = load(self._path, request, self._threads, self._memory)
+        loaded.decisions = decisions
+        self._serving = loaded
         return {
-            "loaded": serving.to_dict(),
-            "golden": vars(serving.golden),
+            "loaded": loaded.to_dict(),
+            "golden": loaded.golden,
             "memory": self._memory.to_dict(),
-            "cold": vars(serving.cold),
+            "cold": loaded.cold,
         }
 
     def _latency(self, request: Latency, serving: Serving) -> dict[str, Any]:
@@ -178,13 +179,13 @@ class Agent:
             "loaded": serving.to_dict(),
             "path": request.path.value,
             "warmup": request.warmup,
-            "cold_first_ns": serving.cold.first_ns,
-            "load_ns": serving.cold.total_ns,
-            **Statistics.of(times).to_dict(),
+            "cold_first_ns": serving.cold["first_ns"],
+            "load_ns": serving.cold["total_ns"],
+            **vars(Statistics.of(times)),
             "samples_ns": measure.thin(times),
             "timer": measure.timer_overhead(),
-            "before": looks[0].to_dict(),
-            "after": looks[-1].to_dict(),
+            "before": asdict(looks[0]),
+            "after": asdict(looks[-1]),
             "context_switches": {
                 "voluntary": used.ru_nvcsw - usage.ru_nvcsw,
                 "involuntary": used.ru_nivcsw - usage.ru_nivcsw,

@@ -1,44 +1,32 @@
-"""One artifact that passed every check and is served: its executor, and the observations it takes."""
+"""One artifact: verified (hash, spec, golden vectors), and only then served; and the observations that it takes."""
 
 from __future__ import annotations
 
+import gc
 import math
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device.agent.golden import GoldenCheck
+from device.agent import memory
+from device.agent.golden import check_golden
+from device.agent.memory import MemoryLog
+from device.agent.operations import Load
 from device.agent.protocol import AgentError, ErrorCode, short
-from device.agent.runtimes import Executor
-from policy.bundle import Bundle
+from device.agent.runtimes import Executor, import_runtime, imported_runtime, installed_runtimes, open_artifact
+from policy.bundle import DEVICE_FILES, Bundle
+from policy.errors import BundleError
 from policy.manifest import ArtifactEntry
 from policy.spec import PolicySpec, RuntimeName
 
+NAVIGATION_IDS = ("AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0")
+"""Environments whose simulator ships to the device and feeds the policy there."""
 _NUMBERS = {int, float}
 _LARGEST = float(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True)
-class ColdTimes:
-    """How long the steps of loading took, ns; ``first`` is the first inference of the fresh interpreter.
-
-    Attributes:
-        import_ns: importing the runtime; 0 when this process had it already.
-        verify_ns: reading and hashing the bundle's files.
-        build_ns: making the interpreter: parsing, packing of weights, allocation.
-        first_ns: the first inference, before any other; the file is in the page cache, as it was just hashed.
-        golden_ns: executing and comparing all golden vectors.
-        total_ns: from the request to ready.
-    """
-
-    import_ns: int
-    verify_ns: int
-    build_ns: int
-    first_ns: int
-    golden_ns: int
-    total_ns: int
 
 
 @dataclass
@@ -49,8 +37,8 @@ class Serving:
         bundle, entry: what it was loaded from.
         runtime, runtime_version, threads: what executes it.
         executor: the artifact in the runtime.
-        golden: what the golden vectors showed.
-        cold: how long loading took.
+        golden: what the golden vectors showed, as the protocol says it.
+        cold: how long the steps of loading took, likewise.
         observations: the golden observations, each float32 (1, N) and C-contiguous, to measure with.
         decisions: inferences that requests have asked for.
     """
@@ -61,8 +49,8 @@ class Serving:
     runtime_version: str
     threads: int
     executor: Executor
-    golden: GoldenCheck
-    cold: ColdTimes
+    golden: dict[str, Any]
+    cold: dict[str, int]
     observations: list[NDArray[np.float32]] = field(repr=False)
     decisions: int = 0
 
@@ -135,3 +123,115 @@ def _bad_element(spec: PolicySpec, values: list[Any], where: str) -> AgentError:
             "Send the raw observation in physical units; the normaliser is inside the artifact.",
         )
     return AgentError(ErrorCode.BAD_OBSERVATION, f"{where} holds a number that float32 cannot.", "Send finite numbers.")
+
+
+def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
+    """Verify an artifact on this device and return it ready to serve.
+
+    Args:
+        path: the bundle.
+        request: precision, runtime, threads.
+        threads: of the runtime where the request names none.
+        log: gets the memory before and after.
+
+    Raises:
+        BundleError: something of the bundle is missing, damaged or tampered with.
+        SpecError: the policy was trained on another observation than this device's simulator feeds; names the field.
+        AgentError: the runtime is missing or refuses the artifact, or a golden vector differs.
+    """
+    begin, in_use = time.perf_counter_ns(), imported_runtime()
+    bundle = Bundle.load(path, DEVICE_FILES)
+    check_simulator(bundle.spec)
+    runtime, entry = choose(bundle, request, in_use)
+    if not (bundle.path / entry.file).exists():
+        raise BundleError(f"{bundle.path / entry.file} is listed but not on this device.", "Deploy this precision.")
+    expected = bundle.expected_outputs(entry)
+    golden = bundle.golden()
+    observations = [np.ascontiguousarray(row[None]) for row in golden.observations]
+    verified = time.perf_counter_ns()
+
+    import_runtime(runtime)
+    imported = time.perf_counter_ns()
+    gc.collect()
+    memory.give_back_free_heap()
+    log.before_load = memory.read().now
+    log.loads += 1
+
+    built_from = time.perf_counter_ns()
+    count = request.threads or threads
+    executor = open_artifact(runtime, bundle.path / entry.file, bundle.spec, count)
+    built = time.perf_counter_ns()
+    executor.decide(observations[0])
+    first = time.perf_counter_ns()
+    check = check_golden(bundle.spec, entry, executor, observations, expected, golden.actions, runtime)
+    end = time.perf_counter_ns()
+    memory.give_back_free_heap()
+    log.after_load, log.running_peak, log.peak_reset = memory.read().now, None, False
+    return Serving(
+        bundle=bundle,
+        entry=entry,
+        runtime=runtime,
+        runtime_version=installed_runtimes()[runtime],
+        threads=count,
+        executor=executor,
+        golden=check,
+        cold={
+            "import_ns": 0 if in_use else imported - verified,
+            "verify_ns": verified - begin,
+            "build_ns": built - built_from,
+            "first_ns": first - built,
+            "golden_ns": end - first,
+            "total_ns": end - begin,
+        },
+        observations=observations,
+    )
+
+
+def check_simulator(spec: PolicySpec) -> None:
+    """Refuse a navigation policy that was trained on another observation than the simulator here feeds.
+
+    Raises:
+        SpecError: names the field that differs.
+    """
+    if spec.environment.id in NAVIGATION_IDS:
+        from airlearning_envs.observation import OBSERVATION_FIELDS  # only where it is needed: it costs import time
+
+        spec.check_observation(OBSERVATION_FIELDS)
+
+
+def choose(bundle: Bundle, request: Load, in_use: RuntimeName | None) -> tuple[RuntimeName, ArtifactEntry]:
+    """The runtime and the artifact that a request means.
+
+    Raises:
+        AgentError: the runtime is not installed, or another one is in use in this process.
+        BundleError: the bundle has no such artifact; says which there are and what to type.
+    """
+    installed = tuple(installed_runtimes())
+    if not installed:
+        raise AgentError(
+            ErrorCode.UNAVAILABLE,
+            f"no inference runtime is installed here; known are {', '.join(name.value for name in RuntimeName)}.",
+            f"Type: pip install {RuntimeName.LITERT.distribution}",
+        )
+    if request.runtime is not None and request.runtime not in installed:
+        raise AgentError(
+            ErrorCode.UNAVAILABLE,
+            f"the runtime {request.runtime.value} is not installed here; "
+            f"installed are: {', '.join(name.value for name in installed)}.",
+            f"Type: pip install {request.runtime.distribution}",
+        )
+    if in_use is not None and request.runtime not in (None, in_use):
+        raise AgentError(
+            ErrorCode.UNAVAILABLE,
+            f"this agent already runs on {in_use.value}, and a process uses one runtime, so that what is measured is "
+            "that runtime's alone.",
+            'Type {"op": "bye"} and start a new agent for the other runtime.',
+        )
+    wanted = request.runtime or in_use
+    candidates = (wanted,) if wanted else installed
+    for name in candidates[:-1]:
+        try:
+            return name, bundle.artifact(request.precision, name.artifact_format)
+        except BundleError:
+            continue
+    return candidates[-1], bundle.artifact(request.precision, candidates[-1].artifact_format)

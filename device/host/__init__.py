@@ -22,33 +22,22 @@ from policy import project_python
 project_python.begin("device.host")
 
 from device.host.agent_session import AgentSession
-from device.host.connection import CommandResult, Connection, UploadResult, connect
-from device.host.deploy import DeployResult, deploy
+from device.host.connection import Connection, connect
+from device.host.deploy import deploy
 from device.host.errors import AgentError, HostError
-from device.host.golden import GoldenCheck, Step
-from device.host.probe import TargetFacts, probe
-from device.host.releases import DeviceReleases, RollbackResult, list_releases, rollback
+from device.host.probe import probe
+from device.host.releases import list_releases, rollback
 from device.host.target import Target
-from device.host.wheels import parse_runtimes
 
 __all__ = [
     "AgentError",
     "AgentSession",
-    "CommandResult",
     "Connection",
-    "DeployResult",
-    "DeviceReleases",
-    "GoldenCheck",
     "HostError",
-    "RollbackResult",
-    "Step",
     "Target",
-    "TargetFacts",
-    "UploadResult",
     "connect",
     "deploy",
     "list_releases",
-    "parse_runtimes",
     "probe",
     "rollback",
 ]

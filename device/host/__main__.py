@@ -2,9 +2,208 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from device.host.cli import main
+from device.host.connection import connect
+from device.host.deploy import deploy
+from device.host.errors import ChangedHostKeyError, TargetError, UnknownHostKeyError, WheelError
+from device.host.handshake import accept_command, fetch_host_key
+from device.host.hostkeys import KnownHosts, Verdict
+from device.host.probe import probe
+from device.host.progress import progress_bars
+from device.host.releases import DeviceReleases, list_releases, rollback
+from device.host.target import Target, resolve
+from device.host.verbs import run_verb, verb_adder
+from device.host.wheels import fetch, parse_runtimes, select, select_unseen
+from policy.hints import Parser
+from policy.locate import working_bundle
+from policy.spec import Precision
+
+USUAL_PYTHON = "3.11"  # of Raspberry Pi OS 12
+
+
+def parse_bits(text: str) -> tuple[Precision, ...]:
+    """Read ``8`` or ``32,8``: the precisions to deploy, in this order, each once."""
+    return tuple(dict.fromkeys(Precision.parse(part.strip()) for part in text.split(",")))
+
+
+def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
+    """Deploy one policy."""
+    precisions, runtimes = parse_bits(options.bits), parse_runtimes(options.runtime)
+    bundle = working_bundle(options.policy)
+    for precision in precisions:  # before the device is asked anything
+        for runtime in runtimes:
+            bundle.artifact(precision, runtime.artifact_format)
+    with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
+        result = deploy(connection, bundle, precisions, runtimes, wait_s=options.wait, progress=progress)
+        name = connection.name
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if result.unchanged:
+        return result, f"{result.request.policy}: release {result.release} on {name} is this already; nothing was sent."
+    checked = ", ".join(
+        f"{check.precision} in {check.runtime} ({check.vectors} golden vectors, "
+        f"{100 * check.action_agreement:.1f} % same actions)"
+        for check in result.checks
+    )
+    return result, (
+        f"{result.request.policy}: release {result.release} serves on {name} "
+        f"(before: {result.previous or 'none'}). Checked there: {checked}. "
+        f"Sent {result.sent_files} files, {result.sent_bytes / 1e6:.1f} MB, "
+        f"reused {result.reused_files} in {result.seconds:.1f} s."
+    )
+
+
+def run_rollback(options: argparse.Namespace) -> tuple[Any, str]:
+    """Switch back to an older release."""
+    with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
+        result = rollback(connection, options.policy, options.to, wait_s=options.wait, progress=progress)
+        return result, (
+            f"{result.policy}: release {result.release} serves on {connection.name} again (before: {result.previous})."
+        )
+
+
+def run_releases(options: argparse.Namespace) -> tuple[Any, str]:
+    """List what is deployed."""
+    with connect(options.target, identity=options.identity) as connection:
+        found = list_releases(connection)
+        return found, _releases_text(found, connection.name, options.policy)
+
+
+def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
+    lines = []
+    for policy, entry in found.policies.items():
+        if only in (None, policy):
+            for release in entry.releases:
+                mark = "*" if release.name == entry.current else " "
+                what = f"{','.join(release.precisions)} in {','.join(release.runtimes)}"
+                lines.append(f"{mark} {policy:<6} {release.name}  {what}  {release.created} by {release.by}")
+    if found.locked_by is not None:
+        lines.append(f"being deployed to by {found.locked_by.get('user')}@{found.locked_by.get('host')}")
+    return "\n".join(lines) or f"Nothing is deployed on {name}. Type: make deploy"
+
+
+def run_status(options: argparse.Namespace) -> tuple[Any, str]:
+    """Say what the device is and what serves on it."""
+    with connect(options.target, identity=options.identity) as connection:
+        facts = probe(connection)
+        found = list_releases(connection)
+        status = {
+            "target": options.target,
+            "transport": connection.transport_name,
+            "host_key": connection.host_key_fingerprint,
+            "facts": facts,
+            "deployed": found,
+        }
+        text = f"{connection.name} over {connection.transport_name}: {facts.summary()}\n"
+        return status, text + _releases_text(found, connection.name, options.policy)
+
+
+def run_accept_host_key(options: argparse.Namespace) -> tuple[Any, str]:
+    """Record the host key whose fingerprint was compared by a person."""
+    target = Target.parse(options.target)
+    if target.is_local:
+        raise TargetError(
+            "The local device's key was recorded when it was made; there is nothing to accept.",
+            "Name a device: --target pi@raspberrypi.",
+        )
+    endpoint, known_hosts = resolve(target, options.identity), KnownHosts.of_user()
+    key = fetch_host_key(target, endpoint, known_hosts)
+    if options.fingerprint is None:
+        raise UnknownHostKeyError(
+            f"{endpoint.host_key_name} shows {key.kind} {key.fingerprint}. Nothing was recorded.",
+            "Compare it with the device's own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there), then type: "
+            + accept_command(target, key.fingerprint),
+        )
+    if options.fingerprint != key.fingerprint:
+        raise ChangedHostKeyError(
+            f"{endpoint.host_key_name} shows {key.fingerprint}, not {options.fingerprint}. Nothing was recorded.",
+            "Read the fingerprint again on the device itself.",
+        )
+    finding = known_hosts.check(endpoint.host_key_name, key)
+    result = {"host": endpoint.host_key_name, "kind": key.kind, "fingerprint": key.fingerprint}
+    if finding.verdict is Verdict.KNOWN:
+        return {**result, "recorded": False}, f"{endpoint.host_key_name} {key.fingerprint} was known already."
+    if finding.verdict is Verdict.REVOKED or (finding.verdict is Verdict.CHANGED and not options.replace):
+        where = "; ".join(f"{entry.file}:{entry.line}" for entry in finding.entries)
+        raise ChangedHostKeyError(
+            f"Another key of {endpoint.host_key_name} was accepted earlier, or this one is revoked ({where}).",
+            "Only if the device was really set up anew: the same command with --replace.",
+        )
+    known_hosts.accept(endpoint.host_key_name, key, replace=options.replace)
+    left = known_hosts.check(endpoint.host_key_name, key)
+    return {**result, "recorded": True, "file": str(known_hosts.own), "verdict": left.verdict.value}, (
+        f"{endpoint.host_key_name} {key.fingerprint} is recorded in {known_hosts.own}."
+    )
+
+
+def run_prefetch(options: argparse.Namespace) -> tuple[Any, str]:
+    """Fetch the wheels that a device will need, so that deploying needs no network but the device's.
+
+    The device is asked what it is, or, with --platform, need not be there.
+    """
+    runtimes = parse_runtimes(options.runtime)
+    if options.platform is not None:
+        wheels = select_unseen(options.platform, options.python or USUAL_PYTHON, runtimes)
+    elif options.python is not None:
+        raise WheelError(
+            f"--python {options.python} is for a device that is not asked; without --platform {options.target} is.",
+            f"--platform aarch64 --python {options.python}",
+        )
+    else:
+        with connect(options.target, identity=options.identity) as connection:
+            wheels = select(probe(connection), runtimes).wheels
+    fetched: list[str] = []
+
+    def note(wheel: object) -> None:
+        fetched.append(str(wheel))
+        if not options.json:
+            print(f"downloading {wheel} …", file=sys.stderr, flush=True)
+
+    files = fetch(wheels, progress=note)
+    result = {"files": [str(path) for path in files.values()], "downloaded": fetched}
+    machine, series = wheels[0].machine, wheels[0].python
+    return result, (
+        f"{len(files)} wheels for Python {series} on {machine} are in the cache, {len(fetched)} of them new."
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's grammar."""
+    top = Parser(prog="python -m device.host", description=__doc__)
+    common = Parser(add_help=False)
+    common.add_argument("--target", default="local", help="local (default), user@host or user@host:port")
+    common.add_argument("--identity", type=Path, help="private key to offer first")
+    verb = verb_adder(top, common)
+    deploying = verb("deploy", run_deploy)
+    deploying.add_argument("--policy", required=True, help="name (III) or folder of a bundle")
+    deploying.add_argument("--bits", default="8", help="8 (default), 16, 32, 7 … 2, or a list: 32,8")
+    deploying.add_argument("--runtime", default="litert", help="litert (default), tflite-runtime, onnxruntime or all")
+    back = verb("rollback", run_rollback)
+    back.add_argument("--policy", required=True, help="name (III)")
+    back.add_argument("--to", metavar="RELEASE", help="default: the one before the current one")
+    for added in (deploying, back):
+        added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")
+    for name, run in (("releases", run_releases), ("status", run_status)):
+        verb(name, run).add_argument("--policy", help="only this one")
+    accepting = verb("accept-host-key", run_accept_host_key)
+    accepting.add_argument("--fingerprint", metavar="SHA256:…", help="as read on the device; without it, only shown")
+    accepting.add_argument("--replace", action="store_true", help="in place of a key accepted earlier")
+    prefetching = verb("prefetch", run_prefetch)
+    prefetching.add_argument("--runtime", default="all", help="all (default), litert, tflite-runtime, onnxruntime")
+    prefetching.add_argument("--platform", metavar="MACHINE", help="do not ask the device: aarch64, x86_64, armv7l")
+    prefetching.add_argument("--python", metavar="3.N", help=f"with --platform: its Python, default {USUAL_PYTHON}")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb. Returns 0, 1 when it failed (the message says what to do), 2 for wrong usage, 130 interrupted."""
+    return run_verb(parser(), argv, "interrupted; what was half done on the device is discarded")
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,7 +8,6 @@ with AgentSession(connection, "III") as agent:
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 from collections.abc import Callable
 from types import TracebackType
@@ -20,7 +19,7 @@ from numpy.typing import ArrayLike
 from device.host.connection import Connection
 from device.host.errors import AgentError, HostError, ReleaseError
 from device.host.payload import STARTER, check_policy_name
-from device.host.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
+from device.host.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess
 
 START_TIMEOUT_S = 60.0  # a Pi needs seconds to import numpy from an SD card
 REQUEST_TIMEOUT_S = 600.0
@@ -155,8 +154,7 @@ class AgentSession:
         self._next_id += 1
         limit = self._timeout if timeout is None else timeout
         try:
-            self._process.send(json.dumps({"op": op, **fields, "id": self._next_id}, allow_nan=False).encode() + b"\n")
-            reply = self._read_reply(limit, progress)
+            reply = self._process.ask({"op": op, **fields, "id": self._next_id}, limit, progress)
         except LineTimeoutError:
             self._kill()
             raise AgentError(
@@ -166,6 +164,12 @@ class AgentSession:
             ) from None
         except EndOfOutputError:
             raise self._died(f"answering `{op}`") from None
+        except NoReplyError as line:
+            raise AgentError(
+                f"The agent on {self._connection.name} wrote something that is no reply: {line.message}.",
+                "Deploy again: the agent on the device is of another version.",
+                agent_code="protocol",
+            ) from None
         if not reply.get("ok"):
             error = reply.get("error") or {}
             raise AgentError(
@@ -184,26 +188,6 @@ class AgentSession:
             AgentError: nothing is loaded, or the observation is not one of the policy's.
         """
         return self.request("act", observation=np.ravel(observation).tolist(), outputs=False)["action"]
-
-    def _read_reply(self, timeout: float, progress: Progress | None) -> dict[str, Any]:
-        assert self._process is not None
-        while True:
-            line = self._process.read_line(timeout)
-            try:
-                reply = json.loads(line)
-            except ValueError:
-                reply = None
-            if not isinstance(reply, dict):
-                raise AgentError(
-                    f"The agent on {self._connection.name} wrote something that is no reply: {line[:120]!r}.",
-                    "Deploy again: the agent on the device is of another version.",
-                    agent_code="protocol",
-                )
-            if "progress" in reply:
-                if progress is not None:
-                    progress(int(reply["progress"]["done"]), int(reply["progress"]["total"]))
-            elif reply.get("id", self._next_id) == self._next_id:
-                return reply  # a late reply to an earlier request has another id
 
     def _died(self, doing: str) -> HostError:
         assert self._process is not None

@@ -9,6 +9,7 @@ Nothing here ever adds an unknown host key by itself. Every wait has an end.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -24,8 +25,6 @@ from device.host.local_device import LOCAL_HOST_KEY_NAME, running_local_device
 from device.host.places import local_device_folder, user_name
 from device.host.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
 from device.host.target import Endpoint, Target, resolve
-
-_CHUNK = 32768  # bytes; every SFTP server takes packets of this size (draft-ietf-secsh-filexfer)
 
 
 @dataclass(frozen=True)
@@ -183,32 +182,22 @@ class Connection:
         begun = time.monotonic()
         sftp = self.sftp()
         sent = 0
+
+        def moved(done: int, total: int) -> None:
+            nonlocal sent
+            added, sent = done - sent, done
+            if progress is not None and added:
+                progress(added)
+
         try:
-            with contextlib.ExitStack() as stack:
-                source = stack.enter_context(data.open("rb")) if isinstance(data, Path) else None
-                remote = stack.enter_context(sftp.open(remote_path, "wb"))
-                remote.set_pipelined(True)
-                while True:
-                    if source is not None:
-                        chunk = source.read(_CHUNK)
-                    else:
-                        chunk = data[sent : sent + _CHUNK] if isinstance(data, bytes) else b""
-                    if not chunk:
-                        break
-                    remote.write(chunk)
-                    sent += len(chunk)
-                    if progress is not None:
-                        progress(len(chunk))
-            # Closing a pipelined file waits for the answers; the size says whether all of them were heard.
-            size = sftp.stat(remote_path).st_size
+            with data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as source:
+                sftp.putfo(source, remote_path, callback=moved)  # compares the size at its end
         except (TimeoutError, EOFError, paramiko.SSHException):
             raise self.lost(f"sending {remote_path} (after {sent} bytes)") from None
         except OSError:
             if not self.alive:
                 raise self.lost(f"sending {remote_path} (after {sent} bytes)") from None
             raise
-        if size != sent:
-            raise OSError(f"{remote_path} has {size} bytes after {sent} were sent")
         return UploadResult(remote_path, sent, time.monotonic() - begun)
 
     def close(self) -> None:

@@ -66,13 +66,6 @@ class DeployResult:
     """What went wrong after the new release was switched on; it serves all the same."""
 
 
-@dataclass
-class _Counts:
-    files: int = 0
-    bytes: int = 0
-    reused: int = 0
-
-
 def deploy(
     connection: Connection,
     bundle: Bundle,
@@ -118,7 +111,8 @@ def install(
     """Bring a gathered release onto a device; ``deploy`` without the gathering. Raises what ``deploy`` raises."""
     begun = time.monotonic()
     tell = progress if progress is not None else lambda step: None
-    request = DeployRequest(str(connection.target), payload.policy, payload.precisions, payload.runtimes)
+    asked = payload.precisions, payload.runtimes
+    request = DeployRequest(str(connection.target), payload.policy, *asked)
     with helper(connection, wheel_set.python.path, silence_s=silence_s) as session:
         state = begin(session, payload.policy, payload.digest, wait_s)
         serving = state["current"]
@@ -126,20 +120,22 @@ def install(
             known = _known_release(session, state["same"])
             if known is not None and known == serving:
                 return DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
-            counts, wheels_sent = _Counts(), []
+            sent = _Upload(connection, session, tell)
             if known is None:
                 release = f"{state['next_number']:04d}-{payload.digest[:8]}"
                 missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in state["environments"]]
-                files = fetch(missing, wheel_cache, lambda wheel: tell(Step(f"download {wheel}", 0, 0)))
-                incoming = _receive(session, release, payload, files)
-                _send_wheels(connection, session, incoming, files, counts, tell)
-                wheels_sent = [str(wheel) for wheel in files]
-                _send_files(connection, session, incoming, payload, counts, tell)
-                checks = golden_checks(connection, payload.policy, f"incoming/{release}", payload.checks, tell)
+                wheels = fetch(missing, wheel_cache, lambda wheel: tell(Step(f"download {wheel}", 0, 0)))
+                need = needed_bytes(payload, wheels)
+                sent.folder = session.call("receive", release=release, need_bytes=need, folders=payload.folders)[
+                    "incoming"
+                ]
+                sent.send_wheels(wheels)
+                sent.send_files(payload)
+                checks = golden_checks(connection, payload.policy, f"incoming/{release}", *asked, tell)
                 session.call("publish", record=_record(payload), files=payload.hashes)
             else:
                 release = known
-                checks = golden_checks(connection, payload.policy, f"releases/{release}", payload.checks, tell)
+                checks = golden_checks(connection, payload.policy, f"releases/{release}", *asked, tell)
             previous = session.call("switch", release=release)["previous"]
         removed, warnings = _prune(session, release, previous)
     return DeployResult(
@@ -147,10 +143,10 @@ def install(
         release=release,
         previous=previous,
         unchanged=False,
-        sent_files=counts.files,
-        sent_bytes=counts.bytes,
-        reused_files=counts.reused,
-        wheels_sent=tuple(wheels_sent),
+        sent_files=sent.files,
+        sent_bytes=sent.bytes,
+        reused_files=sent.reused,
+        wheels_sent=tuple(sent.wheels),
         checks=checks,
         removed=removed,
         seconds=time.monotonic() - begun,
@@ -222,89 +218,65 @@ def needed_bytes(payload: Payload, wheels: Mapping[Wheel, Path]) -> int:
     return need + max((path.stat().st_size for path in wheels.values()), default=0)
 
 
-def _receive(session: HelperSession, release: str, payload: Payload, wheels: Mapping[Wheel, Path]) -> str:
-    reply = session.call("receive", release=release, need_bytes=needed_bytes(payload, wheels), folders=payload.folders)
-    return str(reply["incoming"])
+class _Upload:
+    """What is sent into ``folder``, incoming/ID of the device, and a count of it."""
 
+    def __init__(self, connection: Connection, session: HelperSession, tell: Progress) -> None:
+        self._connection, self._session, self._tell = connection, session, tell
+        self.folder = ""
+        self.files = self.bytes = self.reused = 0
+        self.wheels: list[str] = []
 
-def _send(
-    connection: Connection,
-    session: HelperSession,
-    data: bytes | Path,
-    remote_path: str,
-    progress: Callable[[int], None],
-) -> int:
-    try:
-        return connection.upload(data, remote_path, progress=progress).bytes
-    except OSError as error:
-        # SFTP only says "failure" when the disk is full, so ask how much room there is.
-        free = session.call("show")["free_bytes"]
-        size = len(data) if isinstance(data, bytes) else data.stat().st_size
-        if free < size + BLOCK:
-            raise DeviceFullError(
-                f"The disk of {connection.name} became full while {Path(remote_path).name} was sent "
-                f"({free / 1e6:.1f} MB free). What was sent is removed.",
-                "Make room on the device (`df -h ~`, `du -sh ~/*`), then run the same command again.",
+    def send_wheels(self, wheels: Mapping[Wheel, Path]) -> None:
+        """Send and unpack wheels, one after the other."""
+        for wheel, path in wheels.items():
+            self._send(path, wheel.file, self._adder(f"send {wheel}", path.stat().st_size))
+            self.wheels.append(str(wheel))
+
+            def unpacked(done: int, total: int, wheel: Wheel = wheel) -> None:
+                self._tell(Step(f"unpack {wheel}", done, total))
+
+            what = {"file": wheel.file, "sha256": wheel.sha256, "folder": wheel.folder}
+            self._session.call("unpack", timeout=UNPACK_TIMEOUT_S, progress=unpacked, **what)
+
+    def send_files(self, payload: Payload) -> None:
+        """Send the files that no release on the device has, and let it compare all of them."""
+        hashes = payload.hashes
+        reused = set(self._session.call("reuse", files=hashes)["files"])
+        missing = [file for file in payload.files if file.path not in reused]
+        add = self._adder(f"send {payload.policy}", sum(len(file.data) for file in missing))
+        for file in missing:
+            self._send(file.data, file.path, add)
+        self.reused = len(reused)
+        executable = [file.path for file in payload.files if file.executable]
+        self._session.call("verify", files=hashes, executable=executable)
+
+    def _adder(self, name: str, total: int) -> Callable[[int], None]:
+        """A progress callback for bytes that come in pieces."""
+        done = 0
+
+        def add(count: int) -> None:
+            nonlocal done
+            done += count
+            self._tell(Step(name, done, total, "B"))
+
+        return add
+
+    def _send(self, data: bytes | Path, name: str, progress: Callable[[int], None]) -> None:
+        device, path = self._connection.name, f"{self.folder}/{name}"
+        try:
+            self.bytes += self._connection.upload(data, path, progress=progress).bytes
+            self.files += 1
+        except OSError as error:
+            # SFTP only says "failure" when the disk is full, so ask how much room there is.
+            free = self._session.call("show")["free_bytes"]
+            size = len(data) if isinstance(data, bytes) else data.stat().st_size
+            if free < size + BLOCK:
+                raise DeviceFullError(
+                    f"The disk of {device} became full while {Path(name).name} was sent ({free / 1e6:.1f} MB free). "
+                    "What was sent is removed.",
+                    "Make room on the device (`df -h ~`, `du -sh ~/*`), then run the same command again.",
+                ) from None
+            raise RemoteCommandError(
+                f"{device} does not write {path}: {error}.", "Look at the rights of ~/quarl on the device."
             ) from None
-        raise RemoteCommandError(
-            f"{connection.name} does not write {remote_path}: {error}.", "Look at the rights of ~/quarl on the device."
-        ) from None
-
-
-def _send_wheels(
-    connection: Connection,
-    session: HelperSession,
-    incoming: str,
-    wheels: Mapping[Wheel, Path],
-    counts: _Counts,
-    tell: Progress,
-) -> None:
-    for wheel, path in wheels.items():
-        counts.bytes += _send(
-            connection, session, path, f"{incoming}/{wheel.file}", _adder(f"send {wheel}", path.stat().st_size, tell)
-        )
-        counts.files += 1
-
-        def unpacked(done: int, total: int, wheel: Wheel = wheel) -> None:
-            tell(Step(f"unpack {wheel}", done, total))
-
-        session.call(
-            "unpack",
-            file=wheel.file,
-            sha256=wheel.sha256,
-            folder=wheel.folder,
-            timeout=UNPACK_TIMEOUT_S,
-            progress=unpacked,
-        )
-
-
-def _adder(name: str, total: int, tell: Progress) -> Callable[[int], None]:
-    """A progress callback for bytes that come in pieces."""
-    done = 0
-
-    def add(count: int) -> None:
-        nonlocal done
-        done += count
-        tell(Step(name, done, total, "B"))
-
-    return add
-
-
-def _send_files(
-    connection: Connection,
-    session: HelperSession,
-    incoming: str,
-    payload: Payload,
-    counts: _Counts,
-    tell: Progress,
-) -> None:
-    hashes = payload.hashes
-    reused = set(session.call("reuse", files=hashes)["files"])
-    missing = [file for file in payload.files if file.path not in reused]
-    add = _adder(f"send {payload.policy}", sum(len(file.data) for file in missing), tell)
-    for file in missing:
-        counts.bytes += _send(connection, session, file.data, f"{incoming}/{file.path}", add)
-    counts.files += len(missing)
-    counts.reused = len(reused)
-    executable = [file.path for file in payload.files if file.executable]
-    session.call("verify", files=hashes, executable=executable)

@@ -6,11 +6,19 @@ command line prints both, and with ``--json`` sends them as ``{"ok": false, "err
 
 from __future__ import annotations
 
+import re
+from typing import ClassVar
+
 
 class HostError(RuntimeError):
     """Base of everything this room raises on purpose."""
 
-    code = "host"
+    code: ClassVar[str] = "host"
+
+    def __init_subclass__(cls) -> None:
+        """A class's code is its name, ``connection-lost`` of ConnectionLostError, unless it says another."""
+        if "code" not in vars(cls):
+            cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
 
     def __init__(self, message: str, next_step: str = "") -> None:
         super().__init__(f"{message}\n  next: {next_step}" if next_step else message)
@@ -29,85 +37,57 @@ class HostError(RuntimeError):
 class TargetError(HostError):
     """TARGET cannot be read."""
 
-    code = "target"
-
 
 class ConnectionFailedError(HostError):
     """No SSH connection came about: the name, the port, the network or the server is not there."""
-
-    code = "connection-failed"
 
 
 class ConnectionLostError(HostError):
     """The connection ended, or stood still for too long, in the middle of something."""
 
-    code = "connection-lost"
-
 
 class UnknownHostKeyError(HostError):
     """The device shows a host key that nobody accepted yet."""
-
-    code = "unknown-host-key"
 
 
 class ChangedHostKeyError(HostError):
     """The device shows another host key than the one accepted earlier, or a revoked one."""
 
-    code = "changed-host-key"
-
 
 class LoginError(HostError):
     """The device is the right one but lets us in with none of the keys we have."""
-
-    code = "login"
 
 
 class RemoteCommandError(HostError):
     """A command ran on the device and failed, or did not end in time."""
 
-    code = "remote-command"
-
 
 class UnsupportedDeviceError(HostError):
     """The device lacks what is needed: Python 3, an architecture or a glibc with wheels."""
-
-    code = "unsupported-device"
 
 
 class DeviceFullError(HostError):
     """The device's disk has no room, found out before or while writing."""
 
-    code = "device-full"
-
 
 class DeviceLockedError(HostError):
     """Another deployment is working on this device."""
-
-    code = "device-locked"
 
 
 class VerificationError(HostError):
     """What arrived on the device is not what was sent, or what was sent is not what the manifest says."""
 
-    code = "verification"
-
 
 class WheelError(HostError):
     """A pinned wheel does not exist for the device, or could not be fetched."""
-
-    code = "wheel"
 
 
 class ReleaseError(HostError):
     """There is no such release, or none at all."""
 
-    code = "release"
-
 
 class CheckFailedError(HostError):
     """The release's own agent refused it on the device, so it was not switched on."""
-
-    code = "check-failed"
 
 
 class AgentError(HostError):
@@ -116,8 +96,6 @@ class AgentError(HostError):
     ``agent_code`` is the code of the agent's own error reply, or ``died``, ``timeout``, ``protocol``;
     ``exit_status`` is the agent's exit status where it ended.
     """
-
-    code = "agent"
 
     def __init__(
         self, message: str, next_step: str = "", *, agent_code: str = "", exit_status: int | None = None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.errors import AgentError, CheckFailedError
-from device.host.payload import GoldenRun
+from policy.spec_parts import Precision, RuntimeName
 
 CHECK_TIMEOUT_S = 300.0  # a Pi loads a runtime from its SD card
+_FOUND = ("vectors", "max_error", "tolerance", "action_agreement")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,12 @@ class GoldenCheck:
 
 
 def golden_checks(
-    connection: Connection, policy: str, folder: str, runs: Sequence[GoldenRun], tell: Progress
+    connection: Connection,
+    policy: str,
+    folder: str,
+    precisions: Sequence[Precision],
+    runtimes: Sequence[RuntimeName],
+    tell: Progress,
 ) -> tuple[GoldenCheck, ...]:
     """Start the release's own agent on the device and let it check every golden vector.
 
@@ -50,39 +56,30 @@ def golden_checks(
         connection: to the device.
         policy: whose release.
         folder: ``incoming/ID`` or ``releases/ID``.
-        runs: what to try.
+        precisions: what to try, each in all of ``runtimes``.
+        runtimes: in which.
         tell: told about each.
 
     Raises:
         CheckFailedError: the agent did not start, or refused one of them.
     """
     checks: list[GoldenCheck] = []
-    for runtime in dict.fromkeys(run.runtime for run in runs):
+    total = len(precisions) * len(runtimes)
+    for runtime in runtimes:
         try:
             with AgentSession(connection, policy, folder=f"quarl/policies/{policy}/{folder}") as agent:
                 agent.request("hello", timeout=CHECK_TIMEOUT_S)
-                for run in (run for run in runs if run.runtime is runtime):
-                    name = runtime.value if runtime else None
-                    tell(Step("check on the device", len(checks), len(runs)))
-                    reply = agent.request("load", precision=run.precision.value, runtime=name, timeout=CHECK_TIMEOUT_S)
-                    checks.append(_golden_check(run, reply))
+                for precision in precisions:
+                    tell(Step("check on the device", len(checks), total))
+                    reply = agent.request(
+                        "load", precision=precision.value, runtime=runtime.value, timeout=CHECK_TIMEOUT_S
+                    )
+                    found: dict[str, Any] = {name: reply["golden"][name] for name in _FOUND}
+                    checks.append(GoldenCheck(precision.value, runtime.value, **found))
         except AgentError as error:
             raise CheckFailedError(
                 f"The release did not pass its check on {connection.name} and was not switched on. {error.message}",
                 error.next_step,
             ) from error
-    tell(Step("check on the device", len(checks), len(runs)))
+    tell(Step("check on the device", len(checks), total))
     return tuple(checks)
-
-
-def _golden_check(run: GoldenRun, reply: Mapping[str, Any]) -> GoldenCheck:
-    golden = reply.get("golden", {})
-    runtime = run.runtime.value if run.runtime else str(reply.get("loaded", {}).get("runtime", ""))
-    return GoldenCheck(
-        precision=run.precision.value,
-        runtime=runtime,
-        vectors=int(golden.get("vectors", 0)),
-        max_error=float(golden.get("max_error", 0.0)),
-        tolerance=float(golden.get("tolerance", 0.0)),
-        action_agreement=float(golden.get("action_agreement", 0.0)),
-    )

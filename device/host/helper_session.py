@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from device.host.errors import (
 )
 from device.host.on_device import helper as helper_module
 from device.host.on_device import store as store_module
-from device.host.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess, program_of
+from device.host.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess, program_of
 
 HEARTBEAT_S = 5.0
 SILENCE_S = 30.0  # the device gives the lock back when it hears nothing for so long
@@ -62,13 +61,7 @@ class HelperSession:
         """
         doing = f"the device worked on `{op}`"
         try:
-            self._process.send(json.dumps({"op": op, **fields}).encode() + b"\n")
-            while True:
-                reply = json.loads(self._process.read_line(timeout))
-                if "progress" not in reply:
-                    break
-                if progress is not None:
-                    progress(reply["progress"]["done"], reply["progress"]["total"])
+            reply = self._process.ask({"op": op, **fields}, timeout, progress)
         except LineTimeoutError:
             raise self._connection.lost(f"{doing} (no answer within {timeout:g} s)") from None
         except EndOfOutputError:
@@ -79,11 +72,11 @@ class HelperSession:
                 f"The helper on {self._connection.name} ended while {doing}: {tail}.",
                 "Run the command again; what was half done is discarded.",
             ) from None
-        except ValueError:
+        except NoReplyError:
             raise RemoteCommandError(f"The helper on {self._connection.name} answered with nonsense.") from None
         if not reply.get("ok"):
             raise _error(self._connection.name, reply.get("error", {}))
-        return dict(reply)
+        return reply
 
     def close(self) -> None:
         """Hang up; the helper discards what was not published and gives the lock back."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import selectors
 import shlex
 import socket
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,36 +22,22 @@ START_TIMEOUT_S = 120.0  # a busy machine may take half a minute to load the ser
 STOP_TIMEOUT_S = 12.0
 
 
-@dataclass(frozen=True)
 class LocalFolder:
-    """The folder of an embedded device and what lies where in it."""
+    """The folder of an embedded device.
 
-    root: Path
+    Attributes:
+        root: the folder.
+        home: the device's home folder.
+        bin: where the device's python3 is.
+        keys: keys and known_hosts.
+        client_key_file: the private key that is let in.
+        known_hosts_file: the only known_hosts file that counts for this device.
+    """
 
-    @property
-    def home(self) -> Path:
-        """The device's home folder."""
-        return self.root / "home"
-
-    @property
-    def bin(self) -> Path:
-        """Where the device's python3 is."""
-        return self.root / "bin"
-
-    @property
-    def keys(self) -> Path:
-        """Keys and known_hosts."""
-        return self.root / "keys"
-
-    @property
-    def client_key_file(self) -> Path:
-        """The private key that is let in."""
-        return self.keys / "client_ed25519"
-
-    @property
-    def known_hosts_file(self) -> Path:
-        """The only known_hosts file that counts for this device."""
-        return self.keys / "known_hosts"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home, self.bin, self.keys = root / "home", root / "bin", root / "keys"
+        self.client_key_file, self.known_hosts_file = self.keys / "client_ed25519", self.keys / "known_hosts"
 
 
 @dataclass(frozen=True)
@@ -83,21 +67,6 @@ def write_interpreter(folder: Path) -> None:
     python = folder / "python3"
     if not python.exists() or python.read_text() != script:
         write_atomically(python, script.encode(), mode=0o755)
-
-
-def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:
-    assert process.stdout is not None
-    deadline = time.monotonic() + timeout
-    line = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while not line.endswith(b"\n") and (left := deadline - time.monotonic()) > 0:
-            if selector.select(left):
-                chunk = os.read(process.stdout.fileno(), 4096)
-                if not chunk:
-                    break
-                line += chunk
-    return line
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -139,8 +108,12 @@ def running_local_device(root: Path, *, command_prefix: tuple[str, ...] = ()) ->
             stderr=stderr,
             start_new_session=True,
         )
+    assert process.stdout is not None
+    too_long = threading.Timer(START_TIMEOUT_S, process.kill)
+    too_long.start()
     try:
-        line = _first_line(process, START_TIMEOUT_S)
+        line = process.stdout.readline()
+        too_long.cancel()
         try:
             said = json.loads(line)
         except ValueError:
@@ -151,4 +124,5 @@ def running_local_device(root: Path, *, command_prefix: tuple[str, ...] = ()) ->
             ) from None
         yield LocalDevice(LocalFolder(root), said["host"], said["port"], said["pid"])
     finally:
+        too_long.cancel()
         _stop(process)

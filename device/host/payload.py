@@ -49,14 +49,6 @@ class PayloadFile:
 
 
 @dataclass(frozen=True)
-class GoldenRun:
-    """One thing to try on the device before the release is switched on: this precision in this runtime."""
-
-    precision: Precision
-    runtime: RuntimeName | None
-
-
-@dataclass(frozen=True)
 class Payload:
     """A release as it will lie on the device."""
 
@@ -66,7 +58,6 @@ class Payload:
     """Folders under ~/quarl/envs that it needs."""
     precisions: tuple[Precision, ...]
     runtimes: tuple[RuntimeName, ...]
-    checks: tuple[GoldenRun, ...]
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -131,10 +122,8 @@ def build_payload(
     files.append(
         PayloadFile(STARTER, starter(wheel_set.python.path, environments, isolated=own_numpy).encode(), executable=True)
     )
-    checks = tuple(GoldenRun(precision, runtime) for runtime in runtimes for precision in precisions)
-    return Payload(
-        check_policy_name(bundle.spec.name), tuple(files), environments, tuple(precisions), tuple(runtimes), checks
-    )
+    policy = check_policy_name(bundle.spec.name)
+    return Payload(policy, tuple(files), environments, tuple(precisions), tuple(runtimes))
 
 
 def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequence[RuntimeName]) -> list[PayloadFile]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from device.host.connection import Connection
@@ -12,8 +12,9 @@ from device.host.deploy import begin, still_serving
 from device.host.errors import ReleaseError, VerificationError
 from device.host.golden import GoldenCheck, Progress, golden_checks
 from device.host.helper_session import helper
-from device.host.payload import GoldenRun, check_policy_name
+from device.host.payload import check_policy_name
 from device.host.probe import probe
+from policy.json_values import called, null_is, read
 from policy.spec import Precision, RuntimeName
 
 
@@ -21,13 +22,13 @@ from policy.spec import Precision, RuntimeName
 class Release:
     """One release on a device."""
 
-    name: str
-    created: str
+    name: str = field(metadata=called("release"))
+    created: str = field(metadata=null_is(""))
     """When it was deployed, by the host's clock (a Pi without network has none)."""
-    by: str
-    precisions: tuple[str, ...]
-    runtimes: tuple[str, ...]
-    digest: str
+    by: str = field(metadata=null_is(""))
+    precisions: tuple[str, ...] = field(metadata=null_is(()))
+    runtimes: tuple[str, ...] = field(metadata=null_is(()))
+    digest: str = field(metadata=null_is(""))
 
 
 @dataclass(frozen=True)
@@ -67,26 +68,8 @@ def list_releases(connection: Connection) -> DeviceReleases:
     facts = probe(connection)
     with helper(connection, facts.python.path) as session:
         found = session.call("show")
-    policies = {
-        name: PolicyReleases(
-            entry["current"],
-            tuple(
-                Release(
-                    row["release"],
-                    row["created"] or "",
-                    row["by"] or "",
-                    tuple(row["precisions"] or ()),
-                    tuple(row["runtimes"] or ()),
-                    row["digest"] or "",
-                )
-                for row in entry["releases"]
-            ),
-        )
-        for name, entry in found["policies"].items()
-    }
-    return DeviceReleases(
-        found["root"], found["free_bytes"], tuple(found["environments"]), found["locked_by"], policies
-    )
+    releases: DeviceReleases = read(DeviceReleases, found)
+    return releases
 
 
 def rollback(
@@ -126,13 +109,12 @@ def rollback(
                     "Deploy it again, or roll back to another: --to RELEASE.",
                 )
             record = found["record"]
-            runs = tuple(
-                GoldenRun(Precision(precision), RuntimeName(runtime))
-                for runtime in record["runtimes"]
-                for precision in record["precisions"]
+            asked = (
+                [Precision(name) for name in record["precisions"]],
+                [RuntimeName(name) for name in record["runtimes"]],
             )
             tell = progress if progress is not None else lambda step: None
-            checks = golden_checks(connection, policy, f"releases/{wanted}", runs, tell)
+            checks = golden_checks(connection, policy, f"releases/{wanted}", *asked, tell)
             previous = session.call("switch", release=wanted)["previous"]
     return RollbackResult(policy, release, wanted, previous, checks, time.monotonic() - begun)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import paramiko
 
@@ -20,13 +22,13 @@ _MAX_LINE = 64 << 20  # bytes; a reply longer than this is a fault, not a reply
 class EndOfOutputError(HostError):
     """The process has closed its output: it ended, or is about to."""
 
-    code = "end-of-output"
-
 
 class LineTimeoutError(HostError):
     """No whole line came in the time given."""
 
-    code = "line-timeout"
+
+class NoReplyError(HostError):
+    """A line came that is no JSON object; the message is its beginning."""
 
 
 def program_of(modules: Mapping[str, str], then: str) -> bytes:
@@ -118,6 +120,34 @@ class RemoteProcess:
                 raise EndOfOutputError(f"a line longer than {_MAX_LINE} bytes")
             if not self._receive(deadline):
                 raise EndOfOutputError("the process closed its output")
+
+    def ask(
+        self, request: Mapping[str, Any], timeout: float, progress: Callable[[int, int], None] | None = None
+    ) -> dict[str, Any]:
+        """Send a JSON object as a line and read the one that answers it; late replies, of another id, are skipped.
+
+        Args:
+            request: what is asked.
+            timeout: seconds without a line after which no more is waited for.
+            progress: called with (done, total) for each progress line.
+
+        Raises:
+            EndOfOutputError, LineTimeoutError, NoReplyError, ConnectionLostError.
+        """
+        self.send(json.dumps(request, allow_nan=False).encode() + b"\n")
+        while True:
+            line = self.read_line(timeout)
+            try:
+                reply = json.loads(line)
+            except ValueError:
+                reply = None
+            if not isinstance(reply, dict):
+                raise NoReplyError(repr(line[:120]))
+            if "progress" in reply:
+                if progress is not None:
+                    progress(int(reply["progress"]["done"]), int(reply["progress"]["total"]))
+            elif reply.get("id", request.get("id")) == request.get("id"):
+                return reply
 
     def read_rest(self, timeout: float) -> bytes:
         """All of standard output to its end.

@@ -46,15 +46,6 @@ class MachineSettings:
         return f"{what}, 4 emulated Cortex-A53, {self.memory_mb} MB, {'with' if self.swap else 'without'} swap"
 
 
-@dataclass(frozen=True)
-class Files:
-    """Where a machine's files are."""
-
-    card: Path
-    serial: Path
-    """What the machine writes on its serial console."""
-
-
 def kernel_arguments(settings: MachineSettings) -> str:
     """The kernel's command line. Words that begin with quarl. are read by guest/rcS."""
     virt = settings.kind is MachineKind.VIRT
@@ -71,9 +62,10 @@ def kernel_arguments(settings: MachineSettings) -> str:
     return " ".join(words)
 
 
-def command(settings: MachineSettings, image: Image, files: Files, port: int) -> list[str]:
-    """The command that starts a machine whose SSH port appears as ``127.0.0.1:port``."""
-    drive = f"file={escape(files.card)},format=qcow2,discard=unmap"
+def command(settings: MachineSettings, image: Image, card: Path, serial: Path, port: int) -> list[str]:
+    """The command that starts a machine with that card, whose console is written to ``serial`` and whose SSH port
+    appears as ``127.0.0.1:port``."""
+    drive = f"file={escape(card)},format=qcow2,discard=unmap"
     network = f"user,id=net,hostfwd=tcp:127.0.0.1:{port}-:22"
     words = [
         *(QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
@@ -85,14 +77,14 @@ def command(settings: MachineSettings, image: Image, files: Files, port: int) ->
         return [
             *words,
             *("-machine", "virt", "-cpu", "cortex-a53", "-smp", "4", "-m", str(settings.memory_mb)),
-            *("-accel", "tcg,thread=multi", "-serial", f"file:{files.serial}"),
+            *("-accel", "tcg,thread=multi", "-serial", f"file:{serial}"),
             *("-drive", f"if=none,id=card,{drive}", "-device", "virtio-blk-pci,drive=card,romfile="),
             *("-device", "virtio-net-pci,netdev=net,romfile=", "-device", "virtio-rng-pci"),
         ]
     return [
         *words,
         *("-machine", "raspi3b", "-accel", "tcg,thread=multi", "-dtb", str(image.device_tree)),
-        *("-serial", "null", "-serial", f"file:{files.serial}"),
+        *("-serial", "null", "-serial", f"file:{serial}"),
         *("-drive", f"if=sd,{drive}", "-device", "usb-net,netdev=net"),
     ]
 

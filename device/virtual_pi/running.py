@@ -23,7 +23,7 @@ from device.host.target import Target
 from device.virtual_pi import naming, programs
 from device.virtual_pi.errors import StartError
 from device.virtual_pi.image import Image, Tell, base_folder, ensure_image
-from device.virtual_pi.machine import Files, MachineSettings, command
+from device.virtual_pi.machine import MachineSettings, command
 from device.virtual_pi.recipe import USER, MachineKind
 from policy.files import locked
 
@@ -181,14 +181,14 @@ def prepare_card(folder: Path, image: Image, fresh: bool, tell: Tell) -> bool:
 
 
 def _launch(name: str, settings: MachineSettings, image: Image, folder: Path) -> tuple[Running, bool]:
-    files = Files(folder / "card.qcow2", folder / "serial.log")
-    if files.serial.exists():
-        files.serial.replace(folder / "serial.before.log")  # what a machine said before it was killed
+    card, serial = folder / "card.qcow2", folder / "serial.log"
+    if serial.exists():
+        serial.replace(folder / "serial.before.log")  # what a machine said before it was killed
     for _ in range(_PORT_TRIES):
         port = free_port()
         with (folder / "qemu.log").open("wb") as log:
             process = subprocess.Popen(
-                command(settings, image, files, port),
+                command(settings, image, card, serial, port),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -270,16 +270,6 @@ def _end(machine: Running) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(machine.pid, kind)
         _wait_for_end(machine, 5.0)
-
-
-def cut_power(name: str) -> None:
-    """End the machine as a pulled plug does: at once, with whatever is in flight lost."""
-    machine = find(name)
-    if machine is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(machine.pid, signal.SIGKILL)
-        _wait_for_end(machine, 5.0)
-    _forget(name)
 
 
 def stop(name: str = naming.DEFAULT_NAME) -> bool:

@@ -26,7 +26,7 @@ from bench.recommending.timing import runtimes_of, time_in_turns
 from bench.recommending.words import table
 from bench.report.document import Report, Transport
 from bench.report.tables import Table
-from device.host import cli
+from device.host import __main__ as cli
 from device.host.errors import UnsupportedDeviceError
 from device.host.probe import PythonFacts, TargetFacts
 from policy.bundle import Bundle

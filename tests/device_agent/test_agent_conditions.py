@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -103,10 +104,10 @@ def test_the_conditions_of_a_pi(pi: Path) -> None:
     assert look.mhz_now == 600.0 and look.governor == "ondemand" and look.temperature_c == 48.312
     assert look.throttled == Throttled.of(0x50005)
     assert look.mhz_firmware is None and look.load_1min == 0.25
-    assert look.to_dict()["throttled"] == {
+    assert dataclasses.asdict(look)["throttled"] == {
         "raw": 0x50005,
-        "now": ["under-voltage", "throttled"],
-        "occurred": ["under-voltage", "throttled"],
+        "now": ("under-voltage", "throttled"),
+        "occurred": ("under-voltage", "throttled"),
     }
 
 

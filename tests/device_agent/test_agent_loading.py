@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from device.agent import runtimes
-from device.agent.golden import GoldenCheck, check_golden
+from device.agent.golden import check_golden
 from device.agent.protocol import AgentError
 from device.agent.runtimes import _match, _Tensor, installed_runtimes
 from policy.bundle import Bundle
@@ -105,12 +105,12 @@ def test_an_action_that_is_not_that_of_its_own_outputs_and_nan_fail_the_golden_v
     entry = pilot.artifact(Precision.INT8, ArtifactFormat.TFLITE)
     expected, golden = pilot.expected_outputs(entry), pilot.golden()
 
-    def check(outputs: np.ndarray, by: int) -> GoldenCheck:
+    def check(outputs: np.ndarray, by: int) -> dict[str, Any]:
         executor = Miscounting(outputs, by)
         rows = list(golden.observations[:, None])
         return check_golden(pilot.spec, entry, executor, rows, expected, golden.actions, RuntimeName.LITERT)
 
-    assert check(expected, by=0).action_agreement == 1.0
+    assert check(expected, by=0)["action_agreement"] == 1.0
     with pytest.raises(AgentError, match="chooses wrongly in litert on this device: on golden vector 0"):
         check(expected, by=1)
     broken = expected.copy()
@@ -244,7 +244,7 @@ def test_the_next_runtime_is_taken_where_the_bundle_has_no_artifact_for_the_pref
 def test_a_runtime_that_is_not_installed_is_refused_with_what_is(
     monkeypatch: pytest.MonkeyPatch, pilot: Bundle
 ) -> None:
-    from device.agent import loading
+    from device.agent import serving as loading
     from device.agent.operations import Load
     from policy.spec import Precision
 

@@ -72,12 +72,12 @@ def test_the_medians_interval_of_many_runs_agrees_with_the_exact_binomial_and_th
 def test_statistics_give_only_what_the_runs_support() -> None:
     few = Statistics.of([10, 20, 30, 40])
     assert few.percentiles == {} and few.p50_interval is None
-    assert few.withheld["p99"] == "needs 662 runs, there are 4"
-    assert (few.mean, few.minimum, few.maximum) == (25.0, 10, 40)
+    assert few.percentiles_withheld["p99"] == "needs 662 runs, there are 4"
+    assert (few.mean, few.min, few.max) == (25.0, 10, 40)
     assert few.std == pytest.approx(math.sqrt((225 + 25 + 25 + 225) / 3))
     many = Statistics.of(list(range(1, 663)))
     assert many.percentiles == {"p50": 331, "p90": 596, "p95": 629, "p99": 656}
-    assert list(many.withheld) == ["p99.9"]
+    assert list(many.percentiles_withheld) == ["p99.9"]
     assert "p99" not in Statistics.of(list(range(661))).percentiles
     assert many.p50_interval is not None and many.p50_interval[0] < 331 < many.p50_interval[1]
     assert Statistics.of([5]).std == 0.0

@@ -98,8 +98,8 @@ def test_what_a_runtime_prints_never_reaches_the_replies(pilot: Bundle) -> None:
             os.write(1, b'{"ok": true, "noise": "from C"}\\n')
             subprocess.run(["echo", "NOISE from a child"], check=True)
             return real(*arguments)
-        import device.agent.loading
-        device.agent.loading.open_artifact = noisy
+        import device.agent.serving
+        device.agent.serving.open_artifact = noisy
         code = main(["--bundle", sys.argv[1]])
         print("NOISE at the end")
         sys.exit(code)

@@ -17,7 +17,6 @@ from device.host.connection import Connection
 from device.host.deploy import DeployResult, install
 from device.host.local_device import running_local_device
 from device.host.probe import probe
-from device.host.testing import TestDevice, as_test_device, openssh_server, stand_in_payload
 from device.host.wheels import WheelSet
 from policy import network
 from policy.bundle import Bundle
@@ -32,6 +31,7 @@ from policy.spec import (
     PolicySpec,
     Precision,
 )
+from tests.device_host.devices import TestDevice, as_test_device, openssh_server, stand_in_payload
 from tests.device_host.needs import needs_sshd
 
 _numbers = itertools.count(1)

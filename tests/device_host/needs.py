@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from device.host.testing import SSHD
+from tests.device_host.devices import SSHD
 
 needs_sshd = pytest.mark.skipif(
     not SSHD.exists(), reason="OpenSSH's server is not installed: apt-get install openssh-server"

@@ -13,8 +13,8 @@ from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.deploy import install
 from device.host.errors import AgentError, ConnectionLostError, ReleaseError, VerificationError
-from device.host.testing import Line, TestDevice, eventually, runs, stand_in_payload
 from device.host.wheels import WheelSet
+from tests.device_host.devices import Line, TestDevice, eventually, runs, stand_in_payload
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from device.host import cli
+from device.host import __main__ as cli
 from device.host.connection import Connection, connect
 from device.host.errors import (
     ChangedHostKeyError,
@@ -26,7 +26,7 @@ from device.host.errors import (
 from device.host.hostkeys import KnownHosts
 from device.host.local_device import free_port
 from device.host.target import Target
-from device.host.testing import Line, TestDevice, make_key
+from tests.device_host.devices import Line, TestDevice, make_key
 from tests.device_host.needs import needs_ssh
 
 

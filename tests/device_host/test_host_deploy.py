@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from device.host import cli
+from device.host import __main__ as cli
 from device.host.connection import Connection
 from device.host.deploy import DeployRequest, DeployResult, install
 from device.host.errors import HostError, ReleaseError, VerificationError
@@ -22,9 +22,9 @@ from device.host.helper_session import HelperSession
 from device.host.on_device.helper import Device, answer
 from device.host.on_device.store import RELEASE_FILE
 from device.host.releases import list_releases, rollback
-from device.host.testing import TestDevice, served_text, stand_in_payload, stand_in_wheel
 from device.host.wheels import WheelSet
 from policy.spec import Precision, RuntimeName
+from tests.device_host.devices import TestDevice, served_text, stand_in_payload, stand_in_wheel
 
 
 def test_first_deployment(device: TestDevice, connection: Connection, name: str, bare: WheelSet) -> None:
@@ -255,7 +255,8 @@ def test_the_command_prints_warnings_and_succeeds(
     done = DeployResult(request, "0002-b", "0001-a", False, 1, 1, 0, (), (), (), 1.0, ("the card is slow",))
     monkeypatch.setattr(cli, "deploy", lambda *args, **options: done)
     monkeypatch.setattr(cli, "working_bundle", lambda name: SimpleNamespace(artifact=lambda *args: None))
-    monkeypatch.setattr(cli, "_connected", lambda options: contextlib.nullcontext(SimpleNamespace(name="pi@pi")))
+    connected = contextlib.nullcontext(SimpleNamespace(name="pi@pi"))
+    monkeypatch.setattr(cli, "connect", lambda target, identity: connected)
     assert cli.main(["deploy", "--policy", "P", *(["--json"] if json_wanted else [])]) == 0
     told = capsys.readouterr()
     assert told.err == "warning: the card is slow\n"

@@ -26,7 +26,8 @@ from device.host.helper_session import helper
 from device.host.on_device.helper import NEED_NO_LOCK, OPERATIONS
 from device.host.probe import probe
 from device.host.releases import list_releases, rollback
-from device.host.testing import (
+from device.host.wheels import WheelSet
+from tests.device_host.devices import (
     Line,
     TestDevice,
     eventually,
@@ -35,7 +36,6 @@ from device.host.testing import (
     stand_in_payload,
     stand_in_wheel,
 )
-from device.host.wheels import WheelSet
 from tests.device_host.needs import needs_sshd
 
 ME = {"user": "ann", "host": "laptop", "pid": 42, "policy": "X"}
@@ -195,7 +195,7 @@ def test_the_host_command_is_ended_in_mid_upload(
     code = (
         "import signal, sys; from pathlib import Path\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from device.host.testing import TestDevice, stand_in_payload; from device.host.deploy import install\n"
+        "from tests.device_host.devices import TestDevice, stand_in_payload; from device.host.deploy import install\n"
         "from device.host.probe import probe; from device.host.wheels import WheelSet\n"
         "host, port, identity, known, home, name = sys.argv[1:]\n"
         "device = TestDevice(host, int(port), Path(identity), Path(known), Path(home))\n"

@@ -19,10 +19,10 @@ from device.host.golden import Step
 from device.host.local_device import running_local_device
 from device.host.probe import probe
 from device.host.releases import list_releases
-from device.host.testing import TestDevice, as_test_device, stand_in_payload, stand_in_wheel
 from device.host.wheels import WheelSet
 from policy.bundle import Bundle
 from policy.spec import Precision, RuntimeName
+from tests.device_host.devices import TestDevice, as_test_device, stand_in_payload, stand_in_wheel
 
 MEGABYTE = 1_000_000
 

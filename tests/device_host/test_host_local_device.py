@@ -15,7 +15,7 @@ from device.host.connection import connect
 from device.host.errors import ChangedHostKeyError, ConnectionFailedError, LoginError
 from device.host.local_device import HOST_KEY, LocalFolder, running_local_device
 from device.host.target import Target
-from device.host.testing import as_test_device, eventually, make_key, runs
+from tests.device_host.devices import as_test_device, eventually, make_key, runs
 
 LOCAL = Target.parse("local")
 

@@ -107,16 +107,6 @@ def test_the_digest_is_of_the_content(bundle: Bundle) -> None:
     assert once.digest != build_payload(bundle, [INT8], [LITERT], other_wheels).digest
 
 
-def test_every_precision_is_checked_in_every_runtime(bundle: Bundle) -> None:
-    payload = build_payload(bundle, [INT8, FP32], [LITERT, ONNX], WHEELS)
-    assert [(run.precision, run.runtime) for run in payload.checks] == [
-        (INT8, LITERT),
-        (FP32, LITERT),
-        (INT8, ONNX),
-        (FP32, ONNX),
-    ]
-
-
 def copy_of(bundle: Bundle, path: Path) -> Bundle:
     shutil.copytree(bundle.path, path)
     return Bundle.load(path)

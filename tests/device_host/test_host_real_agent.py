@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from device.host import cli
+from device.host import __main__ as cli
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.deploy import deploy
 from device.host.errors import AgentError, CheckFailedError, ConnectionLostError
 from device.host.releases import list_releases, rollback
-from device.host.testing import Line, TestDevice
 from policy.bundle import Bundle
 from policy.bundle_writer import npz
 from policy.spec import Precision, RuntimeName
+from tests.device_host.devices import Line, TestDevice
 
 INT8, FP32 = Precision.INT8, Precision.FP32
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from device.host import cli, wheels
+from device.host import __main__ as cli
+from device.host import wheels
 from device.host.errors import UnsupportedDeviceError, WheelError
 from device.host.places import cache_folder
 from device.host.probe import PythonFacts, TargetFacts

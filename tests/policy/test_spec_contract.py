@@ -86,7 +86,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> str:
         (lambda d: d["network"].update(hidden=[True]), "network.hidden is True; it must be a whole number"),
         (lambda d: d.update(network=[64]), r"network is \[64\]; it must be an object"),
         (lambda d: d.update(observation={}), "observation is {}; it must be a list"),
-        (lambda d: d["observation"][0].update(shape=[float("inf")]), "the shape of ranges is inf"),
+        (lambda d: d["observation"][0].update(shape=[float("inf")]), r"observation\[0\].shape is inf"),
         (lambda d: d["normaliser"]["mean"].__setitem__(0, 10**400), "normaliser.mean is 1000.*finite"),
         (lambda d: d["normaliser"]["mean"].__setitem__(0, 1e39), "mean must be finite in float32"),
         (lambda d: d["normaliser"]["scale"].__setitem__(0, 1e-39), "scale must be positive and between"),

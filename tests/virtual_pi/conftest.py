@@ -24,7 +24,7 @@ from policy.bundle import Bundle
 from policy.bundle_writer import copy_bundle
 from policy.locate import ZOO
 from policy.spec import ArtifactFormat
-from tests.virtual_pi.releases import NEW, OLD
+from tests.virtual_pi.releases import NEW, OLD, cut_power
 
 NAME = "under-test"
 
@@ -45,7 +45,7 @@ class VirtualPi:
         return self.start().machine
 
     def cut_power(self) -> None:
-        running.cut_power(self.name)
+        cut_power(self.name)
 
     def stop(self) -> None:
         running.stop(self.name)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from typing import Any
 
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.deploy import DeployResult, deploy
 from device.host.releases import list_releases
+from device.virtual_pi import running
 from policy.bundle import Bundle
 from policy.spec import Precision
 
@@ -46,3 +50,13 @@ def other_than(old: str, connection: Connection, bundle: Bundle) -> None:
     others = [release for release in state(connection)[1] if release != old]
     for release in others:
         connection.run(f"rm -r quarl/policies/I/releases/{release}")
+
+
+def cut_power(name: str) -> None:
+    """End a machine as a pulled plug does: at once, with whatever is in flight lost."""
+    machine = running.find(name)
+    if machine is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(machine.pid, signal.SIGKILL)
+        running._wait_for_end(machine, 5.0)
+    running._forget(name)

@@ -29,7 +29,7 @@ from device.virtual_pi.recipe import MachineKind
 from policy.bundle import Bundle
 from policy.locate import PROJECT_ROOT
 from policy.spec import RuntimeName
-from tests.virtual_pi.releases import NEW, serving
+from tests.virtual_pi.releases import NEW, cut_power, serving
 
 
 def test_it_is_a_pi_3b_as_far_as_programs_can_tell(pi: Any, old: str) -> None:
@@ -146,7 +146,7 @@ def test_two_machines_at_once_and_one_of_them_killed(pi: Any, old: str) -> None:
             assert facts.machine == "aarch64"
             # What the agent knows an emulator by, here too.
             assert "125.00" in connection.run("grep -m 1 BogoMIPS /proc/cpuinfo").stdout
-        running.cut_power("raspi-under-test")
+        cut_power("raspi-under-test")
         assert not begun.machine.alive
         with pi.connect() as connection:
             assert serving(connection)["ok"]
@@ -155,7 +155,7 @@ def test_two_machines_at_once_and_one_of_them_killed(pi: Any, old: str) -> None:
         assert running.stop("raspi-under-test")  # in good order: the watchdog's driver powers it off
         assert not again.machine.alive
     finally:
-        running.cut_power("raspi-under-test")
+        cut_power("raspi-under-test")
 
 
 @pytest.mark.slow

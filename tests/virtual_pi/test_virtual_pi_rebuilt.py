@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from device.host.cli import main as host_main
+from device.host.__main__ import main as host_main
 from device.host.connection import connect
 from device.host.errors import ChangedHostKeyError
 from device.host.hostkeys import KnownHosts

@@ -16,10 +16,10 @@ from device.host.handshake import check_host_key
 from device.host.hostkeys import KnownHosts, Verdict
 from device.host.target import Target, resolve
 from device.virtual_pi import card, image, initrd, machine, naming, programs, recipe, running, sources
-from device.virtual_pi.cli import main
+from device.virtual_pi.__main__ import main
 from device.virtual_pi.errors import BuildError, MachineNameError, MissingProgramsError, StartError
 from device.virtual_pi.image import Image, given_to_user
-from device.virtual_pi.machine import Files, MachineSettings
+from device.virtual_pi.machine import MachineSettings
 from device.virtual_pi.recipe import MachineKind
 from tests.device_host.needs import needs_ssh
 
@@ -169,7 +169,7 @@ def an_image(folder: Path) -> Image:
 
 
 def words_of(settings: MachineSettings, tmp_path: Path) -> list[str]:
-    return machine.command(settings, an_image(tmp_path), Files(tmp_path / "a,b.qcow2", tmp_path / "s.log"), 2222)
+    return machine.command(settings, an_image(tmp_path), tmp_path / "a,b.qcow2", tmp_path / "s.log", 2222)
 
 
 def test_the_default_machine_is_a_pi_3b(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_errors_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_date_is_read_as_utc() -> None:
-    from device.virtual_pi.cli import read_clock
+    from device.virtual_pi.__main__ import read_clock
 
     assert read_clock("1970-01-02") == 86400
     assert read_clock("1970-01-01T02:00+01:00") == 3600

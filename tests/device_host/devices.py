@@ -1,7 +1,4 @@
-"""Devices to test with: the embedded one, a real OpenSSH sshd on loopback, a line that breaks, an agent that obeys.
-
-They ship with the package so that the tests of every room, and yours, can use them.
-"""
+"""Devices to test with: the embedded one, a real OpenSSH sshd on loopback, a line that breaks, an agent that obeys."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from device.host.connection import Connection, connect
 from device.host.errors import ConnectionFailedError
 from device.host.hostkeys import KnownHosts, read_entries
 from device.host.local_device import LocalDevice, free_port, write_interpreter
-from device.host.payload import STARTER, GoldenRun, Payload, PayloadFile
+from device.host.payload import STARTER, Payload, PayloadFile
 from device.host.places import user_name
 from device.host.target import Target, host_key_name
 from device.host.wheels import Wheel, load_pins
@@ -302,8 +299,7 @@ def stand_in_payload(
         PayloadFile("bundle/policy.json", b"{}"),
         PayloadFile("bundle/ballast.bin", ballast),
     )
-    runs = (GoldenRun(Precision.INT8, RuntimeName.LITERT),)
-    return Payload(policy, files, environments, (Precision.INT8,), (RuntimeName.LITERT,), runs)
+    return Payload(policy, files, environments, (Precision.INT8,), (RuntimeName.LITERT,))
 
 
 def stand_in_wheel(cache: Path, content: bytes) -> tuple[Wheel, Path]:
