@@ -140,11 +140,11 @@ def read_runtimes(text: str) -> list[RuntimeName]:
 
 
 def checked(kind: Callable[[str], T], allowed: Callable[[T], bool], why: str) -> Callable[[str], T]:
-    """A reader of numbers of a kind that are allowed; of others it says why not. 1_000 and 1,000 are a thousand."""
+    """A reader of numbers of a kind that are allowed; of others it says why not. Whole ones: 1,000 is a thousand."""
 
     def read(text: str) -> T:
         try:
-            if allowed(value := kind(text.replace("_", "").replace(",", ""))):
+            if allowed(value := kind(text.replace("_", "").replace(",", "") if kind is int else text)):
                 return value
         except ValueError:
             pass

@@ -100,15 +100,11 @@ def _run(arguments: argparse.Namespace) -> int:
             device.deploy(bundle, precisions, runtime)
             held = arguments.held if target == arguments.target else 0
             cases += measured_on(device, bundle, precisions, runtime, held, arguments)
-    document = {name: getattr(arguments, name) for name in ("target", "roomy", "runtime", "runs", "warmup", "held")}
-    document |= {
-        "cases": list(map(asdict, cases)),
-    }
     if arguments.json:
         found = speed_ups(cases, arguments.target, arguments.roomy)
-        print(json.dumps({"ok": True, "cases": document["cases"], "speed_ups": found}))
+        print(json.dumps({"ok": True, "cases": list(map(asdict, cases)), "speed_ups": found}))
     else:
-        rendering.print_table(table(document), command_line.console())
+        rendering.print_table(table(cases, vars(arguments)), command_line.console())
     return command_line.EXIT_OK
 
 
@@ -227,11 +223,6 @@ times(pressure)) if roomy else "; --roomy takes computing and memory pressure ap
 """
 
 
-def cases_of(document: Mapping[str, Any]) -> list[Case]:
-    """Those of an answer."""
-    return [Case(**case) for case in document["cases"]]
-
-
 def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str, float | None]:
     """fp32's median over int8's, apart.
 
@@ -248,12 +239,11 @@ def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str
     return {"small": ratio(target, "small"), "computing": computing, "total": total, "pressure": apart}
 
 
-def table(document: Mapping[str, Any]) -> Table:
-    """The cases, with times as ratios to the small int8 where the device is emulated."""
+def table(cases: Sequence[Case], asked: Mapping[str, Any]) -> Table:
+    """The cases, with times as ratios to the small int8 where the device is emulated; ``asked`` is what was typed."""
     from bench.report.tables import Table
     from bench.report.text import NOT_KNOWN, filled, megabytes, nanoseconds, times
 
-    cases = cases_of(document)
     base = {case.target: case.median_ns for case in cases if (case.model, case.precision) == ("small", "int8")}
     rows = []
     for case in cases:
@@ -279,14 +269,14 @@ def table(document: Mapping[str, Any]) -> Table:
         )
     notes = filled(
         NOTES,
-        **document,
+        **asked,
         machines={case.target: case.measured["machine"] for case in cases},
         emulated=any(case.emulated for case in cases),
         read=max((case.per_decision("pgpgin") * 1024 for case in cases), default=0.0),
         bus=SD_BUS_BYTES_PER_S,
         times=times,
         paper=PAPER,
-        **speed_ups(cases, document["target"], document["roomy"]),
+        **speed_ups(cases, asked["target"], asked["roomy"]),
     )
     return Table.of("memory-pressure", "Memory pressure", rows, notes, left=3)
 

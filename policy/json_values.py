@@ -111,6 +111,8 @@ def _object(kind: Any, data: Mapping[str, Any], name: str) -> Any:
         key = field.metadata.get("name", field.name)
         if key not in data and "omitted" in field.metadata:
             continue
+        if data[key] is None and "omitted" in field.metadata:
+            raise JsonValueError(f"{f'{name}.{key}' if name else key} is null; it must be absent, or have a value")
         if data[key] is None and "null" in field.metadata:
             found[field.name] = field.metadata["null"]
         else:
@@ -126,8 +128,8 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _of_kind(choices: list[Any], value: Any, name: str) -> Any:
     known = {choice.KIND: choice for choice in choices}
     said = _typed(value, dict, name, "an object")["kind"]
-    if said not in known:
-        raise JsonValueError(f"{name}.kind {said!r} is not known; allowed are {', '.join(known)}")
+    if not isinstance(said, str) or said not in known:
+        raise JsonValueError(f"{name}.kind {shortened(said)} is not known; allowed are {', '.join(known)}")
     return known[said]
 
 
@@ -141,22 +143,23 @@ def _member(kind: type[Enum], value: Any, name: str) -> Any:
 
 def _number(value: Any, name: str) -> float:
     if type(value) not in (int, float):
-        raise JsonValueError(f"{name} is {_short(value)}; it must be a number")
+        raise JsonValueError(f"{name} is {shortened(value)}; it must be a number")
     try:
         read = float(value)
     except OverflowError:
         read = math.inf
     if not math.isfinite(read):  # Python reads NaN and Infinity, and comparisons with NaN let everything pass
-        raise JsonValueError(f"{name} is {_short(value)}; it must be finite")
+        raise JsonValueError(f"{name} is {shortened(value)}; it must be finite")
     return read
 
 
 def _typed(value: Any, kind: type, name: str, wanted: str) -> Any:
     if type(value) is not kind:  # True is no whole number
-        raise JsonValueError(f"{name} is {_short(value)}; it must be {wanted}")
+        raise JsonValueError(f"{name} is {shortened(value)}; it must be {wanted}")
     return value
 
 
-def _short(value: object) -> str:
+def shortened(value: object) -> str:
+    """A value as messages show it."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}…"

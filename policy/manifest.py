@@ -172,7 +172,9 @@ class Manifest:
             artifacts: dict[str, ArtifactEntry] = {}
             for item in json_values.read(tuple[Mapping[str, Any], ...], data["artifacts"], "artifacts"):
                 # Size and hash stand beside the other members.
-                entry = json_values.read(ArtifactEntry, {**item, "record": item}, str(item["file"]))
+                name = json_values.read(str, item["file"], "artifacts.file")
+                _require_plain(name)
+                entry = json_values.read(ArtifactEntry, {**item, "record": item}, name)
                 if entry.file in artifacts or entry.file in files:
                     raise BundleError(f"{where} lists {entry.file} twice.")
                 artifacts[entry.file] = entry
@@ -197,7 +199,10 @@ def entry_values(entry: ArtifactEntry) -> dict[str, Any]:
 def _require_plain(name: str) -> None:
     """Refuse a file name that leaves the bundle or is the manifest's own."""
     if not name or name != Path(name).name or name in (".", "..", MANIFEST_FILE) or "\\" in name or "\0" in name:
-        raise BundleError(f"the manifest names the file {name!r}; only plain names inside the bundle are allowed.")
+        raise BundleError(
+            f"the manifest names the file {json_values.shortened(name)}; "
+            "only plain names inside the bundle are allowed."
+        )
 
 
 def _require_not_negative(owner: ArtifactEntry | Parity, *names: str) -> None:

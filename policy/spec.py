@@ -53,7 +53,6 @@ __all__ = [
     "Squash",
     "network_values",
     "parse_enum",
-    "read_network",
     "require",
 ]
 SPEC_FORMAT_VERSION = 1
@@ -178,12 +177,6 @@ def network_values(network: NetworkSpec) -> dict[str, Any]:
     """JSON values; what a plain multilayer perceptron does not have is left out."""
     values: dict[str, Any] = json_values.write(network)
     return values
-
-
-def read_network(data: Mapping[str, Any]) -> NetworkSpec:
-    """The inverse of :func:`network_values`."""
-    network: NetworkSpec = json_values.read(NetworkSpec, data, "network")
-    return network
 
 
 def _describe(observed: ObservationField | None) -> str:

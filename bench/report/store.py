@@ -43,12 +43,12 @@ def prepare(path: Path) -> None:
             os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path.parent)) from None
-    if path.exists():
-        if is_sqlite(path):
-            raise StoreError(
-                f"{path} is a store of an earlier version, which is read but not added to.\n"
-                f"  next: the command with --results {path.with_suffix('.jsonl')}, which goes on with what is in it"
-            )
+    if path.exists() and is_sqlite(path):
+        raise StoreError(
+            f"{path} is a store of an earlier version, which is read but not added to.\n"
+            f"  next: the command with --results {path.with_suffix('.jsonl')}, which goes on with what is in it"
+        )
+    if kept_in(path).exists():
         read_results(path)
 
 
@@ -60,13 +60,31 @@ def add(reports: Iterable[Report], path: Path) -> None:
     """
     lines = _as_lines(reports)
     with locked(path.parent):
-        if not path.exists() and (old := kept_in(path)).exists():
-            lines = _as_lines(read_results(old)) + lines
-        with path.open("ab", buffering=0) as file:
-            end = file.tell()
-            if file.write(lines) < len(lines):
-                file.truncate(end)
+        if not path.exists():
+            old = kept_in(path)
+            write_atomically(path, (_as_lines(read_results(old)) if old.exists() else b"") + lines)
+            return
+        with path.open("r+b", buffering=0) as file:
+            start, last = _torn(file.readall())
+            file.seek(start)
+            file.truncate()
+            if file.write(last + lines) < len(last + lines):
+                file.seek(start)
+                file.truncate()
+                file.write(last)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(file.fileno())
+
+
+def _torn(text: bytes) -> tuple[int, bytes]:
+    """Where a last line without an end begins, and that line with its end if it is a document: a writer that was killed
+    leaves half of one."""
+    start = text.rfind(b"\n") + 1
+    try:
+        json.loads(text[start:])
+    except ValueError:
+        return start, b""
+    return start, text[start:] + b"\n"
 
 
 def kept_in(path: Path) -> Path:
@@ -89,7 +107,7 @@ def read_results(path: Path) -> list[Report]:
     found: dict[str, Report] = {}
     kept = kept_in(path)
     try:
-        lines = _of_sqlite(kept) if is_sqlite(kept) else kept.read_text(encoding="utf-8").splitlines()
+        lines = _of_sqlite(kept) if is_sqlite(kept) else _whole_lines(kept.read_bytes())
     except FileNotFoundError:
         raise StoreError(
             f"{path} does not exist: nothing was measured yet.\n  next: python bench/latency.py --policy I"
@@ -104,6 +122,11 @@ def read_results(path: Path) -> list[Report]:
                 raise StoreError(f"{path}, line {number}: {error}") from None
             found.setdefault(report.id, report)
     return sorted(found.values(), key=lambda report: report.time)
+
+
+def _whole_lines(text: bytes) -> list[str]:
+    start, last = _torn(text)
+    return (text[:start] + last).decode().split("\n")
 
 
 def _of_sqlite(path: Path) -> list[str]:

@@ -87,7 +87,13 @@ container of one byte a weight: size, speed and kernel are int8's. The others ar
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
-    """The float policy, and each width quantized afterwards and in training."""
+    """The float policy, and each width quantized afterwards and in training.
+
+    Raises:
+        UsageError: a seed is to choose and to report.
+    """
+    if subject in DELAYS and (both := sorted(set(CHOOSING_SEEDS) & set(arguments.seeds or ()))):
+        raise command_line.UsageError(f"seed {both[0]} is to choose and to report.", "--seeds 20,21,22")
     return [{}, *(condition(way, bits) for bits in arguments.bits or BITS for way in WAYS)]
 
 
@@ -97,13 +103,7 @@ def condition(way: str, bits: int) -> Condition:
 
 
 def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
-    """Trains what is not there, and flies it.
-
-    Raises:
-        UsageError: a seed is to choose and to report.
-    """
-    if subject in DELAYS and (both := sorted(set(CHOOSING_SEEDS) & set(episodes.seeds))):
-        raise command_line.UsageError(f"seed {both[0]} is to choose and to report.", "--seeds 20,21,22")
+    """Trains what is not there, and flies it."""
     for seed in episodes.seeds:
         if asked.get("quantized") == LEARNED:
             delay, tried = chosen_delay(subject)

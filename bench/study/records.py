@@ -81,13 +81,17 @@ def rounded(value: Any) -> Any:
 def rows(records: Iterable[Record], factors: Sequence[str]) -> list[dict[str, Any]]:
     """One row for each episode: subject, the factors, preset, seed, episode, return, success, and what else was kept.
 
-    Factors that a condition does not set are None; so is success where a task has none.
+    Factors that a condition does not set are None; so is a measure that a record lacks, and success where a task has
+    none.
     """
+    records = list(records)
     several = ("condition", "measures", "returns", "successes")
+    measures = {name: None for record in records for name in record["measures"]}
     return [
         {
             **{name: value for name, value in record.items() if name not in several},
             **{factor: record["condition"].get(factor) for factor in factors},
+            **measures,
             **record["measures"],
             "episode": episode,
             "return": earned,

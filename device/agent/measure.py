@@ -32,7 +32,7 @@ class Statistics:
         percentiles: by name, ns; only those the run count supports.
         percentiles_withheld: the others, with the reason.
         p50_interval: distribution-free interval of the median at INTERVAL_CONFIDENCE, ns; None below 6 runs.
-        mean, std, minimum, maximum: ns; std of the sample (n − 1), 0 for one run.
+        mean, std, min, max: ns; std of the sample (n − 1), 0 for one run.
     """
 
     runs: int

@@ -76,6 +76,12 @@ def golden_checks(
                     )
                     found: dict[str, Any] = {name: reply["golden"][name] for name in _FOUND}
                     checks.append(GoldenCheck(precision.value, runtime.value, **found))
+        except KeyError as error:
+            raise CheckFailedError(
+                f"The agent on {connection.name} did not say {error} of its golden vectors; the release was not "
+                "switched on.",
+                "Deploy again; if it says so again, the device runs another version of the agent.",
+            ) from error
         except AgentError as error:
             raise CheckFailedError(
                 f"The release did not pass its check on {connection.name} and was not switched on. {error.message}",

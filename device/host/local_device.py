@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -109,7 +111,7 @@ def running_local_device(root: Path, *, command_prefix: tuple[str, ...] = ()) ->
             start_new_session=True,
         )
     assert process.stdout is not None
-    too_long = threading.Timer(START_TIMEOUT_S, process.kill)
+    too_long = threading.Timer(START_TIMEOUT_S, os.killpg, (process.pid, signal.SIGKILL))
     too_long.start()
     try:
         line = process.stdout.readline()

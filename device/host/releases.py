@@ -9,12 +9,12 @@ from typing import Any
 
 from device.host.connection import Connection
 from device.host.deploy import begin, still_serving
-from device.host.errors import ReleaseError, VerificationError
+from device.host.errors import ReleaseError, RemoteCommandError, VerificationError
 from device.host.golden import GoldenCheck, Progress, golden_checks
 from device.host.helper_session import helper
 from device.host.payload import check_policy_name
 from device.host.probe import probe
-from policy.json_values import called, null_is, read
+from policy.json_values import JsonValueError, called, null_is, read
 from policy.spec import Precision, RuntimeName
 
 
@@ -68,7 +68,13 @@ def list_releases(connection: Connection) -> DeviceReleases:
     facts = probe(connection)
     with helper(connection, facts.python.path) as session:
         found = session.call("show")
-    releases: DeviceReleases = read(DeviceReleases, found)
+    try:
+        releases: DeviceReleases = read(DeviceReleases, found, "releases")
+    except (JsonValueError, KeyError) as error:
+        raise RemoteCommandError(
+            f"{connection.name} told something else than its releases: {error}.",
+            "Look into ~/quarl on the device: a release.json there is damaged; deploy the policy again.",
+        ) from error
     return releases
 
 

@@ -49,6 +49,7 @@ MEGABYTE = 1_000_000
         (["I", "--success-floor", "0"], "allowed is above 0, up to 1"),
         (["I", "--success-floor", "nan"], "allowed is above 0, up to 1"),
         (["I", "--deadline-ms", "-1"], "type 20, or 0.5"),
+        (["I", "--deadline-ms", "2,5"], "type 20, or 0.5"),
         (["I", "--episodes", "1"], "one episode has no interval"),
         (["I", "--runs", "661"], "type 662 or more"),
         (["I", "--runtime", "torch"], "allowed are tflite-runtime"),

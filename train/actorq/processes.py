@@ -94,9 +94,10 @@ class ParameterProcess(ParameterServer):
         found = super().latest(known)
         if found is None:
             return None
-        if self._stored is None or self._stored.version != found.version:
-            self._stored = replace(found, data=ray.put(found.data))
-        return self._stored
+        stored = self._stored  # several ask at once: what one of them puts must not become the other's answer
+        if stored is None or stored.version != found.version:
+            self._stored = stored = replace(found, data=ray.put(found.data))
+        return stored
 
     def facts(self) -> dict[str, Any]:
         """See :meth:`ParameterServer.facts`; and when the process began."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -84,6 +86,46 @@ def test_what_an_earlier_version_kept_is_read_and_gone_on_with(
     store.add([after], path)
     assert store.read_results(path) == [before, after]
     assert store.read_results(old) == [before]
+
+
+def test_a_disk_that_is_full_at_the_first_measurement_takes_nothing_of_an_earlier_store(
+    tmp_path: Path, latency_report: Make
+) -> None:
+    old, path = tmp_path / "results.sqlite", tmp_path / "results.jsonl"
+    with closing(sqlite3.connect(old)) as connection, connection:
+        connection.execute("CREATE TABLE measurements (id TEXT PRIMARY KEY, time TEXT, document TEXT)")
+        rows = [(report.id, report.time, report.to_json()) for report in (latency_report(), latency_report())]
+        connection.executemany("INSERT INTO measurements VALUES (?, ?, ?)", rows)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, limit[1]))
+        with pytest.raises(OSError, match="large"):
+            store.add([latency_report()], path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    assert not path.exists() and len(store.read_results(path)) == 2
+    store.add([latency_report()], path)
+    assert len(store.read_results(path)) == 3
+
+
+def test_a_damaged_earlier_store_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "results.sqlite").write_bytes(b"SQLite format 3\0" + b"?" * 200)
+    with pytest.raises(StoreError, match="damaged"):
+        store.prepare(tmp_path / "results.jsonl")
+
+
+@pytest.mark.parametrize(("cut", "left"), [(200, 1), (1, 2)])
+def test_half_a_last_line_is_left_out_and_a_whole_one_kept(
+    cut: int, left: int, tmp_path: Path, latency_report: Make
+) -> None:
+    path = tmp_path / "results.jsonl"
+    store.add([latency_report(), latency_report()], path)
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert len(store.read_results(path)) == left
+    store.add([latency_report(target="pi@a\u2028b")], path)
+    assert len(store.read_results(path)) == left + 1
 
 
 def test_a_broken_line_is_named(tmp_path: Path, latency_report: Make) -> None:
