@@ -24,6 +24,7 @@ ROOM_BYTES = 2_000_000  # what a command may add
 RESULTS = PROJECT_ROOT / "results"
 DEFAULT_STORE = RESULTS / "results.jsonl"
 _SQLITE_MAGIC = b"SQLite format 3\0"
+_BEGINNING = b'{"'  # of a document
 
 
 class StoreError(ValueError):
@@ -77,14 +78,16 @@ def add(reports: Iterable[Report], path: Path) -> None:
 
 
 def _torn(text: bytes) -> tuple[int, bytes]:
-    """Where a last line without an end begins, and that line with its end if it is a document: a writer that was killed
-    leaves half of one."""
+    """Where a last line without an end begins, and what of it stays: nothing where it is half a document, as a writer that
+    was killed leaves it; else all, with an end."""
     start = text.rfind(b"\n") + 1
+    last = text[start:]
     try:
-        json.loads(text[start:])
+        json.loads(last)
     except ValueError:
-        return start, b""
-    return start, text[start:] + b"\n"
+        if not last or last.startswith(_BEGINNING):
+            return start, b""
+    return start, last + b"\n"
 
 
 def kept_in(path: Path) -> Path:
