@@ -78,8 +78,8 @@ def add(reports: Iterable[Report], path: Path) -> None:
 
 
 def _torn(text: bytes) -> tuple[int, bytes]:
-    """Where a last line without an end begins, and what of it stays: nothing where it is half a document, as a writer that
-    was killed leaves it; else all, with an end."""
+    """Where a last line without an end begins, and what of it stays: nothing where it is half a document, as a writer
+    that was killed leaves it; else all, with an end."""
     start = text.rfind(b"\n") + 1
     last = text[start:]
     try:
