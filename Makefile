@@ -1,7 +1,6 @@
 # The front door: bare `make` prints the pipeline in order.
 .DEFAULT_GOAL := help
-SHELL := /bin/bash
-.SHELLFLAGS := -eu -o pipefail -c
+SHELL := setup/recipe.sh
 .DELETE_ON_ERROR:
 
 POLICY ?=
@@ -17,6 +16,8 @@ TESTS ?= tests
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
+# Ctrl-C waits until the command is ready for it: while Python itself starts, it would print a traceback.
+RUN := env --block-signal=INT $(PYTHON)
 # The stamp holds the folder's name: an environment that was moved, or whose Python is gone, is made anew.
 INSTALLED := $(VENV)/.installed
 ifneq ($(CURDIR),$(shell test -x $(PYTHON) && cat $(INSTALLED) 2>/dev/null))
@@ -69,7 +70,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 
 suites: $(INSTALLED)
 	$(call install,requirements-suites.txt)
-	@$(PYTHON) -m train.list
+	@$(RUN) -m train.list
 
 actorq: $(INSTALLED)
 	$(call install,requirements-actorq.txt)
@@ -83,47 +84,47 @@ $(PEERS)/.installed: requirements-peers.txt | $(INSTALLED)
 	@touch $@
 
 training-speed: $(INSTALLED) peers
-	@$(PYTHON) -m bench.study speed
+	@$(RUN) -m bench.study speed
 
 study: $(INSTALLED)
-	@$(PYTHON) -m bench.study --keep
+	@$(RUN) -m bench.study --keep
 
 study-quick: $(INSTALLED)
-	@$(PYTHON) -m bench.study --quick
+	@$(RUN) -m bench.study --quick
 
 report: $(INSTALLED)
-	@$(PYTHON) -m bench.report
+	@$(RUN) -m bench.report
 
 demo: $(INSTALLED)
 	@test -f artifacts/I/manifest.json || \
-	  $(PYTHON) -m train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
-	@$(PYTHON) bench/latency.py --policy I,II,III --target $(TARGET) --runs $(DEMO_RUNS) >/dev/null
-	@$(PYTHON) bench/success.py --policy I,II,III --target $(TARGET) --episodes $(DEMO_EPISODES) >/dev/null
-	@$(PYTHON) bench/table.py case-study --own --target $(TARGET) --output-path results
+	  $(RUN) -m train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
+	@$(RUN) bench/latency.py --policy I,II,III --target $(TARGET) --runs $(DEMO_RUNS) >/dev/null
+	@$(RUN) bench/success.py --policy I,II,III --target $(TARGET) --episodes $(DEMO_EPISODES) >/dev/null
+	@$(RUN) bench/table.py case-study --own --target $(TARGET) --output-path results
 
 train: $(INSTALLED)
 	@test -n "$(POLICY)" || { echo "Which policy? Type: make train POLICY=I   (I, II or III)"; exit 2; }
-	@$(PYTHON) -m train --task navigation --policy $(POLICY)
+	@$(RUN) -m train --task navigation --policy $(POLICY)
 
 convert: $(INSTALLED)
-	@for policy in $(POLICIES); do $(PYTHON) -m convert --policy $$policy --bits $(BITS); done
+	@$(RUN) -m convert --policy $(POLICIES) --bits $(BITS)
 
 deploy: $(INSTALLED)
+	@$(RUN) -m convert --missing --policy $(POLICIES) --bits $(BITS)
 	@for policy in $(POLICIES); do \
-	  $(PYTHON) -m convert --missing --policy $$policy --bits $(BITS); \
-	  $(PYTHON) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) --runtime $(RUNTIME); done
+	  $(RUN) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) --runtime $(RUNTIME); done
 
 bench: $(INSTALLED)
 	@for policy in $(POLICIES); do \
-	  $(PYTHON) bench/latency.py --policy $$policy --target $(TARGET); \
-	  $(PYTHON) bench/memory.py --policy $$policy --target $(TARGET); \
-	  $(PYTHON) bench/success.py --policy $$policy --target $(TARGET); done
+	  $(RUN) bench/latency.py --policy $$policy --target $(TARGET); \
+	  $(RUN) bench/memory.py --policy $$policy --target $(TARGET); \
+	  $(RUN) bench/success.py --policy $$policy --target $(TARGET); done
 
 # WRITE=1: every table and picture of README.md and docs/ is made again from the committed results, byte for byte.
 table: $(INSTALLED)
-	@$(PYTHON) bench/table.py $(if $(WRITE),--update-docs >/dev/null)
+	@$(RUN) bench/table.py $(if $(WRITE),--update-docs >/dev/null)
 ifdef WRITE
-	@$(PYTHON) -m bench.study --stored --update-docs >/dev/null
+	@$(RUN) -m bench.study --stored --update-docs >/dev/null
 endif
 
 docs: $(INSTALLED)
@@ -132,10 +133,10 @@ docs: $(INSTALLED)
 	@echo "artifacts/site/index.html"
 
 pi: $(INSTALLED)
-	@$(PYTHON) -m device.virtual_pi start --machine $(MACHINE)
+	@$(RUN) -m device.virtual_pi start --machine $(MACHINE)
 
 pi-stop: $(INSTALLED)
-	@$(PYTHON) -m device.virtual_pi stop
+	@$(RUN) -m device.virtual_pi stop
 
 test: $(INSTALLED)
 	@test -e "$(firstword $(subst ::, ,$(TESTS)))" || \

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
-    from policy import project_python
+    from policy import interruption, project_python
 
     project_python.ensure()
+    interruption.loading()
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from airlearning_envs.errors import SettingsError
 from airlearning_envs.flights import Decide, blind_policy, random_policy
 from airlearning_envs.observation import observation_fields
 from airlearning_envs.render import SIDE_PX, Painter, Scene
+from policy import interruption
 from policy.errors import PolicyError
 from policy.hints import as_typed
 
@@ -140,23 +142,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Film one episode; returns the exit code."""
     arguments = build_parser().parse_args(argv)
     try:
-        if arguments.output.suffix.lower() not in (".gif", ".mp4"):
-            raise SettingsError(f"--output is {str(arguments.output)!r}; allowed are names that end in .gif or .mp4.")
-        settings = json.loads(arguments.settings)
-        if not isinstance(settings, dict):
-            raise SettingsError(
-                f'--settings is {arguments.settings}; allowed is a JSON object, e.g. {{"latency": 0.2}}.'
-            )
-        config = NavigationConfig.from_settings({"preset": arguments.preset, **settings})
-        decide = load_decide(arguments.policy, config, arguments.seed)
-        scenes = fly_scenes(config, decide, arguments.episode, arguments.seed)
-        caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, episode {arguments.episode}"
-        with _bar(len(scenes)) as progress:
-            pictures = frames(config, scenes, caption, 16 * max(10, round(arguments.side / 16)), progress)
-        save_film(arguments.output, pictures)
+        with interruption.heard():
+            scenes, pictures = _film(arguments)
     except (SettingsError, PolicyError, OSError, ValueError) as error:
         print(as_typed(f"record: {error}"), file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("record: interrupted; nothing was written.", file=sys.stderr)
+        return interruption.EXIT_INTERRUPTED
     end = scenes[-1]
     report = {
         "output": str(arguments.output),
@@ -166,6 +159,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     print(json.dumps(report) if arguments.json else f"{arguments.output}: {report['cause']} after {end.time_s:.2f} s")
     return 0
+
+
+def _film(arguments: argparse.Namespace) -> tuple[list[Scene], list[NDArray[np.uint8]]]:
+    """Fly the episode and write its film; the scenes, and the pictures of them."""
+    if arguments.output.suffix.lower() not in (".gif", ".mp4"):
+        raise SettingsError(f"--output is {str(arguments.output)!r}; allowed are names that end in .gif or .mp4.")
+    settings = json.loads(arguments.settings)
+    if not isinstance(settings, dict):
+        raise SettingsError(f'--settings is {arguments.settings}; allowed is a JSON object, e.g. {{"latency": 0.2}}.')
+    config = NavigationConfig.from_settings({"preset": arguments.preset, **settings})
+    decide = load_decide(arguments.policy, config, arguments.seed)
+    scenes = fly_scenes(config, decide, arguments.episode, arguments.seed)
+    caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, episode {arguments.episode}"
+    with _bar(len(scenes)) as progress:
+        pictures = frames(config, scenes, caption, 16 * max(10, round(arguments.side / 16)), progress)
+    save_film(arguments.output, pictures)
+    return scenes, pictures
 
 
 class _bar:  # noqa: N801 (used like a function)

@@ -7,7 +7,6 @@ import json
 import math
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,8 +206,7 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
 
     known = (BenchError, PolicyError, HostError, SettingsError, PageError, StoreError)
     try:
-        interruption.loaded()
-        with terminated_as_interrupted():
+        with interruption.heard(signal.SIGTERM):
             return body(arguments)
     except KeyboardInterrupt:
         print("Interrupted; what had been stored before is kept.", file=sys.stderr)
@@ -221,19 +219,6 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
     except (*known, InvalidDocumentError) as error:
         status = _failed(arguments, str(error), str(getattr(error, "next_step", "")))
         return EXIT_USAGE if isinstance(error, UsageError) else status
-
-
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """Within, SIGTERM raises KeyboardInterrupt, so that what was started is ended and what was measured is kept."""
-    if threading.current_thread() is not threading.main_thread():  # only there may a handler be set
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _failed(arguments: argparse.Namespace, message: str, next_step: str) -> int:

@@ -2,4 +2,4 @@
 
 from policy import project_python
 
-project_python.begin("convert")
+project_python.begin()

@@ -32,7 +32,13 @@ EXAMPLES = """examples:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = Parser(prog="python -m convert", description=__doc__, epilog=EXAMPLES)
-    made.add_argument("--policy", default="", help="name (I, II, III) or folder of a bundle; default: all of the zoo")
+    made.add_argument(
+        "--policy",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="I, II, III or a bundle's folder (default: the zoo)",
+    )
     made.add_argument(
         "--bits",
         "--precision",
@@ -50,17 +56,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert; the exit code is 0, or 1 when something was refused (and then not written)."""
-    interruption.loaded()
     arguments = parser().parse_args(argv)
     started = time.perf_counter()
+    done: list[Converted] = []
     try:
-        precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in arguments.precisions.split(",")))
-        formats = [f for f in ArtifactFormat if arguments.format in (f.value, "all")]
-        bundles = [working_bundle(name) for name in _names(arguments.policy)]
-        jobs = list(product(bundles, precisions, formats))
-        if arguments.missing:
-            jobs = [job for job in jobs if not job[0].has_artifact(*job[1:])]
-        done = _convert(jobs) if jobs else []
+        with interruption.heard():
+            bundles, jobs = _jobs(arguments)
+            _convert(jobs, done)
     except PolicyError as error:
         print(as_typed(f"convert: {error}"), file=sys.stderr)
         return 1
@@ -69,8 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"convert: {where} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("convert: interrupted; the artifacts that were finished are listed.", file=sys.stderr)
-        return 130
+        if done and not arguments.json:
+            print(_table(done), flush=True)
+        kept = f"the {len(done)} above are finished and kept" if done else "no artifact was finished"
+        print(f"convert: interrupted; {kept}.", file=sys.stderr)
+        return interruption.EXIT_INTERRUPTED
     if arguments.json:
         print(json.dumps([_as_json(converted) for converted in done], indent=2))
         return 0
@@ -88,25 +93,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _names(policy: str) -> list[str]:
-    if policy:
-        return [policy]
+def _jobs(arguments: argparse.Namespace) -> tuple[list[Bundle], list[Job]]:
+    """The bundles, and what is to be made of them."""
+    precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in arguments.precisions.split(",")))
+    formats = [f for f in ArtifactFormat if arguments.format in (f.value, "all")]
+    bundles = [working_bundle(name) for name in arguments.policy or _all_names()]
+    jobs = list(product(bundles, precisions, formats))
+    if arguments.missing:
+        jobs = [job for job in jobs if not job[0].has_artifact(*job[1:])]
+    return bundles, jobs
+
+
+def _all_names() -> list[str]:
     names = sorted(path.parent.name for path in ZOO.glob(f"*/{MANIFEST_FILE}"))
     if not names:
         raise BundleError("the zoo is empty and no policy was named.", "Train one: make train POLICY=I")
     return names
 
 
-def _convert(jobs: Sequence[Job]) -> list[Converted]:
+def _convert(jobs: Sequence[Job], done: list[Converted]) -> None:
+    """Make these artifacts; each is in ``done`` as soon as it is finished."""
+    if not jobs:
+        return
     console = Console(stderr=True)
     columns = TextColumn("converting {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=len(jobs))
 
         def advance(converted: Converted) -> None:
+            done.append(converted)
             progress.update(task, advance=1, description=f"{converted.policy}/{converted.entry.file}")
 
-        return convert_each(jobs, advance)
+        convert_each(jobs, advance)
 
 
 def _as_json(converted: Converted) -> dict[str, object]:

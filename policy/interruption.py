@@ -1,38 +1,140 @@
-"""Ctrl-C while a command is still loading: one line and exit status 130. For the host.
+"""Ctrl-C, from a command's first line to its last: told as what it is, with exit status 130. For the host.
 
-Nothing was begun by then, so the process ends on the spot. KeyboardInterrupt in the middle of an import would not do:
-extension modules turn it into other errors, or lose it, and what is left on the screen is their traceback. A command
-that has loaded everything calls :func:`loaded`, and handles KeyboardInterrupt from there on.
+While a command loads (:func:`loading`) nothing has begun, so the process ends on the spot: KeyboardInterrupt in the
+middle of an import would be turned into another error, or lost, by an extension module. Afterwards the command works
+within :func:`heard`. There, too, libraries in whose middle KeyboardInterrupt falls make errors of their own of it: an
+SFTP file that is closed in the middle of a packet makes the server hang up, which reads like a network fault. So
+whatever error comes out after Ctrl-C was pressed is KeyboardInterrupt again.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any, NoReturn
 
 EXIT_INTERRUPTED = 130
-SENTENCE = b"interrupted while it was loading; nothing was written.\n"
+LOADING = "interrupted while it was loading; nothing was written."
+AGAIN = "interrupted again: ended at once; what had been finished is kept."
+DONE = "interrupted at its end; what it did is kept."
+RESEND_S = 0.05
 _screen = 2
 
 
 def loading() -> None:
-    """From now on Ctrl-C ends the process at once; where it is ignored (a background job) it stays so."""
+    """From now on Ctrl-C ends the process at once; where it is ignored (a background job) it stays so.
+
+    The Makefile starts commands with the signal blocked: pressed before this line, it counts here.
+    """
     global _screen
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         with suppress(OSError):
             _screen = os.dup(2)  # libraries are kept quiet while they load
-        signal.signal(signal.SIGINT, _end)
+        signal.signal(signal.SIGINT, _end_while_loading)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def loaded() -> None:
-    """From now on Ctrl-C is KeyboardInterrupt again."""
-    if getattr(signal.getsignal(signal.SIGINT), "__name__", "") == _end.__name__:  # a script's own copy, it may be
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+@contextmanager
+def heard(*others: signal.Signals) -> Iterator[None]:
+    """Within: Ctrl-C raises KeyboardInterrupt, once; pressed again it ends the process at once.
+
+    Whatever error leaves the block after Ctrl-C was pressed is KeyboardInterrupt, also where the block ends as if
+    nothing had happened. In another thread than the main one, where no handler can be set, nothing changes.
+
+    Args:
+        others: signals that count as Ctrl-C does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    press = _Press()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *others)}
+    typed = _is(before[signal.SIGINT], _end_while_loading)
+    if not typed and before[signal.SIGINT] is not signal.default_int_handler:
+        del before[signal.SIGINT]  # ignored in a background job, or somebody else's
+    unraisable = sys.unraisablehook
+    try:
+        sys.unraisablehook = press.unraisable
+        for number in before:
+            signal.signal(number, press)
+        yield
+        if press.happened:
+            raise KeyboardInterrupt
+    except Exception as error:
+        if press.happened or interruption_in(error) is not None:
+            raise interruption_in(error) or KeyboardInterrupt from None
+        raise
+    finally:
+        sys.unraisablehook = unraisable
+        for number, handler in before.items():
+            end = _EndAtOnce(AGAIN if press.happened else DONE)
+            signal.signal(number, end if typed and number == signal.SIGINT else handler)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def interruption_in(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The KeyboardInterrupt in whose handling an error was raised, over any number of steps; None: there is none."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return error
+        seen.add(id(error))
+        error = error.__context__ or error.__cause__
+    return None
+
+
+def end_at_once(sentence: str = AGAIN) -> NoReturn:
+    """End the process with a sentence and no cleaning up: files are written whole or not at all, and processes that
+    were started end with their input."""
+    with suppress(Exception):  # it may be what was interrupted
+        sys.stdout.flush()
+    show_cursor = b"\x1b[?25h" if os.isatty(_screen) else b""  # a progress bar hides it
     with suppress(OSError):
-        os.write(_screen, SENTENCE)
+        os.write(_screen, show_cursor + sentence.encode() + b"\n")
     os._exit(EXIT_INTERRUPTED)
+
+
+class _Press:
+    """A signal handler that raises KeyboardInterrupt the first time and ends the process the second time."""
+
+    def __init__(self) -> None:
+        self.happened = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.happened:
+            end_at_once()
+        self.happened = True
+        raise KeyboardInterrupt
+
+    def unraisable(self, lost: Any) -> None:
+        """KeyboardInterrupt where Python drops every error, in a finaliser or a callback: it is sent again."""
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            sys.__unraisablehook__(lost)
+            return
+        self.happened = False
+        again = threading.Timer(RESEND_S, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+
+
+class _EndAtOnce:
+    """A signal handler that ends the process with a sentence."""
+
+    def __init__(self, sentence: str) -> None:
+        self.sentence = sentence
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        end_at_once(self.sentence)
+
+
+def _end_while_loading(number: int, frame: FrameType | None) -> None:
+    end_at_once(LOADING)
+
+
+def _is(handler: Any, function: Any) -> bool:
+    """Whether a handler is this function, or that of a copy of this module: a script has one of its own."""
+    return getattr(handler, "__name__", "") == function.__name__

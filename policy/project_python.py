@@ -18,17 +18,15 @@ EXIT_NO_ENVIRONMENT = 3
 _GUARD = "QUARL_PROJECT_PYTHON"
 
 
-def begin(*commands: str) -> None:
+def begin() -> None:
     """What a package whose modules are commands calls before it imports anything. When one of them is typed, by
-    whatever Python: go on with the project's; Ctrl-C ends one of ``commands`` with a line until it has loaded."""
+    whatever Python: go on with the project's; until it has loaded, Ctrl-C ends it with a line."""
     if sys.argv[:1] != ["-m"]:  # as argv begins until Python has found the module that is named after it
         return
     ensure()
-    typed = getattr(sys, "orig_argv", [])
-    if typed[typed.index("-m") + 1] in commands:
-        from policy import interruption
+    from policy import interruption
 
-        interruption.loading()
+    interruption.loading()
 
 
 def ensure(root: Path = ROOT) -> None:

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . setup/common.sh
-trap 'printf "\nInterrupted. Type the same command again: it goes on from here.\n" >&2; exit 130' INT TERM
+trap 'exit 130' INT TERM  # make's recipe says so
 
 NEEDED_MB=3500
 UV_PINNED="uv==$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements.txt)"
@@ -53,6 +53,6 @@ make_environment
 [ -x .venv/bin/uv ] || logged .venv/bin/python -m pip install "$UV_PINNED" || refuse_packages
 install_requirements requirements.txt || refuse_packages
 logged .venv/bin/python -m pip install --no-deps --no-build-isolation -e . || refuse_packages
-.venv/bin/python -m device.host prefetch --target local
+env --block-signal=INT .venv/bin/python -m device.host prefetch --target local
 rm -rf .venv/bootstrap
 pwd >.venv/.installed

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . setup/common.sh
-trap 'printf "\nInterrupted. Type the same command again: it goes on from here.\n" >&2; exit 130' INT TERM
+trap 'exit 130' INT TERM  # make's recipe says so
 
 without() { printf 'Not there: %s (%s). What needs it is not tested.\n' "$1" "$LAST_WORDS" >&2; }
 

@@ -14,4 +14,4 @@ TensorFlow is loaded at its first use (``lazily.py``), so that asking for help c
 
 from policy import project_python
 
-project_python.begin("train", "train.evaluate", "train.actorq")
+project_python.begin()

@@ -193,8 +193,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     if task.is_image:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast
     request, settings = make_request(arguments, method, found, task, quantization)
-    interruption.loaded()
-    with Run(request, task, BEGAN) as run:
+    with interruption.heard(), Run(request, task, BEGAN) as run:
         if (warning := slower_here(Compute(getattr(settings, "compute", "float32")))) is not None:
             run.progress.say(warning)
         trained = run_method(method, run, settings, arguments.teacher or TEACHER)

@@ -66,14 +66,14 @@ def main(argv: list[str] | None = None) -> int:
     from policy.errors import PolicyError
     from train.suites.errors import TaskError
 
-    interruption.loaded()
     try:
-        check_usage(arguments)
-        report = judge_bundle(arguments)
-        text = json.dumps(report, indent=2, allow_nan=False)
-        if arguments.output is not None:
-            arguments.output.parent.mkdir(parents=True, exist_ok=True)
-            arguments.output.write_text(text + "\n", encoding="utf-8")
+        with interruption.heard():
+            check_usage(arguments)
+            report = judge_bundle(arguments)
+            text = json.dumps(report, indent=2, allow_nan=False)
+            if arguments.output is not None:
+                arguments.output.parent.mkdir(parents=True, exist_ok=True)
+                arguments.output.write_text(text + "\n", encoding="utf-8")
     except (TaskError, PolicyError, SettingsError) as error:
         print(as_typed(f"error: {error}"), file=sys.stderr)
         return USAGE

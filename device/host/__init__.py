@@ -19,7 +19,7 @@ On the device (several policies live side by side, and share the unpacked wheels
 
 from policy import project_python
 
-project_python.begin("device.host")
+project_python.begin()
 
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection, connect

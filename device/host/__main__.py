@@ -189,11 +189,15 @@ def parser() -> argparse.ArgumentParser:
     for added in (deploying, back):
         added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")
     for name, run in (("releases", run_releases), ("status", run_status)):
-        verb(name, run).add_argument("--policy", help="only this one")
+        looking = verb(name, run)
+        looking.add_argument("--policy", help="only this one")
+        looking.set_defaults(left="nothing was changed.")
     accepting = verb("accept-host-key", run_accept_host_key)
+    accepting.set_defaults(left="known_hosts is whole.")
     accepting.add_argument("--fingerprint", metavar="SHA256:…", help="as read on the device; without it, only shown")
     accepting.add_argument("--replace", action="store_true", help="in place of a key accepted earlier")
     prefetching = verb("prefetch", run_prefetch)
+    prefetching.set_defaults(left="the wheels that were fetched are kept.")
     prefetching.add_argument("--runtime", default="all", help="all (default), litert, tflite-runtime, onnxruntime")
     prefetching.add_argument("--platform", metavar="MACHINE", help="do not ask the device: aarch64, x86_64, armv7l")
     prefetching.add_argument("--python", metavar="3.N", help=f"with --platform: its Python, default {USUAL_PYTHON}")
@@ -202,7 +206,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Returns 0, 1 when it failed (the message says what to do), 2 for wrong usage, 130 interrupted."""
-    return run_verb(parser(), argv, "interrupted; what was half done on the device is discarded")
+    return run_verb(parser(), argv, "what was half done on the device is discarded.")
 
 
 if __name__ == "__main__":

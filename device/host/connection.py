@@ -25,6 +25,9 @@ from device.host.local_device import LOCAL_HOST_KEY_NAME, running_local_device
 from device.host.places import local_device_folder, user_name
 from device.host.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
 from device.host.target import Endpoint, Target, resolve
+from policy.interruption import interruption_in
+
+_PACKET = 32 * 1024  # bytes of a file that one SFTP packet carries; every server takes as many
 
 
 @dataclass(frozen=True)
@@ -180,31 +183,44 @@ class Connection:
             OSError: the device refused to write (disk full, no permission).
         """
         begun = time.monotonic()
-        sftp = self.sftp()
         sent = 0
-
-        def moved(done: int, total: int) -> None:
-            nonlocal sent
-            added, sent = done - sent, done
-            if progress is not None and added:
-                progress(added)
-
         try:
-            with data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as source:
-                sftp.putfo(source, remote_path, callback=moved)  # compares the size at its end
+            sftp = self.sftp()
+            with (
+                data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as source,
+                sftp.open(remote_path, "wb") as file,
+            ):
+                file.set_pipelined(True)
+                try:
+                    while packet := source.read(_PACKET):
+                        file.write(packet)
+                        sent += len(packet)
+                        if progress is not None:
+                            progress(len(packet))
+                except BaseException:  # Ctrl-C: in the middle of a packet the server would take the file's closing
+                    self._close_sftp()  # for the rest of that packet, and wait for more, or hang up
+                    raise
+            written = sftp.stat(remote_path).st_size
         except (TimeoutError, EOFError, paramiko.SSHException):
             raise self.lost(f"sending {remote_path} (after {sent} bytes)") from None
         except OSError:
             if not self.alive:
                 raise self.lost(f"sending {remote_path} (after {sent} bytes)") from None
             raise
+        if written != sent:
+            raise OSError(f"{written} of {sent} bytes were written")
         return UploadResult(remote_path, sent, time.monotonic() - begun)
+
+    def _close_sftp(self) -> None:
+        """End the SFTP session; the next file begins another."""
+        sftp, self._sftp = self._sftp, None
+        if sftp is not None:
+            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+                sftp.close()
 
     def close(self) -> None:
         """End the connection; what runs on the device sees the end of its input."""
-        if self._sftp is not None:
-            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-                self._sftp.close()
+        self._close_sftp()
         self._transport.close()
 
 
@@ -228,6 +244,7 @@ def connect(
 
     Raises:
         ConnectionFailedError, UnknownHostKeyError, ChangedHostKeyError, LoginError, TargetError.
+        KeyboardInterrupt: also where the block ends with what was made of it on the way.
     """
     target = Target.parse(target) if isinstance(target, str) else target
     with contextlib.ExitStack() as stack:
@@ -248,4 +265,10 @@ def connect(
         log_in(transport, endpoint, use_agent)
         connection = Connection(transport, target, endpoint, key.fingerprint)
         stack.callback(connection.close)
-        yield connection
+        try:
+            yield connection
+        except Exception as error:
+            # A file or a channel that Ctrl-C makes close in the middle of a packet ends the connection, too.
+            if (interrupted := interruption_in(error)) is not None:
+                raise interrupted from None
+            raise

@@ -112,8 +112,9 @@ def running_local_device(root: Path, *, command_prefix: tuple[str, ...] = ()) ->
         )
     assert process.stdout is not None
     too_long = threading.Timer(START_TIMEOUT_S, os.killpg, (process.pid, signal.SIGKILL))
-    too_long.start()
+    too_long.daemon = True  # Ctrl-C twice may leave it behind
     try:
+        too_long.start()
         line = process.stdout.readline()
         too_long.cancel()
         try:

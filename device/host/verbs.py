@@ -38,17 +38,17 @@ def verb_adder(top: Parser, *common: Parser) -> Callable[[str, Run], argparse.Ar
     return add
 
 
-def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, interrupted: str) -> int:
+def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, left: str) -> int:
     """Run the verb that was typed, and print its text, or with ``--json`` its data.
 
     Returns:
-        0, or 1 when it failed (the message says what to do), or 130 after Ctrl-C, when ``interrupted`` is said.
-        Wrong usage ends the process with 2.
+        0, or 1 when it failed (the message says what to do), or 130 after Ctrl-C, when it is said what is left: the
+        verb's own default ``left``, or else the program's. Wrong usage ends the process with 2.
     """
-    interruption.loaded()
     options = parser.parse_args(argv)
     try:
-        result, text = options.run(options)
+        with interruption.heard():
+            result, text = options.run(options)
     except (HostError, PolicyError) as error:
         if options.json:
             told = error.to_json() if isinstance(error, HostError) else {"code": "policy", "message": str(error)}
@@ -57,8 +57,8 @@ def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, interr
             print(as_typed(f"error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(interrupted, file=sys.stderr)
-        return 130
+        print(f"interrupted; {getattr(options, 'left', left)}", file=sys.stderr)
+        return interruption.EXIT_INTERRUPTED
     data = result if isinstance(result, dict) else plain(result)
     print(json.dumps({"ok": True, **data}, default=plain) if options.json else as_typed(text))
     return 0

@@ -17,4 +17,4 @@ naming.py      ssh_config stanza and host key
 
 from policy import project_python
 
-project_python.begin("device.virtual_pi")
+project_python.begin()

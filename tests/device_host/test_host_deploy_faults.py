@@ -23,6 +23,7 @@ from device.host.errors import (
 )
 from device.host.golden import Step
 from device.host.helper_session import helper
+from device.host.local_device import running_local_device
 from device.host.on_device.helper import NEED_NO_LOCK, OPERATIONS
 from device.host.probe import probe
 from device.host.releases import list_releases, rollback
@@ -30,6 +31,7 @@ from device.host.wheels import WheelSet
 from tests.device_host.devices import (
     Line,
     TestDevice,
+    as_test_device,
     eventually,
     openssh_server,
     served_text,
@@ -226,6 +228,66 @@ def test_the_host_command_is_ended_in_mid_upload(
         finally:
             command.kill()
     assert_old_serves(device, connection, name)
+
+
+IN_THE_MIDDLE_OF_A_PACKET = """
+import os, signal, sys, threading, time
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from device.host.connection import Connection
+from device.host.verbs import run_verb, verb_adder
+from policy.hints import Parser
+from tests.device_host.devices import TestDevice
+host, port, identity, known, home, server = sys.argv[1:]
+device = TestDevice(host, int(port), Path(identity), Path(known), Path(home))
+Connection.sftp.__defaults__ = (3600.0,)  # who waits for the server's answer waits for ever
+sent = 0
+
+def moved(more):  # 200 kB have come through: from now on the server reads nothing more
+    global sent
+    sent += more
+    if sent - more < 200_000 <= sent:
+        os.kill(int(server), signal.SIGSTOP)
+        threading.Thread(target=press, daemon=True).start()
+
+def press():  # Ctrl-C when the window is used up, within a packet; the server reads on when the file is being closed
+    until_in("_wait_for_send_window")
+    os.kill(os.getpid(), signal.SIGINT)
+    until_in("close")
+    os.kill(int(server), signal.SIGCONT)
+
+def until_in(function):
+    main = threading.main_thread().ident
+    while True:
+        frame = sys._current_frames()[main]
+        while frame is not None and frame.f_code.co_name != function:
+            frame = frame.f_back
+        if frame is not None:
+            return
+        time.sleep(0.01)
+
+def run_send(options):
+    with device.connect() as connection:
+        connection.upload(bytes(60_000_000), "sent", progress=moved)
+        return {}, "sent"
+
+top = Parser(prog="send")
+verb_adder(top)("send", run_send)
+sys.exit(run_verb(top, ["send"], "nothing is left."))
+"""
+
+
+def test_ctrl_c_in_the_middle_of_a_packet_is_no_network_fault(tmp_path: Path) -> None:
+    """What closes the file on the way out a server takes for the rest of the packet: it waits for more, or hangs up."""
+    with running_local_device(tmp_path / "device") as local:
+        device = as_test_device(local)
+        arguments = [device.host, device.port, device.identity, device.known_hosts, device.home, local.pid]
+        command = [sys.executable, "-c", IN_THE_MIDDLE_OF_A_PACKET, *map(str, arguments)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        finally:
+            os.kill(local.pid, signal.SIGCONT)
+    assert (done.returncode, done.stderr) == (130, "interrupted; nothing is left.\n")
 
 
 @needs_sshd

@@ -71,7 +71,6 @@ def run_training(arguments: argparse.Namespace) -> int:
     from train.runs.resumption import taken_up
 
     plan = make_plan(arguments)
-    interruption.loaded()
     refuse_fruitless(plan)
     try:
         taken_up(plan.request)  # a checkpoint that is not there or of another run is told before Ray starts
@@ -100,7 +99,7 @@ def distribute(plan: Plan, address: str | None) -> int:
 
     try:
         # Ray first: a run that can begin puts the last one of its name aside.
-        with connected(plan.actorq, address), Run(plan.request, plan.make_task(), BEGAN) as run:
+        with interruption.heard(), connected(plan.actorq, address), Run(plan.request, plan.make_task(), BEGAN) as run:
             trained = train(run, plan, address is None)
             bundle = write_result(run, trained, plan.source)
             told = trained.notes["actorq"]

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policy import interruption
 from train.runs.checkpoint import Checkpoint, save_checkpoint
 from train.runs.logs import CurveLog
 from train.runs.progress import TrainingProgress
@@ -101,6 +102,8 @@ class Run:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Nothing is printed here: what is being printed may be what was interrupted."""
+        if self._ended_at_once:
+            interruption.end_at_once()
         if self._interrupted or not self._waits:
             self._ended_at_once = True
         self._interrupted = True
