@@ -47,7 +47,7 @@ help:
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
 	@echo "  make table [WRITE=1]                   the committed tables; WRITE=1: README.md and docs/ made again from them"
 	@echo "  make training-speed                    against Stable-Baselines3, which make peers installs"
-	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites first)"
+	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites to measure anew)"
 	@echo "  make docs                              README.md and docs/ as a site             -> artifacts/site/index.html"
 	@echo "  make report                            all of it as one page to read         -> results/report.html"
 	@echo
