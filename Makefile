@@ -57,6 +57,9 @@ help:
 	@echo
 	@echo "TARGET=local (default) is an SSH server on this machine that the command starts itself."
 
+# A device that does not answer is named before anything is trained or converted for it. The local one need not be asked.
+REACHED = $(if $(filter local,$(TARGET)),,@$(PYTHON) -m device.host reach --target $(TARGET))
+
 # $(call install,FILE…): further pinned packages on top of requirements.txt.
 define install
 @bash -c '. setup/common.sh; install_requirements requirements.txt $(1) || refuse_packages'
@@ -95,6 +98,9 @@ report: $(INSTALLED)
 	@$(PYTHON) -m bench.report
 
 demo: $(INSTALLED)
+	$(REACHED)
+	@test ! -f artifacts/I/manifest.json || \
+	  echo "Nothing is trained: Policy I is artifacts/I, which is there. To train it anew, type: mv artifacts/I artifacts/I-before; make demo"
 	@test -f artifacts/I/manifest.json || \
 	  $(PYTHON) -m train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
 	@$(PYTHON) bench/latency.py --policy I,II,III --target $(TARGET) --runs $(DEMO_RUNS) >/dev/null
@@ -109,6 +115,7 @@ convert: $(INSTALLED)
 	@for policy in $(POLICIES); do $(PYTHON) -m convert --policy $$policy --bits $(BITS); done
 
 deploy: $(INSTALLED)
+	$(REACHED)
 	@for policy in $(POLICIES); do \
 	  $(PYTHON) -m convert --missing --policy $$policy --bits $(BITS); \
 	  $(PYTHON) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) --runtime $(RUNTIME); done

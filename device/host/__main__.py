@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from device.host.connection import connect
+from device.host.connection import connect, require_reachable
 from device.host.deploy import deploy
 from device.host.errors import ChangedHostKeyError, TargetError, UnknownHostKeyError, WheelError
 from device.host.handshake import accept_command, fetch_host_key
@@ -103,6 +103,12 @@ def run_status(options: argparse.Namespace) -> tuple[Any, str]:
         return status, text + _releases_text(found, connection.name, options.policy)
 
 
+def run_reach(options: argparse.Namespace) -> tuple[Any, str]:
+    """See that the device answers and lets us in; nothing is printed when it does, and no local device is started."""
+    require_reachable(options.target, identity=options.identity)
+    return {"target": options.target}, ""
+
+
 def run_accept_host_key(options: argparse.Namespace) -> tuple[Any, str]:
     """Record the host key whose fingerprint was compared by a person."""
     target = Target.parse(options.target)
@@ -190,6 +196,7 @@ def parser() -> argparse.ArgumentParser:
         added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")
     for name, run in (("releases", run_releases), ("status", run_status)):
         verb(name, run).add_argument("--policy", help="only this one")
+    verb("reach", run_reach)
     accepting = verb("accept-host-key", run_accept_host_key)
     accepting.add_argument("--fingerprint", metavar="SHA256:…", help="as read on the device; without it, only shown")
     accepting.add_argument("--replace", action="store_true", help="in place of a key accepted earlier")
