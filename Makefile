@@ -150,7 +150,7 @@ test: $(INSTALLED)
 	@bash setup/tests.sh
 	@$(PYTEST) -m "not slow" $(TESTS)
 
-# Everything: what make test runs, then the slow ones, then the README's two commands on a bare machine.
+# Everything: what make test runs, then the slow ones, then the README's commands on a bare machine.
 test-all: test
 	@$(PYTEST) -m slow $(TESTS)
 	@bash setup/bare_machine.sh --quick
