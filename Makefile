@@ -48,7 +48,7 @@ help:
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
 	@echo "  make table [WRITE=1]                   the committed tables; WRITE=1: README.md and docs/ made again from them"
 	@echo "  make training-speed                    against Stable-Baselines3, which make peers installs"
-	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites first)"
+	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites to measure anew)"
 	@echo "  make docs                              README.md and docs/ as a site             -> artifacts/site/index.html"
 	@echo "  make report                            all of it as one page to read         -> results/report.html"
 	@echo
@@ -57,6 +57,9 @@ help:
 	@echo "  make test | make test-all | make lint | make clean"
 	@echo
 	@echo "TARGET=local (default) is an SSH server on this machine that the command starts itself."
+
+# A device that does not answer is named before anything is trained or converted for it. The local one need not be asked.
+REACHED = $(if $(filter local,$(TARGET)),,@$(RUN) -m device.host reach --target $(TARGET))
 
 # $(call install,FILE…): further pinned packages on top of requirements.txt.
 define install
@@ -96,6 +99,9 @@ report: $(INSTALLED)
 	@$(RUN) -m bench.report
 
 demo: $(INSTALLED)
+	$(REACHED)
+	@test ! -f artifacts/I/manifest.json || \
+	  echo "Nothing is trained: Policy I is artifacts/I, which is there. To train it anew, type: mv artifacts/I artifacts/I-before; make demo"
 	@test -f artifacts/I/manifest.json || \
 	  $(RUN) -m train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
 	@$(RUN) bench/latency.py --policy I,II,III --target $(TARGET) --runs $(DEMO_RUNS) >/dev/null
@@ -110,6 +116,7 @@ convert: $(INSTALLED)
 	@$(RUN) -m convert --policy $(POLICIES) --bits $(BITS)
 
 deploy: $(INSTALLED)
+	$(REACHED)
 	@$(RUN) -m convert --missing --policy $(POLICIES) --bits $(BITS)
 	@for policy in $(POLICIES); do \
 	  $(RUN) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) --runtime $(RUNTIME); done
@@ -144,7 +151,7 @@ test: $(INSTALLED)
 	@bash setup/tests.sh
 	@$(PYTEST) -m "not slow" $(TESTS)
 
-# Everything: what make test runs, then the slow ones, then the README's two commands on a bare machine.
+# Everything: what make test runs, then the slow ones, then the README's commands on a bare machine.
 test-all: test
 	@$(PYTEST) -m slow $(TESTS)
 	@bash setup/bare_machine.sh --quick

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The front door, tried as a newcomer does: a bare Debian with git, make, python3.11 and python3.11-venv and nothing else,
-# a clone of the last commit, the README's two commands; as an ordinary user without sudo, then as root.
+# a clone of the last commit, the README's two commands; as an ordinary user without sudo, then as root. Between the two
+# the first user types the README's others, which have to work while nothing but make setup's packages is installed.
 #
 #   bash setup/bare_machine.sh               the whole tests, as a newcomer would: half an hour
 #   bash setup/bare_machine.sh --quick       a short training and a few rooms' tests, what make test-all runs
@@ -56,9 +57,16 @@ as() {
       PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd && $3"' as "$root" "$1" "$2" "$network"
 }
 
+# What draws, as it stands; the other lines of the README with few steps, as their tests type them (those that install
+# more are only read); and nothing that git knows is another then.
+before_suites='make table WRITE=1 && make report && make study-quick >/dev/null &&
+  .venv/bin/python -m pytest -q -m "not slow" tests/bench/report/test_pages.py -k line_of_the_readme &&
+  changed=$(git status --porcelain) && { test -z "$changed" || { echo "Drawn otherwise than committed: $changed"; exit 1; }; }'
+
 for user in $USERS; do
   echo "== $user on a bare Debian $SUITE: git clone, make demo, make test"
   as "$user" "git config --global safe.directory '*' && git clone --quiet /srv/project.git 'my project'"
   time as "$user" "cd 'my project' && make demo ${demo[*]@Q}"
+  [ "$user" != "${USERS%% *}" ] || time as "$user" "cd 'my project' && $before_suites"
   time as "$user" "cd 'my project' && make test ${tests[*]@Q}"
 done

@@ -70,17 +70,20 @@ class Session:
 def opened(
     arguments: argparse.Namespace, precisions: Sequence[Precision] | None = None, keeps: bool = True
 ) -> Iterator[Session]:
-    """See that answers can be kept, make what is missing of the artifacts, and connect.
+    """See that answers can be kept and that the device is there, make what is missing of the artifacts, and connect.
 
     Args:
         arguments: policy, precision, runtime (one or several), target, results; threads where there are some.
         precisions: instead of ``arguments.precision``.
         keeps: whether there will be answers for the store.
     """
+    from device.host.connection import require_reachable
+
     where = getattr(arguments, "results", None) or store.DEFAULT_STORE
     if keeps:
         store.prepare(where)
     asked = precisions or arguments.precision
+    require_reachable(arguments.target)
     runtimes = arguments.runtime if isinstance(arguments.runtime, list) else [RuntimeName(arguments.runtime)]
     bundles = [
         (runtime, access.bundle_with(policy, asked, runtime)) for runtime in runtimes for policy in arguments.policy

@@ -44,6 +44,7 @@ def main(module: str, argv: Sequence[str]) -> int:
         "--keep", action="store_true", help="store the rows; what is stored already is not measured again"
     )
     what.add_argument("--stored", action="store_true", help="measure nothing; use what is kept")
+    what.add_argument("--missing", action="store_true", help="use what is kept, measure the rest; store nothing")
     parser.add_argument("--again", action="store_true", help="with --keep: measure also what is stored")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="where rows are kept (default: results/study)")
     where = parser.add_mutually_exclusive_group()
@@ -141,14 +142,18 @@ def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Recor
 def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace, subjects: list[str]) -> list[Record]:
     """What is asked, measured where it is not kept; with --keep stored as cells end, and all that is kept beside it."""
     asked = measuring.cells(experiment, arguments, subjects)
-    kept = current(experiment, records.read(experiment.path)) if arguments.keep else []
+    kept = current(experiment, records.read(experiment.path)) if arguments.keep or arguments.missing else []
     todo = asked if arguments.again else measuring.missing(asked, kept)
-    for subject in dict.fromkeys(cell.subject for cell in todo):
-        experiment.about(subject)  # refuses it before anything is measured
+    measured: list[Record] = []
+    if arguments.missing:
+        measured, todo = measuring.kept_or_asked(asked, kept)
+    for subject in dict.fromkeys(cell.subject for cell in todo):  # before anything is measured
+        experiment.about(subject)
+        experiment.require(subject)
     if arguments.keep and todo and arguments.results is None:
         measuring.refuse_dirty()
-    measured: list[Record] = []
-    with command_line.progress_bar(f"{experiment.name}: {len(todo)} cells") as progress:
+    left = f"{len(todo)} cells" if todo else "all of it is stored, nothing to measure"
+    with command_line.progress_bar(f"{experiment.name}: {left}") as progress:
         for number, new in enumerate(measuring.run(module, todo, arguments.jobs, arguments.address), 1):
             measured += new
             if arguments.keep:

@@ -1,7 +1,8 @@
 """The quantization study, run again from the committed policies: everything, in one command.
 
     make study                            measures what is not kept yet: after an interruption it goes on
-    make study-quick                      the same of few episodes, in minutes; pictures in artifacts/study-quick
+    make study-quick                      the paper's tables of what is kept; few episodes of what is not, which are not
+                                          kept; pictures in artifacts/study-quick
     python -m bench.study --stored        the tables of what is kept
     python -m bench.study --stored --update-docs    and the pictures and tables of docs/ from them
 
@@ -37,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command_line.parser(__doc__, "-m bench.study")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--keep", action="store_true", help="measure and store what is not kept yet (the default)")
-    kind.add_argument("--quick", action="store_true", help="few episodes, nothing kept in results/")
+    kind.add_argument(
+        "--quick", action="store_true", help="the paper's tables: few episodes of what is not kept, and keep nothing"
+    )
     kind.add_argument("--stored", action="store_true", help="measure nothing; the tables of what is kept")
     parser.add_argument("--jobs", type=command_line.positive, default=os.cpu_count(), help="processes (default: cores)")
     parser.add_argument("--plan", action="store_true", help="print the commands and run none")
@@ -69,7 +72,7 @@ def steps(arguments: argparse.Namespace) -> list[list[str]]:
     shown = [f"--{name}" for name in ("markdown", "json") if getattr(arguments, name)]
     if arguments.quick:
         return [
-            ["-m", "bench.study", name, *words, "--episodes", "10", "--jobs", str(arguments.jobs), *shown]
+            ["-m", "bench.study", name, "--missing", *words, "--episodes", "10", "--jobs", str(arguments.jobs), *shown]
             for name, words in QUICK.items()
         ]
     shown += ["--update-docs"] * arguments.update_docs

@@ -75,7 +75,8 @@ class Experiment:
         measure: (subject, condition, episodes) → what was played.
         identity: of a subject: a cell of another one is stale. The hash of a bundle's weights.
         finding: (results) → one sentence for the head of the report; "" where there is none to tell.
-        about: a line that says which subject a typed one is; refuses what cannot be measured here.
+        about: a line that says which subject a typed one is; refuses what is none. The task need not be installed.
+        require: refuses a subject that cannot be measured here; asked of none whose rows are only drawn.
         episodes: (arguments, subject) → what each condition flies.
         options: adds the study's own arguments.
         tables: (results) → what is printed, and stands in docs/.
@@ -104,6 +105,7 @@ class Experiment:
     figures: Callable[[Results], Mapping[str, Figure]] = field(default=lambda results: {})
     finding: Callable[[Results], str] = field(default=lambda results: "")
     about: Callable[[str], str] = field(default=str)
+    require: Callable[[str], object] = field(default=lambda subject: None)
     options: Callable[[argparse.ArgumentParser], object] = field(default=lambda parser: None)
     within: tuple[str, ...] = ()
     of_trainings: bool = False

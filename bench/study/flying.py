@@ -96,12 +96,19 @@ def task_of(bundle: Bundle) -> Task:
 
 
 def open_perceptron(name: str) -> tuple[Bundle, Task]:
-    """As :func:`open_bundle`.
+    """As :func:`open_bundle`, of a perceptron; raises as :func:`perceptron` does, too."""
+    perceptron(name)
+    return open_bundle(name)
+
+
+def perceptron(name: str) -> Bundle:
+    """A bundle of a perceptron; its task need not be installed.
 
     Raises:
-        UsageError: its policy has convolutions, or was trained with quantizers (whose widths belong together).
+        UsageError: there is no such bundle; or its policy has convolutions, or was trained with quantizers (whose
+            widths belong together).
     """
-    bundle, task = open_bundle(name)
+    bundle = load(name)
     if bundle.spec.network.convolutions:
         raise command_line.UsageError(
             f"{name} has convolutions; this study is of perceptrons.", f"python -m bench.study sweep {name}"
@@ -111,7 +118,7 @@ def open_perceptron(name: str) -> tuple[Bundle, Task]:
             f"{name} was trained with quantizers of {trained.bits} bits; this study is of policies trained in floats.",
             f"python -m bench.study sweep {name} --scheme symmetric",
         )
-    return bundle, task
+    return bundle
 
 
 def weights_hash(name: str) -> str:
@@ -131,7 +138,8 @@ def of_bundles(
     """
     return Experiment(
         identity=weights_hash,
-        about=lambda name: meant(open_perceptron(name)[0]),
+        about=lambda name: meant(perceptron(name)),
+        require=open_perceptron,
         episodes=lambda asked, subject: Episodes(asked.seeds or seeds, asked.episodes or count(subject)),
         **declared,
     )

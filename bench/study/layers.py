@@ -22,7 +22,16 @@ from bench.report.intervals import Correlation, order_of
 from bench.report.tables import Table
 from bench.report.text import correlation, lost
 from bench.study.experiment import ERROR, Episodes, Played, Results
-from bench.study.flying import PERCEPTRONS, ROBOTS, decide_with, float_decide, fly, of_bundles, open_perceptron
+from bench.study.flying import (
+    PERCEPTRONS,
+    ROBOTS,
+    decide_with,
+    float_decide,
+    fly,
+    of_bundles,
+    open_perceptron,
+    perceptron,
+)
 from bench.study.measures.damage import Estimator, kernel_sizes
 from bench.study.records import Condition
 from policy.quantization import LARGEST_WEIGHT_BITS
@@ -62,7 +71,7 @@ no width changed any return, or the head is continuous (regret). Measures: bench
 
 def sizes(subject: str) -> dict[str, int]:
     """Weights of every layer's kernel, by its name."""
-    return kernel_sizes(open_perceptron(subject)[0].spec)
+    return kernel_sizes(perceptron(subject).spec)
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
@@ -74,7 +83,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
 @functools.lru_cache(maxsize=1)
 def estimator(subject: str) -> Estimator:
     """Quantizes every layer to every width once."""
-    bundle, _ = open_perceptron(subject)
+    bundle = perceptron(subject)
     return Estimator(bundle.spec, bundle.weights(), bundle.calibration())
 
 

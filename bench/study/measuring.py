@@ -59,8 +59,8 @@ def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Seque
     ]
 
 
-def missing(asked: Sequence[Cell], found: Iterable[Record]) -> list[Cell]:
-    """Those whose episodes are not among the records."""
+def missing(asked: Sequence[Cell], found: Iterable[Record], more_will_do: bool = False) -> list[Cell]:
+    """Those whose episodes are not among the records; where more will do, those with fewer seeds or episodes."""
     kept: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for record in found:
         kept.setdefault(records.cell(record), set()).add((record["seed"], len(record["returns"])))
@@ -69,9 +69,21 @@ def missing(asked: Sequence[Cell], found: Iterable[Record]) -> list[Cell]:
         there = kept.get(records.cell({"subject": cell.subject, "condition": cell.condition}), set())
         if not cell.episodes.count:
             return {seed for seed, _ in there} >= set(cell.episodes.seeds)
+        if more_will_do:
+            return {seed for seed, count in there if count >= cell.episodes.count} >= set(cell.episodes.seeds)
         return there == {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
 
     return [cell for cell in asked if not is_kept(cell)]
+
+
+def kept_or_asked(asked: Sequence[Cell], found: Sequence[Record]) -> tuple[list[Record], list[Cell]]:
+    """Records of the subjects of which nothing is missing, as far as asked for; and all cells of the other subjects.
+
+    A subject's cells are compared with each other, so that all of them are of the same episodes.
+    """
+    again = {cell.subject for cell in missing(asked, found, more_will_do=True)}
+    places = {records.cell(vars(cell)) for cell in asked if cell.subject not in again}
+    return [record for record in found if records.cell(record) in places], [c for c in asked if c.subject in again]
 
 
 def without_superseded(again: Sequence[Cell], found: Iterable[Record]) -> list[Record]:

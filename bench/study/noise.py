@@ -18,7 +18,7 @@ from bench.report.figures import Panel, Pictures, facets, share_scale
 from bench.report.tables import Table
 from bench.report.text import estimate
 from bench.study.experiment import SUCCESS, SUCCESS_LOST, Episodes, Played, Results
-from bench.study.flying import of_bundles, open_perceptron, quantized
+from bench.study.flying import of_bundles, perceptron, quantized
 from bench.study.records import Condition
 from policy.quantization import FLOAT_BITS, Scheme
 from policy.simulated import Widths
@@ -54,7 +54,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     from airlearning_envs.config import preset
     from airlearning_envs.flights import fly
 
-    bundle, _ = open_perceptron(subject)
+    bundle = perceptron(subject)
     widths = Widths(Scheme.SYMMETRIC, FLOAT_BITS, None, asked["bits"]) if "bits" in asked else None
     decide, measures = quantized(bundle, widths)
     config = preset(PRESET).with_settings({"range_noise_m": asked["noise"]})

@@ -310,6 +310,7 @@ EXPERIMENT = Experiment(
     episodes=episodes_of,
     tables=tables,
     figures=figures,
-    about=lambda name: meant(open_bundle(name)[0]),
+    about=lambda name: meant(load(name)),
+    require=open_bundle,
     options=options,
 )

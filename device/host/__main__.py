@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from device.host.connection import connect
+from device.host.connection import connect, require_reachable
 from device.host.deploy import deploy
 from device.host.errors import ChangedHostKeyError, TargetError, UnknownHostKeyError, WheelError
 from device.host.handshake import accept_command, fetch_host_key
@@ -103,6 +103,12 @@ def run_status(options: argparse.Namespace) -> tuple[Any, str]:
         return status, text + _releases_text(found, connection.name, options.policy)
 
 
+def run_reach(options: argparse.Namespace) -> tuple[Any, str]:
+    """See that the device answers and lets us in; nothing is printed when it does, and no local device is started."""
+    require_reachable(options.target, identity=options.identity)
+    return {"target": options.target}, ""
+
+
 def run_accept_host_key(options: argparse.Namespace) -> tuple[Any, str]:
     """Record the host key whose fingerprint was compared by a person."""
     target = Target.parse(options.target)
@@ -192,6 +198,7 @@ def parser() -> argparse.ArgumentParser:
         looking = verb(name, run)
         looking.add_argument("--policy", help="only this one")
         looking.set_defaults(left="nothing was changed.")
+    verb("reach", run_reach).set_defaults(left="nothing was changed.")
     accepting = verb("accept-host-key", run_accept_host_key)
     accepting.set_defaults(left="known_hosts is whole.")
     accepting.add_argument("--fingerprint", metavar="SHA256:…", help="as read on the device; without it, only shown")

@@ -272,3 +272,18 @@ def connect(
             if (interrupted := interruption_in(error)) is not None:
                 raise interrupted from None
             raise
+        yield connection
+
+
+def require_reachable(target: Target | str, *, identity: Path | None = None) -> None:
+    """See that a device answers, is the one that was accepted, and lets us in, before anything is worked for it.
+
+    The embedded device is not started: it answers whenever it is.
+
+    Raises:
+        ConnectionFailedError, UnknownHostKeyError, ChangedHostKeyError, LoginError, TargetError.
+    """
+    target = Target.parse(target) if isinstance(target, str) else target
+    if not target.is_local:
+        with connect(target, identity=identity):
+            pass

@@ -39,7 +39,7 @@ def verb_adder(top: Parser, *common: Parser) -> Callable[[str, Run], argparse.Ar
 
 
 def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, left: str) -> int:
-    """Run the verb that was typed, and print its text, or with ``--json`` its data.
+    """Run the verb that was typed, and print its text, if it has one, or with ``--json`` its data.
 
     Returns:
         0, or 1 when it failed (the message says what to do), or 130 after Ctrl-C, when it is said what is left: the
@@ -60,7 +60,8 @@ def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, left: 
         print(f"interrupted; {getattr(options, 'left', left)}", file=sys.stderr)
         return interruption.EXIT_INTERRUPTED
     data = result if isinstance(result, dict) else plain(result)
-    print(json.dumps({"ok": True, **data}, default=plain) if options.json else as_typed(text))
+    if said := json.dumps({"ok": True, **data}, default=plain) if options.json else as_typed(text):
+        print(said)
     return 0
 
 

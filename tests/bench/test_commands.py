@@ -105,6 +105,16 @@ def test_an_unknown_policy_in_words_and_in_json(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("command", [latency.main, success.main])
+def test_a_device_that_is_not_there_is_told_before_anything_is_made_for_it(
+    command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = ["--policy", "XLII", "--results", str(tmp_path / "r.jsonl"), "--target", "pi@no-such-host.invalid"]
+    assert command(typed) == command_line.EXIT_FAILED
+    said = capsys.readouterr().err
+    assert "'no-such-host.invalid' has no address" in said and "XLII" not in said
+
+
+@pytest.mark.parametrize("command", [latency.main, success.main])
 def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
     command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

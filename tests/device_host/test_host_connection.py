@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from device.host import __main__ as cli
+from device.host import connection as connection_module
 from device.host.connection import Connection, connect
 from device.host.errors import (
     ChangedHostKeyError,
@@ -147,6 +148,25 @@ def test_nobody_listens() -> None:
 def test_a_name_without_an_address() -> None:
     with pytest.raises(ConnectionFailedError, match="has no address"), connect(Target("no-such-host.invalid", "pi")):
         pass
+
+
+def test_looking_whether_a_device_is_there_is_quiet_and_starts_none(
+    device: TestDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setattr(connection_module, "running_local_device", lambda *_: pytest.fail("it was started"))
+    there = ["reach", "--target", str(device.target), "--identity", str(device.identity)]
+    assert cli.main(there) == 1
+    assert "accept-host-key --target" in capsys.readouterr().err
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "known_hosts").write_text(device.known_hosts.read_text())
+    for words in (there, ["reach"]):
+        assert cli.main(words) == 0
+        assert capsys.readouterr() == ("", "")
+    assert cli.main(["reach", "--target", f"pi@127.0.0.1:{free_port()}"]) == 1
+    assert "cannot be reached" in capsys.readouterr().err
 
 
 def test_something_else_than_ssh_answers() -> None:

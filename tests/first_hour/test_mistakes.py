@@ -25,6 +25,7 @@ LOOPBACK = (
 LATENCY = f"{PYTHON} bench/latency.py --policy I --runs 20 --warmup 2 --no-baseline"
 TRAIN = f"{PYTHON} -m train --task cartpole --method ppo --steps 3000 --final-episodes 5 --output-path artifacts/tiny"
 NO_POLICY = "no policy '{0}'; known are I, II, III.*next|no policy '{0}'; known are I, II, III.*Train one of that name"
+NOWHERE = "'nosuchhost.invalid' has no address.*\n  next: Check the name"
 
 WRONG = {  # what is typed: what must be said of it
     "make nope": "no target 'nope'. Type: make",
@@ -35,6 +36,10 @@ WRONG = {  # what is typed: what must be said of it
     "make deploy POLICY='nope I'": NO_POLICY.format("nope"),
     "make deploy POLICY=I RUNTIME=foo": "'foo' is not known; allowed are tflite-runtime, litert, onnxruntime.*\n  next",
     "make deploy POLICY=I TARGET=pi@@pi": "TARGET='pi@@pi' cannot be read.*Allowed: local, host, user@host.*\n  next: ",
+    "make deploy POLICY=I TARGET=pi@nosuchhost.invalid": NOWHERE,
+    "make bench TARGET=pi@nosuchhost.invalid": NOWHERE,
+    "make demo TARGET=pi@nosuchhost.invalid": NOWHERE,
+    "make demo TARGET=pi@127.0.0.1:1": "127.0.0.1 port 1 cannot be reached: Connection refused.*\n  next: Is the SSH",
     "make bench POLICY=nope": NO_POLICY.format("nope"),
     "make pi MACHINE=nope": r"invalid choice: 'nope' \(choose from 'virt', 'raspi3b'\)\n  next: .*start --help",
     "make test TESTS=tests/nope.py": "tests/nope.py: there is no such file. Type",

@@ -252,7 +252,7 @@ def run(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
         made = workspace / given[len(given) - given[::-1].index("--output-path")]
         assert working_bundle(made.name).path == made, "the line wrote no bundle where it says"
     else:
-        assert said.out, "the line said nothing"
+        assert said.out or arguments[:1] == ["reach"], "the line said nothing"
 
 
 def run_any(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,27 +1,8 @@
 """The base install needs no suite: names, lists and classic control work without, and a missing one is named."""
 
-import subprocess
-import sys
-
 import pytest
 
-BLOCKED = ("Box2D", "ale_py", "pybullet", "pybullet_envs_gymnasium", "mujoco", "dm_control", "cv2", "pygame")
-BLOCK = f"""
-import importlib.machinery, sys
-
-class Nothing(importlib.machinery.PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        if name.split(".")[0] in {BLOCKED!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-        return None
-
-sys.meta_path.insert(0, Nothing)
-"""
-
-
-def run(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", BLOCK + script], capture_output=True, text=True)
+from tests.without_suites import BLOCKED, run
 
 
 def test_classic_control_and_the_list_need_no_suite() -> None:

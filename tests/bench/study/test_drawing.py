@@ -1,0 +1,69 @@
+"""What is stored is drawn from its rows and the committed bundles: no suite is imported, and no task is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bench.study.everything import JOINED, MEASURED, QUICK, SHOWN
+from bench.study.experiment import Episodes
+from bench.study.measuring import Cell, kept_or_asked
+from bench.study.records import Record
+from tests.without_suites import run
+
+TYPED = "from bench.study.__main__ import main\n"
+
+
+def typed(*words: str) -> str:
+    """The script that types a command of ``python -m bench.study``, which has to end well."""
+    return f"assert main({list(words)!r}) == 0\n"
+
+
+def test_every_stored_study_is_drawn_without_a_suite() -> None:
+    pictures = (  # made, but not written: that is matplotlib's and takes a minute
+        "from bench.study import command\ncommand.save = lambda figure, stem: made.append(stem) or []\nmade = []\n"
+    )
+    stored = [typed(name, "--stored", "--json", "--output-path", "nowhere") for name in (*MEASURED, *SHOWN)]
+    joined = [typed(name, "--json", "--output-path", "nowhere") for name in JOINED]
+    done = run(TYPED + pictures + "".join([*stored, *joined]) + "print(*made)\n")
+    assert done.returncode == 0, done.stderr
+    assert "sweetspot-walker2d-ddpg" in done.stdout and "layer-sensitivity" in done.stdout
+    assert done.stdout.count('"ok": true') == len([*stored, *joined])
+
+
+def test_the_quick_study_measures_nothing_of_what_is_stored() -> None:
+    quick = [["--missing", "--episodes", "10", "--jobs", "1", "--json", *QUICK[name]] for name in QUICK]
+    kept = [words[: words.index("--output-path")] if "--output-path" in words else words for words in quick]
+    steps = [typed(name, *words) for name, words in zip(QUICK, kept, strict=True)]
+    done = run(TYPED + "".join(steps))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("all of it is stored, nothing to measure") == len(QUICK), done.stderr
+
+
+def test_what_has_to_be_measured_is_refused_and_what_is_stored_is_not() -> None:
+    measured = (("sweep", "--bits", "9", "--missing"), ("layers", "--bits", "6"), ("cells", "--runtime", "onnxruntime"))
+    refused = [f"assert main({[name, 'walker2d-ddpg', *words]!r}) == 2\n" for name, *words in measured]
+    done = run(TYPED + typed("layers", "walker2d-ddpg", "--stored", "--json") + "".join(refused))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Policy walker2d-ddpg: ") == 1 + len(measured)
+    refusals = [line for line in done.stderr.splitlines() if line.startswith("error: --task walker2d needs pybullet")]
+    assert len(refusals) == len(measured) and all("make suites" in line for line in refusals), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("seeds", "count", "again"),
+    [((0,), 2, False), ((0, 2), 3, False), ((0,), 4, True), ((0, 4), 2, True)],
+)
+def test_a_subject_is_taken_from_what_is_stored_or_measured_whole(
+    recorded: Callable[..., Record], seeds: tuple[int, ...], count: int, again: bool
+) -> None:
+    kept = [recorded({"bits": bits}, [1.0] * 3, name, seed) for name in "ab" for bits in (2, 3) for seed in (0, 2)]
+    kept += [recorded({"bits": 2}, [1.0], "a", 4)]
+    asked = [Cell(name, {"bits": bits}, Episodes(seeds, count)) for name in "ab" for bits in (2, 3)]
+    found, todo = kept_or_asked([*asked, Cell("c", {"bits": 2}, Episodes((0,), 1))], kept)
+    assert [cell.subject for cell in todo] == (["a", "a", "b", "b", "c"] if again else ["c"])
+    assert len(found) == (0 if again else len(kept))
+    found, _ = kept_or_asked(asked[:1], kept)  # the other width was not asked for
+    assert {record["condition"]["bits"] for record in found} == (set() if again else {2})
