@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in arguments.precisions.split(",")))
         formats = [f for f in ArtifactFormat if arguments.format in (f.value, "all")]
-        bundles = [working_bundle(name) for name in _names(arguments.policy)]
+        # What is missing is made for a command behind this one, which says which policy it works on.
+        bundles = [working_bundle(name, quiet=arguments.missing) for name in _names(arguments.policy)]
         jobs = list(product(bundles, precisions, formats))
         if arguments.missing:
             jobs = [job for job in jobs if not job[0].has_artifact(*job[1:])]
