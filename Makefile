@@ -148,10 +148,12 @@ test-all: test
 	@$(PYTEST) -m slow $(TESTS)
 	@bash setup/bare_machine.sh --quick
 
+# A tree that cannot be written gets no caches.
 lint: $(INSTALLED)
-	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/mypy policy airlearning_envs train convert device bench
+	@test -w . || export RUFF_NO_CACHE=true MYPY_CACHE_DIR=/dev/null; \
+	  $(VENV)/bin/ruff check .; \
+	  $(VENV)/bin/ruff format --check .; \
+	  $(VENV)/bin/mypy policy airlearning_envs train convert device bench
 
 format: $(INSTALLED)
 	@$(VENV)/bin/ruff check --fix .
