@@ -15,6 +15,12 @@ DEMO_RUNS ?= 2000
 DEMO_EPISODES ?= 1000
 TESTS ?= tests
 
+ifneq ($(filter demo deploy bench,$(MAKECMDGOALS)),)
+ifeq ($(strip $(TARGET)),)
+$(error TARGET is empty. Allowed: local, host, user@host, user@host:port. Type, for example: make $(firstword $(MAKECMDGOALS)) TARGET=pi@raspberrypi)
+endif
+endif
+
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 # The stamp holds the folder's name: an environment that was moved, or whose Python is gone, is made anew.
