@@ -14,6 +14,12 @@ DEMO_RUNS ?= 2000
 DEMO_EPISODES ?= 1000
 TESTS ?= tests
 
+ifneq ($(filter demo deploy bench,$(MAKECMDGOALS)),)
+ifeq ($(strip $(TARGET)),)
+$(error TARGET is empty. Allowed: local, host, user@host, user@host:port. Type, for example: make $(firstword $(MAKECMDGOALS)) TARGET=pi@raspberrypi)
+endif
+endif
+
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 # Ctrl-C waits until the command is ready for it: while Python itself starts, it would print a traceback.
@@ -156,10 +162,12 @@ test-all: test
 	@$(PYTEST) -m slow $(TESTS)
 	@bash setup/bare_machine.sh --quick
 
+# A tree that cannot be written gets no caches.
 lint: $(INSTALLED)
-	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/mypy policy airlearning_envs train convert device bench
+	@test -w . || export RUFF_NO_CACHE=true MYPY_CACHE_DIR=/dev/null; \
+	  $(VENV)/bin/ruff check .; \
+	  $(VENV)/bin/ruff format --check .; \
+	  $(VENV)/bin/mypy policy airlearning_envs train convert device bench
 
 format: $(INSTALLED)
 	@$(VENV)/bin/ruff check --fix .

@@ -97,7 +97,8 @@ def _jobs(arguments: argparse.Namespace) -> tuple[list[Bundle], list[Job]]:
     """The bundles, and what is to be made of them."""
     precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in arguments.precisions.split(",")))
     formats = [f for f in ArtifactFormat if arguments.format in (f.value, "all")]
-    bundles = [working_bundle(name) for name in arguments.policy or _all_names()]
+    # What is missing is made for a command behind this one, which says which policy it works on.
+    bundles = [working_bundle(name, quiet=arguments.missing) for name in arguments.policy or _all_names()]
     jobs = list(product(bundles, precisions, formats))
     if arguments.missing:
         jobs = [job for job in jobs if not job[0].has_artifact(*job[1:])]

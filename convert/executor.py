@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -55,26 +56,35 @@ class Execution:
 
 
 class RuntimeProcess:
-    """One runtime in a process of its own, started again after a crash or when it hung; a context manager."""
+    """One runtime in a process of its own, started again after a crash or when it hung; a context manager.
+
+    What the two tell each other lies in files without a name: the kernel removes them however the processes end.
+    """
 
     def __init__(self, runtime: RuntimeName) -> None:
         self.runtime = runtime
-        self._files = tempfile.TemporaryDirectory(prefix="convert-")
-        self._said = Path(self._files.name) / "said"
+        self._open = ExitStack()
+        self._artifact, self._spec, self._fed, self._made, self._said = (self._unnamed() for _ in range(5))
         self._process = self._start()
+
+    def _unnamed(self) -> IO[bytes]:
+        return self._open.enter_context(tempfile.TemporaryFile())
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "convert.executor", self.runtime.value]
+        given = [file.fileno() for file in (self._artifact, self._spec, self._fed, self._made)]
         # A file, not a pipe: a runtime may say much, and nobody reads while it works.
-        with self._said.open("w") as said:
-            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True)
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=_emptied(self._said), text=True,
+            pass_fds=given,
+        )  # fmt: skip
 
     def __enter__(self) -> RuntimeProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
-        self._files.cleanup()
+        self._open.close()
 
     def _end(self) -> None:
         """Let the process end by the end of its input, or by force if it does not."""
@@ -91,15 +101,22 @@ class RuntimeProcess:
         Raises:
             ExecutionError: the runtime refused the artifact, crashed or hung; says what it said.
         """
-        folder = Path(self._files.name)
-        artifact, fed, made = folder / "artifact", folder / "observations.npy", folder / "outputs.npz"
-        artifact.write_bytes(data)
-        (folder / "policy.json").write_text(spec.to_json(), encoding="utf-8")
-        np.save(fed, observations.astype(np.float32), allow_pickle=False)
-        reply = self._request({"folder": str(folder)})
+        _emptied(self._artifact).write(data)
+        _emptied(self._spec).write(spec.to_json().encode())
+        np.save(_emptied(self._fed), observations.astype(np.float32), allow_pickle=False)
+        for file in (self._artifact, self._spec, self._fed):
+            file.flush()
+        reply = self._request(
+            {
+                "artifact": _path(self._artifact),
+                "spec": _path(self._spec),
+                "observations": _path(self._fed),
+                "outputs": _path(self._made),
+            }
+        )
         if "error" in reply:
             raise ExecutionError(reply["error"])
-        with np.load(made, allow_pickle=False) as archive:
+        with np.load(_path(self._made), allow_pickle=False) as archive:
             return Execution(reply["version"], archive["outputs"], archive["actions"])
 
     def _request(self, job: dict[str, str]) -> dict[str, str]:
@@ -134,9 +151,20 @@ class RuntimeProcess:
         """Another process in the place of one that has ended or was killed; returns what that one said last."""
         with suppress(BrokenPipeError):
             self._process.communicate()
-        said = self._said.read_text(errors="replace").strip()[-800:] or "it said nothing"
+        said = Path(_path(self._said)).read_text(errors="replace").strip()[-800:] or "it said nothing"
         self._process = self._start()
         return said
+
+
+def _emptied(file: IO[bytes]) -> IO[bytes]:
+    file.seek(0)
+    file.truncate()
+    return file
+
+
+def _path(file: IO[bytes]) -> str:
+    """What opens a file without a name, here and in a process that inherited it under the same number."""
+    return f"/dev/fd/{file.fileno()}"
 
 
 @contextmanager
@@ -148,13 +176,14 @@ def runtime_processes(
         yield {runtime: stack.enter_context(RuntimeProcess(runtime)) for runtime in runtimes}
 
 
-def _serve(runtime: RuntimeName, folder: Path) -> dict[str, str]:
+def _serve(runtime: RuntimeName, job: dict[str, str]) -> dict[str, str]:
     try:
-        spec = PolicySpec.from_json((folder / "policy.json").read_bytes())
-        executor = open_artifact(runtime, folder / "artifact", spec)
-        observations = np.load(folder / "observations.npy", allow_pickle=False)
+        spec = PolicySpec.from_json(Path(job["spec"]).read_bytes())
+        executor = open_artifact(runtime, Path(job["artifact"]), spec)
+        observations = np.load(job["observations"], allow_pickle=False)
         outputs, actions = decide_all(executor, observations[:, None])
-        np.savez(folder / "outputs.npz", outputs=outputs, actions=actions)
+        with Path(job["outputs"]).open("wb") as made:
+            np.savez(made, outputs=outputs, actions=actions)
     except Exception as error:  # whatever a runtime raises is its answer to this artifact, and belongs to the caller
         return {"error": str(error) or type(error).__name__}
     return {"version": installed_runtimes()[runtime]}
@@ -168,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
     with os.fdopen(os.dup(1), "w") as replies:
         os.dup2(2, 1)
         for line in sys.stdin:
-            print(json.dumps(_serve(runtime, Path(json.loads(line)["folder"]))), file=replies, flush=True)
+            print(json.dumps(_serve(runtime, json.loads(line))), file=replies, flush=True)
     return 0
 
 

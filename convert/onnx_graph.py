@@ -26,7 +26,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,13 +128,12 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
 def executed_operators(data: bytes) -> list[str]:
     """Operators of the graph that onnxruntime really executes on this machine, after its own optimisations."""
     onnxruntime = import_runtime(RuntimeName.ONNXRUNTIME)  # here, because writing a graph does not need it
-    with tempfile.TemporaryDirectory() as folder:
-        optimised = Path(folder) / "optimised.graph"
+    with tempfile.TemporaryFile() as optimised:  # it has no name: nothing is left of it if this is killed
         options = onnx_session_options(onnxruntime)
-        options.optimized_model_filepath = str(optimised)
+        options.optimized_model_filepath = f"/dev/fd/{optimised.fileno()}"
         options.log_severity_level = 3  # it warns that the written graph is for this machine only: so it is meant
         onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        return [node.op_type for node in onnx.load(optimised).graph.node]
+        return [node.op_type for node in onnx.load_from_string(optimised.read()).graph.node]
 
 
 def _normalised(graph: GraphBuilder, spec: PolicySpec) -> str:

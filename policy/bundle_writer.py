@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from policy import network
 from policy.bundle import CALIBRATION_FILE, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, Bundle, Golden, read_manifest
-from policy.files import locked, write_atomically
+from policy.files import PART, locked, write_atomically
 from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
 from policy.spec import PolicySpec
 
@@ -82,6 +82,8 @@ def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected_out
     """
     golden = npz(outputs=expected_outputs.astype(np.float32))
     with locked(bundle.path):
+        for left in bundle.path.glob(f".*{PART}"):  # by a process that was killed; the lock says it is not at work
+            left.unlink(missing_ok=True)
         # Read again: another process may have added another artifact meanwhile.
         current = read_manifest(bundle.path)
         valid = current.without_stale(current.with_artifact(entry, FileRecord.of(golden)))
@@ -125,7 +127,7 @@ def npz(**arrays: np.ndarray) -> bytes:
 
 def _replace_folder(path: Path, contents: Mapping[str, bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
     old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.old")
     try:
         part.mkdir()

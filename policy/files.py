@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+PART = ".part"
+"""How the name ends of what is still being written."""
+
 
 def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part.
@@ -18,7 +21,7 @@ def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
         data: what it is to hold.
         mode: its permissions, from the first byte on; default those of any new file.
     """
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
         with os.fdopen(descriptor, "wb") as stream:

@@ -3,8 +3,10 @@ study's policies, and zoo/benchmark/NAME, those of the benchmark cells (cartpole
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import sys
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -20,8 +22,10 @@ BENCHMARK = "benchmark"
 _said: set[str] = set()
 
 
-def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = ZOO) -> Bundle:
+def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = ZOO, quiet: bool = False) -> Bundle:
     """The bundle that a command works on, verified; which one it is, is printed once, on standard error.
+
+    ``quiet``: that is left to the command behind this one.
 
     A name (``III``, ``cartpole-dqn``) means artifacts/NAME, copied there from zoo/NAME or zoo/benchmark/NAME when it is
     not there yet or when the copy is of an older zoo. A path means that folder.
@@ -36,7 +40,7 @@ def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = Z
         with locked(artifacts):  # two commands at once must not both copy
             bundle = _named(name_or_path, artifacts, zoo)
     said = meant(bundle, None if is_path else shipped_folder(name_or_path, zoo))
-    if said not in _said:  # a command may need its bundle more than once
+    if said not in _said and not quiet:  # a command may need its bundle more than once
         _said.add(said)
         print(said, file=sys.stderr)
     return bundle
@@ -86,10 +90,20 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
         path.parent.name for root in (zoo, zoo / BENCHMARK, artifacts) for path in root.glob(f"[!.]*/{MANIFEST_FILE}")
     }
     own_path = shlex.quote(f"artifacts/{name}")
+    meant = similar(name, known)
+    there_are = f"did you mean {' or '.join(meant)}?" if meant else f"known are {', '.join(sorted(known)) or 'none'}."
     raise BundleError(
-        f"there is no policy {name!r}; known are {', '.join(sorted(known)) or 'none'}.",
+        f"there is no policy {name!r}; {there_are}",
         f"Train one of that name: python -m train --task navigation --policy I --output-path {own_path}",
     )
+
+
+def similar(name: str, known: Iterable[str]) -> list[str]:
+    """The names that a mistyped one may stand for: those that differ in case alone, else at most three close ones."""
+    folded = {each.casefold(): each for each in sorted(known)}
+    if name.casefold() in folded:
+        return [folded[name.casefold()]]
+    return [folded[each] for each in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.7)]
 
 
 def shipped_folder(name: str, zoo: Path = ZOO) -> Path | None:

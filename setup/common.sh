@@ -46,9 +46,8 @@ install_requirements() {
   rm -f "$log"
   case $LAST_WORDS in *"disk is full"*) return 1 ;; esac
   echo "uv could not install them ($LAST_WORDS); pip tries …" >&2
-  # Every package is named with its version, and uv has resolved them; one of them (backports-strenum, which
-  # ai-edge-litert asks for on any Python) says that it wants an older Python.
-  logged .venv/bin/python -m pip install --retries 1 --no-deps --ignore-requires-python "${files[@]}"
+  # Every package is named with its version, and uv has resolved them.
+  logged .venv/bin/python -m pip install --retries 1 --no-deps "${files[@]}"
 }
 
 # become_root: set ROOT to the words that make a command root's; false where nobody is root and nobody may become it.
@@ -65,7 +64,8 @@ install_packages() {
   command -v apt-get >/dev/null || { LAST_WORDS="this is no Debian or Ubuntu system"; return 1; }
   become_root || { LAST_WORDS="that needs root or sudo"; return 1; }
   echo "Installing Debian packages: $*" >&2
-  local apt=("${ROOT[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120)
+  local apt=("${ROOT[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120
+    -o APT::Keep-Downloaded-Packages=false)
   logged "${apt[@]}" update || return 1
   local name known=() unknown=()
   for name; do

@@ -6,6 +6,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . setup/common.sh
 trap 'exit 130' INT TERM  # make's recipe says so
 
+# Debian's packages 1100, the suites and Ray 900, the virtual Pi and the counter 500, what tests write the rest.
+NEEDED_MB=3000
+
 without() { printf 'Not there: %s (%s). What needs it is not tested.\n' "$1" "$LAST_WORDS" >&2; }
 
 is_installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
@@ -16,6 +19,8 @@ missing_packages() {
     is_installed "$package" || printf '%s ' "$package"
   done
 }
+stamp=.venv/.test-packages
+[ -e "$stamp" ] || want_mb "$NEEDED_MB" . "what the tests need beyond make setup"
 missing=$(missing_packages)
 # shellcheck disable=SC2086  # one word a package
 if [ -n "$missing" ] && ! install_packages $missing; then
@@ -23,7 +28,6 @@ if [ -n "$missing" ] && ! install_packages $missing; then
 fi
 
 # The suites, Ray, and what runs the tests: stamped, since even finding that all is there takes seconds.
-stamp=.venv/.test-packages
 extras=(requirements-suites.txt requirements-actorq.txt requirements-docs.txt)
 if [ -z "$(find "$stamp" -newer requirements.txt ${extras[*]/#/-newer } 2>/dev/null)" ]; then
   echo "Installing the benchmark suites, Ray and what builds the site …"

@@ -6,9 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parent.parent
 OFFLINE = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--ignore-installed")
@@ -56,3 +60,17 @@ def test_in_place_it_is_installed_with_what_others_find_it_by(checkout: Path, tm
     # Whoever lets pip fetch them gets the tested versions: tflite-runtime breaks with numpy 2.
     needed = next(packages.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
     assert re.search(r"^Requires-Dist: numpy==1\.", needed, re.MULTILINE)
+
+
+def test_pip_refuses_no_pinned_package_for_its_python() -> None:
+    """uv and ``pip --no-deps`` install such a package all the same; ``pip install -e .`` ends at it."""
+    refused = []
+    for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
+        if not (text := line.partition("#")[0].strip()):
+            continue
+        pinned = Requirement(text)
+        if pinned.marker is None or pinned.marker.evaluate(default_environment()):
+            wants = distribution(pinned.name).metadata["Requires-Python"]
+            if not SpecifierSet(wants or "").contains("3.11.0"):
+                refused.append(f"{pinned} wants Python {wants}")
+    assert refused == []

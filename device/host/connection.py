@@ -272,7 +272,6 @@ def connect(
             if (interrupted := interruption_in(error)) is not None:
                 raise interrupted from None
             raise
-        yield connection
 
 
 def require_reachable(target: Target | str, *, identity: Path | None = None) -> None:

@@ -42,6 +42,10 @@ class Target:
                 f"TARGET={text!r} cannot be read: {reason}. Allowed: {_FORMS}.", "TARGET=pi@raspberrypi, for example."
             )
 
+        if not text.strip():
+            raise TargetError(
+                f"TARGET is empty. Allowed: {_FORMS}.", "Leave it out, which is local, or type TARGET=pi@raspberrypi."
+            )
         rest = text.strip().removeprefix("ssh://")
         user: str | None = None
         if "@" in rest:

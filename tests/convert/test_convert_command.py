@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +79,21 @@ def test_conversion_imports_no_tensorflow(bundle: Bundle) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_conversion_that_is_killed_leaves_nothing(bundle: Bundle, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    before = set(bundle.path.iterdir())
+    command = [sys.executable, "-m", "convert", "--policy", str(bundle.path), "--bits", "8", "--format", "onnx"]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.DEVNULL) as process:
+        started = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while process.poll() is None and not started.read_text():  # until a runtime's process is there
+            time.sleep(0.01)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert list(temporary.rglob("*")) == []
+    assert set(bundle.path.iterdir()) == before
+
+
 def test_a_tampered_bundle_is_refused(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     path = bundle.path / WEIGHTS_FILE
     data = bytearray(path.read_bytes())
@@ -116,7 +134,7 @@ def test_missing_makes_only_what_is_not_there(bundle: Bundle, capsys: pytest.Cap
     arguments = ["--policy", str(bundle.path), "--missing"]
     assert cli.main([*arguments, "--bits", "8"]) == 0
     before = (bundle.path / "int8.tflite").stat().st_mtime_ns
-    capsys.readouterr()
+    assert "Policy small" not in capsys.readouterr().err, "the command behind it says which policy it works on"
     assert cli.main([*arguments, "--bits", "8"]) == 0
     assert "nothing to convert" in capsys.readouterr().out
     assert cli.main([*arguments, "--bits", "8,16", "--json"]) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from device.host.wheels import WheelSet
 from policy.bundle import Bundle
 from policy.spec import Precision, RuntimeName
 from tests.device_host.devices import TestDevice, as_test_device, stand_in_payload, stand_in_wheel
+from tests.namespaces import own
 
 MEGABYTE = 1_000_000
 
@@ -32,12 +32,7 @@ def small_device(root: Path, megabytes: int) -> Iterator[TestDevice]:
     """A device whose home is a tmpfs of that size. It cannot be looked into from outside, only over SSH."""
     (root / "home").mkdir(parents=True)
     mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "{root}/home" && exec "$@"'
-    # Root needs no user namespace; everybody else becomes root of one.
-    namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
-    tried = subprocess.run(["unshare", *namespaces, "true"], capture_output=True, text=True)
-    if tried.returncode != 0:
-        pytest.skip("a small file system needs root or user namespaces")
-    prefix = ("unshare", *namespaces, "sh", "-c", mount, "sh")
+    prefix = (*own("mount"), "sh", "-c", mount, "sh")
     with running_local_device(root, command_prefix=prefix) as local:
         yield as_test_device(local)
 

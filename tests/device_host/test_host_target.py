@@ -78,3 +78,9 @@ def test_a_proxy_is_refused_not_ignored(tmp_path: Path) -> None:
 def test_no_config_at_all(tmp_path: Path) -> None:
     endpoint = resolve(Target.parse("pi@host"), config_file=tmp_path / "absent")
     assert (endpoint.hostname, endpoint.port, endpoint.user, endpoint.identity_files) == ("host", 22, "pi", ())
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_target_is_called_empty(text: str) -> None:
+    with pytest.raises(TargetError, match=r"(?s)TARGET is empty\. Allowed: local, .*TARGET=pi@raspberrypi"):
+        Target.parse(text)

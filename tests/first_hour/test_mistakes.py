@@ -3,17 +3,16 @@ command typed again works."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.first_hour.conftest import Ended, Workshop
+from tests.namespaces import own
 
 pytestmark = pytest.mark.slow
 PYTHON = ".venv/bin/python"
@@ -40,6 +39,8 @@ WRONG = {  # what is typed: what must be said of it
     "make bench TARGET=pi@nosuchhost.invalid": NOWHERE,
     "make demo TARGET=pi@nosuchhost.invalid": NOWHERE,
     "make demo TARGET=pi@127.0.0.1:1": "127.0.0.1 port 1 cannot be reached: Connection refused.*\n  next: Is the SSH",
+    "make deploy POLICY=I TARGET=": "TARGET is empty. Allowed: local, .*Type, for example: make deploy TARGET=pi@raspb",
+    "make deploy POLICY=i": "no policy 'i'; did you mean I\\?",
     "make bench POLICY=nope": NO_POLICY.format("nope"),
     "make pi MACHINE=nope": r"invalid choice: 'nope' \(choose from 'virt', 'raspi3b'\)\n  next: .*start --help",
     "make test TESTS=tests/nope.py": "tests/nope.py: there is no such file. Type",
@@ -78,10 +79,7 @@ OFFLINE = ("make convert POLICY=I", "make deploy POLICY=I", LATENCY, f"{PYTHON} 
 
 def apart(namespace: str, script: str) -> str:
     """The command that runs a script with mounts, or a network, of its own: root may, others in a user namespace."""
-    words = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), f"--{namespace}"]
-    if subprocess.run([*words, "true"], capture_output=True).returncode:
-        pytest.skip(f"a {namespace} namespace needs root or user namespaces")
-    return shlex.join([*words, "bash", "-c", script])
+    return shlex.join([*own(namespace), "bash", "-c", script])
 
 
 def offline(command: str) -> str:
@@ -172,6 +170,13 @@ def test_setting_up_on_a_full_disk_names_it(bare: Workshop) -> None:
     ended = bare.typed(apart("mount", f"{script} bash setup/environment.sh || [ -e .venv ]"))
     ended.is_one_clear_message()
     assert re.search(r"disk is too full: \d MB are left.*Make room, then type the same command again", ended.text)
+
+
+def test_what_the_tests_need_is_not_begun_on_a_full_disk(bare: Workshop) -> None:
+    script = "mkdir few; mount -t tmpfs -o size=8m tmpfs few; cp -r setup requirements*.txt few; cd few; "
+    ended = bare.typed(apart("mount", f"{script} bash setup/tests.sh"))
+    ended.is_one_clear_message()
+    assert re.search(r"\AThe disk is too full: \d MB are left.*; what the tests need.* about 3000 MB", ended.text)
 
 
 def test_without_a_network_set_up_says_so(bare: Workshop) -> None:

@@ -14,7 +14,7 @@ import policy.bundle_writer as writer_module
 from policy.bundle import Bundle
 from policy.bundle_writer import add_artifact, copy_bundle, write_bundle
 from policy.errors import BundleError, SpecError
-from policy.files import write_atomically
+from policy.files import PART, write_atomically
 from policy.manifest import MANIFEST_FILE, FileRecord, Manifest
 from policy.spec import (
     ArtifactFormat,
@@ -130,6 +130,12 @@ def test_an_interrupted_conversion_leaves_a_bundle_that_loads(
     assert Bundle.load(bundle.path).manifest.artifacts == {}
     add_artifact(Bundle.load(bundle.path), entry_of(b"new"), b"new", OUTPUTS + 1)
     assert Bundle.load(bundle.path).manifest.artifacts == {"int8.tflite": entry_of(b"new")}
+
+
+def test_half_a_file_of_a_killed_conversion_goes_with_the_next(bundle: Bundle) -> None:
+    (bundle.path / f".int8.tflite.0123{PART}").write_bytes(b"ha")
+    add_artifact(bundle, entry_of(b"graph"), b"graph", OUTPUTS)
+    assert not list(bundle.path.glob(".*"))
 
 
 def test_artifacts_share_golden_outputs_only_when_they_are_the_same(bundle: Bundle) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from policy.bundle_writer import add_artifact, write_bundle
 from policy.errors import BundleError
-from policy.locate import working_bundle
+from policy.locate import similar, working_bundle
 from policy.spec import (
     Normaliser,
 )
@@ -41,6 +41,22 @@ def test_a_name_finds_the_users_bundle_then_the_zoos(tmp_path: Path) -> None:
     np.testing.assert_array_equal(working_bundle("T", artifacts, zoo).weights()["head/bias"], own["head/bias"])
     with pytest.raises(BundleError, match=r"no policy 'U'; known are T\..*--output-path artifacts/U"):
         working_bundle("U", artifacts, zoo)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("i", ["I"]), ("iii", ["III"]), ("pong_ppo", ["pong-ppo"]), ("cartpole-dqm", ["cartpole-dqn"]), ("IV", [])],
+)
+def test_a_mistyped_name_is_answered_by_the_one_that_is_meant(typed: str, meant: list[str]) -> None:
+    assert similar(typed, ["I", "II", "III", "cartpole-dqn", "pong-ppo"]) == meant
+
+
+def test_the_error_names_what_was_meant_and_not_the_long_list(tmp_path: Path) -> None:
+    for name in ("T", "other"):
+        write_bundle(tmp_path / "zoo" / name, SPEC, WEIGHTS, CALIBRATION, GOLDEN)
+    with pytest.raises(BundleError, match=r"no policy 't'; did you mean T\?") as caught:
+        working_bundle("t", tmp_path / "artifacts", tmp_path / "zoo")
+    assert "other" not in str(caught.value)
 
 
 def test_which_bundle_is_meant_is_said_once_on_standard_error(

@@ -9,6 +9,7 @@ import time
 from policy.hints import as_typed
 
 LINE_EVERY_S = 10.0
+MEASURED_S = 5.0  # of training, before its speed and the time left are shown
 SMOOTHING = 0.9  # of return and success from one report to the next
 
 
@@ -18,8 +19,8 @@ class TrainingProgress:
     def __init__(self, title: str, steps: int, start: int = 0, quiet: bool = False) -> None:
         self._title, self._steps, self._start = title, steps, start
         self._quiet = quiet
-        self._began = time.monotonic()
-        self._last_line = self._began
+        self._first: tuple[float, int] | None = None  # when the first report came, and its step
+        self._last_line = time.monotonic()
         self._smooth: dict[str, float] = {}
         self._bar = None if quiet or not sys.stderr.isatty() else self._make_bar()
 
@@ -54,22 +55,26 @@ class TrainingProgress:
         if self._quiet:
             return
         now = time.monotonic()
-        speed = (step - self._start) / max(now - self._began, 1e-9)
+        # From the first report on: what goes before it is compiling, and on a resumed run nothing like the rest.
+        self._first = self._first or (now, step)
+        measured_s, measured_steps = now - self._first[0], step - self._first[1]
+        speed = measured_steps / measured_s if measured_s >= MEASURED_S else 0.0
         for name in ("return", "success"):
             value = row.get(name, math.nan)
             if not math.isnan(value):
                 self._smooth[name] = SMOOTHING * self._smooth.get(name, value) + (1 - SMOOTHING) * value
-        figures = f"{speed:,.0f} steps/s"
+        shown = [f"{speed:,.0f} steps/s"] if speed else []
         if "return" in self._smooth:
-            figures += f"  return {self._smooth['return']:.2f}"
+            shown.append(f"return {self._smooth['return']:.2f}")
         if "success" in self._smooth:
-            figures += f"  success {100 * self._smooth['success']:.1f} %"
-        left = time_left((self._steps - step) / max(speed, 1e-9), most_s)
+            shown.append(f"success {100 * self._smooth['success']:.1f} %")
+        figures = "  ".join(shown)
+        left = time_left((self._steps - step) / speed, most_s) if speed else ""
         if self._bar:
             self._bar.update(self._task, completed=step, figures=figures, left=left)
         elif now - self._last_line >= LINE_EVERY_S:
             self._last_line = now
-            self.say(f"{self._title}: step {step:,} of {self._steps:,}  {figures}  {left}")
+            self.say(f"{self._title}: step {step:,} of {self._steps:,}  {figures}  {left}".rstrip())
 
     def say(self, text: str, always: bool = False) -> None:
         """Print a line without tearing the bar; a quiet one only what must be said ``always``."""

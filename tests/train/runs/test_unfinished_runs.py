@@ -14,7 +14,7 @@ import pytest
 
 from policy.bundle import Bundle
 from tests.train.small_runs import PPO, assert_same_weights, curve, train
-from train.runs.progress import time_left
+from train.runs.progress import TrainingProgress, time_left
 from train.runs.request import TRAINING_FOLDER, UNFINISHED
 from train.runs.run import Run
 
@@ -209,6 +209,19 @@ def test_ctrl_c_while_libraries_load_ends_with_one_line(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert said.startswith("interrupted ") and said.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_the_time_left_is_that_of_training_not_of_compiling(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter((100.0, 160.0, 164.0, 170.0))  # a minute's compiling, then 2 steps a second
+    monkeypatch.setattr("train.runs.progress.time.monotonic", lambda: next(clock))
+    progress = TrainingProgress("I ppo", steps=1000, start=900)
+    for step in (901, 903, 921):
+        progress.update(step, {"return": 1.0})
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "I ppo: step 901 of 1,000  return 1.00"
+    assert last == "I ppo: step 921 of 1,000  2 steps/s  return 1.00  0:40 left"
 
 
 def test_the_time_left_is_the_sooner_of_steps_and_minutes() -> None:
