@@ -81,6 +81,9 @@ def command(settings: MachineSettings, image: Image, card: Path, serial: Path, p
             *("-drive", f"if=none,id=card,{drive}", "-device", "virtio-blk-pci,drive=card,romfile="),
             *("-device", "virtio-net-pci,netdev=net,romfile=", "-device", "virtio-rng-pci"),
         ]
+    # An SD card has no command that flushes it, so each write reaches the file as it is made, references to new blocks
+    # included: a machine that is killed leaves the file system as it was. (Whether the host syncs is up to the host.)
+    drive += ",cache.writeback=off,cache.no-flush=on"
     return [
         *words,
         *("-machine", "raspi3b", "-accel", "tcg,thread=multi", "-dtb", str(image.device_tree)),

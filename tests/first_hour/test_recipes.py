@@ -17,8 +17,9 @@ REACH = "python -m device.host reach --target"
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with the Makefile, an environment whose Python notes its calls, and the policy I to deploy."""
-    for name in ("Makefile", "requirements.txt", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "setup").mkdir()
+    for name in ("Makefile", "setup/recipe.sh", "requirements.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "zoo" / "I").mkdir(parents=True)
     (tmp_path / "zoo" / "I" / "policy.json").touch()
     python = tmp_path / ".venv" / "bin" / "python"
