@@ -50,9 +50,7 @@ MOMENTS = (
     Moment("train", TRAIN, "step .*greedy", "nterrupted", before=BEFORE),
     Moment("train-judges-at-the-end", TRAIN, r"step 30,\d+: greedy", "nterrupted", before=BEFORE),
     Moment("convert", CONVERT, "Policy II", "nterrupted"),
-    Moment(
-        "deploy", DEPLOY, r"(?s)Policy II.*Policy II", "nterrupted", before="make convert BITS=8 POLICY=II", wait_s=2
-    ),
+    Moment("deploy", DEPLOY, r"Policy II", "nterrupted", before="make convert BITS=8 POLICY=II", wait_s=2),
     Moment("test", 'make test TESTS="tests/policy/test_ranges.py"', "Fetching|created|gw0", "nterrupt"),
 )
 
