@@ -121,9 +121,15 @@ class Workshop:
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    """The checkout as it is committed next: every file that git knows or would add. Its environment is this one's,
-    linked, since nothing is fetched in a test; only where the project lies is its own."""
-    folder = tmp_path_factory.mktemp("first hour") / "my project"
+    """The checkout as it is committed next."""
+    made = checked_out(tmp_path_factory.mktemp("first hour") / "my project")
+    yield made
+    shutil.rmtree(made.folder, ignore_errors=True)
+
+
+def checked_out(folder: Path) -> Workshop:
+    """Every file that git knows or would add, copied into a folder. Its environment is this one, linked, since nothing
+    is fetched in a test; only where the project lies is its own."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
     for name in filter(None, listed):
@@ -143,5 +149,4 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     names = ("HOME", "LANG", "SSL_CERT_FILE", "XDG_CACHE_HOME", "TMPDIR")
     kept = {name: os.environ[name] for name in names if name in os.environ}
     system = os.pathsep.join(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
-    yield Workshop(folder, {**kept, "PATH": system, "PYTHONUNBUFFERED": "1", "COLUMNS": "160"})
-    shutil.rmtree(folder, ignore_errors=True)
+    return Workshop(folder, {**kept, "PATH": system, "PYTHONUNBUFFERED": "1", "COLUMNS": "160"})
