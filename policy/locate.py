@@ -22,7 +22,7 @@ BENCHMARK = "benchmark"
 _said: set[str] = set()
 
 
-def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = ZOO, quiet: bool = False) -> Bundle:
+def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = ZOO, *, quiet: bool = False) -> Bundle:
     """The bundle that a command works on, verified; which one it is, is printed once, on standard error.
 
     ``quiet``: that is left to the command behind this one.
