@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
@@ -21,8 +21,11 @@ from typing import Any, NoReturn
 EXIT_INTERRUPTED = 130
 LOADING = "interrupted while it was loading; nothing was written."
 AGAIN = "interrupted again: ended at once; what had been finished is kept."
+STUCK = "interrupted; cleaning up did not end, so it was left; what had been finished is kept."
 DONE = "interrupted at its end; what it did is kept."
 RESEND_S = 0.05
+CLEANUP_S = 30.0
+"""A library in whose middle KeyboardInterrupt falls may keep a lock for ever, which cleaning up then waits for."""
 _screen = 2
 
 
@@ -44,7 +47,8 @@ def heard(*others: signal.Signals) -> Iterator[None]:
     """Within: Ctrl-C raises KeyboardInterrupt, once; pressed again it ends the process at once.
 
     Whatever error leaves the block after Ctrl-C was pressed is KeyboardInterrupt, also where the block ends as if
-    nothing had happened. In another thread than the main one, where no handler can be set, nothing changes.
+    nothing had happened; where it has not been left after 30 s, the process ends. In another thread than the
+    main one, where no handler can be set, nothing changes.
 
     Args:
         others: signals that count as Ctrl-C does.
@@ -70,6 +74,7 @@ def heard(*others: signal.Signals) -> Iterator[None]:
             raise interruption_in(error) or KeyboardInterrupt from None
         raise
     finally:
+        press.stuck.cancel()
         sys.unraisablehook = unraisable
         for number, handler in before.items():
             end = _EndAtOnce(AGAIN if press.happened else DONE)
@@ -103,11 +108,14 @@ class _Press:
 
     def __init__(self) -> None:
         self.happened = False
+        self.stuck = _later(CLEANUP_S, end_at_once, STUCK)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.happened:
             end_at_once()
         self.happened = True
+        with suppress(RuntimeError):  # it runs already: this is what was sent again
+            self.stuck.start()
         raise KeyboardInterrupt
 
     def unraisable(self, lost: Any) -> None:
@@ -116,9 +124,14 @@ class _Press:
             sys.__unraisablehook__(lost)
             return
         self.happened = False
-        again = threading.Timer(RESEND_S, os.kill, (os.getpid(), signal.SIGINT))
-        again.daemon = True
-        again.start()
+        _later(RESEND_S, os.kill, os.getpid(), signal.SIGINT).start()
+
+
+def _later(seconds: float, function: Callable[..., object], *arguments: object) -> threading.Timer:
+    """A timer that keeps no process alive."""
+    timer = threading.Timer(seconds, function, arguments)
+    timer.daemon = True
+    return timer
 
 
 class _EndAtOnce:

@@ -18,10 +18,11 @@ COMMANDS = (
     "-m bench.study", "-m bench.report", "-m airlearning_envs.record", "bench/latency.py",
 )  # fmt: skip
 COMMAND = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
 from policy import interruption
 press = lambda: os.kill(os.getpid(), signal.SIGINT)
+interruption.CLEANUP_S = {cleanup_s}
 interruption.loading()
 try:
     with interruption.heard():
@@ -55,10 +56,17 @@ CLEANING_UP = """
         finally:
             press(); time.sleep(60)"""
 
+STUCK = """
+        try:
+            press(); time.sleep(60)
+        finally:
+            kept = threading.Lock()
+            kept.acquire(); kept.acquire()"""
 
-def run(work: str, told: str = TOLD) -> tuple[int, str, str]:
+
+def run(work: str, told: str = TOLD, cleanup_s: float = 30.0) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND.format(work=work, told=told)],
+        [sys.executable, "-c", COMMAND.format(work=work, told=told, cleanup_s=cleanup_s)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -74,6 +82,11 @@ def test_whatever_a_library_makes_of_it(work: str) -> None:
 
 def test_pressed_again_while_cleaning_up_ends_at_once() -> None:
     assert run(CLEANING_UP) == (130, "", "interrupted again: ended at once; what had been finished is kept.\n")
+
+
+def test_cleaning_up_that_waits_for_ever_is_left() -> None:
+    said = "interrupted; cleaning up did not end, so it was left; what had been finished is kept.\n"
+    assert run(STUCK, cleanup_s=0.2) == (130, "", said)
 
 
 def test_pressed_again_while_it_is_told_ends_at_once() -> None:
