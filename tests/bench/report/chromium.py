@@ -36,7 +36,9 @@ const blank = image => {  // every pixel like the first one
   return pixels.every(pixel => pixel === pixels[0]);
 };
 const images = [...document.images].filter(shown);
-Promise.allSettled(images.map(image => image.decode())).then(() => {
+// What moves to its new place after the width has changed is looked at where it comes to rest.
+const still = () => Promise.allSettled(document.getAnimations().map(each => each.finished));
+Promise.allSettled(images.map(image => image.decode())).then(still).then(() => {
   for (const image of images) {
     const box = image.getBoundingClientRect(), name = "figure " + image.alt.slice(0, 60);
     if (!image.complete || !image.naturalWidth) faults.push(name + ": not rendered");
