@@ -30,8 +30,9 @@ ifneq ($(CURDIR),$(shell test -x $(PYTHON) && cat $(INSTALLED) 2>/dev/null))
 .PHONY: $(INSTALLED)
 endif
 PEERS := .venv-peers
-# One process a core, at most eight: each holds TensorFlow. A file's tests stay together, since they share devices.
-PYTEST = $(PYTHON) -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# A process a core and one more, for those that wait for a device; at most eight: each holds TensorFlow. A file's tests
+# stay together, since they share devices.
+PYTEST = PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(nproc) + 1)) $(PYTHON) -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
@@ -155,11 +156,12 @@ test: $(INSTALLED)
 	@test -e "$(firstword $(subst ::, ,$(TESTS)))" || \
 	  { echo "TESTS=$(TESTS): there is no such file. Type, for example: make test TESTS=tests/policy"; exit 2; }
 	@bash setup/tests.sh
-	@$(PYTEST) -m "not slow" $(TESTS)
+	@$(if $(filter test-all,$(MAKECMDGOALS)),,$(PYTEST) -m "not slow" $(TESTS))
 
-# Everything: what make test runs, then the slow ones, then the README's commands on a bare machine.
+# Everything, in one go: what make test runs and the slow ones, which share devices and machines with them; then the
+# README's commands on a bare machine.
 test-all: test
-	@$(PYTEST) -m slow $(TESTS)
+	@$(PYTEST) $(TESTS)
 	@bash setup/bare_machine.sh --quick
 
 # A tree that cannot be written gets no caches.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The front door, tried as a newcomer does: a bare Debian with git, make, python3.11 and python3.11-venv and nothing else,
-# a clone of the last commit, the README's two commands; as an ordinary user without sudo, then as root. Between the two
-# the first user types the README's others, which have to work while nothing but make setup's packages is installed.
+# a clone of the last commit, the README's two commands; as an ordinary user without sudo, and as root. Between the two
+# commands the first user types the README's others, which have to work while nothing but make setup's packages is installed.
 #
 #   bash setup/bare_machine.sh               the whole tests, as a newcomer would: half an hour
 #   bash setup/bare_machine.sh --quick       a short training and a few rooms' tests, what make test-all runs
@@ -19,30 +19,31 @@ command -v mmdebstrap >/dev/null || { echo "Not tried on a bare machine: that ne
 
 packages=git,make,ca-certificates,python3.11,python3.11-venv
 [ "$SUITE" = bookworm ] || packages=git,make,ca-certificates,python3-venv
-demo=() tests=()
+demo=() newcomer=() root=()  # what is typed beside make demo; beside make test
 if [ "${1:-}" = --quick ]; then
   demo=(DEMO_STEPS=100000 DEMO_RUNS=1000 DEMO_EPISODES=100)
-  tests=(TESTS="tests/policy tests/device_host tests/virtual_pi tests/test_house_rules.py")
+  newcomer=(TESTS="tests/policy tests/device_host tests/virtual_pi tests/test_house_rules.py")
+  root=(TESTS="tests/virtual_pi")  # an ordinary user cannot build one
 fi
 
 folder=$(mktemp -d)
 trap 'rm -rf --one-file-system "$folder"' EXIT
 trap 'exit 130' INT TERM
-root=$folder/root
+bare=$folder/bare
 mapfile -t sources < <(.venv/bin/python -c 'import sys; from device.virtual_pi.sources import own_sources
 print("\n".join(own_sources(sys.argv[1])))' "$SUITE" | grep . || true)
 echo "A bare Debian $SUITE …"
 logged mmdebstrap --mode=root --variant=apt --aptopt='APT::Install-Recommends "false"' --include="$packages" \
-  "$SUITE" "$root" "${sources[@]}" || refuse "mmdebstrap failed: $LAST_WORDS"
+  "$SUITE" "$bare" "${sources[@]}" || refuse "mmdebstrap failed: $LAST_WORDS"
 # It reaches the network the way this machine does.
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}"; do
-  [ ! -f "$file" ] || install -D -m 644 "$file" "$root$file"
+  [ ! -f "$file" ] || install -D -m 644 "$file" "$bare$file"
 done
-useradd --root "$root" --create-home --shell /bin/bash newcomer
-git clone --quiet --bare . "$root/srv/project.git"
-chmod -R a+rX "$root/srv"
+useradd --root "$bare" --create-home --shell /bin/bash newcomer
+git clone --quiet --bare . "$bare/srv/project.git"
+chmod -R a+rX "$bare/srv"
 
-# as USER COMMAND: in the bare machine, with processes and mounts of its own, which end with it.
+# as USER COMMAND: in the user's bare machine, with processes and mounts of its own, which end with it.
 as() {
   local network; network=$(env | grep -iE '^(PIP_|UV_|SSL_CERT_FILE=|(https?|no|all)_proxy=)' || true)
   unshare --mount --pid --fork --kill-child bash -c '
@@ -54,7 +55,7 @@ as() {
     [ "$2" != root ] || home=/root
     mapfile -t network <<<"$4"
     exec chroot --userspec="$2" "$1" env -i HOME="$home" USER="$2" LANG=C.UTF-8 "${network[@]:-_=}" \
-      PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd && $3"' as "$root" "$1" "$2" "$network"
+      PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd && $3"' as "$folder/$1" "$1" "$2" "$network"
 }
 
 # What draws, as it stands; the other lines of the README with few steps, as their tests type them (those that install
@@ -63,10 +64,23 @@ before_suites='make table WRITE=1 && make report && make study-quick >/dev/null 
   .venv/bin/python -m pytest -q -m "not slow" tests/bench/report/test_pages.py -k line_of_the_readme &&
   changed=$(git status --porcelain) && { test -z "$changed" || { echo "Drawn otherwise than committed: $changed"; exit 1; }; }'
 
+# try USER: the README's two commands.
+try() {
+  as "$1" "git config --global safe.directory '*' && git clone --quiet /srv/project.git 'my project'"
+  time as "$1" "cd 'my project' && make demo ${demo[*]@Q}"
+  [ "$1" != "${USERS%% *}" ] || time as "$1" "cd 'my project' && $before_suites"
+  local -n tests=$1
+  time as "$1" "cd 'my project' && make test ${tests[*]@Q}"
+}
+
+# Each on a machine of its own, side by side: neither's packages are the other's.
+set -m  # so that each can be ended with all its processes
+jobs=()
+trap 'for job in "${jobs[@]}"; do kill -- "-$job" 2>/dev/null || true; done; wait; rm -rf --one-file-system "$folder"' EXIT
 for user in $USERS; do
   echo "== $user on a bare Debian $SUITE: git clone, make demo, make test"
-  as "$user" "git config --global safe.directory '*' && git clone --quiet /srv/project.git 'my project'"
-  time as "$user" "cd 'my project' && make demo ${demo[*]@Q}"
-  [ "$user" != "${USERS%% *}" ] || time as "$user" "cd 'my project' && $before_suites"
-  time as "$user" "cd 'my project' && make test ${tests[*]@Q}"
+  cp -a --reflink=auto "$bare" "$folder/$user"
+  (try "$user" 2>&1 | sed -u "s/^/$user: /") &
+  jobs+=("$!")
 done
+for job in "${jobs[@]}"; do wait "$job"; done

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from convert.pipeline import convert_all
 from device.host.connection import Connection, connect
 from device.host.deploy import deploy
 from device.host.places import cache_folder
+from device.host.releases import list_releases
 from device.host.target import Target
 from device.virtual_pi import programs, running
 from device.virtual_pi.image import base_folder, ensure_image, load_image
@@ -23,7 +25,7 @@ from device.virtual_pi.running import Running, Started
 from policy.bundle import Bundle
 from policy.bundle_writer import copy_bundle
 from policy.locate import ZOO
-from policy.spec import ArtifactFormat
+from policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.virtual_pi.releases import NEW, OLD, cut_power
 
 NAME = "under-test"
@@ -103,11 +105,47 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture
-def old(pi: VirtualPi, bundle: Bundle) -> str:
-    """The machine is up and serves the old release; returns its name."""
+def up(pi: VirtualPi) -> VirtualPi:
+    """The machine, which runs; whatever serves on it."""
+    pi.up()
+    return pi
+
+
+@dataclass(frozen=True)
+class Served:
+    """What serves on the machine.
+
+    Attributes:
+        release: its name; int8 in LiteRT.
+        other: what would be another release.
+    """
+
+    release: str
+    other: tuple[Precision, ...]
+
+
+@pytest.fixture
+def served(pi: VirtualPi, bundle: Bundle) -> Served:
+    """The machine is up and serves what the test before left, or, where that is not int8 in LiteRT, the old release."""
     pi.up()
     with pi.connect() as connection:
-        return deploy(connection, bundle, OLD).release
+        policy = list_releases(connection).policies.get("I")
+        for each in policy.releases if policy else ():
+            if policy and each.name == policy.current and RuntimeName.LITERT.value in each.runtimes:
+                return Served(each.name, OLD if Precision.FP32.value in each.precisions else NEW)
+        return Served(deploy(connection, bundle, OLD).release, NEW)
+
+
+@pytest.fixture
+def old(served: Served) -> str:
+    """Name of the release that serves."""
+    return served.release
+
+
+@pytest.fixture
+def new(served: Served) -> tuple[Precision, ...]:
+    """What is to be deployed in its place."""
+    return served.other
 
 
 @pytest.fixture

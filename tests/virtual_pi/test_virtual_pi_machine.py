@@ -1,6 +1,6 @@
 """The virtual Pi itself: it boots, is deployed to like any host, flies, is measured, and ends.
 
-The tests share one machine and its card; each begins by making sure that policy I in int8 serves.
+The tests share one machine and its card; those that need it begin by making sure that policy I in int8 serves.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ def test_it_is_a_pi_3b_as_far_as_programs_can_tell(pi: Any, old: str) -> None:
 
 
 @pytest.mark.slow
-def test_starting_again_is_the_same_machine(pi: Any, old: str) -> None:
-    machine = running.find(pi.name)
-    begun = pi.start()
+def test_starting_again_is_the_same_machine(up: Any) -> None:
+    machine = running.find(up.name)
+    begun = up.start()
     assert begun.already
     assert begun.machine == machine
     with pytest.raises(HostError, match="runs already"):
-        pi.start(MachineSettings(memory_mb=512))
+        up.start(MachineSettings(memory_mb=512))
 
 
-def test_nobody_trusts_it_who_did_not_start_it(pi: Any, old: str, tmp_path: Path) -> None:
+def test_nobody_trusts_it_who_did_not_start_it(up: Any, tmp_path: Path) -> None:
     with (
         pytest.raises(UnknownHostKeyError),
-        connect(Target.parse(f"pi@{pi.name}"), known_hosts=KnownHosts(tmp_path / "empty")),
+        connect(Target.parse(f"pi@{up.name}"), known_hosts=KnownHosts(tmp_path / "empty")),
     ):
         pass
 
@@ -159,18 +159,18 @@ def test_two_machines_at_once_and_one_of_them_killed(pi: Any, old: str) -> None:
 
 
 @pytest.mark.slow
-def test_stopping_leaves_no_process(pi: Any, old: str) -> None:
-    machine = running.find(pi.name)
+def test_stopping_leaves_no_process(up: Any) -> None:
+    machine = running.find(up.name)
     assert machine is not None
-    pi.stop()
+    up.stop()
     assert not machine.alive
-    assert running.find(pi.name) is None
-    with pytest.raises(HostError), pi.connect():
+    assert running.find(up.name) is None
+    with pytest.raises(HostError), up.connect():
         pass
-    assert running.stop(pi.name) is False
+    assert running.stop(up.name) is False
 
 
 @pytest.mark.slow
-def test_fields_of_a_start_are_complete(pi: Any, old: str) -> None:
-    begun = pi.start()
+def test_fields_of_a_start_are_complete(up: Any) -> None:
+    begun = up.start()
     assert set(json.loads(json.dumps(begun, default=plain))) == {field.name for field in dataclasses.fields(begun)}
