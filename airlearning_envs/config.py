@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from airlearning_envs.episode.latency import CommandLatency
 from airlearning_envs.errors import SettingsError
-from airlearning_envs.latency import CommandLatency
 
 CONTROL_PERIOD_S = 0.25
 """A command is held this long, in seconds."""
@@ -43,7 +43,7 @@ class NavigationConfig:
 
     Attributes:
         arena_m: side of the square arena.
-        arena_height_m: its height; the flight is level at half of it, obstacles reach from floor to ceiling.
+        arena_height_m: its height; obstacles reach from floor to ceiling.
         static_obstacles: fewest and most standing obstacles, alternately cylinders and square boxes.
         moving_obstacles: fewest and most moving cylinders.
         spacing_m: least distance between the centres of two standing obstacles.
@@ -59,15 +59,17 @@ class NavigationConfig:
         success_radius_m: the goal is reached at this distance in the plane.
         max_steps: the episode is cut after this many decisions.
         control_period_s: a command is held this long.
-        substep_s: integration step.
+        substep_s: longest integration step; a control period is cut into equal ones.
         ray_count: number of range rays, evenly spread over the field of view, first one on the left.
         field_of_view_deg: angle between the first ray and the last.
         max_range_m: a ray that meets nothing nearer reads this.
-        velocity_gain_per_s: gain of the velocity loop.
-        acceleration_limit_m_s2: limit of the commanded acceleration along each body axis (32.7 degrees of tilt).
-        acceleration_time_constant_s: lag of the tilt behind its command.
+        altitude_m: height above the floor; the higher, the more sluggish (simulators/embedded/dynamics.py).
+        altitude_spread_m: in each episode the altitude is drawn from altitude_m +- this.
+        velocity_gain_s_per_m: share of the greatest tilt for each m/s that the velocity is wrong.
+        tilt_gain_per_s: rate of the tilt for each radian that it is wrong.
         drag_per_m: quadratic drag.
         yaw_time_constant_s: lag of the yaw rate behind its command.
+        command_delay_s: from a call to the moment at which the flight controller follows it.
         gain_spread: in each episode each of those five is multiplied by a factor drawn from 1 +- this.
         wind_m_s: largest mean wind; speed and direction are drawn for each episode.
         gust_m_s: standard deviation of the gusts along each axis.
@@ -100,15 +102,17 @@ class NavigationConfig:
     success_radius_m: float = _within(0.1, 20.0, 3.0)
     max_steps: int = _within(1, 1_000_000, 200)
     control_period_s: float = _within(0.01, 2.0, CONTROL_PERIOD_S)
-    substep_s: float = _within(0.005, 0.1, 0.05)
+    substep_s: float = _within(0.001, 0.1, 0.0834)
     ray_count: int = _within(2, 1024, 24)
     field_of_view_deg: float = _within(1.0, 120.0, 90.0)
     max_range_m: float = _within(1.0, 200.0, 20.0)
-    velocity_gain_per_s: float = _within(0.1, 10.0, 1.12)
-    acceleration_limit_m_s2: float = _within(0.5, 30.0, 6.3)
-    acceleration_time_constant_s: float = _within(0.01, 2.0, 0.16)
-    drag_per_m: float = _within(0.0, 1.0, 0.0066)
+    altitude_m: float = _within(0.5, 50.0, 4.0)
+    altitude_spread_m: float = _within(0.0, 20.0, 0.0)
+    velocity_gain_s_per_m: float = _within(0.01, 2.0, 0.2)
+    tilt_gain_per_s: float = _within(0.5, 50.0, 6.25)
+    drag_per_m: float = _within(0.0, 1.0, 0.0107)
     yaw_time_constant_s: float = _within(0.01, 2.0, 0.26)
+    command_delay_s: float = _within(0.0, 0.2, 0.02)
     gain_spread: float = _within(0.0, 0.9, 0.0)
     wind_m_s: float = _within(0.0, 15.0, 0.0)
     gust_m_s: float = _within(0.0, 10.0, 0.0)
@@ -135,10 +139,10 @@ class NavigationConfig:
             value = getattr(self, field.name)
             if isinstance(value, tuple) and (len(value) != 2 or value[0] > value[1]):
                 raise SettingsError(f"{field.name} is {value!r}; it takes two numbers, the smaller one first.")
-        if abs(self.substeps * self.substep_s - self.control_period_s) > 1e-9:
+        if not self.altitude_spread_m < self.altitude_m < self.arena_height_m - self.altitude_spread_m:
             raise SettingsError(
-                f"control_period_s {self.control_period_s} is no multiple of substep_s {self.substep_s}; "
-                "choose substep_s 0.05, for example."
+                f"altitude_m is {self.altitude_m:g} +- {self.altitude_spread_m:g}; allowed is more than 0 to less than "
+                f"{self.arena_height_m:g} (arena_height_m)."
             )
         room = math.sqrt(2.0) * (self.arena_m - 2.0 * self.wall_margin_m)
         if self.goal_distance_m[1] > room or self.goal_distance_m[0] <= self.success_radius_m:
@@ -150,7 +154,7 @@ class NavigationConfig:
     @property
     def substeps(self) -> int:
         """Integration steps in a control period."""
-        return round(self.control_period_s / self.substep_s)
+        return math.ceil(self.control_period_s / self.substep_s - 1e-9)
 
     @property
     def half_m(self) -> float:

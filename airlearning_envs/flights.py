@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs import rng
-from airlearning_envs.actions import ACTION_COMMANDS
-from airlearning_envs.causes import EndCause
 from airlearning_envs.config import NavigationConfig
-from airlearning_envs.core import NavigationCore
+from airlearning_envs.episode import rng
+from airlearning_envs.rules.actions import ACTION_COMMANDS
+from airlearning_envs.rules.causes import EndCause
+from airlearning_envs.task import NavigationTask
 
 Floats = NDArray[np.float32]
 Decide = Callable[[Floats], NDArray[Any]]
@@ -41,7 +41,7 @@ class FlightResults:
 
     Attributes:
         success: bool.
-        cause: int8, :class:`~airlearning_envs.causes.EndCause`.
+        cause: int8, :class:`~airlearning_envs.rules.causes.EndCause`.
         steps: int64, decisions taken.
         flight_time_s, distance_m, energy_j: float32.
         episode_return: float32, sum of the rewards.
@@ -95,7 +95,7 @@ def fly(
         progress: called with (episodes done, episodes) now and then.
     """
     width = max(1, min(batch, episodes))
-    core = NavigationCore(config, width)
+    core = NavigationTask(config, width)
     observation = core.reset(np.arange(width), seed)
     total_return, next_id = np.zeros(width, np.float32), width
     results = FlightResults(

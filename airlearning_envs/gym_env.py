@@ -19,12 +19,12 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.causes import EndCause
 from airlearning_envs.config import NavigationConfig
-from airlearning_envs.core import NavigationCore
-from airlearning_envs.depth import DepthCamera, vector_part
 from airlearning_envs.errors import SettingsError
+from airlearning_envs.rules.causes import EndCause
+from airlearning_envs.rules.observation import IMAGE_SIDE, vector_part
 from airlearning_envs.spaces import FRAMES_PER_SECOND, action_space, check_render_mode, observation_space
+from airlearning_envs.task import NavigationTask
 from airlearning_envs.vector_env import (
     NavigationContinuousVectorEnv,
     NavigationDepthVectorEnv,
@@ -76,7 +76,7 @@ class NavigationEnv(gym.Env[Any, Any]):
 
     ## Dynamics
 
-    The surrogate of AirSim's SimpleFlight in :mod:`airlearning_envs.dynamics`, in 50 ms steps: t63 0.90 s, t90 1.75 s,
+    The surrogate of AirSim's SimpleFlight in :mod:`airlearning_envs.simulators.embedded.dynamics`, in 50 ms steps: t63 0.90 s, t90 1.75 s,
     no overshoot, at most 6.3 m/s^2 along each body axis, quadratic drag 0.0066 /m, yaw rate lag 0.26 s. The flight is
     level. Movers fly straight at 0.5 to 2 m/s, pass obstacles, and bounce off walls.
 
@@ -100,7 +100,7 @@ class NavigationEnv(gym.Env[Any, Any]):
 
     ## Info
 
-    ``success`` (bool), ``cause`` (:class:`~airlearning_envs.causes.EndCause`: NONE, GOAL, COLLISION, COLLISION_MOVER,
+    ``success`` (bool), ``cause`` (:class:`~airlearning_envs.rules.causes.EndCause`: NONE, GOAL, COLLISION, COLLISION_MOVER,
     LEFT_ARENA, TIME), ``flight_time_s``, ``distance_m`` flown, ``energy_j`` used, ``goal_distance_m``, ``episode_id``.
 
     ## Arguments
@@ -139,8 +139,7 @@ class NavigationEnv(gym.Env[Any, Any]):
         self.render_mode = render_mode
         self.observation_space = observation_space(self.config, self.depth)
         self.action_space = action_space(self.continuous)
-        self.core = NavigationCore(self.config, 1)
-        self._camera = DepthCamera(self.core) if self.depth else None
+        self.core = NavigationTask(self.config, 1)
         self._picture: Any = None
         self._seed: int | None = None
         self._next_id = 0
@@ -175,9 +174,10 @@ class NavigationEnv(gym.Env[Any, Any]):
         return self._picture.draw()
 
     def _observed(self, observation: NDArray[np.float32]) -> Any:
-        if self._camera is None:
+        if not self.depth:
             return observation[0]
-        return {"depth": self._camera.capture()[0], "vector": vector_part(observation)[0].copy()}
+        picture = self.core.simulator.depth(IMAGE_SIDE, IMAGE_SIDE, self.config.max_range_m)[0]
+        return {"depth": picture, "vector": vector_part(observation)[0].copy()}
 
     def _info(self) -> dict[str, Any]:
         core = self.core
@@ -215,7 +215,7 @@ class NavigationDepthEnv(NavigationEnv):
     """As :class:`NavigationEnv`, with a depth picture in place of the rays.
 
     Observation: Dict with ``depth``, Box(84, 84) float32, planar depth in metres, 0 to 20, row 0 on top, column 0 on
-    the left, 90 degrees wide and high (:class:`~airlearning_envs.depth.DepthCamera`); and ``vector``, Box(8,)
+    the left, 90 degrees wide and high (:class:`~airlearning_envs.simulators.embedded.depth.DepthCamera`); and ``vector``, Box(8,)
     float32, the elements 24 to 31 of :class:`NavigationEnv`'s observation. Sensor noise and dropout apply to rays only.
     """
 

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from airlearning_envs.config import PRESETS, NavigationConfig
-from airlearning_envs.core import NavigationCore
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.flights import Decide, blind_policy, random_policy
-from airlearning_envs.observation import observation_fields
 from airlearning_envs.render import SIDE_PX, Painter, Scene
+from airlearning_envs.rules.observation import observation_fields
+from airlearning_envs.task import NavigationTask
 from policy import interruption
 from policy.errors import PolicyError
 from policy.hints import as_typed
@@ -60,7 +60,7 @@ def load_decide(policy: str, config: NavigationConfig, seed: int) -> Decide:
 
 def fly_scenes(config: NavigationConfig, decide: Decide, episode: int, seed: int) -> list[Scene]:
     """The scenes of one episode, one a decision, the start and the end included."""
-    core = NavigationCore(config, 1)
+    core = NavigationTask(config, 1)
     observation = core.reset(np.array([episode]), seed)
     scenes = [Scene.of(core, 0)]
     while not core.cause[0]:

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from airlearning_envs.causes import EndCause
 from airlearning_envs.config import NavigationConfig
-from airlearning_envs.core import NavigationCore
-from airlearning_envs.layout import FAR_AWAY_M, Slots
-from airlearning_envs.sensing import RangeSensor, ray_angles
+from airlearning_envs.episode.layout import FAR_AWAY_M, Slots
+from airlearning_envs.rules.causes import EndCause
+from airlearning_envs.rules.observation import ray_angles
+from airlearning_envs.simulators.embedded.sensing import RangeSensor
+from airlearning_envs.task import NavigationTask
 
 SIDE_PX = 640
 """Side of the picture; a multiple of 16, as video codecs want."""
@@ -61,17 +62,17 @@ class Scene:
     episode_id: int
 
     @classmethod
-    def of(cls, core: NavigationCore, row: int) -> Scene:
+    def of(cls, core: NavigationTask, row: int) -> Scene:
         """The scene of one drone of a batch, copied."""
-        flight = core.flight
+        motion, obstacles = core.simulator.motion, core.simulator.obstacles
         return cls(
-            position=flight.position[:, row].copy(),
-            velocity=flight.velocity[:, row].copy(),
+            position=motion.position[:, row].copy(),
+            velocity=motion.velocity[:, row].copy(),
             goal=core.goal[:, row].copy(),
-            yaw=float(flight.yaw[row]),
-            centre=core.centre[:, row].copy(),
-            size=core.size[row].copy(),
-            mover_velocity=core.mover_velocity[:, row].copy(),
+            yaw=float(motion.yaw[row]),
+            centre=obstacles.centre[:, row].copy(),
+            size=obstacles.size[row].copy(),
+            mover_velocity=obstacles.velocity[:, row].copy(),
             time_s=float(core.flight_time[row]),
             goal_distance_m=float(core.goal_distance[row]),
             cause=EndCause(int(core.cause[row])),
@@ -108,7 +109,7 @@ class Painter:
         self._config, self._side = config, side_px
         self._slots = Slots.of(config)
         self._angles = ray_angles(config)
-        self._sensor = RangeSensor(config, self._angles)
+        self._sensor = RangeSensor(config, self._angles, config.max_range_m)
         self._frame = _FRAME_PX * side_px / SIDE_PX * _FINE
         self._scale = (side_px * _FINE - 2.0 * self._frame) / config.arena_m
         self._font = ImageFont.load_default(size=15.0 * _FINE * side_px / SIDE_PX)
@@ -222,7 +223,7 @@ class Picture:
         caption: text on the top left; the episode's number by default.
     """
 
-    def __init__(self, core: NavigationCore, row: int, caption: str = "") -> None:
+    def __init__(self, core: NavigationTask, row: int, caption: str = "") -> None:
         self._core, self._row, self._caption = core, row, caption
         self._painter = Painter(core.config)
         self._trail: list[NDArray[np.float32]] = []
@@ -231,7 +232,7 @@ class Picture:
         """Note where the drone is now; ``start`` when a new episode has begun."""
         if start:
             self._trail.clear()
-        self._trail.append(self._core.flight.position[:, self._row].copy())
+        self._trail.append(self._core.simulator.motion.position[:, self._row].copy())
 
     def draw(self) -> NDArray[np.uint8]:
         """The picture (640, 640, 3) uint8 of now."""

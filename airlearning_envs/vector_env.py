@@ -10,11 +10,11 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from airlearning_envs.config import NavigationConfig
-from airlearning_envs.core import NavigationCore
-from airlearning_envs.curriculum import Curriculum
-from airlearning_envs.depth import DepthCamera, vector_part
 from airlearning_envs.errors import SettingsError
+from airlearning_envs.rules.curriculum import Curriculum
+from airlearning_envs.rules.observation import IMAGE_SIDE, vector_part
 from airlearning_envs.spaces import FRAMES_PER_SECOND, action_space, check_render_mode, observation_space
+from airlearning_envs.task import NavigationTask
 
 
 class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
@@ -37,7 +37,7 @@ class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         preset: as in :class:`NavigationEnv`.
         render_mode: None or ``"rgb_array"``: ``render()`` returns one picture for each drone.
         autoreset_mode: see above.
-        curriculum: start with near goals (:class:`~airlearning_envs.curriculum.Curriculum`); ``info["zone"]`` says
+        curriculum: start with near goals (:class:`~airlearning_envs.rules.curriculum.Curriculum`); ``info["zone"]`` says
             how far it has come.
         settings: attributes of :class:`~airlearning_envs.config.NavigationConfig`.
     """
@@ -69,8 +69,7 @@ class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.curriculum = Curriculum(self.config) if curriculum else None
-        self.core = NavigationCore(self.config, num_envs)
-        self._camera = DepthCamera(self.core) if self.depth else None
+        self.core = NavigationTask(self.config, num_envs)
         self._pictures: list[Any] = []
         self._seed: int | None = None
         self._next_id = 0
@@ -151,9 +150,10 @@ class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         return tuple(picture.draw() for picture in self._pictures)
 
     def _observed(self, observation: NDArray[np.float32]) -> Any:
-        if self._camera is None:
+        if not self.depth:
             return observation
-        return {"depth": self._camera.capture(), "vector": vector_part(observation).copy()}
+        pictures = self.core.simulator.depth(IMAGE_SIDE, IMAGE_SIDE, self.config.max_range_m)
+        return {"depth": pictures, "vector": vector_part(observation).copy()}
 
     def _info(self) -> dict[str, Any]:
         arrays = self.core.info()

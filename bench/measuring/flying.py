@@ -123,7 +123,7 @@ def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: st
     import numpy as np
 
     from airlearning_envs.config import preset
-    from airlearning_envs.observation import observation_fields
+    from airlearning_envs.rules.observation import observation_fields
     from device.agent.fingerprint import fingerprint
 
     bundle.spec.check_observation(observation_fields(preset(flights.preset).with_settings(flights.changed)))

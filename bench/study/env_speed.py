@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airlearning_envs.actions import ACTION_NAMES
 from airlearning_envs.config import PRESETS
-from airlearning_envs.core import NavigationCore
+from airlearning_envs.rules.actions import ACTION_NAMES
+from airlearning_envs.task import NavigationTask
 from bench import command_line
 from bench.report.tables import Table
 from bench.study.experiment import Episodes, Experiment, Played, Results, known
@@ -56,7 +56,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
 
 def core_stepper(preset: str, envs: int, seed: int) -> Callable[[Any], int]:
     """A function that steps the core once, resets what has ended, and returns how many that were."""
-    core = NavigationCore(PRESETS[preset], envs)
+    core = NavigationTask(PRESETS[preset], envs)
     core.reset(np.arange(envs), seed=seed)
     next_id = envs
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from airlearning_envs.config import NavigationConfig
-from airlearning_envs.core import NavigationCore
+from airlearning_envs.episode.latency import CommandLatency, CommandQueue, LatencyKind
 from airlearning_envs.errors import SettingsError
-from airlearning_envs.latency import CommandLatency, CommandQueue, LatencyKind
+from airlearning_envs.task import NavigationTask
 
 PERIOD, SUBSTEP = 0.25, 0.05
 EMPTY = NavigationConfig(static_obstacles=(0, 0), moving_obstacles=(0, 0), arena_m=100.0)
@@ -70,7 +70,7 @@ def test_random_latencies_against_an_event_by_event_account() -> None:
 
 def fly_straight(latency: object, actions: list[int]) -> np.ndarray:
     """Forward speed after each decision."""
-    core = NavigationCore(EMPTY.with_settings({"latency": latency}), 1)
+    core = NavigationTask(EMPTY.with_settings({"latency": latency}), 1)
     core.reset(np.array([0]), seed=1)
     return np.array([core.step(np.array([a])).observation[0, 26] for a in actions])
 
@@ -108,7 +108,7 @@ def test_distributions() -> None:
 
 def test_the_latency_of_a_command_does_not_depend_on_the_batch() -> None:
     config = EMPTY.with_settings({"latency": {"kind": "uniform", "values_s": [0.0, 0.5]}})
-    many, one = NavigationCore(config, 5), NavigationCore(config, 1)
+    many, one = NavigationTask(config, 5), NavigationTask(config, 1)
     many.reset(np.arange(5), seed=2)
     one.reset(np.array([3]), seed=2)
     for action in (0, 6, 16, 2, 12, 0):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airlearning_envs.causes import EndCause
 from airlearning_envs.config import PRESETS
 from airlearning_envs.flights import blind_policy, fly, random_policy, wilson_interval
+from airlearning_envs.rules.causes import EndCause
 
 
 def test_wilson_interval_worked_by_hand() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airlearning_envs import geometry
 from airlearning_envs.config import NavigationConfig
-from airlearning_envs.layout import FAR_AWAY_M
-from airlearning_envs.sensing import RangeSensor, ray_angles
+from airlearning_envs.episode.layout import FAR_AWAY_M
+from airlearning_envs.simulators.embedded import geometry
+from airlearning_envs.simulators.embedded.sensing import RangeSensor, ray_angles
 
 ROOT_2 = np.sqrt(2.0)
 

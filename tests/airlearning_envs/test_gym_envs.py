@@ -10,8 +10,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from airlearning_envs import gym_env, register
-from airlearning_envs.causes import EndCause
 from airlearning_envs.errors import SettingsError
+from airlearning_envs.rules.causes import EndCause
 
 IDS = ["AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0", "AirLearning/NavigationDepth-v0"]
 MODES = ["NextStep", "SameStep", "Disabled"]
@@ -172,7 +172,7 @@ def test_depth_picture_of_a_wall_and_a_cylinder() -> None:
     env = gym.make(IDS[2], preset="shipped", static_obstacles=[1, 1]).unwrapped
     env.reset(seed=0)
     core, camera = env.core, env._camera  # type: ignore[attr-defined]
-    core.flight.position[:, 0], core.flight.yaw[0] = (0.0, 0.0), 0.0
+    core.simulator.motion.position[:, 0], core.simulator.motion.yaw[0] = (0.0, 0.0), 0.0
     core.centre[:, 0, 0], core.size[0, 0] = (8.0, 0.0), 1.0
     picture = camera.capture()[0]
     assert picture.shape == (84, 84) and picture.dtype == np.float32

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from airlearning_envs.config import PRESETS
+from airlearning_envs.episode.layout import FAR_AWAY_M, PASSAGE_M, LayoutPool, Layouts, Slots, build_layouts
 from airlearning_envs.errors import SettingsError
-from airlearning_envs.layout import FAR_AWAY_M, PASSAGE_M, LayoutPool, Layouts, Slots, build_layouts
 
 EPISODES = 600
 

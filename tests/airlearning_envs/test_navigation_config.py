@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airlearning_envs.config import PRESETS, NavigationConfig, RewardStyle
-from airlearning_envs.core import CONTROL_PERIOD_S, NavigationCore
-from airlearning_envs.curriculum import Curriculum, zone_bounds, zone_config
 from airlearning_envs.errors import SettingsError
+from airlearning_envs.rules.curriculum import Curriculum, zone_bounds, zone_config
+from airlearning_envs.task import CONTROL_PERIOD_S, NavigationTask
 
 
 def test_presets_are_air_learnings_arenas() -> None:
@@ -123,7 +123,7 @@ def test_the_curriculum_advances_at_thirty_percent_of_a_full_window() -> None:
 
 
 def test_the_core_takes_over_a_zone_for_its_next_episodes() -> None:
-    core = NavigationCore(zone_config(PRESETS["easy"], 0), 200)
+    core = NavigationTask(zone_config(PRESETS["easy"], 0), 200)
     assert core.reset(seed=0)[:, 25].max() <= 16.0 + 1e-3
     core.use(zone_config(PRESETS["easy"], 3))
     assert core.reset(seed=0)[:, 25].min() >= 32.0 - 1e-3

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airlearning_envs.actions import ACTION_COMMANDS, ACTION_NAMES
-from airlearning_envs.core import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationCore
+from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
+from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
 from airlearning_envs.flights import blind_policy
 from policy import network
 from policy.bundle import Bundle
@@ -96,7 +96,7 @@ def run_conversation(bundle: Path, lines: Sequence[bytes], *arguments: str) -> t
 
 def recorded_observations(count: int, first_episode: int) -> np.ndarray:
     """Observations (count, 32) of the hard task, flown blindly."""
-    core = NavigationCore(PRESETS["hard"], 32)
+    core = NavigationTask(PRESETS["hard"], 32)
     observation = core.reset(np.arange(first_episode, first_episode + 32), seed=1)
     seen: list[np.ndarray] = []
     while sum(len(rows) for rows in seen) < count:

@@ -84,7 +84,7 @@ def test_before_anything_is_loaded_no_runtime_and_no_simulator_are_imported(pilo
     done = run_script(script, pilot.path, [b'{"op": "hello"}', b'{"op": "help"}'])
     listed = next(line for line in done.stderr.decode().splitlines() if line.startswith("MODULES"))
     modules = set(listed.split()[1:])
-    assert not modules & set(PACKAGES.values()) and "airlearning_envs.core" not in modules
+    assert not modules & set(PACKAGES.values()) and "airlearning_envs.task" not in modules
 
 
 def test_what_a_runtime_prints_never_reaches_the_replies(pilot: Bundle) -> None:

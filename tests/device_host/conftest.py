@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airlearning_envs.actions import ACTION_NAMES
-from airlearning_envs.core import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationCore
+from airlearning_envs.rules.actions import ACTION_NAMES
+from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
 from airlearning_envs.flights import blind_policy
 from convert.pipeline import convert_all
 from device.host.connection import Connection
@@ -76,7 +76,7 @@ def old(connection: Connection, name: str, bare: WheelSet) -> DeployResult:
 
 def recorded_observations(count: int, first_episode: int) -> np.ndarray:
     """Observations (count, 32) of the hard task, flown blindly."""
-    core = NavigationCore(PRESETS["hard"], 32)
+    core = NavigationTask(PRESETS["hard"], 32)
     observation = core.reset(np.arange(first_episode, first_episode + 32), seed=1)
     seen: list[np.ndarray] = []
     while sum(len(rows) for rows in seen) < count:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig
-from airlearning_envs.core import ACTION_NAMES, OBSERVATION_FIELDS, NavigationCore
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.flights import blind_policy, fly
+from airlearning_envs.task import ACTION_NAMES, OBSERVATION_FIELDS, NavigationTask
 from policy.spec import DiscreteHead, EnvironmentSpec
 from train.suites.episodes import Decide, Floats, Judged, StepResult
 from train.suites.errors import TaskError
@@ -34,7 +34,7 @@ class NavigationEpisodes:
         self._seed = seed
         ends = np.cumsum([count for _, count in shares])
         self._parts = [
-            (slice(int(end) - count, int(end)), NavigationCore(config, count))
+            (slice(int(end) - count, int(end)), NavigationTask(config, count))
             for (config, count), end in zip(shares, ends, strict=True)
         ]
         self._observation = np.zeros((self.environments, sum(part.size for part in OBSERVATION_FIELDS)), np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -121,39 +121,30 @@ class CommandQueue:
         num_envs: batch size E.
         longest_s: no latency is longer.
         period_s: control period.
-        substep_s: integration step.
     """
 
-    def __init__(self, num_envs: int, longest_s: float, period_s: float, substep_s: float) -> None:
-        self._period, self._substep = np.float32(period_s), np.float32(substep_s)
+    def __init__(self, num_envs: int, longest_s: float, period_s: float) -> None:
+        self._period = np.float32(period_s)
         depth = math.ceil(longest_s / period_s) + 1
-        # Oldest first. commands[0] has certainly arrived; arrival times count from the current period's start.
-        self.commands = np.zeros((depth + 1, 3, num_envs), dtype=np.float32)
-        self.arrivals = np.zeros((depth + 1, num_envs), dtype=np.float32)
+        # Oldest first; arrival times count from the current period's start.
+        self._commands = np.zeros((depth, 3, num_envs), dtype=np.float32)
+        self._arrivals = np.zeros((depth, num_envs), dtype=np.float32)
 
     def clear(self, rows: NDArray[np.integer]) -> None:
-        """New episodes hover: the command in force is zero and nothing is under way."""
-        self.commands[:, :, rows] = 0.0
-        self.arrivals[:, rows] = -np.inf
+        """New episodes: nothing is under way."""
+        self._arrivals[:, rows] = -np.inf
 
     def push(self, command: Floats, latency: Floats) -> None:
         """A period begins: ``command`` (3, E) has been decided and will arrive after ``latency`` (E,) seconds."""
-        self.commands[:-1] = self.commands[1:]
-        self.arrivals[:-1] = self.arrivals[1:] - self._period
-        self.commands[-1], self.arrivals[-1] = command, latency
+        self._commands[:-1] = self._commands[1:]
+        self._arrivals[:-1] = self._arrivals[1:] - self._period
+        self._commands[-1], self._arrivals[-1] = command, latency
         # An older command that would arrive later than this one is never in force.
-        np.minimum(self.arrivals[:-1], latency, out=self.arrivals[:-1])
+        np.minimum(self._arrivals[:-1], latency, out=self._arrivals[:-1])
 
-    def in_force(self, substep: int) -> Floats:
-        """Mean command (3, E) over a substep, counted from 0 within the current period.
-
-        Every command is weighted with the share of the substep in which it is in force, so a latency of a
-        fraction of a substep is not rounded away: u = c_0 + sum_k f_k (c_k - c_{k-1}),
-        f_k = clip((t_end - arrival_k) / dt, 0, 1).
-        """
-        end = np.float32(substep + 1) * self._substep
-        share = np.clip((end - self.arrivals[1:]) / self._substep, 0.0, 1.0)
-        mean = self.commands[0].copy()
-        for k in range(share.shape[0]):
-            mean += share[k] * (self.commands[k + 1] - self.commands[k])
-        return mean
+    def arriving(self) -> Iterator[tuple[Floats, Floats]]:
+        """The commands (3, E) that arrive in this period for any drone, oldest first, and when (E,); for the others
+        that is before or after the period: negative, or as long as it or longer."""
+        for command, arrival in zip(self._commands, self._arrivals, strict=True):
+            if ((arrival >= 0.0) & (arrival < self._period)).any():
+                yield command, arrival

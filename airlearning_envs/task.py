@@ -1,4 +1,4 @@
-"""NavigationCore: the navigation task for a batch of drones, with numpy only. Ships to the device.
+"""NavigationTask: the navigation task for a batch of drones, in any simulator. Ships to the device.
 
 Observation: 32 raw float32 in physical units (a policy carries its own normaliser).
 
@@ -11,8 +11,8 @@ Observation: 32 raw float32 in physical units (a policy carries its own normalis
 | 28 | yaw_rate | rad/s | positive to the right |
 | 29-31 | last_command | m/s, m/s, rad/s | the last command given: forward, rightward, yaw rate (zero at the start) |
 
-Actions: integers 0 to 24 (:data:`~airlearning_envs.actions.ACTION_NAMES`), or commands (E, 3) float32 (forward m/s,
-rightward m/s, yaw rate rad/s), which are clipped to :data:`~airlearning_envs.actions.COMMAND_LOW` and ``COMMAND_HIGH``.
+Actions: integers 0 to 24 (:data:`~airlearning_envs.rules.actions.ACTION_NAMES`), or commands (E, 3) float32 (forward m/s,
+rightward m/s, yaw rate rad/s), which are clipped to :data:`~airlearning_envs.rules.actions.COMMAND_LOW` and ``COMMAND_HIGH``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs import causes, dynamics, rng
-from airlearning_envs.actions import ACTION_COMMANDS, ACTION_NAMES, COMMAND_HIGH, COMMAND_LOW
-from airlearning_envs.causes import EndCause
 from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig, RewardStyle
-from airlearning_envs.contact import Contact
+from airlearning_envs.episode import rng
+from airlearning_envs.episode.latency import CommandQueue
+from airlearning_envs.episode.layout import LayoutPool, Layouts
+from airlearning_envs.episode.rng import Stream
+from airlearning_envs.episode.wind import mean_wind, next_wind
 from airlearning_envs.errors import SettingsError
-from airlearning_envs.latency import CommandQueue
-from airlearning_envs.layout import LayoutPool, Layouts, Slots
-from airlearning_envs.observation import OBSERVATION_FIELDS, VECTOR_SIZE, add_noise, is_noisy
-from airlearning_envs.rewards import air_learning_reward, shaped_reward
-from airlearning_envs.rng import Stream
-from airlearning_envs.sensing import RangeSensor, ray_angles
-from airlearning_envs.wind import mean_wind, next_wind
+from airlearning_envs.rules import causes
+from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES, COMMAND_HIGH, COMMAND_LOW
+from airlearning_envs.rules.causes import EndCause
+from airlearning_envs.rules.ends import Ends
+from airlearning_envs.rules.energy import power_w
+from airlearning_envs.rules.observation import OBSERVATION_FIELDS, VECTOR_SIZE, add_noise, is_noisy, ray_angles
+from airlearning_envs.rules.rewards import air_learning_reward, shaped_reward
+from airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
+from airlearning_envs.simulators.simulator import Bools, Call, Floats, Simulator
+from airlearning_envs.simulators.simulator import Rows as Ids
 
 __all__ = [
     "ACTION_NAMES",
@@ -45,13 +49,9 @@ __all__ = [
     "PRESETS",
     "EndCause",
     "NavigationConfig",
-    "NavigationCore",
+    "NavigationTask",
     "Step",
 ]
-
-Floats = NDArray[np.float32]
-Bools = NDArray[np.bool_]
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Step:
     info: dict[str, NDArray[Any]]
 
 
-class NavigationCore:
+class NavigationTask:
     """E independent drones that step together; a single environment is the batch of one.
 
     Everything random is a function of (seed, episode id, step), so an episode is the same in any batch. There is no
@@ -85,27 +85,37 @@ class NavigationCore:
     Args:
         config: the task.
         num_envs: batch size E.
+        simulator: where it is flown; the embedded one by default.
+
+    Attributes:
+        simulator: its ``motion`` and ``obstacles`` are how things are now.
+        goal: (2, E) m.
+        command: (3, E) given last: forward m/s, rightward m/s, yaw rate rad/s.
+        episode_id, steps: (E,) int64.
+        cause: (E,) int8, :class:`EndCause`.
+        goal_distance, distance: (E,) m; to the goal, and flown.
+        flight_time: (E,) s.
+        energy: (E,) J.
     """
 
-    def __init__(self, config: NavigationConfig, num_envs: int) -> None:
+    def __init__(self, config: NavigationConfig, num_envs: int, simulator: Simulator | None = None) -> None:
         if num_envs < 1:
             raise SettingsError(f"num_envs is {num_envs}; it must be at least 1.")
         self.config, self.num_envs = config, num_envs
-        self.slots = Slots.of(config)
-        self.flight = dynamics.Flight.hovering(config, num_envs)
-        self._integrator = dynamics.Integrator(self.flight, config.substep_s)
-        self._sensor = RangeSensor(config, ray_angles(config))
-        self._contact = Contact(config)
+        self.simulator = EmbeddedSimulator(config, num_envs) if simulator is None else simulator
+        can = self.simulator.capabilities
+        if can.batch is not None and num_envs > can.batch:
+            raise SettingsError(f"num_envs is {num_envs}; {type(self.simulator).__name__} flies at most {can.batch}.")
+        self._windy = bool(config.wind_m_s or config.gust_m_s)
+        if self._windy and not can.wind:
+            raise SettingsError(f"no wind blows in {type(self.simulator).__name__}; set wind_m_s and gust_m_s to 0.")
+        self._angles = ray_angles(config)
+        self._ends_of = Ends(config)
         self._queue = None
         if config.latency is not None:
-            longest = config.latency.longest_s
-            self._queue = CommandQueue(num_envs, longest, config.control_period_s, config.substep_s)
-        n, m = self.slots.total, self.slots.movers
+            self._queue = CommandQueue(num_envs, config.latency.longest_s, config.control_period_s)
+        self._wind = np.zeros((2, num_envs), np.float32)
         self.goal = np.zeros((2, num_envs), np.float32)
-        self.centre = np.zeros((2, num_envs, n), np.float32)
-        self.size = np.zeros((num_envs, n), np.float32)
-        self.mover_velocity = np.zeros((2, num_envs, m), np.float32)
-        self._mover_limit = np.zeros((num_envs, m), np.float32)
         self.command = np.zeros((3, num_envs), np.float32)
         self.episode_id = np.full(num_envs, -1, np.int64)
         self.steps = np.zeros(num_envs, np.int64)
@@ -114,8 +124,6 @@ class NavigationCore:
         self.flight_time = np.zeros(num_envs, np.float32)
         self.distance = np.zeros(num_envs, np.float32)
         self.energy = np.zeros(num_envs, np.float32)
-        self._gap = np.zeros((num_envs, n), np.float32)
-        self._track = np.zeros((config.substeps + 1, 2, num_envs), np.float32)
         self._keys = np.zeros(num_envs, np.uint64)
         self._seed = 0
         self._pool: LayoutPool | None = None
@@ -184,27 +192,20 @@ class NavigationCore:
 
     def _place(self, rows: Ids, ids: Ids, layouts: Layouts) -> None:
         """Put new episodes into some rows."""
-        flight, config = self.flight, self.config
+        self.simulator.begin(rows, layouts)
         self.episode_id[rows] = ids
         self._keys[rows] = rng.episode_keys(self._seed, ids)
-        flight.position[:, rows], flight.yaw[rows] = layouts.start, layouts.yaw
-        for state in (flight.velocity, flight.acceleration, flight.wind, self.command):
-            state[:, rows] = 0.0
-        flight.yaw_rate[rows] = 0.0
+        self.command[:, rows] = 0.0
         self.goal[:, rows] = layouts.goal
-        self.centre[:, rows], self.size[rows] = layouts.centre, layouts.size
-        self.mover_velocity[:, rows], self._mover_limit[rows] = layouts.velocity, layouts.limit
         for tally in (self.steps, self.cause, self.flight_time, self.distance, self.energy):
             tally[rows] = 0
         offset = layouts.goal - layouts.start
         self.goal_distance[rows] = np.sqrt(offset[0] * offset[0] + offset[1] * offset[1])
         if self._queue is not None:
             self._queue.clear(rows)
-        if config.gain_spread:
-            flight.gains[:, rows] = dynamics.drawn_gains(config, self._keys[rows])
-            self._integrator.refresh()
-        if config.wind_m_s or config.gust_m_s:
-            flight.wind[:, rows] = mean_wind(config, self._keys[rows])
+        if self._windy:
+            self._wind[:, rows] = mean_wind(self.config, self._keys[rows])
+            self.simulator.blow(self._wind)
 
     def step(self, actions: NDArray[Any]) -> Step:
         """Hold a command for one control period.
@@ -242,32 +243,24 @@ class NavigationCore:
 
     def _step_some(self, commands: Floats, ended: Bools) -> Step:
         """A step in which the drones whose episode has ended stay as they are."""
-        flight = self.flight
-        columns: tuple[Floats, ...] = (
-            flight.position, flight.velocity, flight.acceleration, flight.wind, self.command, self.centre,
-            self.mover_velocity,
+        arrays: tuple[NDArray[Any], ...] = (
+            self._wind, self.command, self.steps, self.cause, self.goal_distance, self.flight_time, self.distance,
+            self.energy,
         )  # fmt: skip
-        rows: tuple[NDArray[Any], ...] = (
-            flight.yaw, flight.yaw_rate, self.steps, self.cause, self.goal_distance, self.flight_time,
-            self.distance, self.energy, self._gap,
-        )  # fmt: skip
-        kept_columns = [array[:, ended] for array in columns]
-        kept_rows = [array[ended] for array in rows]
+        kept = [array[..., ended] for array in arrays]
         observation = self._observe(np.flatnonzero(ended))
-        step = self._step_all(commands)
-        for array, kept in zip(columns, kept_columns, strict=True):
-            array[:, ended] = kept
-        for array, kept in zip(rows, kept_rows, strict=True):
-            array[ended] = kept
+        step = self._step_all(commands, ended)
+        for array, before in zip(arrays, kept, strict=True):
+            array[..., ended] = before
         step.observation[ended] = observation
         step.reward[ended] = 0.0
         step.terminated[:], step.truncated[:] = self._ends()
         step.info.update(self.info())
         return step
 
-    def _step_all(self, commands: Floats) -> Step:
+    def _step_all(self, commands: Floats, held: Bools | None = None) -> Step:
         before = self.goal_distance.copy()
-        self._advance(commands)
+        self._advance(commands, held)
         observation = self._observe(None)
         return self._finish(observation, before)
 
@@ -294,28 +287,40 @@ class NavigationCore:
         step.reward[rows] = 0.0
         return step
 
-    def _advance(self, commands: Floats) -> None:
-        """One control period of physics: fly, move the movers, find what ends the flight, keep the tallies."""
-        config, flight = self.config, self.flight
+    def _advance(self, commands: Floats, held: Bools | None = None) -> None:
+        """One control period: fly, find what ends the flight, keep the tallies. Held drones stay as they are."""
+        config, simulator = self.config, self.simulator
         self.command[:] = commands
         if config.gust_m_s:
-            flight.wind[:] = next_wind(config, self._keys, self.steps, flight.wind)
-        segments = self._fly()
-        cause, when = self._contact.first(
-            self._track, segments, self.goal, self.centre, self.size, self._gap, self.mover_velocity, self._mover_limit
-        )
-        elapsed = self._contact.elapsed(when)
-        ended = np.flatnonzero(cause)
+            self._wind[:] = next_wind(config, self._keys, self.steps, self._wind)
+            simulator.blow(self._wind)
+        track = simulator.fly(self._calls(), held)
+        cause, when = self._ends_of.first(track, self.goal)
+        elapsed = track.times_s[when]
+        segments = track.position[1:] - track.position[:-1]
+        segments *= segments
+        lengths = np.sqrt(segments[:, 0] + segments[:, 1])
+        ended = np.flatnonzero(cause if held is None else np.where(held, causes.NONE, cause))
         if len(ended):  # the flight ends where the event happened, not at the end of the period
-            flight.position[:, ended] = self._track[when[ended] + 1, :, ended].T
-            segments[np.arange(config.substeps)[:, None] > when] = 0.0
-        self._contact.advance_movers(self.centre, self.mover_velocity, self._mover_limit, elapsed)
+            simulator.halt(ended, when[ended])
+            lengths[np.arange(len(lengths))[:, None] > when] = 0.0
+        motion = simulator.motion
         self.steps += 1
         self.flight_time += elapsed
-        self.distance += segments.sum(axis=0)
-        self.energy += dynamics.power_w(flight.velocity, flight.acceleration) * elapsed
+        self.distance += lengths.sum(axis=0)
+        self.energy += power_w(motion.velocity, motion.acceleration) * elapsed
         cause[(cause == causes.NONE) & (self.steps >= config.max_steps)] = causes.TIME
         self.cause[:] = cause
+
+    def _calls(self) -> list[Call]:
+        """What the simulator is called with in this period: the command at once, or those that arrive late."""
+        if self._queue is None:
+            return [Call(self.command)]
+        assert self.config.latency is not None
+        uniform = rng.uniforms(self._keys, Stream.LATENCY, 2 * self.steps)
+        normal = rng.normals(self._keys, Stream.LATENCY, 2 * self.steps + 1)
+        self._queue.push(self.command, self.config.latency.draw(uniform, normal))
+        return [Call(command, at_s) for command, at_s in self._queue.arriving()]
 
     def _finish(self, observation: Floats, before: Floats) -> Step:
         """The step's result; ``before`` (E,) is the goal's distance before it."""
@@ -330,47 +335,26 @@ class NavigationCore:
         truncated = self.cause == causes.TIME
         return over & ~truncated, truncated
 
-    def _fly(self) -> Floats:
-        """Integrate one control period; fills the track and returns the segments' lengths (substeps, E)."""
-        track, queue = self._track, self._queue
-        track[0] = self.flight.position
-        if queue is not None:
-            assert self.config.latency is not None
-            counters = self.steps
-            uniform = rng.uniforms(self._keys, Stream.LATENCY, 2 * counters)
-            normal = rng.normals(self._keys, Stream.LATENCY, 2 * counters + 1)
-            queue.push(self.command, self.config.latency.draw(uniform, normal))
-        for k in range(self.config.substeps):
-            self._integrator.substep(self.command if queue is None else queue.in_force(k))
-            track[k + 1] = self.flight.position
-        segments = track[1:] - track[:-1]
-        segments *= segments
-        return np.sqrt(segments[:, 0] + segments[:, 1])
-
     def _reward(self, before: Floats) -> Floats:
         progress = before - self.goal_distance
         if self.config.reward_style is RewardStyle.SHAPED:
             return shaped_reward(self.config, self.cause, progress)
-        vx, vy = self.flight.velocity
+        vx, vy = self.simulator.motion.velocity
         return air_learning_reward(self.cause, progress, self.goal_distance, np.sqrt(vx * vx + vy * vy))
 
     def _observe(self, rows: Ids | None) -> Floats:
-        """Observations of some rows (all where None); also refreshes their goal distance and obstacle gaps."""
-        flight, config = self.flight, self.config
+        """Observations of some rows (all where None); also refreshes their goal distance."""
+        motion, config = self.simulator.motion, self.config
         at: Any = slice(None) if rows is None else rows
-        position, velocity, command = flight.position, flight.velocity, self.command
-        yaw: NDArray[Any] = flight.yaw
-        yaw_rate, goal, centre, size = flight.yaw_rate, self.goal, self.centre, self.size
-        if rows is not None:
-            position, velocity, command, goal = position[:, rows], velocity[:, rows], command[:, rows], goal[:, rows]
-            yaw, yaw_rate, centre, size = yaw[rows], yaw_rate[rows], centre[:, rows], size[rows]
+        position, velocity, command = motion.position[:, at], motion.velocity[:, at], self.command[:, at]
+        yaw, goal = motion.yaw[at], self.goal[:, at]
+        ranges = self.simulator.ranges(self._angles, config.max_range_m, rows)
         cosine64, sine64 = np.cos(yaw), np.sin(yaw)
         cosine, sine = cosine64.astype(np.float32), sine64.astype(np.float32)
-        ranges, gap = self._sensor.scan(position, cosine, sine, centre, size)
         offset = goal - position
         distance = np.sqrt(offset[0] * offset[0] + offset[1] * offset[1])
         bearing = np.arctan2(cosine64 * offset[1] - sine64 * offset[0], cosine64 * offset[0] + sine64 * offset[1])
-        self.goal_distance[at], self._gap[at] = distance, gap
+        self.goal_distance[at] = distance
         count = config.ray_count
         observation = np.empty((len(yaw), count + VECTOR_SIZE), np.float32)
         observation[:, :count] = ranges
@@ -378,7 +362,7 @@ class NavigationCore:
         observation[:, count + 1] = distance
         observation[:, count + 2] = cosine * velocity[0] + sine * velocity[1]
         observation[:, count + 3] = cosine * velocity[1] - sine * velocity[0]
-        observation[:, count + 4] = yaw_rate
+        observation[:, count + 4] = motion.yaw_rate[at]
         observation[:, count + 5 :] = command.T
         if is_noisy(config):
             add_noise(config, observation, self._keys[at], self.steps[at])

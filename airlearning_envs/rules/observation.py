@@ -7,16 +7,25 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs import rng
-from airlearning_envs.actions import COMMAND_HIGH, COMMAND_LOW
 from airlearning_envs.config import NavigationConfig
-from airlearning_envs.rng import Stream, Words
+from airlearning_envs.episode import rng
+from airlearning_envs.episode.rng import Stream, Words
+from airlearning_envs.rules.actions import COMMAND_HIGH, COMMAND_LOW
 from policy.spec import ObservationField
 
 Floats = NDArray[np.float32]
 
 VECTOR_SIZE = 8
 """Observation elements that follow the ranges."""
+
+IMAGE_SIDE = 84
+"""Pixels of each side of the depth picture."""
+
+
+def ray_angles(config: NavigationConfig) -> NDArray[np.float64]:
+    """(R,) angles of the range rays from straight ahead in radians, positive to the right, ascending."""
+    half = np.radians(config.field_of_view_deg / 2.0)
+    return np.linspace(-half, half, config.ray_count)
 
 
 def observation_fields(config: NavigationConfig) -> tuple[ObservationField, ...]:
@@ -77,3 +86,8 @@ def add_noise(config: NavigationConfig, observation: Floats, keys: Words, steps:
         motion = observation[:, count + 2 : count + 5]
         motion += np.float32(config.motion_noise) * rng.normals(keys, Stream.MOTION_NOISE, steps * 3 + np.arange(3))
         np.clip(motion, -MOTION_BOUNDS, MOTION_BOUNDS, out=motion)
+
+
+def vector_part(observation: Floats) -> Floats:
+    """The 8 elements of the observation (..., 32) that are no ranges."""
+    return observation[..., -VECTOR_SIZE:]

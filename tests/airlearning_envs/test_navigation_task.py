@@ -9,14 +9,14 @@ import sys
 import numpy as np
 import pytest
 
-from airlearning_envs import rewards
-from airlearning_envs.actions import COMMAND_HIGH
-from airlearning_envs.causes import EndCause
 from airlearning_envs.config import PRESETS, NavigationConfig
-from airlearning_envs.contact import Contact
-from airlearning_envs.core import OBSERVATION_FIELDS, NavigationCore
 from airlearning_envs.errors import SettingsError
-from airlearning_envs.observation import observation_bounds
+from airlearning_envs.rules import rewards
+from airlearning_envs.rules.actions import COMMAND_HIGH
+from airlearning_envs.rules.causes import EndCause
+from airlearning_envs.rules.observation import observation_bounds
+from airlearning_envs.simulators.embedded.contact import Contact
+from airlearning_envs.task import OBSERVATION_FIELDS, NavigationTask
 
 EMPTY = PRESETS["hard"].with_settings({"static_obstacles": [0, 0], "moving_obstacles": [0, 0]})
 NOISY = PRESETS["hard"].with_settings(
@@ -35,21 +35,21 @@ NOISY = PRESETS["hard"].with_settings(
 Point = tuple[float, float]
 
 
-def placed(config: NavigationConfig, start: Point, goal: Point, yaw: float = 0.0) -> NavigationCore:
+def placed(config: NavigationConfig, start: Point, goal: Point, yaw: float = 0.0) -> NavigationTask:
     """A single drone at a place of our choice."""
-    core = NavigationCore(config, 1)
+    core = NavigationTask(config, 1)
     core.reset(seed=0)
-    core.flight.position[:, 0], core.flight.yaw[0], core.goal[:, 0] = start, yaw, goal
+    core.simulator.motion.position[:, 0], core.simulator.motion.yaw[0], core.goal[:, 0] = start, yaw, goal
     core.observe()
     return core
 
 
-def put(core: NavigationCore, column: int, centre: tuple[float, float], size: float) -> None:
+def put(core: NavigationTask, column: int, centre: tuple[float, float], size: float) -> None:
     core.centre[:, 0, column], core.size[0, column] = centre, size
     core.observe()
 
 
-def fly_until_end(core: NavigationCore, action: int, limit: int = 400) -> int:
+def fly_until_end(core: NavigationTask, action: int, limit: int = 400) -> int:
     """Number of decisions until the episode ended."""
     for count in range(1, limit):
         step = core.step(np.full(core.num_envs, action))
@@ -123,7 +123,7 @@ def test_leaving_the_arena_and_running_out_of_time() -> None:
 def test_the_original_rewards_step_limit_terminates_for_one_drone_and_for_many() -> None:
     """It takes 100 away there: a learner that looked beyond it would pay the crash and expect the rest as well."""
     config = EMPTY.with_settings({"reward_style": "air-learning", "max_steps": 3})
-    alone, many = NavigationCore(config, 1), NavigationCore(config, 4)
+    alone, many = NavigationTask(config, 1), NavigationTask(config, 4)
     alone.reset(np.array([2]), seed=1)
     many.reset(np.arange(4), seed=1)
     for step in range(1, 5):  # the fourth finds the episodes ended, and says so again
@@ -132,7 +132,7 @@ def test_the_original_rewards_step_limit_terminates_for_one_drone_and_for_many()
             assert bool(seen.terminated[row]) == (step >= 3) and not seen.truncated[row]
             assert (seen.reward[row] == -100.0) == (step == 3)
             assert (seen.info["cause"][row] == EndCause.TIME) == (step >= 3)
-    shaped = NavigationCore(EMPTY.with_settings({"max_steps": 1}), 1)
+    shaped = NavigationTask(EMPTY.with_settings({"max_steps": 1}), 1)
     shaped.reset(seed=1)
     step = shaped.step(np.array([15]))
     assert step.truncated[0] and not step.terminated[0]
@@ -228,7 +228,7 @@ def test_the_return_of_a_flight_is_the_sum_of_its_parts() -> None:
             assert 990.0 < total < 1010.0
 
 
-def rollout(core: NavigationCore, row: int, steps: int) -> list[bytes]:
+def rollout(core: NavigationTask, row: int, steps: int) -> list[bytes]:
     """Everything one row returns under actions that depend on its episode only."""
     generator = np.random.default_rng(99)
     seen = []
@@ -244,7 +244,7 @@ def rollout(core: NavigationCore, row: int, steps: int) -> list[bytes]:
 def test_an_episode_is_the_same_in_any_batch_at_any_position(config: NavigationConfig) -> None:
     episode, wanted = 41, None
     for size, row in ((1, 0), (7, 3), (64, 63), (33, 0)):
-        core = NavigationCore(config, size)
+        core = NavigationTask(config, size)
         ids = np.arange(1000, 1000 + size)
         ids[row] = episode
         core.reset(ids, seed=6)
@@ -255,9 +255,9 @@ def test_an_episode_is_the_same_in_any_batch_at_any_position(config: NavigationC
 
 
 def test_an_episode_begun_in_the_middle_of_others_is_the_same() -> None:
-    fresh = NavigationCore(NOISY, 1)
+    fresh = NavigationTask(NOISY, 1)
     fresh.reset(np.array([77]), seed=6)
-    used = NavigationCore(NOISY, 4)
+    used = NavigationTask(NOISY, 4)
     used.reset(np.arange(4), seed=6)
     for _ in range(9):
         used.step(np.array([0, 5, 16, 20]))
@@ -268,7 +268,7 @@ def test_an_episode_begun_in_the_middle_of_others_is_the_same() -> None:
 
 
 def test_ended_episodes_stay_as_they_are_until_reset() -> None:
-    core = NavigationCore(PRESETS["hard"], 32)
+    core = NavigationTask(PRESETS["hard"], 32)
     core.reset(seed=3)
     for _ in range(60):
         step = core.step(np.zeros(32, np.int64))
@@ -283,9 +283,9 @@ def test_ended_episodes_stay_as_they_are_until_reset() -> None:
 
 
 def test_some_ended_do_not_disturb_the_others() -> None:
-    both = NavigationCore(PRESETS["hard"], 8)
+    both = NavigationTask(PRESETS["hard"], 8)
     both.reset(seed=3)
-    alone = NavigationCore(PRESETS["hard"], 1)
+    alone = NavigationTask(PRESETS["hard"], 1)
     alone.reset(np.array([5]), seed=3)
     for action in [0] * 12 + [15, 16, 0, 0, 2]:
         a, b = both.step(np.full(8, action)), alone.step(np.array([action]))
@@ -294,7 +294,7 @@ def test_some_ended_do_not_disturb_the_others() -> None:
 
 
 def test_step_or_reset_is_step_and_then_reset() -> None:
-    a, b = NavigationCore(NOISY, 6), NavigationCore(NOISY, 6)
+    a, b = NavigationTask(NOISY, 6), NavigationTask(NOISY, 6)
     a.reset(seed=4)
     b.reset(seed=4)
     next_id = 6
@@ -314,7 +314,7 @@ def test_step_or_reset_is_step_and_then_reset() -> None:
 def test_observations_stay_within_their_bounds() -> None:
     for config in (PRESETS["hard"], NOISY):
         low, high = observation_bounds(config)
-        core = NavigationCore(config, 32)
+        core = NavigationTask(config, 32)
         observation, next_id = core.reset(seed=1), 32
         generator = np.random.default_rng(0)
         for _ in range(150):
@@ -326,8 +326,8 @@ def test_observations_stay_within_their_bounds() -> None:
 
 
 def test_noise_and_dropout_have_their_size() -> None:
-    quiet, loud = NavigationCore(EMPTY, 400), NavigationCore(EMPTY.with_settings({"range_noise_m": 0.3}), 400)
-    blind = NavigationCore(EMPTY.with_settings({"range_dropout": 0.25}), 400)
+    quiet, loud = NavigationTask(EMPTY, 400), NavigationTask(EMPTY.with_settings({"range_noise_m": 0.3}), 400)
+    blind = NavigationTask(EMPTY.with_settings({"range_dropout": 0.25}), 400)
     true = quiet.reset(seed=0)[:, :24]
     error = (loud.reset(seed=0)[:, :24] - true)[(true > 2.0) & (true < 18.0)]
     assert error.std() == pytest.approx(0.3, rel=0.05) and abs(error.mean()) < 0.02
@@ -336,7 +336,7 @@ def test_noise_and_dropout_have_their_size() -> None:
 
 
 def test_continuous_commands_fly_and_are_clipped() -> None:
-    core = NavigationCore(EMPTY, 2)
+    core = NavigationTask(EMPTY, 2)
     core.reset(seed=0)
     step = core.step(np.array([[2.0, 0.0, 0.0], [99.0, 99.0, 99.0]], np.float32))
     assert step.observation[0, 29:] == pytest.approx([2.0, 0.0, 0.0])
@@ -348,14 +348,14 @@ def test_continuous_commands_fly_and_are_clipped() -> None:
     [np.array([25, 0]), np.array([-1, 0]), np.array([0]), np.zeros((2, 2), np.float32), np.full((2, 3), np.nan)],
 )
 def test_wrong_actions_are_refused(actions: np.ndarray) -> None:
-    core = NavigationCore(EMPTY, 2)
+    core = NavigationTask(EMPTY, 2)
     core.reset(seed=0)
     with pytest.raises(SettingsError, match="action"):
         core.step(actions)
 
 
 def test_wrong_order_and_wrong_ids_are_refused() -> None:
-    core = NavigationCore(EMPTY, 2)
+    core = NavigationTask(EMPTY, 2)
     with pytest.raises(SettingsError, match="call reset first"):
         core.step(np.zeros(2, np.int64))
     with pytest.raises(SettingsError, match="call reset first"):
@@ -368,7 +368,7 @@ def test_wrong_order_and_wrong_ids_are_refused() -> None:
 
 def test_the_core_imports_numpy_and_the_contract_only() -> None:
     code = (
-        "import sys; import airlearning_envs.core, airlearning_envs.flights, airlearning_envs.depth; "
+        "import sys; import airlearning_envs.task, airlearning_envs.flights, airlearning_envs.simulators.embedded.depth; "
         "known = set(sys.stdlib_module_names) | {'numpy', 'cython_runtime', 'policy', 'airlearning_envs'}; "
         "print(*sorted({m.split('.')[0] for m in sys.modules if not m.startswith('_')} - known))"
     )
@@ -379,10 +379,10 @@ def test_the_core_imports_numpy_and_the_contract_only() -> None:
 DIGEST = """
 import hashlib
 import numpy as np
-from airlearning_envs.core import PRESETS, NavigationCore
+from airlearning_envs.task import PRESETS, NavigationTask
 settings = {"wind_m_s": 3, "gust_m_s": 1, "range_noise_m": 0.1, "motion_noise": 0.05, "gain_spread": 0.1,
             "latency": {"kind": "normal", "values_s": [0.1, 0.05]}}
-core, digest = NavigationCore(PRESETS["hard"].with_settings(settings), 33), hashlib.sha256()
+core, digest = NavigationTask(PRESETS["hard"].with_settings(settings), 33), hashlib.sha256()
 digest.update(core.reset(seed=1).tobytes())
 for k in range(60):
     step = core.step(np.arange(33) * 7 % 25 if k % 3 else np.zeros(33, np.int64))

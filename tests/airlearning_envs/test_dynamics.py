@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airlearning_envs import rng
-from airlearning_envs.actions import ACTION_COMMANDS, ACTION_NAMES
 from airlearning_envs.config import NavigationConfig
-from airlearning_envs.dynamics import Flight, Integrator, power_w
-from airlearning_envs.wind import mean_wind, next_wind
+from airlearning_envs.episode import rng
+from airlearning_envs.episode.wind import mean_wind, next_wind
+from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
+from airlearning_envs.simulators.embedded.dynamics import Flight, Integrator, power_w
 
 CONFIG = NavigationConfig()
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs import geometry
 from airlearning_envs.config import NavigationConfig
-from airlearning_envs.layout import Slots
+from airlearning_envs.episode.layout import Slots
+from airlearning_envs.simulators.embedded import geometry
 
 Floats = NDArray[np.float32]
 
 _ROOT_2 = np.float32(np.sqrt(2.0))
-
-
-def ray_angles(config: NavigationConfig) -> NDArray[np.float64]:
-    """(R,) angles of the range rays from straight ahead in radians, positive to the right, ascending."""
-    half = np.radians(config.field_of_view_deg / 2.0)
-    return np.linspace(-half, half, config.ray_count)
 
 
 class RangeSensor:
@@ -26,12 +20,12 @@ class RangeSensor:
     Args:
         config: gives the arena.
         angles: (R,) ray angles in radians within +-60 degrees, positive to the right.
-        range_m: a ray that meets nothing nearer reads this; the config's ``max_range_m`` by default.
+        range_m: a ray that meets nothing nearer reads this.
     """
 
-    def __init__(self, config: NavigationConfig, angles: NDArray[np.float64], range_m: float | None = None) -> None:
+    def __init__(self, config: NavigationConfig, angles: NDArray[np.float64], range_m: float) -> None:
         self._slots = Slots.of(config)
-        self._half, self._range = config.half_m, np.float32(config.max_range_m if range_m is None else range_m)
+        self._half, self._range = config.half_m, np.float32(range_m)
         self._cosines, self._sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         # The fan is the wedge |right| <= slope * forward.
         widest = max(float(np.abs(angles).max()), 1e-3)
@@ -49,7 +43,7 @@ class RangeSensor:
         Args:
             position: (2, E).
             cosine, sine: (E,) of the yaw.
-            centre: (2, E, N) obstacles in the columns of :class:`~airlearning_envs.layout.Slots`.
+            centre: (2, E, N) obstacles in the columns of :class:`~airlearning_envs.episode.layout.Slots`.
             size: (E, N).
 
         Returns:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs import causes
 from airlearning_envs.config import NavigationConfig
+from airlearning_envs.rules import causes
 
 Floats = NDArray[np.float32]
 
@@ -27,7 +27,7 @@ def shaped_reward(config: NavigationConfig, cause: NDArray[np.int8], progress: F
 
     Args:
         config: the coefficients.
-        cause: (E,) :class:`~airlearning_envs.causes.EndCause`.
+        cause: (E,) :class:`~airlearning_envs.rules.causes.EndCause`.
         progress: (E,) d_before - d_now, metres come nearer to the goal.
     """
     reward = np.float32(config.progress_reward_per_m) * progress

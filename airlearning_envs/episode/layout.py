@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs import rng
 from airlearning_envs.config import NavigationConfig
+from airlearning_envs.episode import rng
+from airlearning_envs.episode.rng import Stream, Words
 from airlearning_envs.errors import SettingsError
-from airlearning_envs.rng import Stream, Words
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -25,6 +25,9 @@ FAR_AWAY_M = 1e6
 PASSAGE_M = 0.9
 """Least gap between a standing obstacle and the next one or a wall, wider than the drone (0.6 m): no part of the
 arena is closed off, so every episode has a way from start to goal past all that stands."""
+
+VARIATIONS = 6
+"""What differs from one episode's drone to another's (:attr:`Layouts.variation`)."""
 
 _ATTEMPTS = 4096  # candidates for each episode before the settings are called impossible
 _BLOCK = 256  # episodes drawn at once
@@ -62,6 +65,8 @@ class Layouts:
         size: (B, N) radius of a cylinder, half side of a box.
         velocity: (2, B, M) of the movers in m/s.
         limit: (B, M) a mover's centre turns back at this distance from the arena's axes.
+        variation: (V, B) in [-1, 1): by how much of their spread this episode's drone differs from the others in its
+            constants (all rows but the last, in the simulator's order) and in its altitude (the last).
     """
 
     start: Floats
@@ -71,6 +76,7 @@ class Layouts:
     size: Floats
     velocity: Floats
     limit: Floats
+    variation: Floats
 
     def take(self, rows: Ids) -> Layouts:
         """Some of the episodes."""
@@ -82,6 +88,7 @@ class Layouts:
             self.size[rows],
             self.velocity[:, rows],
             self.limit[rows],
+            self.variation[:, rows],
         )
 
 
@@ -101,7 +108,8 @@ def build_layouts(config: NavigationConfig, seed: int, episode_ids: Ids) -> Layo
     size = np.concatenate([mover_sizes, sizes[:, 0::2], sizes[:, 1::2]], axis=1)
     active = movers[0] < FAR_AWAY_M / 2
     limit = np.where(active, np.float32(config.half_m) - mover_sizes, np.float32(2.0 * FAR_AWAY_M))
-    return Layouts(start, goal, yaw, centre, size, velocity, limit)
+    variation = np.float32(2.0) * rng.uniforms(keys, Stream.GAINS, np.arange(VARIATIONS)[:, None]) - np.float32(1.0)
+    return Layouts(start, goal, yaw, centre, size, velocity, limit, variation)
 
 
 def _start_and_goal(config: NavigationConfig, keys: Words) -> tuple[Floats, Floats]:
@@ -231,4 +239,4 @@ class LayoutPool:
         return self._blocks[block]
 
 
-_EPISODE_AXIS = {"start": 1, "goal": 1, "yaw": 0, "centre": 1, "size": 0, "velocity": 1, "limit": 0}
+_EPISODE_AXIS = {"start": 1, "goal": 1, "yaw": 0, "centre": 1, "size": 0, "velocity": 1, "limit": 0, "variation": 1}

@@ -1,0 +1,1 @@
+"""The simulators in which the task is flown, behind one interface (:mod:`airlearning_envs.simulators.simulator`)."""

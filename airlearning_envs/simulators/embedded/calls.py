@@ -1,0 +1,92 @@
+"""The commands in force: what SimpleFlight follows at a moment, some milliseconds after it was called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.simulators.embedded.dynamics import Flight
+from airlearning_envs.simulators.simulator import Bools, Call, Floats, Rows
+
+
+class CallsInForce:
+    """Goals of E drones: calls are turned into the world frame by the yaw at the call and followed after their delay.
+
+    Args:
+        flight: the drones; their yaw and altitude.
+        times_s: (steps,) from a period's start to the end of each integration step.
+        delay_s: from a call to the moment at which it is followed: one for all, or (E,).
+    """
+
+    def __init__(self, flight: Flight, times_s: Floats, delay_s: Floats | np.float32) -> None:
+        self._flight, self._step = flight, times_s[0]
+        self._delay: Floats | np.float32 = delay_s
+        self._begins, self._ends = np.concatenate([np.zeros(1, np.float32), times_s[:-1]]), times_s
+        self._followed = np.zeros((4, len(flight.yaw)), np.float32)
+        # Called and not yet followed by all, oldest first: (goal (4, E), when it is followed in this period: (E,), or
+        # one time for all).
+        self._coming: list[tuple[Floats, Floats | np.float32]] = []
+        # Of each step of this period, who is called in it: how long after its start (E,), and which drones (E,).
+        self._calls: list[list[tuple[Floats, Floats | float, Bools | None]]] = []
+        self.rest(np.arange(len(flight.yaw)))
+
+    def rest(self, rows: Rows) -> None:
+        """Hover: no speed, no turn."""
+        for goal in (self._followed, *(goal for goal, _ in self._coming)):
+            goal[:, rows] = 0.0
+            goal[2, rows] = self._flight.altitude[rows]
+
+    def begin(self, calls: Sequence[Call]) -> None:
+        """A period begins, in which the drones will be called so."""
+        period = self._ends[-1]
+        self._coming = [(goal, followed_s - period) for goal, followed_s in self._coming]
+        self._calls = [[] for _ in self._ends]
+        for call in calls:
+            if call.at_s is None:
+                self._calls[0].append((call.command, 0.0, None))
+                continue
+            step = np.searchsorted(self._begins, call.at_s, side="right") - 1
+            step[call.at_s >= period] = -1
+            for k in range(max(int(step.min()), 0), int(step.max()) + 1):
+                if (now := step == k).any():
+                    self._calls[k].append((call.command, call.at_s - self._begins[k], None if now.all() else now))
+
+    def goal(self, step: int) -> Floats:
+        """Mean goal (4, E) over a step, counted from 0 within the period: world x and y m/s, z m, yaw rate rad/s.
+
+        Every goal is weighted with the share of the step in which it is followed, so a delay of a fraction of a
+        step is not rounded away: u = c_0 + sum_k f_k (c_k - c_{k-1}), f_k = clip((t_end - t_k) / dt, 0, 1).
+        """
+        for command, after_s, now in self._calls[step]:
+            self._called(command, after_s, now, self._begins[step])
+        mean = latest = self._followed
+        for goal, followed_s in self._coming:
+            share = (self._ends[step] - followed_s) / self._step
+            # Where it is followed throughout, it is taken as it is: to the last bit, whatever came before it.
+            if share.ndim:
+                mixed = mean + np.maximum(share, np.float32(0.0)) * (goal - latest)
+                mean = np.where(share >= 1.0, goal, mixed)
+            elif share > 0.0:
+                mean = goal if share >= 1.0 else mean + share * (goal - latest)
+            latest = goal
+        while self._coming and np.all(self._coming[0][1] <= self._begins[step]):
+            self._followed = self._coming.pop(0)[0]
+        return mean
+
+    def _called(self, command: Floats, after_s: Floats | float, now: Bools | None, begin: np.float32) -> None:
+        """Note that the drones ``now`` (E,), or all, are called ``after_s`` a step's ``begin``."""
+        flight = self._flight
+        yaw = flight.yaw + flight.yaw_rate * after_s if now is not None or np.any(after_s) else flight.yaw
+        cosine, sine = np.cos(yaw).astype(np.float32), np.sin(yaw).astype(np.float32)
+        goal = np.empty((4, len(yaw)), np.float32)
+        goal[0] = cosine * command[0] - sine * command[1]
+        goal[1] = sine * command[0] + cosine * command[1]
+        goal[2], goal[3] = flight.altitude, command[2]
+        followed_s: Floats | np.float32 = self._delay + (begin + after_s)
+        if now is not None:  # the others go on with what they were called last
+            latest, already = self._coming[-1] if self._coming else (self._followed, np.float32(-np.inf))
+            goal = np.where(now, goal, latest)
+            followed_s = np.where(now, followed_s, already)
+        self._coming.append((goal, followed_s))

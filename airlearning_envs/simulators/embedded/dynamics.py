@@ -1,0 +1,231 @@
+"""How the drone follows its commands: AirSim's SimpleFlight for a batch of drones.
+
+The flight controller is a cascade (AirLib 1.8.1, ``firmwares/simple_flight``); with R's rows the body's axes forward,
+rightward and down in the world frame, z pointing down, and the tilt forward and rightward (minus pitch, and roll):
+
+    e        = R (goal - v)                        goal = (v_x, v_y, z): see below
+    wanted   = 32.7 deg clip(0.2 e, -1, 1)         forward and rightward
+    tilt'    = clip(6.25 (wanted - tilt), +-2.5 rad/s), turned by Euler's kinematics
+    r'       = clip((r_cmd - r) / 0.26 s, +-6 rad/s^2)
+    s        = R_down (0, 0, 1.5 (z_goal - z)) - R_down v
+    I'       = 2 s                                 holds the drone's weight
+    T        = 16.72 N / 2 (1 - clip(2 s + I, -1, 1))
+    v'       = g - T R_down / 1 kg - 0.0107 |v_air| v_air
+
+**The altitude slows the drone down.** ``moveByVelocityZ`` gives one goal of two speeds and a height, and SimpleFlight
+turns all of it into the tilted body as if it were a velocity: z metres count as m/s along the tilt and hold it back. So
+t63 of a command of 5 m/s is 1.29 s at 3 m and 1.58 s at 6 m. A command is turned into the world frame by the yaw at the
+call; it takes effect 20 ms later. No constant is fitted to a flight but the drag, the yaw's limit and the delay.
+
+Left out: the rotors' lag of 12 ms. Compared with recordings by ``python -m airlearning_envs.compare_flight``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.config import NavigationConfig
+from airlearning_envs.simulators.embedded.attitude import Attitude
+from airlearning_envs.simulators.simulator import Motion
+
+Floats = NDArray[np.float32]
+
+GRAVITY_M_S2 = 9.80665  # AirSim's EarthUtils::Gravity
+TILT_LIMIT_RAD = float(np.radians(32.7))
+TILT_RATE_LIMIT_RAD_S = 2.5
+YAW_ACCELERATION_LIMIT_RAD_S2 = 6.0
+"""Of what the rotors' torque can do."""
+CLIMB_GAIN_PER_S = 1.5
+"""0.25 of 6 m/s for each metre that the altitude is wrong."""
+THROTTLE_GAIN_S_PER_M, THROTTLE_INTEGRAL_GAIN_PER_M = 2.0, 2.0
+THRUST_M_S2 = 16.72
+"""Of four rotors of 4.18 N and 1 kg."""
+SPREAD = 5
+"""Constants that differ from drone to drone: rows of :attr:`Flight.constants`."""
+
+
+def nominal_constants(config: NavigationConfig) -> Floats:
+    """(SPREAD, 1) velocity gain, tilt gain, drag, yaw's time constant, command delay."""
+    constants = (
+        config.velocity_gain_s_per_m,
+        config.tilt_gain_per_s,
+        config.drag_per_m,
+        config.yaw_time_constant_s,
+        config.command_delay_s,
+    )
+    return np.array(constants, np.float32)[:, None]
+
+
+@dataclass
+class Flight:
+    """State of E drones.
+
+    Attributes:
+        position, velocity, acceleration: (3, E) in the world frame, z down; m, m/s, m/s^2.
+        tilt: (2, E) forward and rightward, rad.
+        yaw: (E,) float64, rad, clockwise seen from above.
+        yaw_rate: (E,) about the body's axis, rad/s.
+        trim: (E,) the throttle's integral, a share of half the thrust.
+        altitude: (E,) z of the goal, negative, m.
+        wind: (2, E) m/s.
+        constants: (SPREAD, E) of each drone (:func:`nominal_constants`).
+    """
+
+    position: Floats
+    velocity: Floats
+    acceleration: Floats
+    tilt: Floats
+    yaw: NDArray[np.float64]
+    yaw_rate: Floats
+    trim: Floats
+    altitude: Floats
+    wind: Floats
+    constants: Floats
+
+    @classmethod
+    def hovering(cls, config: NavigationConfig, num_envs: int) -> Flight:
+        """Drones at rest above the origin with the nominal constants."""
+        triple, pair = (3, num_envs), (2, num_envs)
+        flight = cls(
+            position=np.zeros(triple, np.float32),
+            velocity=np.zeros(triple, np.float32),
+            acceleration=np.zeros(triple, np.float32),
+            tilt=np.zeros(pair, np.float32),
+            yaw=np.zeros(num_envs, np.float64),
+            yaw_rate=np.zeros(num_envs, np.float32),
+            trim=np.zeros(num_envs, np.float32),
+            altitude=np.full(num_envs, -config.altitude_m, np.float32),
+            wind=np.zeros(pair, np.float32),
+            constants=np.repeat(nominal_constants(config), num_envs, axis=1),
+        )
+        flight.rest(slice(None))
+        return flight
+
+    def rest(self, rows: slice | NDArray[np.int64]) -> None:
+        """Hover, in some rows, where they are in the plane and at their altitude."""
+        for state in (self.velocity, self.acceleration, self.tilt, self.wind):
+            state[:, rows] = 0.0
+        self.yaw_rate[rows] = 0.0
+        self.position[2, rows] = self.altitude[rows]
+        self.trim[rows] = 1.0 - 2.0 * GRAVITY_M_S2 / THRUST_M_S2
+
+    @property
+    def motion(self) -> Motion:
+        """The same arrays as the task sees them."""
+        return Motion(self.position[:2], self.velocity[:2], self.acceleration[:2], self.yaw, self.yaw_rate)
+
+
+class Integrator:
+    """Advances a :class:`Flight` by steps of ``step_s``.
+
+    The lags are integrated exactly (for what they follow held over the step), the velocity by a leapfrog: half a kick
+    with the old acceleration, attitude and thrust from the velocity in the middle, half a kick with the new. Every
+    operand is an array that exists already, constants included: at 64 drones the price of a step is numpy's calls.
+    """
+
+    def __init__(self, flight: Flight, step_s: float) -> None:
+        self._flight, self._step_s = flight, step_s
+        count = len(flight.yaw)
+
+        def like(value: float, rows: int = 1) -> Floats:
+            return np.full((rows, count) if rows > 1 else count, value, np.float32)
+
+        self._attitude = Attitude(flight.tilt, flight.yaw)
+        self._dt, self._half_dt, self._half, self._one = like(step_s, 3), like(step_s / 2.0, 3), like(0.5), like(1.0)
+        self._tilt_high, self._tilt_low = like(TILT_LIMIT_RAD, 2), like(-TILT_LIMIT_RAD, 2)
+        self._rate_high, self._rate_low = like(TILT_RATE_LIMIT_RAD_S, 2), like(-TILT_RATE_LIMIT_RAD_S, 2)
+        self._yaw_high = like(YAW_ACCELERATION_LIMIT_RAD_S2 * step_s)
+        self._yaw_low = -self._yaw_high
+        self._climb, self._throttle = like(CLIMB_GAIN_PER_S), like(THROTTLE_GAIN_S_PER_M)
+        self._trim_gain = like(THROTTLE_INTEGRAL_GAIN_PER_M * step_s)
+        self._minus_one, self._half_thrust = like(-1.0), like(-THRUST_M_S2 / 2.0)
+        self._gravity = like(GRAVITY_M_S2)
+        self._triple, self._pair = like(0.0, 3), like(0.0, 2)
+        self._air, self._square = like(0.0, 2), like(0.0, 2)
+        self._rates, self._change, self._error = like(0.0, 3), like(0.0), like(0.0)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take over changed constants."""
+        gain, tilt_gain, self._drag, yaw_lag, _ = self._flight.constants
+        dt = self._step_s
+        self._gain = np.float32(TILT_LIMIT_RAD) * gain
+        # Shares 1 - exp(-dt / tau); float64 keeps the last float32 bit the same on all machines.
+        self._tilt_share = (-np.expm1(-dt * tilt_gain.astype(np.float64)) / dt).astype(np.float32)
+        self._yaw_share = (-np.expm1(-dt / yaw_lag.astype(np.float64))).astype(np.float32)
+
+    def turned(self) -> None:
+        """Take over a changed attitude."""
+        self._attitude.refresh()
+
+    def step(self, goal: Floats) -> None:
+        """One step under ``goal`` (4, E): world x and y m/s, z m, yaw rate rad/s."""
+        flight, triple = self._flight, self._triple
+        velocity = flight.velocity
+        # v_half = v + dt/2 a;  x = x + dt v_half
+        np.multiply(flight.acceleration, self._half_dt, triple)
+        np.add(velocity, triple, velocity)
+        np.multiply(velocity, self._dt, triple)
+        np.add(flight.position, triple, flight.position)
+        self._turn(goal)
+        self._attitude.refresh()
+        self._accelerate()
+        # v = v_half + dt/2 a
+        np.multiply(flight.acceleration, self._half_dt, triple)
+        np.add(velocity, triple, velocity)
+
+    def _turn(self, goal: Floats) -> None:
+        """Tilt, yaw and yaw rate one step later."""
+        flight, attitude, rates, rate = self._flight, self._attitude, self._rates, self._flight.yaw_rate
+        # e = R (goal - v), forward and rightward
+        np.subtract(goal[:3], flight.velocity, attitude.world)
+        attitude.to_body()
+        # wanted = limit clip(0.2 e, +-1);  q = clip(share (wanted - tilt), +-2.5)
+        wanted = np.multiply(attitude.forward_right, self._gain, rates[:2])
+        np.maximum(wanted, self._tilt_low, wanted)
+        np.minimum(wanted, self._tilt_high, wanted)
+        np.subtract(wanted, flight.tilt, wanted)
+        np.multiply(wanted, self._tilt_share, wanted)
+        np.maximum(wanted, self._rate_low, wanted)
+        np.minimum(wanted, self._rate_high, wanted)
+        # r = r + clip(share (r_cmd - r), +-6 dt); turned by the mean of both
+        change = np.subtract(goal[3], rate, self._change)
+        np.multiply(change, self._yaw_share, change)
+        np.maximum(change, self._yaw_low, change)
+        np.minimum(change, self._yaw_high, change)
+        mean = np.multiply(change, self._half, rates[2])
+        np.add(mean, rate, mean)
+        np.add(rate, change, rate)
+        attitude.turn(rates, self._dt)
+
+    def _accelerate(self) -> None:
+        """a = g - T R_down - k |v_air| v_air; the throttle's integral goes on."""
+        flight, attitude, error, acceleration = self._flight, self._attitude, self._error, self._flight.acceleration
+        # s = R_down (0, 0, 1.5 (z_goal - z)) - R_down v
+        np.negative(flight.velocity, attitude.world)
+        np.subtract(flight.altitude, flight.position[2], error)
+        np.multiply(error, self._climb, error)
+        np.add(attitude.world[2], error, attitude.world[2])
+        attitude.to_body()
+        # I = I + 2 dt s;  -T = T_max/2 (clip(2 s + I, +-1) - 1)
+        np.multiply(attitude.down, self._trim_gain, error)
+        np.add(flight.trim, error, flight.trim)
+        np.multiply(attitude.down, self._throttle, error)
+        np.add(error, flight.trim, error)
+        np.maximum(error, self._minus_one, error)
+        np.minimum(error, self._one, error)
+        np.subtract(self._one, error, error)
+        np.multiply(error, self._half_thrust, error)
+        attitude.down_to_world(error, acceleration)
+        np.add(acceleration[2], self._gravity, acceleration[2])
+        air, square = self._air, self._square
+        np.subtract(flight.velocity[:2], flight.wind, air)
+        np.multiply(air, air, square)
+        np.add(square[0], square[1], error)
+        np.sqrt(error, error)
+        np.multiply(error, self._drag, error)
+        np.multiply(air, error, air)
+        np.subtract(acceleration[:2], air, acceleration[:2])

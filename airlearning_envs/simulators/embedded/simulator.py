@@ -1,0 +1,136 @@
+"""The simulator in numpy: dynamics, obstacles, contact and senses of a batch of drones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.config import NavigationConfig
+from airlearning_envs.episode.layout import Layouts, Slots
+from airlearning_envs.simulators.embedded.calls import CallsInForce
+from airlearning_envs.simulators.embedded.contact import Contact
+from airlearning_envs.simulators.embedded.depth import DepthCamera
+from airlearning_envs.simulators.embedded.dynamics import Flight, Integrator, nominal_constants
+from airlearning_envs.simulators.embedded.sensing import RangeSensor
+from airlearning_envs.simulators.obstacles import Obstacles
+from airlearning_envs.simulators.simulator import Bools, Call, Capabilities, Clock, Floats, Rows, Simulator, Track
+
+
+class EmbeddedSimulator(Simulator):
+    """E drones in numpy; see :class:`~airlearning_envs.simulators.simulator.Simulator`.
+
+    Args:
+        config: the task, of which it takes arena, drone, dynamics and substeps.
+        num_envs: E.
+    """
+
+    def __init__(self, config: NavigationConfig, num_envs: int) -> None:
+        self.capabilities = Capabilities(
+            batch=None, deterministic=True, replayable=True, spawns=True, depth=True, wind=True, clock=Clock.EXACT
+        )
+        self._config = config
+        self._nominal = nominal_constants(config)
+        self.flight = Flight.hovering(config, num_envs)
+        self.motion = self.flight.motion
+        self.obstacles = Obstacles(Slots.of(config), num_envs)
+        # A step is two pieces of the track: within it the drones fly straight.
+        step_s, pieces = config.control_period_s / config.substeps, 2 * config.substeps
+        self._times = (np.arange(1, pieces + 1) * (step_s / 2.0)).astype(np.float32)
+        self._integrator = Integrator(self.flight, step_s)
+        self._contact = Contact(config, self.obstacles, self._times)
+        delay = self.flight.constants[-1] if config.gain_spread else self.flight.constants[-1, 0]
+        self._in_force = CallsInForce(self.flight, self._times[1::2], delay)
+        self._sensors: dict[tuple[bytes, float], RangeSensor] = {}
+        self._cameras: dict[tuple[int, int, float], DepthCamera] = {}
+        self._track = np.zeros((pieces + 1, 2, num_envs), np.float32)
+        self._half = np.full((2, num_envs), 0.5, np.float32)
+        self._gap = np.zeros((num_envs, self.obstacles.slots.total), np.float32)
+        self._gap_known = np.zeros(num_envs, bool)
+        self._before = self.obstacles.centre, self.obstacles.velocity
+
+    def begin(self, rows: Rows, arenas: Layouts) -> None:
+        """Hover at the starts; each drone's constants and altitude are its own where the task spreads them."""
+        config, flight = self._config, self.flight
+        flight.position[:2, rows], flight.yaw[rows] = arenas.start, arenas.yaw
+        if config.gain_spread or config.altitude_spread_m:
+            own, height = arenas.variation[:-1], arenas.variation[-1]
+            flight.constants[:, rows] = self._nominal * (np.float32(1.0) + np.float32(config.gain_spread) * own)
+            flight.altitude[rows] = -(np.float32(config.altitude_m) + np.float32(config.altitude_spread_m) * height)
+            self._integrator.refresh()
+        flight.rest(rows)
+        self._in_force.rest(rows)
+        self.obstacles.begin(rows, arenas)
+        self._gap_known[rows] = False
+        self._integrator.turned()
+
+    def fly(self, calls: Sequence[Call], held: Bools | None = None) -> Track:
+        """Integrate one control period and look for contact; held drones are put back where they were."""
+        kept = None if held is None else [(array, array[..., held]) for array in self._state()]
+        gap = None if held is None else self._gap[held]
+        flight, track, obstacles = self.flight, self._track, self.obstacles
+        if not self._gap_known.all():
+            self._measure_gaps()
+        track[0] = flight.position[:2]
+        self._in_force.begin(calls)
+        for k in range(self._config.substeps):
+            self._integrator.step(self._in_force.goal(k))
+            track[2 * k + 2] = flight.position[:2]
+            np.add(track[2 * k], track[2 * k + 2], track[2 * k + 1])
+            np.multiply(track[2 * k + 1], self._half, track[2 * k + 1])
+        contact, when = self._contact.first(track, self._gap)
+        self._before = obstacles.centre.copy(), obstacles.velocity
+        obstacles.advance(float(self._times[-1]))
+        self._gap_known[:] = False
+        if held is not None and kept is not None and gap is not None:
+            for array, before in kept:
+                array[..., held] = before
+            rows = np.flatnonzero(held)
+            obstacles.rewind(rows, self._before, np.zeros(len(rows), np.float32))
+            self._gap[held], self._gap_known[held] = gap, True
+            self._integrator.turned()
+        return Track(track, self._times, contact, when)
+
+    def _state(self) -> list[NDArray[np.generic]]:
+        """All arrays (…, E) that tell how the drones fly."""
+        flight = self.flight
+        return [
+            flight.position, flight.velocity, flight.acceleration, flight.tilt, flight.yaw, flight.yaw_rate, flight.trim,
+        ]  # fmt: skip
+
+    def halt(self, rows: Rows, when: Rows) -> None:
+        """Drones and movers are taken back; the velocity stays that of the period's end."""
+        self.flight.position[:2, rows] = self._track[when + 1, :, rows].T
+        self.obstacles.rewind(rows, self._before, self._times[when])
+
+    def ranges(self, angles: NDArray[np.float64], furthest_m: float, rows: Rows | None = None) -> Floats:
+        """By ray casting."""
+        key = angles.tobytes(), furthest_m
+        sensor = self._sensors.get(key)
+        if sensor is None:
+            sensor = self._sensors[key] = RangeSensor(self._config, angles, furthest_m)
+        flight, obstacles = self.flight, self.obstacles
+        position, yaw, centre, size = flight.position[:2], flight.yaw, obstacles.centre, obstacles.size
+        if rows is None:
+            rows_or_all: slice | Rows = slice(None)
+        else:
+            rows_or_all, position, yaw, centre, size = rows, position[:, rows], yaw[rows], centre[:, rows], size[rows]
+        cosine, sine = np.cos(yaw).astype(np.float32), np.sin(yaw).astype(np.float32)
+        ranges, self._gap[rows_or_all] = sensor.scan(position, cosine, sine, centre, size)
+        self._gap_known[rows_or_all] = True
+        return ranges
+
+    def _measure_gaps(self) -> None:
+        self.ranges(np.zeros(1), 1.0)
+
+    def depth(self, height: int, width: int, furthest_m: float) -> Floats:
+        """The arena from the drones' altitude; the camera keeps level."""
+        key, config = (height, width, furthest_m), self._config
+        if key not in self._cameras:
+            self._cameras[key] = DepthCamera(*key, config.altitude_m, config.arena_height_m)
+        return self._cameras[key].capture(self.ranges)
+
+    def blow(self, wind: Floats) -> None:
+        """Wind pushes by the drag."""
+        self.flight.wind[:] = wind
