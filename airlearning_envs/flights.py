@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from airlearning_envs.config import NavigationConfig
 from airlearning_envs.episode import rng
+from airlearning_envs.errors import SettingsError
 from airlearning_envs.rules.actions import ACTION_COMMANDS
 from airlearning_envs.rules.causes import EndCause
+from airlearning_envs.simulators.simulator import Simulator
 from airlearning_envs.task import NavigationTask
 
 Floats = NDArray[np.float32]
@@ -45,6 +47,7 @@ class FlightResults:
         steps: int64, decisions taken.
         flight_time_s, distance_m, energy_j: float32.
         episode_return: float32, sum of the rewards.
+        replayable: whether another policy would fly the same episodes; else comparing them one by one means nothing.
     """
 
     success: NDArray[np.bool_]
@@ -54,6 +57,7 @@ class FlightResults:
     distance_m: Floats
     energy_j: Floats
     episode_return: Floats
+    replayable: bool = True
 
     @property
     def episodes(self) -> int:
@@ -68,6 +72,21 @@ class FlightResults:
         """95 % interval of the success rate (Wilson)."""
         return wilson_interval(int(self.success.sum()), self.episodes)
 
+    def paired_with(self, other: FlightResults) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Success of both, episode by episode.
+
+        Raises:
+            SettingsError: they are not of the same episodes.
+        """
+        if self.episodes != other.episodes:
+            raise SettingsError(f"flights of {self.episodes} episodes and {other.episodes} are not paired.")
+        if not (self.replayable and other.replayable):
+            raise SettingsError(
+                "flights are not paired: a simulator that keeps its own time cannot fly an episode again; compare the "
+                "rates with their intervals."
+            )
+        return self.success, other.success
+
     def causes(self) -> dict[str, int]:
         """How many episodes ended for each cause, by the cause's name in lower case."""
         return {c.name.lower(): int((self.cause == c).sum()) for c in EndCause if c is not EndCause.NONE}
@@ -80,6 +99,7 @@ def fly(
     seed: int,
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
+    simulator: Simulator | None = None,
 ) -> FlightResults:
     """Fly episodes 0 to ``episodes`` - 1 of ``seed``.
 
@@ -93,9 +113,12 @@ def fly(
         seed: which.
         batch: how many fly at once, E.
         progress: called with (episodes done, episodes) now and then.
+        simulator: where; the embedded one by default. It is of as many drones as fly at once, or of its own batch.
     """
     width = max(1, min(batch, episodes))
-    core = NavigationTask(config, width)
+    if simulator is not None:
+        width = min(width, simulator.capabilities.batch or width)
+    core = NavigationTask(config, width, simulator)
     observation = core.reset(np.arange(width), seed)
     total_return, next_id = np.zeros(width, np.float32), width
     results = FlightResults(
@@ -106,6 +129,7 @@ def fly(
         distance_m=np.zeros(episodes, np.float32),
         energy_j=np.zeros(episodes, np.float32),
         episode_return=np.zeros(episodes, np.float32),
+        replayable=core.simulator.capabilities.replayable,
     )
     flying, done = np.ones(width, bool), 0
     while done < episodes:

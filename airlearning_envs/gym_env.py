@@ -76,9 +76,10 @@ class NavigationEnv(gym.Env[Any, Any]):
 
     ## Dynamics
 
-    The surrogate of AirSim's SimpleFlight in :mod:`airlearning_envs.simulators.embedded.dynamics`, in 50 ms steps: t63 0.90 s, t90 1.75 s,
-    no overshoot, at most 6.3 m/s^2 along each body axis, quadratic drag 0.0066 /m, yaw rate lag 0.26 s. The flight is
-    level. Movers fly straight at 0.5 to 2 m/s, pass obstacles, and bounce off walls.
+    AirSim's SimpleFlight (:mod:`airlearning_envs.simulators.embedded.dynamics`) at an altitude of 4 m: 63 % of 5 m/s
+    after 1.39 s, 90 % after 3.2 s, no overshoot; tilt up to 32.7 degrees, yaw rate with a lag of 0.26 s. A command is
+    turned into the world frame by the yaw at its beginning and takes effect 20 ms later. ``altitude_m`` changes the
+    altitude: the higher, the more sluggish. Movers fly straight at 0.5 to 2 m/s, pass obstacles, and bounce off walls.
 
     ## Reward
 
@@ -95,13 +96,14 @@ class NavigationEnv(gym.Env[Any, Any]):
     ## End
 
     Terminated: within 3 m of the goal in the plane (success); contact of the drone (radius 0.3 m) with an obstacle or a
-    mover; leaving the arena (touching its walls). Checked every 50 ms. Truncated: after 200 steps; with
+    mover; leaving the arena (touching its walls). Checked every 62.5 ms. Truncated: after 200 steps; with
     ``reward_style="air-learning"`` that terminates, since it is paid for as a crash is.
 
     ## Info
 
-    ``success`` (bool), ``cause`` (:class:`~airlearning_envs.rules.causes.EndCause`: NONE, GOAL, COLLISION, COLLISION_MOVER,
-    LEFT_ARENA, TIME), ``flight_time_s``, ``distance_m`` flown, ``energy_j`` used, ``goal_distance_m``, ``episode_id``.
+    ``success`` (bool), ``cause`` (:class:`~airlearning_envs.rules.causes.EndCause`: NONE, GOAL, COLLISION,
+    COLLISION_MOVER, LEFT_ARENA, TIME), ``flight_time_s``, ``distance_m`` flown, ``energy_j`` used, ``goal_distance_m``,
+    ``episode_id``.
 
     ## Arguments
 
@@ -123,7 +125,7 @@ class NavigationEnv(gym.Env[Any, Any]):
 
     ## Versions
 
-    v0: first version.
+    v0: the first version; flown as AirSim flies since its dynamics follow recordings of AirSim's own flight code.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 (declared so by Gymnasium)
@@ -215,8 +217,8 @@ class NavigationDepthEnv(NavigationEnv):
     """As :class:`NavigationEnv`, with a depth picture in place of the rays.
 
     Observation: Dict with ``depth``, Box(84, 84) float32, planar depth in metres, 0 to 20, row 0 on top, column 0 on
-    the left, 90 degrees wide and high (:class:`~airlearning_envs.simulators.embedded.depth.DepthCamera`); and ``vector``, Box(8,)
-    float32, the elements 24 to 31 of :class:`NavigationEnv`'s observation. Sensor noise and dropout apply to rays only.
+    the left, 90 degrees wide and high; and ``vector``, Box(8,) float32, the elements 24 to 31 of
+    :class:`NavigationEnv`'s observation. Sensor noise and dropout apply to rays only.
     """
 
     depth = True

@@ -11,8 +11,9 @@ Observation: 32 raw float32 in physical units (a policy carries its own normalis
 | 28 | yaw_rate | rad/s | positive to the right |
 | 29-31 | last_command | m/s, m/s, rad/s | the last command given: forward, rightward, yaw rate (zero at the start) |
 
-Actions: integers 0 to 24 (:data:`~airlearning_envs.rules.actions.ACTION_NAMES`), or commands (E, 3) float32 (forward m/s,
-rightward m/s, yaw rate rad/s), which are clipped to :data:`~airlearning_envs.rules.actions.COMMAND_LOW` and ``COMMAND_HIGH``.
+Actions: integers 0 to 24 (:data:`~airlearning_envs.rules.actions.ACTION_NAMES`), or commands (E, 3) float32 (forward
+m/s, rightward m/s, yaw rate rad/s), which are clipped to :data:`~airlearning_envs.rules.actions.COMMAND_LOW` and
+``COMMAND_HIGH``.
 """
 
 from __future__ import annotations
@@ -220,19 +221,19 @@ class NavigationTask:
             raise SettingsError("step was called before reset; call reset first.")
         commands = self._commands(actions)
         ended = self.cause != causes.NONE
-        if ended.any():
+        if np.count_nonzero(ended):
             return self._step_some(commands, ended)
         return self._step_all(commands)
 
     def _commands(self, actions: NDArray[Any]) -> Floats:
         """(3, E) float32 commands from actions of either kind."""
         actions = np.asarray(actions)
-        if np.issubdtype(actions.dtype, np.integer) and actions.shape == (self.num_envs,):
+        if actions.dtype.kind in "iu" and actions.shape == (self.num_envs,):
             if actions.min() < 0 or actions.max() >= len(ACTION_NAMES):
                 wrong = actions[(actions < 0) | (actions >= len(ACTION_NAMES))][0]
                 raise SettingsError(f"action {wrong} is not known; allowed are 0 to {len(ACTION_NAMES) - 1}.")
             return ACTION_COMMANDS[actions].T
-        if np.issubdtype(actions.dtype, np.floating) and actions.shape == (self.num_envs, 3):
+        if actions.dtype.kind == "f" and actions.shape == (self.num_envs, 3):
             if not np.isfinite(actions).all():
                 raise SettingsError("a continuous action is not finite.")
             return np.clip(actions, COMMAND_LOW, COMMAND_HIGH).T.astype(np.float32)
@@ -297,19 +298,19 @@ class NavigationTask:
         track = simulator.fly(self._calls(), held)
         cause, when = self._ends_of.first(track, self.goal)
         elapsed = track.times_s[when]
-        segments = track.position[1:] - track.position[:-1]
-        segments *= segments
-        lengths = np.sqrt(segments[:, 0] + segments[:, 1])
-        ended = np.flatnonzero(cause if held is None else np.where(held, causes.NONE, cause))
+        lengths = track.lengths
+        (ended,) = (cause if held is None else np.where(held, causes.NONE, cause)).nonzero()
         if len(ended):  # the flight ends where the event happened, not at the end of the period
             simulator.halt(ended, when[ended])
-            lengths[np.arange(len(lengths))[:, None] > when] = 0.0
+            lengths *= np.arange(len(lengths))[:, None] <= when
         motion = simulator.motion
         self.steps += 1
         self.flight_time += elapsed
         self.distance += lengths.sum(axis=0)
         self.energy += power_w(motion.velocity, motion.acceleration) * elapsed
-        cause[(cause == causes.NONE) & (self.steps >= config.max_steps)] = causes.TIME
+        late = self.steps >= config.max_steps
+        if np.count_nonzero(late):
+            cause[late & (cause == causes.NONE)] = causes.TIME
         self.cause[:] = cause
 
     def _calls(self) -> list[Call]:

@@ -37,8 +37,8 @@ class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         preset: as in :class:`NavigationEnv`.
         render_mode: None or ``"rgb_array"``: ``render()`` returns one picture for each drone.
         autoreset_mode: see above.
-        curriculum: start with near goals (:class:`~airlearning_envs.rules.curriculum.Curriculum`); ``info["zone"]`` says
-            how far it has come.
+        curriculum: start with near goals (:class:`~airlearning_envs.rules.curriculum.Curriculum`); ``info["zone"]``
+            says how far it has come.
         settings: attributes of :class:`~airlearning_envs.config.NavigationConfig`.
     """
 

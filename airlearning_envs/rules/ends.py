@@ -35,12 +35,13 @@ class Ends:
         offset = track.position[1:] - goal
         offset *= offset
         reached = offset[:, 0] + offset[:, 1] < self._success_square
-        outside = np.abs(track.position[1:]).max(axis=1) > self._inside
+        outside = np.abs(track.position[1:])
+        outside = np.maximum(outside[:, 0], outside[:, 1]) > self._inside
         for events, cause in ((reached, causes.GOAL), (outside, causes.LEFT_ARENA)):
-            if events.any():
+            if np.count_nonzero(events):
                 _note(found, when, events.any(axis=0), events.argmax(axis=0), cause)
         touched = track.contact != causes.NONE
-        if touched.any():
+        if np.count_nonzero(touched):
             _note(found, when, touched, track.when, track.contact)
         return found, when
 

@@ -49,12 +49,13 @@ class Obstacles:
             )
 
     def rewind(self, rows: NDArray[np.int64], before: tuple[Floats, Floats], seconds: Floats) -> None:
-        """Let no more than ``seconds`` (k,) have passed for some rows since ``before``: (centre, velocity) of then."""
+        """Let no more than ``seconds`` (k,) have passed for some rows since ``before``: the movers' centre and velocity
+        of then."""
         movers = self.slots.movers
         if movers:
             centre, velocity = before
             self.centre[:, rows, :movers], self.velocity[:, rows] = _bounced(
-                centre[:, rows, :movers], velocity[:, rows], self.limit[rows], seconds[:, None]
+                centre[:, rows], velocity[:, rows], self.limit[rows], seconds[:, None]
             )
 
 
@@ -62,7 +63,7 @@ def _bounced(centre: Floats, velocity: Floats, limit: Floats, seconds: Floats | 
     """Centre and velocity (2, …, M) of movers after ``seconds``."""
     place = centre + velocity * seconds
     outside = np.abs(place) > limit
-    if not outside.any():
+    if not np.count_nonzero(outside):
         return place, velocity
     return reflected(place, limit), np.where(outside, -velocity, velocity)
 

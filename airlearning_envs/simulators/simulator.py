@@ -1,7 +1,7 @@
 """What the task asks of a simulator: drones that fly commands among an episode's obstacles, and what they sense.
 
-The task (:mod:`airlearning_envs.task`) keeps goal, rewards, ends, observation and tallies; a simulator keeps the drones'
-motion, the obstacles and their contacts. Whoever flies the task somewhere else implements :class:`Simulator`;
+The task (:mod:`airlearning_envs.task`) keeps goal, rewards, ends, observation and tallies; a simulator keeps the
+drones' motion, the obstacles and their contacts. Whoever flies the task somewhere else implements :class:`Simulator`;
 ``tests/airlearning_envs/simulator_contract.py`` is what any of them has to pass.
 
 The world is AirSim's: x ahead and y to the right at yaw 0, z down, yaw clockwise seen from above; metres, seconds,
@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +78,7 @@ class Motion:
     yaw_rate: Floats
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A command given to the drones within a period: what a program would call the flight controller with.
 
     The flight controller turns it into the world frame by the yaw at the call and holds it until the next one.
@@ -93,18 +93,19 @@ class Call:
     at_s: Floats | None = None
 
 
-@dataclass(frozen=True)
-class Track:
+class Track(NamedTuple):
     """Where E drones were during a period, in n pieces, and what they first touched.
 
     Attributes:
         position: (n + 1, 2, E), the first at the period's start.
+        lengths: (n, E) of the pieces, m.
         times_s: (n,) from the period's start to the end of each piece.
         contact: (E,) int8, :class:`~airlearning_envs.rules.causes.EndCause` COLLISION or COLLISION_MOVER, or NONE.
         when: (E,) in which piece it was touched.
     """
 
     position: Floats
+    lengths: Floats
     times_s: Floats
     contact: NDArray[np.int8]
     when: NDArray[np.int64]

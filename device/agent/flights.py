@@ -74,10 +74,10 @@ def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, i
         SpecError: the settings make another observation than the policy's; names the field.
     """
     try:
-        from airlearning_envs.rules.actions import ACTION_NAMES
         from airlearning_envs.config import preset
         from airlearning_envs.errors import SettingsError
         from airlearning_envs.flights import FlightResults, fly
+        from airlearning_envs.rules.actions import ACTION_NAMES
         from airlearning_envs.rules.observation import observation_fields
     except ImportError as error:
         raise AgentError(

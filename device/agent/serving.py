@@ -194,7 +194,9 @@ def check_simulator(spec: PolicySpec) -> None:
         SpecError: names the field that differs.
     """
     if spec.environment.id in NAVIGATION_IDS:
-        from airlearning_envs.rules.observation import OBSERVATION_FIELDS  # only where it is needed: it costs import time
+        from airlearning_envs.rules.observation import (
+            OBSERVATION_FIELDS,  # only where it is needed: it costs import time
+        )
 
         spec.check_observation(OBSERVATION_FIELDS)
 

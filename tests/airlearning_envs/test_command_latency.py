@@ -8,28 +8,43 @@ import pytest
 from airlearning_envs.config import NavigationConfig
 from airlearning_envs.episode.latency import CommandLatency, CommandQueue, LatencyKind
 from airlearning_envs.errors import SettingsError
+from airlearning_envs.simulators.embedded.calls import CallsInForce
+from airlearning_envs.simulators.embedded.dynamics import Flight
+from airlearning_envs.simulators.simulator import Call
 from airlearning_envs.task import NavigationTask
 
-PERIOD, SUBSTEP = 0.25, 0.05
+PERIOD = 0.25
+STEPS_S = np.arange(1, 6).astype(np.float32) * np.float32(0.05)
 EMPTY = NavigationConfig(static_obstacles=(0, 0), moving_obstacles=(0, 0), arena_m=100.0)
 
 
-def queue_for(longest: float) -> CommandQueue:
-    queue = CommandQueue(1, longest, PERIOD, SUBSTEP)
-    queue.clear(np.array([0]))
-    return queue
+class Followed:
+    """What one drone follows when commands come late: the queue's calls, followed without a delay of their own."""
+
+    def __init__(self, longest_s: float) -> None:
+        self.queue = CommandQueue(1, longest_s, PERIOD)
+        self.queue.clear(np.array([0]))
+        flight = Flight.hovering(EMPTY, 1)
+        self.in_force = CallsInForce(
+            flight, (np.ones(1, np.float32), np.zeros(1, np.float32)), STEPS_S, np.float32(0.0)
+        )
 
 
-def push(queue: CommandQueue, value: float, latency: float) -> list[float]:
-    """Push a forward command and return the forward command in force in each of the five substeps."""
-    queue.push(np.array([[value], [0.0], [0.0]], np.float32), np.array([latency], np.float32))
-    return [float(queue.in_force(k)[0, 0]) for k in range(5)]
+def queue_for(longest: float) -> Followed:
+    return Followed(longest)
 
 
-def test_latency_of_whole_and_broken_substeps() -> None:
+def push(followed: Followed, value: float, latency: float) -> list[float]:
+    """Push a forward command and return the forward command in force in each of five steps."""
+    followed.queue.push(np.array([[value], [0.0], [0.0]], np.float32), np.array([latency], np.float32))
+    followed.in_force.begin([Call(command, at_s) for command, at_s in followed.queue.arriving()])
+    return [float(followed.in_force.goal(k)[0, 0]) for k in range(5)]
+
+
+def test_latency_of_whole_and_broken_steps() -> None:
     queue = queue_for(0.25)
     assert push(queue, 4.0, 0.10) == pytest.approx([0, 0, 4, 4, 4], abs=1e-5)
-    # 0.125 s: half of the third substep is still the old command: (4 + 2) / 2 = 3.
+    # 0.125 s: half of the third step is still the old command: (4 + 2) / 2 = 3.
     assert push(queue, 2.0, 0.125) == pytest.approx([4, 4, 3, 2, 2], abs=1e-5)
     # 11 ms of 50: 0.22 * 2 + 0.78 * 1 = 1.22.
     assert push(queue, 1.0, 0.011) == pytest.approx([1.22, 1, 1, 1, 1], abs=1e-5)
@@ -59,7 +74,7 @@ def test_random_latencies_against_an_event_by_event_account() -> None:
     values, latencies = generator.uniform(-3, 5, periods), generator.uniform(0.0, 0.9, periods)
     queue = queue_for(0.9)
     got = np.concatenate([push(queue, v, s) for v, s in zip(values, latencies, strict=True)])
-    # The newest command that has arrived is in force, on a grid of 0.25 ms; averaged over each substep.
+    # The newest command that has arrived is in force, on a grid of 0.25 ms; averaged over each step.
     moments = (np.arange(periods * fine) + 0.5) * PERIOD / fine
     in_force = np.zeros(len(moments))
     for k in range(periods):  # later decided commands overwrite
@@ -114,7 +129,7 @@ def test_the_latency_of_a_command_does_not_depend_on_the_batch() -> None:
     for action in (0, 6, 16, 2, 12, 0):
         a, b = many.step(np.full(5, action)), one.step(np.array([action]))
         assert np.array_equal(a.observation[3], b.observation[0])
-    assert not np.array_equal(many.flight.velocity[:, 0], many.flight.velocity[:, 3])
+    assert not np.array_equal(many.simulator.motion.velocity[:, 0], many.simulator.motion.velocity[:, 3])
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pytest
 
 from airlearning_envs.config import NavigationConfig
 from airlearning_envs.episode.layout import FAR_AWAY_M
+from airlearning_envs.rules.observation import ray_angles
 from airlearning_envs.simulators.embedded import geometry
-from airlearning_envs.simulators.embedded.sensing import RangeSensor, ray_angles
+from airlearning_envs.simulators.embedded.sensing import RangeSensor
 
 ROOT_2 = np.sqrt(2.0)
 
@@ -78,7 +79,7 @@ def brute_force(position: np.ndarray, yaw: float, angle: float, scene: list[tupl
 
 def test_the_sensor_sees_what_walking_along_the_rays_finds() -> None:
     config = NavigationConfig(static_obstacles=(6, 6), moving_obstacles=(2, 2))
-    sensor, angles = RangeSensor(config, ray_angles(config)), ray_angles(config)
+    sensor, angles = RangeSensor(config, ray_angles(config), config.max_range_m), ray_angles(config)
     generator = np.random.default_rng(4)
     seen_something = 0
     for _ in range(40):
@@ -111,7 +112,7 @@ def test_what_is_beside_and_a_little_behind_can_still_be_seen() -> None:
     # Centre (-0.1, 2), radius 1.6, rightmost ray at 45 degrees: b = 1.9 / sqrt 2 = 1.3435 ahead along the ray,
     # t = b - sqrt(b^2 - (4.01 - 2.56)) = 1.3435 - sqrt(1.805 - 1.45) = 0.7477.
     config = NavigationConfig(static_obstacles=(1, 1), moving_obstacles=(0, 0))
-    sensor = RangeSensor(config, ray_angles(config))
+    sensor = RangeSensor(config, ray_angles(config), config.max_range_m)
     ranges, _ = sensor.scan(f32(0, 0)[:, None], f32(1), f32(0), f32(-0.1, 2)[:, None, None], f32(1.6)[None])
     assert ranges[0, -1] == pytest.approx(0.7477, abs=1e-4)
     assert ranges[0, 0] == pytest.approx(15.0 * ROOT_2, abs=1e-4) or ranges[0, 0] == 20.0
@@ -123,7 +124,7 @@ def test_rays_run_from_left_to_right() -> None:
     assert np.degrees(angles[[0, -1]]) == pytest.approx([-45.0, 45.0])
     # A cylinder ahead on the right (yaw 0 looks along x, y is to the right) shortens a ray of the second half only.
     config = NavigationConfig(static_obstacles=(1, 1), moving_obstacles=(0, 0))
-    ranges, _ = RangeSensor(config, angles).scan(
+    ranges, _ = RangeSensor(config, angles, config.max_range_m).scan(
         f32(0, 0)[:, None], f32(1), f32(0), f32(5, 2)[:, None, None], f32(1)[None]
     )
     touched = np.flatnonzero(ranges[0] < 6.0)

@@ -10,6 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from airlearning_envs import gym_env, register
+from airlearning_envs.episode.layout import build_layouts
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.rules.causes import EndCause
 
@@ -171,17 +172,20 @@ def test_curriculum_in_the_vector_environment() -> None:
 def test_depth_picture_of_a_wall_and_a_cylinder() -> None:
     env = gym.make(IDS[2], preset="shipped", static_obstacles=[1, 1]).unwrapped
     env.reset(seed=0)
-    core, camera = env.core, env._camera  # type: ignore[attr-defined]
-    core.simulator.motion.position[:, 0], core.simulator.motion.yaw[0] = (0.0, 0.0), 0.0
-    core.centre[:, 0, 0], core.size[0, 0] = (8.0, 0.0), 1.0
-    picture = camera.capture()[0]
+    simulator = env.core.simulator  # type: ignore[attr-defined]
+    layout = build_layouts(env.config, 0, np.array([0]))  # type: ignore[attr-defined]
+    layout.start[:], layout.yaw[:], layout.size[:] = 0.0, 0.0, 1.0
+    layout.centre[:, 0, 0] = (8.0, 0.0)
+    simulator.begin(np.array([0]), layout)
+    picture = simulator.depth(84, 84, 20.0)[0]
     assert picture.shape == (84, 84) and picture.dtype == np.float32
     middle = picture[41]
     assert middle[41] == pytest.approx(7.0, abs=0.02)  # the cylinder's front
     assert middle[0] == pytest.approx(17.5, abs=1e-3)  # planar depth of the wall ahead does not grow to the side
     assert middle[83] == pytest.approx(17.5, abs=1e-3)
-    # The arena is 5 m high: row 83 looks down by 83/84, where the floor is 2.5 * 84 / 83 = 2.53 m ahead.
-    assert picture[83, 5] == picture[0, 5] == pytest.approx(2.5 * 84 / 83, abs=1e-3)
+    # 4 m above the floor and 1 m under the ceiling: row 83 looks down by 83/84, row 0 as far up.
+    assert picture[83, 5] == pytest.approx(4.0 * 84 / 83, abs=1e-3)
+    assert picture[0, 5] == pytest.approx(1.0 * 84 / 83, abs=1e-3)
     narrow = np.flatnonzero(middle < 10.0)
     # tan of the cylinder's half angle, asin(1/8): 0.126 * 42 pixels = 5.3 on each side.
     assert narrow.min() == 37 and narrow.max() == 46

@@ -46,8 +46,6 @@ def test_the_digest_tells_tasks_apart_by_every_setting_but_the_latency() -> None
             other = [value[0], value[1] * 1.01] if name.endswith("_m") else [value[0], value[1] + 1]
         elif isinstance(value, str):
             other = "air-learning"
-        elif name == "substep_s":
-            other = value / 5
         elif name == "control_period_s":
             other = 0.5
         else:
@@ -92,7 +90,8 @@ def test_from_settings_takes_a_preset_and_changes() -> None:
         ({"latency": 1e6}, "latency reaches 1e.06 s; allowed is up to 10 s"),
         ({"latency": {"kind": "normal", "values_s": [1.0, 3.0]}}, "latency reaches 13 s"),
         ({"reward_style": "none"}, "shaped or air-learning"),
-        ({"substep_s": 0.06}, "no multiple"),
+        ({"altitude_m": 12.0}, "altitude_m is 12 .* less than 10 .arena_height_m"),
+        ({"altitude_m": 3.0, "altitude_spread_m": 3.0}, "altitude_m is 3 "),
         ({"range_dropout": float("nan")}, "range_dropout"),
     ],
 )

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airlearning_envs.rules.actions import ACTION_NAMES
 from airlearning_envs.config import CONTROL_PERIOD_S, preset
-from airlearning_envs.task import NavigationTask
 from airlearning_envs.flights import blind_policy
+from airlearning_envs.rules.actions import ACTION_NAMES
 from airlearning_envs.rules.observation import observation_fields
+from airlearning_envs.task import NavigationTask
 from bench import latency, memory, success, table
 from bench.command_line import BenchError
 from bench.measuring.baseline import framework_calls

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from airlearning_envs.flights import blind_policy
 from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
 from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
-from airlearning_envs.flights import blind_policy
 from policy import network
 from policy.bundle import Bundle
 from policy.bundle_writer import add_artifact, write_bundle

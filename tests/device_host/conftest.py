@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from airlearning_envs.flights import blind_policy
 from airlearning_envs.rules.actions import ACTION_NAMES
 from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
-from airlearning_envs.flights import blind_policy
 from convert.pipeline import convert_all
 from device.host.connection import Connection
 from device.host.deploy import DeployResult, install

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from airlearning_envs.flights import blind_policy
 from airlearning_envs.rules.actions import ACTION_NAMES
 from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS
-from airlearning_envs.flights import blind_policy
 from bench.agreement import EPISODES, Difference, compare, executed_everywhere
 from bench.measuring.flying import flown_observations, reference
 from convert.executor import RuntimeProcess, runtime_processes

@@ -234,11 +234,16 @@ class EpisodeStream:
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Fly the unfinished episodes again, so that all arrive at their present at the same step.
 
-        An environment whose episode is shorter than the longest idles (action 0) until its time has come.
+        An environment whose episode is shorter than the longest idles (action 0) until its time has come. Where an
+        episode cannot be flown again (``episodes.replayable`` is False), new ones begin instead.
         """
         self._ids, self._lengths = state["ids"].copy(), state["lengths"].copy()
         self._next_id = int(state["next_id"][0])
         self._returns, self._actions = state["returns"].copy(), state["actions"].copy()
+        if not getattr(self._episodes, "replayable", True):
+            self._ids = np.arange(self._next_id, self._next_id + len(self._ids))
+            self._next_id += len(self._ids)
+            self._lengths[:], self._returns[:] = 0, 0.0
         longest = int(self._lengths.max())
         begins = longest - self._lengths  # the step of the replay before which each episode begins
         self.observation = self._episodes.reset(np.ones(len(self._ids), np.bool_), self._ids)

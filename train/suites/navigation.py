@@ -37,6 +37,7 @@ class NavigationEpisodes:
             (slice(int(end) - count, int(end)), NavigationTask(config, count))
             for (config, count), end in zip(shares, ends, strict=True)
         ]
+        self.replayable = all(task.simulator.capabilities.replayable for _, task in self._parts)
         self._observation = np.zeros((self.environments, sum(part.size for part in OBSERVATION_FIELDS)), np.float32)
         self._begun = False
 

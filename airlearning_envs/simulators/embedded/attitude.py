@@ -7,80 +7,98 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-# Rows of the workspace, such that what a rotation reads and writes are two rows at one distance from each other.
-_RIGHTWARD, _MIDDLE, _AHEAD, _DOWN_LEVEL, _FORWARD, _RIGHT, _DOWN = range(7)
-
 
 class Attitude:
-    """Turns vectors of E drones between world and body, without making an array.
+    """Turns vectors of E drones between world and body.
 
-    With f and s the tilt forward and rightward (minus pitch, and roll), and each pair turned by [[cos, sin], [-sin, cos]]:
+    With f and s the tilt forward and rightward (minus pitch, and roll), and (a, b) turned by an angle being
+    (a cos + b sin, b cos - a sin):
 
-        (x, y)              by yaw  -> (ahead, rightward)      level, in the heading's frame
-        (ahead, z)          by f    -> (forward, middle)
-        (rightward, middle) by s    -> (right, down)           in the body's frame
+        (x, y)              by yaw -> (ahead, rightward)    level, in the heading's frame
+        (ahead, z)          by f   -> (forward, middle)
+        (rightward, middle) by s   -> (right, down)         in the body's frame
+
+    It works row by row, (E,) each, and into arrays that exist: at 64 drones numpy's calls are what it costs.
 
     Args:
         tilt: (2, E) float32, read by :meth:`refresh` and changed by :meth:`turn`.
         yaw: (E,) float64, likewise.
 
     Attributes:
-        world: (3, E) workspace: x, y, z of what :meth:`to_body` turns; used up by it.
-        forward_right: (2, E) its result.
-        down: (E,) its result.
+        yaw_cosine, yaw_sine: (E,) float32.
     """
 
     def __init__(self, tilt: Floats, yaw: NDArray[np.float64]) -> None:
         self._tilt, self._yaw = tilt, yaw
         count = len(yaw)
-        self._angles, self._cosines, self._sines = (np.zeros((3, count), np.float64) for _ in range(3))
-        # Of f, s and yaw: (3, 2, 2, E).
-        self._turns = np.zeros((3, 2, 2, count), np.float32)
-        self._by_forward, self._by_rightward, self._by_yaw = self._turns
-        self._cos_f, self._sin_f = self._by_forward[0]
-        # Numbers are cast to float32 once, so that a vector library's last float64 bit is of no account.
-        self._cosine, self._cosine_again = self._turns[:, 0, 0], self._turns[:, 1, 1]
-        self._sine, self._minus_sine = self._turns[:, 0, 1], self._turns[:, 1, 0]
-        rows = np.zeros((7, count), np.float32)
-        self.world, self.forward_right, self.down = rows[1:4], rows[_FORWARD : _RIGHT + 1], rows[_DOWN]
-        self._plane, self._level = self.world[:2], rows[_AHEAD::-2]
-        self._ahead_down, self._forward_middle = rows[_AHEAD : _DOWN_LEVEL + 1], rows[_FORWARD:0:-3]
-        self._rightward_middle, self._right_down = rows[: _MIDDLE + 1], rows[_RIGHT:]
-        self._ahead, self._rightward, self._middle = rows[_AHEAD], rows[_RIGHTWARD], rows[_MIDDLE]
-        self._products = np.zeros((2, 2, count), np.float32)
-        self._first, self._second = self._products[:, 0], self._products[:, 1]
-        self._pair, self._single = np.zeros((2, count), np.float32), np.zeros(count, np.float32)
+        self._angles, self._exact = np.zeros((3, count), np.float64), np.zeros((3, count), np.float64)
+        self._cosines, self._sines = np.zeros((3, count), np.float32), np.zeros((3, count), np.float32)
+        self._cos_f, self._cos_s, self.yaw_cosine = self._cosines
+        self._sin_f, self._sin_s, self.yaw_sine = self._sines
+        self._ahead, self._rightward, self._middle, self._product = np.zeros((4, count), np.float32)
         self.refresh()
 
     def refresh(self) -> None:
         """Take over tilt and yaw."""
         self._angles[:2] = self._tilt
         self._angles[2] = self._yaw
-        np.cos(self._angles, self._cosines)
-        np.sin(self._angles, self._sines)
-        self._cosine[...] = self._cosines
-        self._cosine_again[...] = self._cosines
-        self._sine[...] = self._sines
-        np.negative(self._sine, self._minus_sine)
+        # Cast to float32, so that a vector library's last float64 bit is of no account.
+        self._cosines[...] = np.cos(self._angles, self._exact)
+        self._sines[...] = np.sin(self._angles, self._exact)
 
-    def _rotate(self, turn: Floats, pair: Floats, out: Floats) -> None:
-        np.multiply(turn, pair, self._products)
-        np.add(self._first, self._second, out)
+    def _level(self, vector: Floats) -> None:
+        """``vector`` (3, E) of the world in the heading's frame, and halfway into the body's."""
+        x, y, z = vector
+        ahead, rightward, middle, product = self._ahead, self._rightward, self._middle, self._product
+        np.multiply(x, self.yaw_cosine, ahead)
+        np.multiply(y, self.yaw_sine, product)
+        np.add(ahead, product, ahead)
+        np.multiply(y, self.yaw_cosine, rightward)
+        np.multiply(x, self.yaw_sine, product)
+        np.subtract(rightward, product, rightward)
+        np.multiply(z, self._cos_f, middle)
+        np.multiply(ahead, self._sin_f, product)
+        np.subtract(middle, product, middle)
 
-    def to_body(self) -> None:
-        """Turn ``world`` into ``forward_right`` and ``down``."""
-        self._rotate(self._by_yaw, self._plane, self._level)
-        self._rotate(self._by_forward, self._ahead_down, self._forward_middle)
-        self._rotate(self._by_rightward, self._rightward_middle, self._right_down)
+    def forward_right(self, vector: Floats, out: Floats) -> Floats:
+        """How far ``vector`` (3, E) of the world points along the body's forward and rightward axes: ``out`` (2, E)."""
+        self._level(vector)
+        product = self._product
+        np.multiply(self._ahead, self._cos_f, out[0])
+        np.multiply(vector[2], self._sin_f, product)
+        np.add(out[0], product, out[0])
+        np.multiply(self._rightward, self._cos_s, out[1])
+        np.multiply(self._middle, self._sin_s, product)
+        np.add(out[1], product, out[1])
+        return out
 
-    def down_to_world(self, length: Floats, out: Floats) -> None:
-        """The vector (3, E) of ``length`` (E,) along the body's down axis."""
-        np.multiply(self._by_rightward[1], length, self._rightward_middle)
-        np.multiply(self._by_forward[1], self._middle, self._ahead_down)
-        np.multiply(self._by_yaw[0], self._ahead, out[:2])
-        np.multiply(self._by_yaw[1], self._rightward, self._pair)
-        np.add(out[:2], self._pair, out[:2])
-        out[2] = self._ahead_down[1]
+    def down(self, vector: Floats, out: Floats) -> Floats:
+        """How far ``vector`` (3, E) of the world points along the body's down axis: ``out`` (E,)."""
+        self._level(vector)
+        np.multiply(self._middle, self._cos_s, out)
+        np.multiply(self._rightward, self._sin_s, self._product)
+        np.subtract(out, self._product, out)
+        return out
+
+    def upright(self, out: Floats) -> Floats:
+        """Cosine of the whole tilt, how much of the body's down axis points down: ``out`` (E,)."""
+        return np.multiply(self._cos_f, self._cos_s, out)
+
+    def up_to_world(self, length: Floats, out: Floats) -> None:
+        """The vector of ``length`` (E,) along the body's axis upwards, in the world: ``out`` (3, E)."""
+        x, y, z = out
+        ahead, rightward, middle, product = self._ahead, self._rightward, self._middle, self._product
+        np.multiply(length, self._sin_s, rightward)
+        np.multiply(length, self._cos_s, middle)
+        np.multiply(middle, self._sin_f, ahead)
+        np.multiply(middle, self._cos_f, z)
+        np.negative(z, z)
+        np.multiply(ahead, self.yaw_cosine, x)
+        np.multiply(rightward, self.yaw_sine, product)
+        np.subtract(x, product, x)
+        np.multiply(ahead, self.yaw_sine, y)
+        np.multiply(rightward, self.yaw_cosine, product)
+        np.add(y, product, y)
 
     def turn(self, rates: Floats, seconds: Floats) -> None:
         """Let the body turn at ``rates`` (3, E) about its own axes (tilting forward, tilting rightward, yawing, rad/s;
@@ -88,11 +106,17 @@ class Attitude:
 
             f' = q_f cos s + r sin s,   k = r cos s - q_f sin s,   s' = q_s - k tan f,   yaw' = k / cos f
         """
-        np.multiply(self._by_rightward, rates[::2], self._products)
-        np.add(self._first, self._second, rates[::2])
-        np.divide(rates[2], self._cos_f, rates[2])
-        np.multiply(rates[2], self._sin_f, self._single)
-        np.subtract(rates[1], self._single, rates[1])
+        forward, rightward, yawing = rates
+        turning, product = self._middle, self._product
+        np.multiply(yawing, self._cos_s, turning)
+        np.multiply(forward, self._sin_s, product)
+        np.subtract(turning, product, turning)
+        np.multiply(forward, self._cos_s, forward)
+        np.multiply(yawing, self._sin_s, product)
+        np.add(forward, product, forward)
+        np.divide(turning, self._cos_f, yawing)
+        np.multiply(yawing, self._sin_f, product)
+        np.subtract(rightward, product, rightward)
         np.multiply(rates, seconds, rates)
         np.add(self._tilt, rates[:2], self._tilt)
-        np.add(self._yaw, rates[2], self._yaw)
+        np.add(self._yaw, yawing, self._yaw)

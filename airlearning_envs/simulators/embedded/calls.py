@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from airlearning_envs.simulators.embedded.dynamics import Flight
 from airlearning_envs.simulators.simulator import Bools, Call, Floats, Rows
+
+_LONG_AGO_S = np.float32(-100.0)
 
 
 class CallsInForce:
@@ -16,20 +17,24 @@ class CallsInForce:
 
     Args:
         flight: the drones; their yaw and altitude.
+        heading: (E,) cosine and sine of the yaw as a step begins.
         times_s: (steps,) from a period's start to the end of each integration step.
         delay_s: from a call to the moment at which it is followed: one for all, or (E,).
     """
 
-    def __init__(self, flight: Flight, times_s: Floats, delay_s: Floats | np.float32) -> None:
-        self._flight, self._step = flight, times_s[0]
+    def __init__(
+        self, flight: Flight, heading: tuple[Floats, Floats], times_s: Floats, delay_s: Floats | np.float32
+    ) -> None:
+        self._flight, self._heading, self._step = flight, heading, times_s[0]
         self._delay: Floats | np.float32 = delay_s
         self._begins, self._ends = np.concatenate([np.zeros(1, np.float32), times_s[:-1]]), times_s
         self._followed = np.zeros((4, len(flight.yaw)), np.float32)
         # Called and not yet followed by all, oldest first: (goal (4, E), when it is followed in this period: (E,), or
         # one time for all).
         self._coming: list[tuple[Floats, Floats | np.float32]] = []
-        # Of each step of this period, who is called in it: how long after its start (E,), and which drones (E,).
-        self._calls: list[list[tuple[Floats, Floats | float, Bools | None]]] = []
+        # Of each step of this period, who is called in it: how long after its start (E,), and which drones (E,); or
+        # neither, for all at its start.
+        self._calls: list[list[tuple[Floats, Floats | None, Bools | None]]] = []
         self.rest(np.arange(len(flight.yaw)))
 
     def rest(self, rows: Rows) -> None:
@@ -45,7 +50,7 @@ class CallsInForce:
         self._calls = [[] for _ in self._ends]
         for call in calls:
             if call.at_s is None:
-                self._calls[0].append((call.command, 0.0, None))
+                self._calls[0].append((call.command, None, None))
                 continue
             step = np.searchsorted(self._begins, call.at_s, side="right") - 1
             step[call.at_s >= period] = -1
@@ -75,18 +80,25 @@ class CallsInForce:
             self._followed = self._coming.pop(0)[0]
         return mean
 
-    def _called(self, command: Floats, after_s: Floats | float, now: Bools | None, begin: np.float32) -> None:
-        """Note that the drones ``now`` (E,), or all, are called ``after_s`` a step's ``begin``."""
+    def _called(self, command: Floats, after_s: Floats | None, now: Bools | None, begin: np.float32) -> None:
+        """Note that the drones ``now`` (E,), or all, are called ``after_s`` (E,) a step's ``begin``."""
         flight = self._flight
-        yaw = flight.yaw + flight.yaw_rate * after_s if now is not None or np.any(after_s) else flight.yaw
-        cosine, sine = np.cos(yaw).astype(np.float32), np.sin(yaw).astype(np.float32)
-        goal = np.empty((4, len(yaw)), np.float32)
-        goal[0] = cosine * command[0] - sine * command[1]
-        goal[1] = sine * command[0] + cosine * command[1]
+        at_s: Floats | np.float32 = begin
+        if now is not None and after_s is not None:
+            after_s = np.where(now, after_s, np.float32(0.0))
+        if after_s is None:
+            cosine, sine = self._heading
+        else:
+            yaw, at_s = flight.yaw + flight.yaw_rate * after_s, begin + after_s
+            cosine, sine = np.cos(yaw).astype(np.float32), np.sin(yaw).astype(np.float32)
+        goal = np.empty_like(self._followed)
+        forward, right, _ = command
+        np.subtract(cosine * forward, sine * right, goal[0])
+        np.add(sine * forward, cosine * right, goal[1])
         goal[2], goal[3] = flight.altitude, command[2]
-        followed_s: Floats | np.float32 = self._delay + (begin + after_s)
+        followed_s: Floats | np.float32 = self._delay + at_s
         if now is not None:  # the others go on with what they were called last
-            latest, already = self._coming[-1] if self._coming else (self._followed, np.float32(-np.inf))
+            latest, already = self._coming[-1] if self._coming else (self._followed, _LONG_AGO_S)
             goal = np.where(now, goal, latest)
             followed_s = np.where(now, followed_s, already)
         self._coming.append((goal, followed_s))

@@ -35,19 +35,17 @@ class Contact:
         mover_travel = np.float32(config.mover_speed_m_s[1] * config.control_period_s)
         self._reach = np.where(columns < slots.movers, mover_travel, np.float32(0.0)) + self._body + np.float32(1e-3)
 
-    def first(self, track: Floats, gap: Floats) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+    def first(self, track: Floats, lengths: Floats, gap: Floats) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
         """The first contact of each drone: (cause (E,) int8, piece (E,), the last one where there is none).
 
         Args:
             track: (pieces + 1, 2, E) positions, the first at the period's start.
+            lengths: (pieces, E) of the track's pieces.
             gap: (E, N) lower bound of the distance to each obstacle at the period's start.
         """
         found, when = np.zeros(track.shape[2], np.int8), np.full(track.shape[2], self._pieces - 1)
         if self._obstacles.slots.total:
-            pieces = track[1:] - track[:-1]
-            pieces *= pieces
-            travelled = np.sqrt(pieces[:, 0] + pieces[:, 1]).sum(axis=0)
-            rows, columns = np.nonzero(gap < travelled[:, None] + self._reach)
+            rows, columns = (gap < lengths.sum(axis=0)[:, None] + self._reach).nonzero()
             if len(rows):
                 self._touch(found, when, rows, columns, track)
         return found, when
@@ -62,18 +60,21 @@ class Contact:
     ) -> None:
         """Note the contacts among the pairs (rows, columns)."""
         obstacles = self._obstacles
-        place = np.repeat(obstacles.centre[None, :, rows, columns], self._pieces, axis=0)
+        path = track[1:, :, rows]
+        apart = path - obstacles.centre[:, rows, columns]
         moving = columns < obstacles.slots.movers
-        if moving.any():
-            place[:, :, moving] = obstacles.movers_at(self._times, rows[moving], columns[moving])
+        if np.count_nonzero(moving):
+            apart[:, :, moving] = path[:, :, moving] - obstacles.movers_at(self._times, rows[moving], columns[moving])
         extent, is_round = obstacles.size[rows, columns], self._round[columns]
         # A circle is a box without sides and a wide rim; a box has sides and a rim of the body's radius.
         side = np.where(is_round, np.float32(0.0), extent)
         rim = np.where(is_round, extent, np.float32(0.0)) + self._body
-        apart = np.maximum(np.abs(track[1:, :, rows] - place) - side, np.float32(0.0))
+        np.abs(apart, apart)
+        apart -= side
+        np.maximum(apart, np.float32(0.0), apart)
         apart *= apart
         touched = apart[:, 0] + apart[:, 1] < rim * rim
-        for pair in np.flatnonzero(touched.any(axis=0)):
+        for pair in touched.any(axis=0).nonzero()[0]:
             row, piece = rows[pair], touched[:, pair].argmax()
             if found[row] == causes.NONE or piece < when[row]:
                 found[row], when[row] = causes.COLLISION_MOVER if moving[pair] else causes.COLLISION, piece

@@ -95,6 +95,6 @@ def nearest_per_row(ranges: Floats, rows: NDArray[np.integer], hits: Floats) -> 
     if not len(rows):
         return
     # Where a new row begins.
-    first = np.flatnonzero(np.concatenate([_FIRST, rows[1:] != rows[:-1]]))
+    (first,) = np.concatenate([_FIRST, rows[1:] != rows[:-1]]).nonzero()
     touched = rows[first]
     ranges[touched] = np.minimum(ranges[touched], np.minimum.reduceat(hits, first, axis=0))

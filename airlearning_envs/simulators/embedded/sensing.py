@@ -27,6 +27,9 @@ class RangeSensor:
         self._slots = Slots.of(config)
         self._half, self._range = config.half_m, np.float32(range_m)
         self._cosines, self._sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        # A ray's direction is cos(yaw) (cos a, sin a) + sin(yaw) (-sin a, cos a): (2, 1, R) each.
+        self._along = np.stack([self._cosines, self._sines])[:, None]
+        self._across = np.stack([-self._sines, self._cosines])[:, None]
         # The fan is the wedge |right| <= slope * forward.
         widest = max(float(np.abs(angles).max()), 1e-3)
         self._slope = np.float32(np.tan(widest))
@@ -51,9 +54,9 @@ class RangeSensor:
             the drone's centre to each obstacle's surface.
         """
         # Ray directions in the world frame, (2, E, R).
-        directions = np.empty((2, len(cosine), len(self._cosines)), np.float32)
-        np.subtract(cosine[:, None] * self._cosines, sine[:, None] * self._sines, out=directions[0])
-        np.add(sine[:, None] * self._cosines, cosine[:, None] * self._sines, out=directions[1])
+        cosine, sine = cosine[:, None], sine[:, None]
+        directions = self._along * cosine
+        directions += self._across * sine
         inverse = geometry.inverse_directions(directions)
         ranges = geometry.wall_ranges(position, inverse, self._half)
         gap = np.empty_like(size)
@@ -62,13 +65,13 @@ class RangeSensor:
             square = offset * offset
             bound = size * self._bound
             np.subtract(np.sqrt(square[0] + square[1]), bound, out=gap)
-            forward = cosine[:, None] * offset[0] + sine[:, None] * offset[1]
-            right = cosine[:, None] * offset[1] - sine[:, None] * offset[0]
+            (forward, right), by_sine = offset * cosine, offset * sine
+            forward += by_sine[1]
+            right -= by_sine[0]
             # A circle meets the wedge only if its distance from the wedge's edge is less than its radius:
-            # |right| - slope forward < radius / cos(widest); and only what is ahead and near can be seen.
+            # |right| - slope forward < radius / cos(widest); and only what is near can be seen.
             seen = np.abs(right) - self._slope * forward < self._stretch * bound
             seen &= gap < self._range
-            seen &= forward > -bound
             self._cast(ranges, seen, offset, forward, right, size, inverse)
         np.maximum(ranges, np.float32(0.0), out=ranges)
         np.minimum(ranges, self._range, out=ranges)
@@ -85,14 +88,16 @@ class RangeSensor:
         inverse: Floats,
     ) -> None:
         """Lower ``ranges`` to the (drone, obstacle) pairs that are seen: typically a quarter of all."""
-        circles = self._slots.circles
-        rows, columns = np.nonzero(seen[:, :circles])
-        hits = geometry.circle_ranges(
-            forward[rows, columns], right[rows, columns], size[rows, columns], self._cosines, self._sines
-        )
+        rows, columns = seen.nonzero()
+        if not len(rows):
+            return
+        hits = np.empty((len(rows), ranges.shape[1]), np.float32)
+        is_round = columns < self._slots.circles
+        (circles,), (boxes,) = is_round.nonzero(), (~is_round).nonzero()
+        if len(circles):
+            at = rows[circles], columns[circles]
+            hits[circles] = geometry.circle_ranges(forward[at], right[at], size[at], self._cosines, self._sines)
+        if len(boxes):
+            at = rows[boxes], columns[boxes]
+            hits[boxes] = geometry.box_ranges(offset[:, at[0], at[1]], size[at], inverse[:, at[0]])
         geometry.nearest_per_row(ranges, rows, hits)
-        if circles < self._slots.total:
-            rows, columns = np.nonzero(seen[:, circles:])
-            columns += circles
-            hits = geometry.box_ranges(offset[:, rows, columns], size[rows, columns], inverse[:, rows])
-            geometry.nearest_per_row(ranges, rows, hits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,9 @@ from airlearning_envs.simulators.embedded.dynamics import Flight, Integrator, no
 from airlearning_envs.simulators.embedded.sensing import RangeSensor
 from airlearning_envs.simulators.obstacles import Obstacles
 from airlearning_envs.simulators.simulator import Bools, Call, Capabilities, Clock, Floats, Rows, Simulator, Track
+
+LONGEST_PIECE_S = 0.0625
+"""Contact is looked for at least this often; at 5 m/s a drone flies its own radius in it."""
 
 
 class EmbeddedSimulator(Simulator):
@@ -35,17 +39,20 @@ class EmbeddedSimulator(Simulator):
         self.flight = Flight.hovering(config, num_envs)
         self.motion = self.flight.motion
         self.obstacles = Obstacles(Slots.of(config), num_envs)
-        # A step is two pieces of the track: within it the drones fly straight.
-        step_s, pieces = config.control_period_s / config.substeps, 2 * config.substeps
-        self._times = (np.arange(1, pieces + 1) * (step_s / 2.0)).astype(np.float32)
+        # A step is some pieces of the track: within it the drones fly straight.
+        step_s = config.control_period_s / config.substeps
+        self._cuts = math.ceil(step_s / LONGEST_PIECE_S)
+        pieces = self._cuts * config.substeps
+        self._times = (np.arange(1, pieces + 1) * (step_s / self._cuts)).astype(np.float32)
         self._integrator = Integrator(self.flight, step_s)
         self._contact = Contact(config, self.obstacles, self._times)
         delay = self.flight.constants[-1] if config.gain_spread else self.flight.constants[-1, 0]
-        self._in_force = CallsInForce(self.flight, self._times[1::2], delay)
+        self._in_force = CallsInForce(
+            self.flight, self._integrator.heading, self._times[self._cuts - 1 :: self._cuts], delay
+        )
         self._sensors: dict[tuple[bytes, float], RangeSensor] = {}
         self._cameras: dict[tuple[int, int, float], DepthCamera] = {}
         self._track = np.zeros((pieces + 1, 2, num_envs), np.float32)
-        self._half = np.full((2, num_envs), 0.5, np.float32)
         self._gap = np.zeros((num_envs, self.obstacles.slots.total), np.float32)
         self._gap_known = np.zeros(num_envs, bool)
         self._before = self.obstacles.centre, self.obstacles.velocity
@@ -69,18 +76,22 @@ class EmbeddedSimulator(Simulator):
         """Integrate one control period and look for contact; held drones are put back where they were."""
         kept = None if held is None else [(array, array[..., held]) for array in self._state()]
         gap = None if held is None else self._gap[held]
-        flight, track, obstacles = self.flight, self._track, self.obstacles
-        if not self._gap_known.all():
+        flight, track, obstacles, cuts = self.flight, self._track, self.obstacles, self._cuts
+        if np.count_nonzero(self._gap_known) < len(self._gap_known):
             self._measure_gaps()
         track[0] = flight.position[:2]
         self._in_force.begin(calls)
         for k in range(self._config.substeps):
             self._integrator.step(self._in_force.goal(k))
-            track[2 * k + 2] = flight.position[:2]
-            np.add(track[2 * k], track[2 * k + 2], track[2 * k + 1])
-            np.multiply(track[2 * k + 1], self._half, track[2 * k + 1])
-        contact, when = self._contact.first(track, self._gap)
-        self._before = obstacles.centre.copy(), obstacles.velocity
+            track[cuts * (k + 1)] = flight.position[:2]
+        for cut in range(1, cuts):
+            share = np.float32(cut / cuts)
+            track[cut::cuts] = track[:-1:cuts] + share * (track[cuts::cuts] - track[:-1:cuts])
+        lengths = track[1:] - track[:-1]
+        lengths *= lengths
+        lengths = np.sqrt(lengths[:, 0] + lengths[:, 1])
+        contact, when = self._contact.first(track, lengths, self._gap)
+        self._before = obstacles.centre[:, :, : obstacles.slots.movers].copy(), obstacles.velocity
         obstacles.advance(float(self._times[-1]))
         self._gap_known[:] = False
         if held is not None and kept is not None and gap is not None:
@@ -90,13 +101,14 @@ class EmbeddedSimulator(Simulator):
             obstacles.rewind(rows, self._before, np.zeros(len(rows), np.float32))
             self._gap[held], self._gap_known[held] = gap, True
             self._integrator.turned()
-        return Track(track, self._times, contact, when)
+        return Track(track, lengths, self._times, contact, when)
 
     def _state(self) -> list[NDArray[np.generic]]:
         """All arrays (…, E) that tell how the drones fly."""
         flight = self.flight
         return [
-            flight.position, flight.velocity, flight.acceleration, flight.tilt, flight.yaw, flight.yaw_rate, flight.trim,
+            flight.position, flight.velocity, flight.acceleration, flight.tilt, flight.yaw, flight.yaw_rate,
+            flight.trim,
         ]  # fmt: skip
 
     def halt(self, rows: Rows, when: Rows) -> None:
@@ -110,15 +122,12 @@ class EmbeddedSimulator(Simulator):
         sensor = self._sensors.get(key)
         if sensor is None:
             sensor = self._sensors[key] = RangeSensor(self._config, angles, furthest_m)
-        flight, obstacles = self.flight, self.obstacles
-        position, yaw, centre, size = flight.position[:2], flight.yaw, obstacles.centre, obstacles.size
-        if rows is None:
-            rows_or_all: slice | Rows = slice(None)
-        else:
-            rows_or_all, position, yaw, centre, size = rows, position[:, rows], yaw[rows], centre[:, rows], size[rows]
-        cosine, sine = np.cos(yaw).astype(np.float32), np.sin(yaw).astype(np.float32)
-        ranges, self._gap[rows_or_all] = sensor.scan(position, cosine, sine, centre, size)
-        self._gap_known[rows_or_all] = True
+        obstacles, (cosine, sine) = self.obstacles, self._integrator.heading
+        at: slice | Rows = slice(None) if rows is None else rows
+        ranges, self._gap[at] = sensor.scan(
+            self.motion.position[:, at], cosine[at], sine[at], obstacles.centre[:, at], obstacles.size[at]
+        )
+        self._gap_known[at] = True
         return ranges
 
     def _measure_gaps(self) -> None:

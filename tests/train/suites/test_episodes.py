@@ -53,6 +53,19 @@ def test_ended_episodes_are_followed_by_the_next_number() -> None:
     assert stream.take_tally().episodes == 0
 
 
+def test_where_episodes_cannot_be_flown_again_a_restored_stream_begins_new_ones() -> None:
+    live = Counting(2)
+    live.replayable = False  # type: ignore[attr-defined]
+    stream = EpisodeStream(live)
+    for _ in range(3):
+        stream.step(np.array([1, 0]))
+    other = EpisodeStream(live)
+    other.restore(stream.state())
+    assert other.observation[:, :2].tolist() == [[4, 0], [5, 0]], "0 to 3 had begun"
+    other.step(np.array([1, 1]))
+    assert other.state()["lengths"].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("steps", [0, 1, 3, 200])
 def test_a_restored_stream_goes_on_to_the_same_bits(steps: int) -> None:
     generator = np.random.default_rng(0)
