@@ -36,6 +36,8 @@ NAMES = (
     "agreement",
     "device-agreement",
     "recommend",
+    "flight-dynamics",
+    "flight-rises",
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
 
@@ -89,7 +91,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from bench import agreement
     from bench.recommending import words
-    from bench.report import case_study, flights, store, virtual_pi
+    from bench.report import case_study, flight_dynamics, flights, store, virtual_pi
     from bench.report.selection import Selection
     from policy.locate import ZOO
 
@@ -111,6 +113,8 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
         "recommend": lambda: (words.kept_table(), []),
+        flight_dynamics.DYNAMICS: lambda: (flight_dynamics.errors(), []),
+        flight_dynamics.RISES: lambda: (flight_dynamics.rises(), []),
     }
     found: dict[str, tuple[Table, list[Report]]] = {}
     skipped: dict[str, str] = {}

@@ -35,7 +35,7 @@ MAY_IMPORT_ROOMS = {
 }
 MAY_IMPORT_PACKAGES = {
     "policy": {"numpy", "safetensors"},
-    "airlearning_envs": {"numpy", "gymnasium", "PIL", "imageio", "rich"},
+    "airlearning_envs": {"numpy", "gymnasium", "PIL", "imageio", "rich", "matplotlib"},
     "device.agent": {"numpy", "tflite_runtime", "ai_edge_litert", "onnxruntime"},
 }
 

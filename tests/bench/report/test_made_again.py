@@ -22,6 +22,7 @@ from bench.study.__main__ import STUDIES
 from bench.study.experiment import stored
 
 DRAWN_BY_HAND = {"pipeline.svg", "flight.gif"}  # a drawing, and a film of a flight
+DRAWN_OF_FLIGHTS = {"flight-altitude.svg", "flight-velocity.svg"}  # drawn again by test_compare_flight.py
 WEIGHTS = "weights/"  # drawn of the bundles, as docs/weights.md says
 
 
@@ -56,7 +57,7 @@ def test_every_picture_is_drawn_again(tmp_path: Path) -> None:
     drawn = {f"study/{stem}": figure for _, figures in studied().values() for stem, figure in figures.items()}
     drawn |= plots.figures(Selection.of_target(store.read_results(store.RESULTS / "case-study.jsonl")))
     kept = {str(path.relative_to(FIGURES)) for path in FIGURES.rglob("*.*")}
-    expected = {f"{stem}{end}" for stem in drawn for end in (".png", ".svg")} | DRAWN_BY_HAND
+    expected = {f"{stem}{end}" for stem in drawn for end in (".png", ".svg")} | DRAWN_BY_HAND | DRAWN_OF_FLIGHTS
     assert {name for name in kept if not name.startswith(WEIGHTS)} == expected, "a picture that nothing draws, or lacks"
     other = []
     for stem, figure in drawn.items():

@@ -1,0 +1,167 @@
+"""Fly recorded commands in the embedded simulator and say how far its drones are from the recorded ones.
+
+python -m airlearning_envs.compare_flight tests/airlearning_envs/recordings/responses.json
+python -m airlearning_envs.compare_flight mine.json --json
+python -m airlearning_envs.compare_flight mine.json --plot flight.svg --sequence 2
+
+The drones fly at the recording's altitude with the task's default dynamics and integration steps. Errors are root mean
+squares per component over all recorded states: velocity and position of x and y in the world frame, yaw rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
+    from policy import interruption, project_python
+
+    project_python.ensure()
+    interruption.loading()
+
+from airlearning_envs.comparing import pictures
+from airlearning_envs.comparing.following import RECORDED_RISES, Squares, compare, rise_times
+from airlearning_envs.comparing.recording import FORMAT, Recording, config_at, read_recording
+from airlearning_envs.config import NavigationConfig
+from airlearning_envs.errors import SettingsError
+from policy import interruption
+from policy.hints import Parser, as_typed, make_room
+
+DYNAMICS = (
+    "velocity_gain_s_per_m", "tilt_gain_per_s", "drag_per_m", "yaw_time_constant_s", "command_delay_s",
+    "control_period_s", "substeps",
+)  # fmt: skip
+"""What of the task the drones fly by, the altitude apart."""
+COLUMNS = {
+    "velocity m/s": "velocity_rmse_m_s",
+    "position m": "position_rmse_m",
+    "yaw rate rad/s": "yaw_rate_rmse_rad_s",
+    "altitude m": "altitude_rmse_m",
+}
+EXIT_WRONG = 2
+
+
+def report(recording: Recording, squares: Sequence[Squares]) -> dict[str, Any]:
+    """What ``--json`` prints of a recording."""
+    return {
+        "file": recording.name,
+        "altitude_m": recording.altitude_m,
+        **_rounded(Squares.total(squares)),
+        "states": sum(each.rows for each in squares),
+        "settings": settings(recording.config()),
+        "sequences": [
+            {"kind": flown.kind, **_rounded(each)} for flown, each in zip(recording.flights, squares, strict=True)
+        ],
+    }
+
+
+def settings(config: NavigationConfig) -> dict[str, float]:
+    """The dynamics' settings."""
+    return {name: getattr(config, name) for name in DYNAMICS}
+
+
+def _rounded(squares: Squares) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in squares.root_mean().items()}
+
+
+def table(recording: Recording, squares: Sequence[Squares]) -> str:
+    """Lines for the terminal: errors by kind of flight, and of all."""
+    count, rows = len(squares), sum(each.rows for each in squares)
+    flights = f"{count} flight{'s' * (count > 1)}"
+    lines = [f"{recording.name}: {flights}, {recording.altitude_m:g} m high, {rows:,} states; root mean square errors"]
+    kinds = [flown.kind for flown in recording.flights]
+    width = max(map(len, (*kinds, "flights")))
+    lines.append(f"{'flights':<{width}} {'':>4}" + "".join(f"  {name:>14}" for name in COLUMNS))
+    for kind in (*dict.fromkeys(kinds), None):
+        own = [each for each, its in zip(squares, kinds, strict=True) if kind in (its, None)]
+        errors = Squares.total(own).root_mean()
+        name = "all" if kind is None else kind
+        lines.append(f"{name:<{width}} {len(own):>4}" + "".join(f"  {errors[key]:>14.4f}" for key in COLUMNS.values()))
+    return "\n".join(lines)
+
+
+def kept(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What ``--keep`` stores: the reports, and the rise times beside the recorded ones."""
+    rises = []
+    for altitude, *recorded in RECORDED_RISES:
+        simulated = [None if time is None else round(time, 3) for time in rise_times(config_at(altitude))]
+        rises.append({"altitude_m": altitude, "recorded_s": recorded, "simulated_s": simulated})
+    return {"speed_m_s": 5.0, "rises": rises, "recordings": list(reports)}
+
+
+def build_parser() -> Parser:
+    """The command's arguments."""
+    parser = Parser(prog="python -m airlearning_envs.compare_flight", description=__doc__, epilog=FORMAT)
+    parser.add_argument("file", nargs="*", type=Path, metavar="FILE", help="recordings, see below")
+    parser.add_argument("--json", action="store_true", help="print JSON: an object; of several files a list of them")
+    parser.add_argument("--plot", type=Path, metavar="PICTURE", help="draw a flight's velocity: a .svg or .png")
+    parser.add_argument("--sequence", type=int, default=0, metavar="N", help="which one, from 0 (default 0)")
+    parser.add_argument("--altitudes", type=Path, metavar="PICTURE", help="draw rise times over the altitude")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="store errors and rise times as JSON")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare; returns the exit code."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    try:
+        with interruption.heard():
+            _run(arguments)
+    except SettingsError as error:
+        print(as_typed(f"compare_flight: {error}\n  next: {parser.prog} --help"), file=sys.stderr)
+        return EXIT_WRONG
+    except OSError as error:
+        then = make_room(error, f"{parser.prog} --help")
+        print(as_typed(f"compare_flight: {error.filename}: {error.strerror}\n  next: {then}"), file=sys.stderr)
+        return EXIT_WRONG
+    except KeyboardInterrupt:
+        print("compare_flight: interrupted.", file=sys.stderr)
+        return interruption.EXIT_INTERRUPTED
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    _check(arguments)
+    recordings = [read_recording(path) for path in arguments.file]
+    if arguments.plot is not None and not 0 <= arguments.sequence < len(recordings[0].flights):
+        last = len(recordings[0].flights) - 1
+        raise SettingsError(f"--sequence is {arguments.sequence}; in {arguments.file[0]} allowed is 0 to {last}.")
+    compared = [(recording, compare(recording)) for recording in recordings]
+    reports = [report(*each) for each in compared]
+    written = []
+    if arguments.plot is not None:
+        recording, squares = compared[0]
+        number = arguments.sequence
+        pictures.save_picture(pictures.velocity_picture(recording, number, squares[number]), arguments.plot)
+        written.append(arguments.plot)
+    if arguments.altitudes is not None:
+        pictures.save_picture(pictures.altitude_picture(), arguments.altitudes)
+        written.append(arguments.altitudes)
+    if arguments.keep is not None:
+        arguments.keep.write_text(json.dumps(kept(reports), indent=1) + "\n", encoding="utf-8")
+        written.append(arguments.keep)
+    if arguments.json:
+        print(json.dumps(reports[0] if len(reports) == 1 else reports))
+        return
+    texts = [table(*each) for each in compared] + ["\n".join(f"written: {path}" for path in written)] * bool(written)
+    print("\n\n".join(texts))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what does not go together, before anything is flown."""
+    if not arguments.file and (arguments.altitudes is None or arguments.plot or arguments.keep or arguments.json):
+        raise SettingsError("there is no FILE; allowed is none only with nothing but --altitudes.")
+    if arguments.plot is not None and len(arguments.file) != 1:
+        raise SettingsError(f"there are {len(arguments.file)} files; with --plot allowed is one.")
+    for option in ("plot", "altitudes"):
+        if (path := getattr(arguments, option)) is not None:
+            pictures.check_suffix(f"--{option}", path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The embedded simulator beside recorded flights; ``python -m airlearning_envs.compare_flight``."""
