@@ -88,16 +88,15 @@ def follow(flights: Sequence[Flown], config: NavigationConfig, world: bool) -> t
         flight.position[2, e], flight.velocity[:2, e] = flown.position[2, 0], flown.velocity[:, 0]
         flight.yaw[e], flight.yaw_rate[e] = flown.yaw[0], flown.yaw_rate[0]
     integrator = Integrator(flight, step_s)
-    in_force = CallsInForce(flight, np.array([step_s], np.float32), flight.constants[-1])
+    in_force = CallsInForce(flight, integrator.heading, np.array([step_s], np.float32), flight.constants[-1])
     count = math.ceil(max(flown.times_s[-1] for flown in flights) / step_s)
     called = _Called(flights, step_s, world)
     states = np.empty((count + 1, 6, len(flights)))
     states[0] = _state(flight)
-    with np.errstate(invalid="ignore"):  # where not all drones are called at once: 0 * inf, of which nothing is used
-        for step in range(count):
-            in_force.begin(called.within(step, flight))
-            integrator.step(in_force.goal(0))
-            states[step + 1] = _state(flight)
+    for step in range(count):
+        in_force.begin(called.within(step, flight))
+        integrator.step(in_force.goal(0))
+        states[step + 1] = _state(flight)
     return np.arange(count + 1) * step_s, states
 
 

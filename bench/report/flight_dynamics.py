@@ -40,7 +40,7 @@ def errors() -> Table:
     period_ms = 1e3 * settings["control_period_s"] / settings["substeps"]
     notes = (
         f"Root mean square error per component over all recorded states. Before: the simulator of commit "
-        f"{before['commit']}. Drag {settings['drag_per_m']:g} /m, integration steps of {period_ms:.1f} ms.",
+        f"{before['commit']}. Drag {settings['drag_per_m']:g} /m, integration steps of {period_ms:g} ms.",
     )
     title = "How far the drones are from the recorded ones"
     return Table(DYNAMICS, title, ("recording", "altitude", "states", *headers), tuple(rows), notes)
