@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig, RewardStyle
 from airlearning_envs.episode import rng
-from airlearning_envs.episode.latency import CommandQueue
+from airlearning_envs.episode.latency import CommandQueue, DrawnFor
 from airlearning_envs.episode.layout import LayoutPool, Layouts
 from airlearning_envs.episode.rng import Stream
 from airlearning_envs.episode.wind import mean_wind, next_wind
@@ -317,10 +317,12 @@ class NavigationTask:
         """What the simulator is called with in this period: the command at once, or those that arrive late."""
         if self._queue is None:
             return [Call(self.command)]
-        assert self.config.latency is not None
-        uniform = rng.uniforms(self._keys, Stream.LATENCY, 2 * self.steps)
-        normal = rng.normals(self._keys, Stream.LATENCY, 2 * self.steps + 1)
-        self._queue.push(self.command, self.config.latency.draw(uniform, normal))
+        latency = self.config.latency
+        assert latency is not None
+        counter = 2 * self.steps if latency.drawn_for is DrawnFor.COMMAND else 0
+        uniform = rng.uniforms(self._keys, Stream.LATENCY, counter)
+        normal = rng.normals(self._keys, Stream.LATENCY, counter + 1)
+        self._queue.push(self.command, latency.draw(uniform, normal))
         return [Call(command, at_s) for command, at_s in self._queue.arriving()]
 
     def _finish(self, observation: Floats, before: Floats) -> Step:

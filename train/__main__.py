@@ -71,6 +71,12 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
     of_methods: dict[str, Any] = {"type": str.lower, "choices": list(METHODS), "metavar": f"{{{','.join(names)}}}"}
     add("--method", **of_methods, help="algorithm (default: the first with tuned settings)")
     add("--preset", help="navigation: arena to train on (default: the settings file's mixture)")
+    add(
+        "--command-latency",
+        metavar="SECONDS",
+        help="navigation: commands take effect so late in training: 0.2, 0.05,0.4 (each episode one between) or a file "
+        "that bench/latency.py --json printed; judged without",
+    )
     add("--steps", type=int, help="environment steps in all (default: the settings file's)")
     add("--precision", type=int, default=32, help="bits in training: 32 (default), or 8 … 2 with …")
     add(
@@ -188,6 +194,8 @@ def run_training(arguments: argparse.Namespace) -> int:
     quantization = quantization_settings(arguments)
     method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
     found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
+    if arguments.command_latency is not None:
+        found = dataclasses.replace(found, task=with_latency(found.task, arguments))
     task = make_task(arguments.task, arguments.preset, found.task)
     refuse_mismatch(method, task)
     if task.is_image:
@@ -209,6 +217,21 @@ def run_training(arguments: argparse.Namespace) -> int:
             print(never_quantized(settings, request.steps, trained.steps), file=sys.stderr)
             return NOT_QUANTIZED if trained.steps >= request.steps else 0  # one that was stopped may be resumed
         return 0
+
+
+def with_latency(options: Mapping[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """The task's options with ``--command-latency`` among its settings.
+
+    Raises:
+        TaskError: the task's commands are never late, or the value is no latency.
+    """
+    from train.suites.command_latency import read_command_latency
+    from train.suites.errors import TaskError
+
+    if resolve(arguments.task).suite is not Suite.NAVIGATION:
+        raise TaskError(f"--command-latency means nothing to the task {arguments.task}. Leave it out.")
+    latency = read_command_latency(arguments.command_latency).to_settings()
+    return {**options, "settings": {**options.get("settings", {}), "latency": latency}}
 
 
 def next_step(run: Run, bundle: Bundle) -> str:

@@ -26,7 +26,7 @@ import numpy as np
 from policy import interruption
 from policy.hints import Parser, as_typed, make_room
 from train.__main__ import quiet_libraries
-from train.suites.names import resolve
+from train.suites.names import NAVIGATION, resolve
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
@@ -51,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     add("--compare", action="store_true", help="with --precision: the float policy on the same episodes")
     add("--episodes", type=int, default=EPISODES, help=f"episodes a preset (default {EPISODES})")
     add("--preset", action="append", help="arena; may be repeated (default: those the task is judged on)")
+    add("--command-latency", metavar="SECONDS", help="navigation: commands take effect so late, as in python -m train")
     add("--seed", type=int, default=SEED, help=f"which episodes (default {SEED})")
     add("--video", type=Path, metavar="FILE", help="film the first episode: a .mp4 or .gif")
     add("--json", action="store_true", help="print one JSON document")
@@ -114,12 +115,18 @@ def check_usage(arguments: argparse.Namespace) -> None:
 def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     """Fly what was asked for, and what it is compared with, on the same episodes; the report as JSON values."""
     from policy.locate import working_bundle
+    from train.suites.command_latency import read_command_latency
     from train.suites.errors import TaskError
     from train.suites.make import make_task
 
     bundle = working_bundle(arguments.input_path)
     name = resolve(arguments.task or trained_on(bundle.spec)).canonical
-    task = make_task(name, options=task_options(bundle.spec, name))
+    options = task_options(bundle.spec, name)
+    if arguments.command_latency is not None:
+        if name != NAVIGATION:
+            raise TaskError(f"--command-latency means nothing to the task {name}. Leave it out.")
+        options["judged"] = {"latency": read_command_latency(arguments.command_latency).to_settings()}
+    task = make_task(name, options=options)
     check_task(bundle.spec, task)
     if arguments.preset and task.presets == ("",):
         raise TaskError(f"--preset means nothing to the task {name}. Leave it out.")

@@ -25,6 +25,15 @@ class LatencyKind(Enum):
     EMPIRICAL = "empirical"
 
 
+class DrawnFor(Enum):
+    """How often a latency is drawn; the value is its name in settings."""
+
+    COMMAND = "command"
+    """For each command anew: a device's jitter."""
+    EPISODE = "episode"
+    """Once for all commands of an episode: devices differ, each is steady."""
+
+
 LONGEST_S = 10.0
 """No command is later than this: the queue keeps every command under way, a quarter of a second each."""
 
@@ -45,10 +54,12 @@ class CommandLatency:
             each equally likely), so that the latencies measured on a device can be flown.
         values_s: the distribution's parameters in seconds: one value; low and high; mean and standard
             deviation; or the samples.
+        drawn_for: each command, or each episode.
     """
 
     kind: LatencyKind
     values_s: tuple[float, ...]
+    drawn_for: DrawnFor = DrawnFor.COMMAND
 
     def __post_init__(self) -> None:
         wanted = {LatencyKind.FIXED: 1, LatencyKind.UNIFORM: 2, LatencyKind.NORMAL: 2}.get(self.kind)
@@ -86,7 +97,8 @@ class CommandLatency:
 
     def to_settings(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"kind": self.kind.value, "values_s": list(self.values_s)}
+        said: dict[str, Any] = {"kind": self.kind.value, "values_s": list(self.values_s)}
+        return said if self.drawn_for is DrawnFor.COMMAND else {**said, "drawn_for": self.drawn_for.value}
 
     @classmethod
     def from_settings(cls, data: object) -> CommandLatency | None:
@@ -98,17 +110,20 @@ class CommandLatency:
         if isinstance(data, (int, float)) and not isinstance(data, bool):
             return cls(LatencyKind.FIXED, (float(data),))
         allowed = ", ".join(kind.value for kind in LatencyKind)
-        if not isinstance(data, Mapping) or set(data) != {"kind", "values_s"}:
+        if not isinstance(data, Mapping) or set(data) - {"drawn_for"} != {"kind", "values_s"}:
             raise SettingsError(
                 f"latency is {data!r}; allowed are seconds as a number, or "
-                f'{{"kind": one of {allowed}, "values_s": [...]}}.'
+                f'{{"kind": one of {allowed}, "values_s": [...]}}, and "drawn_for": "command" or "episode".'
             )
         try:
-            return cls(LatencyKind(data["kind"]), tuple(float(v) for v in data["values_s"]))
+            values_s = tuple(float(v) for v in data["values_s"])
+            return cls(LatencyKind(data["kind"]), values_s, DrawnFor(data.get("drawn_for", "command")))
         except (TypeError, ValueError) as error:
             if isinstance(error, SettingsError):
                 raise
-            raise SettingsError(f"latency is {data!r}; kind must be one of {allowed}, values_s numbers.") from error
+            raise SettingsError(
+                f"latency is {data!r}; kind must be one of {allowed}, values_s numbers, drawn_for command or episode."
+            ) from error
 
 
 class CommandQueue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,15 @@ def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
 
     Args:
         preset: arena to train on; None for the mixture of the options, or hard.
-        options: ``arenas``, share of the drones in each preset, e.g. ``{"hard": 0.75, "shipped": 0.25}``; and
-            ``settings``, changes to the simulator's settings in training (judging is done on the presets as they are).
+        options: ``arenas``, share of the drones in each preset, e.g. ``{"hard": 0.75, "shipped": 0.25}``;
+            ``settings``, changes to the task's settings in training; and ``judged``, those in judging, which is done on
+            the presets as they are by default.
 
     Raises:
         TaskError: a preset or a setting is not known.
     """
-    if unknown := set(options) - {"arenas", "settings"}:
-        raise TaskError(f"navigation has no options {sorted(unknown)}; it has arenas and settings.")
+    if unknown := set(options) - {"arenas", "settings", "judged"}:
+        raise TaskError(f"navigation has no options {sorted(unknown)}; it has arenas, settings and judged.")
     arenas: dict[str, float] = {preset: 1.0} if preset else dict(options.get("arenas", {"hard": 1.0}))
     changes = dict(options.get("settings", {}))
     configs: dict[str, NavigationConfig] = {}
@@ -99,7 +101,7 @@ def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
         control_period_s=CONTROL_PERIOD_S,
         presets=(main, *(name for name in JUDGED_ON if name != main)),
         make=make,
-        evaluate=evaluate,
+        evaluate=partial(evaluate, changes=dict(options.get("judged", {}))),
         baseline=blind_policy,
     )
 
@@ -126,13 +128,15 @@ def portions(arenas: Mapping[str, float], environments: int) -> list[tuple[str, 
     return list(counts.items())
 
 
-def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-    """Fly greedy episodes in an arena as it is.
+def evaluate(
+    decide: Decide, episodes: int, seed: int, preset: str, changes: Mapping[str, Any] | None = None
+) -> Evaluation:
+    """Fly greedy episodes in an arena as it is, but for changes to its settings.
 
     Raises:
         TaskError: the preset is not known.
     """
-    flights = fly(arena(preset), decide, episodes, seed, batch=JUDGING_ENVIRONMENTS)
+    flights = fly(arena(preset).with_settings(changes or {}), decide, episodes, seed, batch=JUDGING_ENVIRONMENTS)
     details: dict[str, float] = {f"ended_{cause}": float(count) for cause, count in flights.causes().items()}
     if flights.success.any():
         won = flights.success
