@@ -92,11 +92,15 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
     from bench import agreement
     from bench.recommending import words
     from bench.report import case_study, flight_dynamics, flights, store, virtual_pi
-    from bench.report.selection import Selection
+    from bench.report.selection import Selection, flown_today
     from policy.locate import ZOO
 
     def everything(name: str) -> list[Report]:
-        return store.read_results(command_line.source(arguments, name))
+        reports = store.read_results(command_line.source(arguments, name))
+        today = flown_today(reports)
+        if len(today) < len(reports):
+            command_line.say(f"{name}: {len(reports) - len(today)} flights of another task than today's are left out")
+        return today
 
     def stored(name: str, empty: bool = False) -> Selection:
         if empty and not store.kept_in(command_line.source(arguments, name)).exists():

@@ -1,5 +1,6 @@
 """Where bundles live (host only): artifacts/NAME is what the user made; with the repository come zoo/NAME, the case
-study's policies, and zoo/benchmark/NAME, those of the benchmark cells (cartpole-dqn, pong-ppo, …)."""
+study's policies, zoo/late/NAME, trained with late commands, and zoo/benchmark/NAME, those of the benchmark cells
+(cartpole-dqn, pong-ppo, …)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from policy.manifest import MANIFEST_FILE
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 ZOO, ARTIFACTS = PROJECT_ROOT / "zoo", PROJECT_ROOT / "artifacts"
-BENCHMARK = "benchmark"
+SHELVES = ("late", "benchmark")
+"""Folders of zoo/ that hold bundles: a command that takes all policies means none of theirs."""
 _said: set[str] = set()
 
 
@@ -27,7 +29,7 @@ def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = Z
 
     ``quiet``: that is left to the command behind this one.
 
-    A name (``III``, ``cartpole-dqn``) means artifacts/NAME, copied there from zoo/NAME or zoo/benchmark/NAME when it is
+    A name (``III``, ``cartpole-dqn``) means artifacts/NAME, copied there from the repository's when it is
     not there yet or when the copy is of an older zoo. A path means that folder.
 
     Raises:
@@ -87,7 +89,9 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
     if shipped is not None:
         return copy_bundle(Bundle.load(shipped), own, origin="zoo")
     known = {
-        path.parent.name for root in (zoo, zoo / BENCHMARK, artifacts) for path in root.glob(f"[!.]*/{MANIFEST_FILE}")
+        path.parent.name
+        for root in (zoo, *(zoo / shelf for shelf in SHELVES), artifacts)
+        for path in root.glob(f"[!.]*/{MANIFEST_FILE}")
     }
     own_path = shlex.quote(f"artifacts/{name}")
     meant = similar(name, known)
@@ -108,5 +112,5 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
 
 def shipped_folder(name: str, zoo: Path = ZOO) -> Path | None:
     """Where the repository has the bundle of that name; None where it has none."""
-    places = (zoo / name, zoo / BENCHMARK / name)
-    return next((place for place in places if place.exists() and place != zoo / BENCHMARK), None)
+    places = (zoo / name, *(zoo / shelf / name for shelf in SHELVES))
+    return next((place for place in places if place.exists() and name not in SHELVES), None)

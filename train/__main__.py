@@ -377,7 +377,7 @@ def default_output(arguments: argparse.Namespace, network: str, method: str) -> 
     """artifacts/POLICY for the case study's task, else artifacts/WORD-METHOD, with the network where one was named."""
     name = resolve(arguments.task)
     if name.suite is Suite.NAVIGATION:
-        parts = [network]
+        parts = [network, *["late"] * (arguments.command_latency is not None)]
     else:
         parts = [name.short_name, method, *([network] if arguments.policy or arguments.model else [])]
     if arguments.precision != 32:

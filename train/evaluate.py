@@ -156,6 +156,7 @@ def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
         "bundle": str(bundle.path),
         "policy": bundle.spec.name,
         "seed": arguments.seed,
+        "settings": options.get("judged", {}),
         **who,
         "results": rows,
         "minus_float": differences,
@@ -275,7 +276,7 @@ def print_report(report: dict[str, Any]) -> None:
     has_success = any(row["success"] is not None for row in report["results"])
     title = (
         f"{report['bundle']} on {report['task']}, greedy, {report['precision']} by {report['executed_by']}, "
-        f"seed {report['seed']}"
+        f"seed {report['seed']}" + "".join(f", {name} {value}" for name, value in report["settings"].items())
     )
     table = Table(title=title)
     for heading in ("policy", "preset", "episodes", *(("success", "95 %") if has_success else ()), "return", "steps"):

@@ -82,6 +82,19 @@ class CommandLatency:
             return self.values_s[0] + 4.0 * self.values_s[1]
         return max(self.values_s)
 
+    def __str__(self) -> str:
+        """In words: ``commands 0 to 400 ms late, drawn for each episode``."""
+        values = [f"{1000 * value:g}" for value in self.values_s]
+        late = {
+            LatencyKind.FIXED: f"{values[0]} ms",
+            LatencyKind.UNIFORM: f"{' to '.join(values)} ms",
+            LatencyKind.NORMAL: f"{' ± '.join(values)} ms",
+            LatencyKind.EMPIRICAL: f"{min(self.values_s) * 1000:g} to {self.longest_s * 1000:g} ms, as measured,",
+        }[self.kind]
+        return f"commands {late} late" + (
+            "" if self.kind is LatencyKind.FIXED else f", drawn for each {self.drawn_for.value}"
+        )
+
     def draw(self, uniform: Floats, normal: Floats) -> Floats:
         """Latencies in seconds from uniform [0, 1) and standard normal numbers of the same shape."""
         if self.kind is LatencyKind.FIXED:

@@ -7,6 +7,7 @@ from typing import Any
 from bench.report.document import BLIND, Kind, Report
 from bench.report.notes import (
     circumstances,
+    dynamics_note,
     flown,
     gained,
     machine_notes,
@@ -112,6 +113,7 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
         ),
         *withheld_notes(device, "p50", "p99"),
         *said_of(timed),
+        dynamics_note(preset),
     )
     table = Table.of(CASE_STUDY, "Case study", rows, notes, left=2)
     return table.said_once("runtime", "measured", but=BLIND), unique
@@ -166,6 +168,7 @@ def summary(selection: Selection, preset: str = "hard") -> Table:
         *machine_notes([report for report in used if report.policy != BLIND and report.artifact is not None]),
         "p50: median time of one decision. MB resident: the whole process on the device. Success: with 95 % intervals"
         + (f"; flying straight to the goal, as if nothing were in between: {rate(blind)}." if blind else "."),
+        dynamics_note(preset),
         f"The paper's: QuaRL's p50 and success on a {PAPER_DEVICE}, of other networks on another task.",
     )
     return Table.of(SUMMARY, "Policies on a device", rows, notes, left=2)

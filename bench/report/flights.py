@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from airlearning_envs.config import PRESETS
+from airlearning_envs.episode.latency import CommandLatency
 from bench.report.document import BLIND, Kind, Report
-from bench.report.notes import circumstances, flown, gained, machine_notes, rate
+from bench.report.notes import circumstances, dynamics_note, flown, gained, machine_notes, rate
 from bench.report.selection import FP32, MEASURED, Selection, flown_late, paired, policy_order, precision_order
 from bench.report.store import StoreError
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, joined
+from policy.locate import shipped_folder
 
 LATENCY_FLOWN, ZOO = "latency-flown", "zoo"
 
@@ -54,10 +57,24 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
         *machine_notes([report for report in used if report.artifact is not None]),
         f"Preset {preset}, {flown(used)} episodes, flown on the device; 95 % intervals: Wilson, and for the "
         "difference to no latency, paired on the same episodes, Newcombe's method 10. A decision is due every "
-        f"{1000 * PRESETS[preset].control_period_s:g} ms; the policies were trained without latency."
+        f"{1000 * PRESETS[preset].control_period_s:g} ms; {_trained_late(policy for policy, _ in runs)}."
         + (" As measured: each latency drawn from the device's own measured decisions." if as_measured else ""),
+        dynamics_note(preset),
     )
     return Table.of(LATENCY_FLOWN, f"Latency flown, {preset}", rows, notes, left=3).said_once("measured"), used
+
+
+def _trained_late(policies: Iterable[str]) -> str:
+    """Which of some policies were trained with late commands, as their bundles say."""
+    late = {}
+    for name in dict.fromkeys(policies):
+        folder = shipped_folder(name)
+        said = json.loads((folder / "policy.json").read_text(encoding="utf-8")) if folder is not None else {}
+        if latency := CommandLatency.from_settings(said.get("environment", {}).get("settings", {}).get("latency")):
+            late[name] = f"{name} was trained with {latency}"
+    return (
+        f"{joined(late.values())}, the others without latency" if late else "the policies were trained without latency"
+    )
 
 
 def zoo_table(zoo: Path, selection: Selection) -> tuple[Table, list[Report]]:
@@ -101,6 +118,7 @@ def zoo_table(zoo: Path, selection: Selection) -> tuple[Table, list[Report]]:
         f"Success: fp32 artifact, greedy, {flown(used)} fresh episodes, 95 % Wilson intervals; "
         "blind: fly to the goal as if nothing were in between.",
         *machine_notes([report for report in used if report.artifact is not None]),
+        dynamics_note("hard"),
     )
     return Table.of(ZOO, "Where the policies come from", rows, notes, left=3), used
 

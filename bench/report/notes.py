@@ -45,6 +45,15 @@ def slow_clock(report: Report) -> str:
     return f"CLOCK {real:.0f} of {asked:.0f} MHz" if asked and real and real < 0.9 * asked else ""
 
 
+def dynamics_note(preset: str) -> str:
+    """How the drones fly."""
+    from airlearning_envs.config import PRESETS
+
+    return (
+        f"The drones fly as AirSim's SimpleFlight does {PRESETS[preset].altitude_m:g} m high (docs/flight-dynamics.md)."
+    )
+
+
 def machine_notes(reports: Iterable[Report]) -> list[str]:
     """One sentence for each machine that numbers come from, and what they may not be read as."""
     notes = []

@@ -106,6 +106,16 @@ def flown_late(report: Report) -> float | str | None:
     return None if settings or isinstance(latency, Mapping) else latency
 
 
+def flown_today(reports: Iterable[Report]) -> list[Report]:
+    """All but flights of another task than today's of that name: other dynamics, another arena."""
+    from airlearning_envs.config import preset
+
+    def is_today(success: Success) -> bool:
+        return success.task == preset(success.preset).with_settings(success.settings).digest()
+
+    return [report for report in reports if report.success is None or is_today(report.success)]
+
+
 def turn_ratios(slow: Report | None, fast: Report | None) -> list[float]:
     """p50 of the slow one over p50 of the fast one in each turn that both had; of all runs where none is kept.
 

@@ -213,11 +213,19 @@ def _amounts(reports: Iterable[Report]) -> dict[tuple[str, ...], int]:
     found: dict[tuple[str, ...], int] = {}
     for report in reports:
         success, latency = report.success, report.latency
-        more = [success.preset, str(sorted(success.settings.items())) if success.settings else ""] if success else []
+        more = [success.preset, _changed(success.settings)] if success else []
         what = (report.kind.value, report.policy, report.precision or "", report.runtime, *more)
         amount = success.episodes if success else latency.runs if latency else 1
         found[what] = max(found.get(what, 0), amount)
     return found
+
+
+def _changed(settings: Mapping[str, Any]) -> str:
+    """Settings in words; measured latencies are other numbers each time they are measured."""
+    latency = settings.get("latency")
+    if isinstance(latency, Mapping) and latency.get("kind") == "empirical":
+        settings = {**settings, "latency": "as measured"}
+    return str(sorted(settings.items())) if settings else ""
 
 
 def results_for(table: str, folder: Path = RESULTS, own: bool = False) -> Path:

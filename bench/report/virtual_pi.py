@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.report.document import Counts, Kind, Report, Where
-from bench.report.notes import codes, flown, machine_notes, rate, versions
+from bench.report.notes import codes, dynamics_note, flown, machine_notes, rate, versions
 from bench.report.selection import Selection, policy_order, precision_order, speed_up
 from bench.report.store import StoreError
 from bench.report.tables import Table
@@ -44,8 +44,10 @@ kind (where two numbers: if chance decides what is replaced … if what was used
 and, cold, after everything was evicted.
 {{ model }}
 {{ machines }}
-MB resident: the agent's whole process while serving. Success: greedy, {{ episodes }} fresh episodes of preset \
-{{ preset }} flown on the virtual Pi, 95 % Wilson intervals.
+MB resident: the agent's whole process while serving. {% if flights %}Success: greedy, {{ episodes }} fresh episodes of \
+preset {{ preset }} flown on the virtual Pi, 95 % Wilson intervals. {{ dynamics }}{% else %}Success: not flown in today's \
+task yet.{% endif %}
+
 The agent's whole path, from request line to reply line, takes in {{ runtime }} {{ precision }} so many times the \
 instructions of the runtime's own call: {{ whole_path }}.
 The last column is a ratio of emulated times, within one run and runtime: how long QEMU takes, not how long a Pi takes.
@@ -176,6 +178,8 @@ def virtual_pi(reports: Sequence[Report], preset: str = "hard", target: str = TA
         episodes=flown(unique),
         preset=preset,
         target=target,
+        flights=any(report.success for report in unique),
+        dynamics=dynamics_note(preset),
         **dict(zip(("runtime", "precision"), WHOLE_PATH_OF, strict=True)),
         whole_path=joined(
             f"{report.policy} {times(_instructions(report, 'decide') / _instructions(report, 'runtime'))}"

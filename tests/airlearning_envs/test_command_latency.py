@@ -132,6 +132,25 @@ def test_the_latency_of_a_command_does_not_depend_on_the_batch() -> None:
     assert not np.array_equal(many.simulator.motion.velocity[:, 0], many.simulator.motion.velocity[:, 3])
 
 
+def test_a_latency_of_an_episode_is_the_same_for_all_its_commands() -> None:
+    latency = {"kind": "uniform", "values_s": [0.0, 0.6], "drawn_for": "episode"}
+    config = EMPTY.with_settings({"latency": latency})
+    assert config.to_settings()["latency"] == latency
+    task = NavigationTask(config, 200)
+    task.reset(np.arange(200), seed=3)
+    arrivals = []
+    for _ in range(4):
+        task.step(np.zeros(200, np.int64))
+        arrivals.append(task._queue._arrivals[-1].copy())  # type: ignore[union-attr]
+    assert all(np.array_equal(arrivals[0], later) for later in arrivals[1:])
+    assert arrivals[0].std() > 0.1 and arrivals[0].max() <= 0.6
+    alone = NavigationTask(config.with_settings({"latency": float(arrivals[0][7])}), 1)
+    alone.reset(np.array([7]), seed=3)
+    for _ in range(4):
+        step = alone.step(np.zeros(1, np.int64))
+    assert step.observation[0] == pytest.approx(task.observe()[7], abs=1e-4)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -143,6 +162,7 @@ def test_the_latency_of_a_command_does_not_depend_on_the_batch() -> None:
         {"kind": "normal", "values_s": [0.1]},
         {"kind": "fixed", "values_s": [float("nan")]},
         {"values_s": [0.1]},
+        {"kind": "fixed", "values_s": [0.1], "drawn_for": "day"},
     ],
 )
 def test_wrong_latencies_are_refused(wrong: object) -> None:

@@ -89,6 +89,10 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
         ([*NAVIGATION, "--steps", "0"], ["--steps 0", "at least 1"]),
         (["--task", "cartpole", "--seed", "-1"], ["--seed -1", "0 or more"]),
         (["--task", "cartpole", "--stop-preset", "hard"], ["--stop-preset hard", "CartPole-v1", "leave it out"]),
+        (["--task", "cartpole", "--command-latency", "0.2"], ["--command-latency means nothing", "Leave it out"]),
+        ([*NAVIGATION, "--command-latency", "0.4,0.1"], ["0.4,0.1", "[low, high]", "0.05,0.4", "bench/latency.py"]),
+        ([*NAVIGATION, "--command-latency", "-1"], ["--command-latency -1", "none negative"]),
+        ([*NAVIGATION, "--command-latency", "./nowhere.json"], ["nowhere.json", "No such file", "0.05,0.4"]),
         ([*NAVIGATION, "--stop-preset", "extreme"], ["--stop-preset extreme", "hard, shipped"]),
         ([*NAVIGATION, "--set", "minibatch=1000"], ["1000", "does not divide", "2048"]),
         ([*NAVIGATION, "--method", "distill", "--teacher", "./nowhere"], ["nowhere"]),
@@ -106,6 +110,40 @@ def test_mistakes_are_answered_with_what_is_allowed(
     for word in words:
         assert word in message
     assert not (tmp_path / "x").exists()
+
+
+def test_late_commands_are_trained_with_kept_in_the_bundle_and_judged_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from train import evaluate
+
+    small = [*NAVIGATION, "--quiet", "--set", "environments=16", "--set", "rollout_steps=16", "--set", "minibatch=128"]
+    small += ["--minutes", "0"]
+    report = tmp_path / "report.json"
+    artifact = {"policy": "I", "artifact": {"bytes": 1}, "latency": {"samples_ns": [2e8, 4e8]}}
+    keras = {"policy": "I", "artifact": None, "latency": {"samples_ns": [9e9]}}
+    report.write_text(json.dumps({"ok": True, "reports": [artifact, keras]}))
+    kept = {
+        "0.2": {"kind": "fixed", "values_s": [0.2]},
+        "0.05,0.4": {"kind": "uniform", "values_s": [0.05, 0.4], "drawn_for": "episode"},
+        str(report): {"kind": "empirical", "values_s": [0.2, 0.4]},
+    }
+    for typed, latency in kept.items():
+        assert train(tmp_path / "I-late", *small, "--fresh", "--command-latency", typed) == 0
+        spec = Bundle.load(tmp_path / "I-late").spec
+        assert spec.environment.settings == {"preset": "hard", "latency": latency}
+        assert spec.provenance["settings"]["task"]["settings"]["latency"] == latency
+    # Another latency is another run.
+    assert train(tmp_path / "I-late", *small, "--resume", "--command-latency", "0.3") == 2
+    report.write_text(json.dumps({"ok": True, "reports": [artifact, artifact]}))
+    assert train(tmp_path / "other", *small, "--command-latency", str(report)) == 2
+    assert "of 2 artifacts; allowed is one" in capsys.readouterr().err
+    judge = ["--input-path", str(tmp_path / "I-late"), "--episodes", "60", "--preset", "shipped", "--json"]
+    blind = []
+    for late in ([], ["--command-latency", "1.5"]):
+        assert evaluate.main([*judge, *late]) == 0
+        blind.append(json.loads(capsys.readouterr().out)["results"][-1]["success"])
+    assert blind[1] < blind[0] - 0.2, "the baseline flies with the same latency"
 
 
 def test_keeping_the_best_of_no_evaluation_is_refused_before_anything_is_built(

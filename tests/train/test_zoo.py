@@ -35,3 +35,16 @@ def test_a_policy_of_the_zoo_flies(name: str) -> None:
     result = task.evaluate(greedy(bundle.spec, bundle.weights()), 100, 4, "shipped")
     assert result.success is not None
     assert result.success >= 0.95
+
+
+def test_the_policy_trained_with_late_commands_is_whole_and_flies() -> None:
+    bundle = Bundle.load(ZOO / "late" / "I-late")
+    latency = {"kind": "uniform", "values_s": [0.0, 0.4], "drawn_for": "episode"}
+    assert bundle.spec.environment.settings == {"preset": "hard", "latency": latency}
+    assert {row["preset"]: row for row in bundle.spec.provenance["judged"]}["hard"]["success"] >= BARS["I"]
+    late = make_task("navigation", options={"judged": {"latency": 0.4}})
+    mine, other = (
+        late.evaluate(greedy(each.spec, each.weights()), 300, 4, "hard").success
+        for each in (bundle, Bundle.load(ZOO / "I"))
+    )
+    assert mine is not None and other is not None and mine > other, "3,000 episodes: 14 points more"
