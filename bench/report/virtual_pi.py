@@ -44,9 +44,9 @@ kind (where two numbers: if chance decides what is replaced … if what was used
 and, cold, after everything was evicted.
 {{ model }}
 {{ machines }}
-MB resident: the agent's whole process while serving. {% if flights %}Success: greedy, {{ episodes }} fresh episodes of \
-preset {{ preset }} flown on the virtual Pi, 95 % Wilson intervals. {{ dynamics }}{% else %}Success: not flown in today's \
-task yet.{% endif %}
+MB resident: the agent's whole process while serving. {% if flights %}Success: greedy, {{ episodes }} fresh episodes \
+of preset {{ preset }} flown on the virtual Pi, 95 % Wilson intervals. {{ dynamics }}{% else %}Success: not flown in \
+today's task yet.{% endif %}
 
 The agent's whole path, from request line to reply line, takes in {{ runtime }} {{ precision }} so many times the \
 instructions of the runtime's own call: {{ whole_path }}.
