@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from airlearning_envs.config import PRESETS
 from airlearning_envs.flights import wilson_interval
 from bench.report.document import Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
 from bench.study.records import Record
@@ -110,11 +111,13 @@ def success_report() -> Make:
         outcomes = np.random.default_rng(5).random(episodes) < rate
         count = int(outcomes.sum())
         low, high = wilson_interval(count, episodes)
+        preset = changes.pop("preset", "hard")
+        today = PRESETS[preset].with_settings(settings or {}).digest()
         success = Success(
             where=changes.pop("where", Where.DEVICE),
-            preset=changes.pop("preset", "hard"),
+            preset=preset,
             settings=settings or {},
-            task=changes.pop("task", "0123456789ab"),
+            task=changes.pop("task", today),
             episodes=episodes,
             seed=7,
             successes=count,
