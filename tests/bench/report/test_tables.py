@@ -19,7 +19,7 @@ from bench.report.case_study import case_study
 from bench.report.document import Artifact, Kind, Report, Transport, Where
 from bench.report.flights import latency_flown, zoo_table
 from bench.report.notes import said_of
-from bench.report.selection import Selection, paired, speed_up, turn_ratios
+from bench.report.selection import Selection, flown_today, paired, speed_up, turn_ratios
 from bench.report.store import StoreError
 from bench.report.tables import (
     PageError,
@@ -371,3 +371,26 @@ def test_of_notes_of_a_kind_the_one_with_the_greatest_figure_is_said(latency_rep
     busy = [latency_report("I", name, notes=(f"busy: load average {load}",)) for name, load in loads.items()]
     plain = latency_report("I", "fp16", notes=("no peak",))
     assert said_of([*busy, plain]) == ["I fp32, I int8: busy: load average 12.3.", "I fp16: no peak."]
+
+
+def test_flights_of_another_task_than_todays_are_in_no_table(success_report: Make, latency_report: Make) -> None:
+    """Other dynamics or another arena: what they reached says nothing about today's."""
+    late = success_report(settings={"latency": 0.2})
+    windy = success_report(settings={"wind_m_s": 3.0})
+    others = [success_report(task="0123456789ab"), success_report(task=None)]
+    timed = latency_report()
+    assert flown_today([late, others[0], windy, timed, others[1]]) == [late, windy, timed]
+
+
+def test_the_latency_table_names_who_was_trained_late(success_report: Make) -> None:
+    flown = [
+        success_report(policy, settings={"latency": seconds} if seconds else {}, run="c" * 32, rate=rate)
+        for policy in ("I", "I-late")
+        for seconds, rate in ((0.0, 0.88), (0.4, 0.7))
+    ]
+    table, _ = latency_flown(Selection(tuple(flown)))
+    said = everything(table)
+    assert "I-late was trained with commands 0 to 400 ms late, drawn for each episode" in said
+    assert "SimpleFlight does 4 m high" in said
+    table, _ = latency_flown(Selection(tuple(flown[:2])))
+    assert "the policies were trained without latency" in everything(table)
