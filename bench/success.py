@@ -77,7 +77,7 @@ def _settings(text: str) -> dict[str, Any]:
 def _run(arguments: argparse.Namespace) -> int:
     from airlearning_envs.config import preset
     from bench.measuring import session
-    from bench.measuring.flying import blind_report
+    from bench.measuring.flying import baseline_reports
     from bench.report import store
     from bench.report.answers import success_table
     from bench.report.flights import latency_flown
@@ -97,8 +97,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.late:
         table, _ = latency_flown(Selection(tuple(reports)), arguments.preset)
         return session.answer(arguments, reports, table)
-    reports.append(blind_report(_flights(arguments), arguments.target, reports[0].run))
-    store.add(reports[-1:], where)
+    baselines = baseline_reports(_flights(arguments), arguments.target, reports[0].run)
+    store.add(baselines, where)
+    reports += baselines
     return session.answer(arguments, reports, success_table(reports), differences=_differences(reports))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.command_line import BenchError, Progress
-from bench.report.document import BLIND, Kind, Report, Success, Where
+from bench.report.document import BASELINES, BLIND, RANDOM, Kind, Report, Success, Where
 from policy.spec import Precision
 
 if TYPE_CHECKING:
@@ -98,20 +98,24 @@ def flown_observations(decide: Callable[[Any], Any], count: int, seed: int, epis
     return flown[np.linspace(0, len(flown) - 1, count).astype(int)]
 
 
-def blind_report(flights: Flights, target: str, run: str) -> Report:
-    """The fly-to-the-goal baseline on the same episodes; it needs no device."""
-    from airlearning_envs.flights import blind_policy
+def baseline_reports(flights: Flights, target: str, run: str) -> list[Report]:
+    """Flying straight to the goal, and any action, on the same episodes; they need no device."""
+    from airlearning_envs.flights import blind_policy, random_policy
     from device.agent.fingerprint import fingerprint
 
-    return Report(
-        kind=Kind.SUCCESS,
-        run=run,
-        policy=BLIND,
-        runtime="none",
-        target=target,
-        device=fingerprint(),
-        success=fly_on_host(blind_policy, flights),
-    )
+    policies = {BLIND: blind_policy, RANDOM: random_policy(flights.seed)}
+    return [
+        Report(
+            kind=Kind.SUCCESS,
+            run=run,
+            policy=name,
+            runtime="none",
+            target=target,
+            device=fingerprint(),
+            success=fly_on_host(policies[name], flights),
+        )
+        for name in BASELINES
+    ]
 
 
 def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: str, progress: Progress) -> Report:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.report.document import BLIND, Kind, Report
+from bench.report.document import BASELINES, Kind, Report
 from bench.report.notes import (
     circumstances,
     gained,
@@ -126,8 +126,8 @@ def success_table(reports: Sequence[Report]) -> Table:
         )
     first = flown[0][1]
     changed = f", settings {dict(first.settings)}" if first.settings else ""
-    places = joined(success.where.value for report, success in flown if report.policy != BLIND)
+    places = joined(success.where.value for report, success in flown if report.policy not in BASELINES)
     notes = filled(SUCCESS_NOTES, first=first, changed=changed, places=places)
-    notes = (*machine_notes([report for report, _ in flown if report.policy != BLIND]), *notes)
+    notes = (*machine_notes([report for report, _ in flown if report.policy not in BASELINES]), *notes)
     title = f"Success, preset {first.preset}{changed}"
     return Table.of("success", title, rows, notes, left=3).said_once("runtime", "measured")

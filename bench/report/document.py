@@ -24,7 +24,7 @@ from device.agent.measure import required_runs
 SCHEMA_FILE = Path(__file__).with_name("document.schema.json")
 SCHEMA_VERSION = 1
 MAX_SAMPLES = 200
-BLIND = "blind"
+BLIND, RANDOM = BASELINES = "blind", "random"
 """Name under which the fly-to-the-goal baseline is stored."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airlearning_envs.config import PRESETS
 from airlearning_envs.episode.latency import CommandLatency
-from bench.report.document import BLIND, Kind, Report
+from bench.report.document import BASELINES, Kind, Report
 from bench.report.notes import circumstances, dynamics_note, flown, gained, machine_notes, rate
 from bench.report.selection import FP32, MEASURED, Selection, flown_late, paired, policy_order, precision_order
 from bench.report.store import StoreError
@@ -112,11 +112,14 @@ def zoo_table(zoo: Path, selection: Selection) -> tuple[Table, list[Report]]:
         )
     if not rows:
         raise StoreError(f"{zoo} holds no bundle yet.\n  next: make train POLICY=I")
-    rows += [{}, {**dict.fromkeys(rows[0], NOT_KNOWN), "policy": BLIND, **successes(BLIND, None)}]
+    rows += [
+        {},
+        *({**dict.fromkeys(rows[0], NOT_KNOWN), "policy": name, **successes(name, None)} for name in BASELINES),
+    ]
     notes = (
         f"Training: from each bundle's policy.json; flown meanwhile: {'; '.join(flown_in_training)}.",
         f"Success: fp32 artifact, greedy, {flown(used)} fresh episodes, 95 % Wilson intervals; "
-        "blind: fly to the goal as if nothing were in between.",
+        "blind: fly to the goal as if nothing were in between; random: any action, each as likely.",
         *machine_notes([report for report in used if report.artifact is not None]),
         dynamics_note("hard"),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.document import BLIND, Kind, Report, Success, Where
+from bench.report.document import BASELINES, Kind, Report, Success, Where
 from bench.report.intervals import PairedDifference, paired_difference
 
 FP32 = "fp32"
@@ -16,8 +16,8 @@ _NUMERALS = ("I", "II", "III")
 
 
 def policy_order(name: str) -> tuple[int, str]:
-    """Sort key: I, II, III, then others by name, the blind baseline last."""
-    if name == BLIND:
+    """Sort key: I, II, III, then others by name, the baselines last."""
+    if name in BASELINES:
         return len(_NUMERALS) + 1, name
     return (_NUMERALS.index(name) if name in _NUMERALS else len(_NUMERALS)), name
 
@@ -45,11 +45,11 @@ class Selection:
             on_device = [r for r in known if r.runtime not in hosts and r.counts is None]
             preferred = [r for r in on_device if not r.device.get("emulated")] or on_device
             target = preferred[-1].target if preferred else "local"
-        return cls(tuple(r for r in known if r.target == target or r.policy == BLIND))
+        return cls(tuple(r for r in known if r.target == target or r.policy in BASELINES))
 
     def policies(self) -> list[str]:
-        """Names of the policies, in order; the blind baseline is none of them."""
-        return sorted({r.policy for r in self.reports if r.policy != BLIND}, key=policy_order)
+        """Names of the policies, in order; the baselines are none of them."""
+        return sorted({r.policy for r in self.reports if r.policy not in BASELINES}, key=policy_order)
 
     def precisions(self, policy: str) -> list[str]:
         """Precisions measured of a policy, widest first."""
@@ -74,14 +74,14 @@ class Selection:
         """The success that rests on most episodes (the latest of those), without command latency, all as preset.
 
         What flew on the host with the numpy reference is no measurement of an artifact and is left out, unless it is
-        the blind baseline.
+        a baseline.
         """
         found = [
             (report.success.episodes, report.time, report)
             for report in self.of(Kind.SUCCESS, policy=policy, precision=precision, preset=preset, **wanted)
             if report.success is not None
             and flown_late(report) == 0.0
-            and (report.success.where is not Where.HOST or policy == BLIND)
+            and (report.success.where is not Where.HOST or policy in BASELINES)
         ]
         return max(found, key=lambda each: each[:2])[2] if found else None
 
