@@ -1,4 +1,4 @@
-"""How often a policy reaches the goal: fresh episodes, 95 % intervals, paired with fp32, the blind baseline beside it.
+"""How often a policy reaches the goal: fresh episodes, 95 % intervals, paired with fp32, two baselines beside it.
 
     python bench/success.py --policy I --precision int8 --episodes 1000 --seed 7
     python bench/success.py --policy I,II,III --precision fp32,int8 --episodes 3000 --on device

@@ -31,8 +31,8 @@ No Keras baseline: not asked for, or not applicable on this device.
 SUCCESS_NOTES = """\
 {{ "{:,}".format(first.episodes) }} episodes of preset {{ first.preset }}{{ changed }}, seed {{ first.seed }}, greedy, \
 flown on: {{ places }}. In brackets 95 % intervals: Wilson; of the paired difference on the same episodes Newcombe's \
-method 10. Flight, distance and energy are means of the successful flights. blind: fly to the goal, simulated on the \
-host.
+method 10. Flight, distance and energy are means of the successful flights. blind: fly to the goal; random: any \
+action, each as likely; both simulated on the host.
 """
 
 

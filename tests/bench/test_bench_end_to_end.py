@@ -88,7 +88,7 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     # One simulator, one policy: where each of the two runs changes no episode.
     outcomes = [reports["reports"][0]["success"]["outcomes"] for reports in (on_device, in_loop, on_host)]
     assert outcomes[0] == outcomes[1] == outcomes[2]
-    assert [r["success"]["where"] for r in on_device["reports"]] == ["device", "device", "host"]
+    assert [r["success"]["where"] for r in on_device["reports"]] == ["device", "device", "host", "host"]
     assert [each["policy"] for each in on_device["reports"][-2:]] == ["blind", "random"]
 
     assert memory.main([*common, "--precision", "int8", "--runtime", "litert,tflite-runtime"]) == 0
