@@ -17,6 +17,9 @@ from airlearning_envs.errors import SettingsError
 CONTROL_PERIOD_S = 0.25
 """A command is held this long, in seconds."""
 
+DYNAMICS = 2
+"""Counted up when drones of the same settings fly otherwise than before: what they reached then is not of this task."""
+
 
 class RewardStyle(Enum):
     """Which reward is paid."""
@@ -194,12 +197,14 @@ class NavigationConfig:
         return settings
 
     def digest(self) -> str:
-        """12 hex digits that tell this task from any other: equal when episode k of a seed is the same episode.
+        """12 hex digits that tell this task from any other: equal when episode k of a seed is the same episode, and flown
+        by the same dynamics.
 
         Of all settings but the command latency, which changes what becomes of an episode and not which it is. Numbers
         are taken as floats, so that 30 m are 30.0 m.
         """
         settings = {name: _as_floats(value) for name, value in self.to_settings().items() if name != "latency"}
+        settings["dynamics"] = DYNAMICS
         text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -350,16 +350,17 @@ class NavigationTask:
         motion, config = self.simulator.motion, self.config
         at: Any = slice(None) if rows is None else rows
         position, velocity, command = motion.position[:, at], motion.velocity[:, at], self.command[:, at]
-        yaw, goal = motion.yaw[at], self.goal[:, at]
+        cosine, sine = motion.cosine[at], motion.sine[at]
         ranges = self.simulator.ranges(self._angles, config.max_range_m, rows)
-        cosine64, sine64 = np.cos(yaw), np.sin(yaw)
-        cosine, sine = cosine64.astype(np.float32), sine64.astype(np.float32)
-        offset = goal - position
-        distance = np.sqrt(offset[0] * offset[0] + offset[1] * offset[1])
-        bearing = np.arctan2(cosine64 * offset[1] - sine64 * offset[0], cosine64 * offset[0] + sine64 * offset[1])
+        offset = self.goal[:, at] - position
+        square = offset * offset
+        distance = np.sqrt(square[0] + square[1])
+        right, ahead = cosine * offset[1] - sine * offset[0], cosine * offset[0] + sine * offset[1]
+        # In float64, so that a vector library's last bit is of no account.
+        bearing = np.arctan2(right.astype(np.float64), ahead.astype(np.float64))
         self.goal_distance[at] = distance
         count = config.ray_count
-        observation = np.empty((len(yaw), count + VECTOR_SIZE), np.float32)
+        observation = np.empty((len(cosine), count + VECTOR_SIZE), np.float32)
         observation[:, :count] = ranges
         observation[:, count] = bearing
         observation[:, count + 1] = distance

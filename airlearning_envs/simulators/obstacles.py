@@ -42,30 +42,26 @@ class Obstacles:
 
     def advance(self, seconds: float) -> None:
         """Let time pass; a wall turns a mover's velocity."""
-        movers = self.slots.movers
-        if movers:
-            self.centre[:, :, :movers], self.velocity = _bounced(
-                self.centre[:, :, :movers], self.velocity, self.limit, np.float32(seconds)
-            )
+        if not self.slots.movers:
+            return
+        place = self.centre[:, :, : self.slots.movers]
+        place += self.velocity * np.float32(seconds)
+        outside = np.abs(place) > self.limit
+        if np.count_nonzero(outside):
+            place[...] = reflected(place, self.limit)
+            self.velocity = np.where(outside, -self.velocity, self.velocity)
 
     def rewind(self, rows: NDArray[np.int64], before: tuple[Floats, Floats], seconds: Floats) -> None:
         """Let no more than ``seconds`` (k,) have passed for some rows since ``before``: the movers' centre and velocity
         of then."""
         movers = self.slots.movers
         if movers:
-            centre, velocity = before
-            self.centre[:, rows, :movers], self.velocity[:, rows] = _bounced(
-                centre[:, rows], velocity[:, rows], self.limit[rows], seconds[:, None]
-            )
-
-
-def _bounced(centre: Floats, velocity: Floats, limit: Floats, seconds: Floats | np.float32) -> tuple[Floats, Floats]:
-    """Centre and velocity (2, …, M) of movers after ``seconds``."""
-    place = centre + velocity * seconds
-    outside = np.abs(place) > limit
-    if not np.count_nonzero(outside):
-        return place, velocity
-    return reflected(place, limit), np.where(outside, -velocity, velocity)
+            velocity, limit = before[1][:, rows], self.limit[rows]
+            place = before[0][:, rows] + velocity * seconds[:, None]
+            outside = np.abs(place) > limit
+            if np.count_nonzero(outside):
+                place, velocity = reflected(place, limit), np.where(outside, -velocity, velocity)
+            self.centre[:, rows, :movers], self.velocity[:, rows] = place, velocity
 
 
 def reflected(position: Floats, limit: Floats) -> Floats:

@@ -69,6 +69,7 @@ class Motion:
         position, velocity, acceleration: (2, E) in the plane, world frame; m, m/s, m/s^2.
         yaw: (E,) float64, rad.
         yaw_rate: (E,) rad/s.
+        cosine, sine: (E,) of the yaw, cast from float64.
     """
 
     position: Floats
@@ -76,6 +77,8 @@ class Motion:
     acceleration: Floats
     yaw: NDArray[np.float64]
     yaw_rate: Floats
+    cosine: Floats
+    sine: Floats
 
 
 class Call(NamedTuple):

@@ -136,10 +136,11 @@ def checked_out(folder: Path) -> Workshop:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
-    linked = subprocess.run(["cp", "-al", ROOT / ".venv", folder / ".venv"], capture_output=True)
+    environment = (ROOT / ".venv").resolve()  # of a worktree it may be a link
+    linked = subprocess.run(["cp", "-al", environment, folder / ".venv"], capture_output=True)
     if linked.returncode:  # another file system
         shutil.rmtree(folder / ".venv", ignore_errors=True)
-        subprocess.run(["cp", "-a", ROOT / ".venv", folder / ".venv"], check=True)
+        subprocess.run(["cp", "-a", environment, folder / ".venv"], check=True)
     python = folder / ".venv" / "bin" / "python"
     in_place = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "-e", folder]
     subprocess.run(in_place, check=True)

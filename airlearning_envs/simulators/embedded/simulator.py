@@ -37,7 +37,6 @@ class EmbeddedSimulator(Simulator):
         self._config = config
         self._nominal = nominal_constants(config)
         self.flight = Flight.hovering(config, num_envs)
-        self.motion = self.flight.motion
         self.obstacles = Obstacles(Slots.of(config), num_envs)
         # A step is some pieces of the track: within it the drones fly straight.
         step_s = config.control_period_s / config.substeps
@@ -45,6 +44,7 @@ class EmbeddedSimulator(Simulator):
         pieces = self._cuts * config.substeps
         self._times = (np.arange(1, pieces + 1) * (step_s / self._cuts)).astype(np.float32)
         self._integrator = Integrator(self.flight, step_s)
+        self.motion = self._integrator.motion
         self._contact = Contact(config, self.obstacles, self._times)
         delay = self.flight.constants[-1] if config.gain_spread else self.flight.constants[-1, 0]
         self._in_force = CallsInForce(
@@ -106,10 +106,7 @@ class EmbeddedSimulator(Simulator):
     def _state(self) -> list[NDArray[np.generic]]:
         """All arrays (…, E) that tell how the drones fly."""
         flight = self.flight
-        return [
-            flight.position, flight.velocity, flight.acceleration, flight.tilt, flight.yaw, flight.yaw_rate,
-            flight.trim,
-        ]  # fmt: skip
+        return [flight.position, flight.moving, flight.yaw, flight.trim]
 
     def halt(self, rows: Rows, when: Rows) -> None:
         """Drones and movers are taken back; the velocity stays that of the period's end."""
@@ -124,9 +121,13 @@ class EmbeddedSimulator(Simulator):
             sensor = self._sensors[key] = RangeSensor(self._config, angles, furthest_m)
         obstacles, (cosine, sine) = self.obstacles, self._integrator.heading
         at: slice | Rows = slice(None) if rows is None else rows
-        ranges, self._gap[at] = sensor.scan(
+        ranges, gap = sensor.scan(
             self.motion.position[:, at], cosine[at], sine[at], obstacles.centre[:, at], obstacles.size[at]
         )
+        if rows is None:
+            self._gap = gap
+        else:
+            self._gap[rows] = gap
         self._gap_known[at] = True
         return ranges
 
