@@ -197,8 +197,8 @@ class NavigationConfig:
         return settings
 
     def digest(self) -> str:
-        """12 hex digits that tell this task from any other: equal when episode k of a seed is the same episode, and flown
-        by the same dynamics.
+        """12 hex digits that tell this task from any other: equal when episode k of a seed is the same episode, and is
+        flown by the same dynamics.
 
         Of all settings but the command latency, which changes what becomes of an episode and not which it is. Numbers
         are taken as floats, so that 30 m are 30.0 m.
