@@ -77,6 +77,12 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
         help="navigation: commands take effect so late in training: 0.2, 0.05,0.4 (each episode one between) or a file "
         "that bench/latency.py --json printed; judged without",
     )
+    add(
+        "--curriculum",
+        action="store_true",
+        help="navigation: near goals first; the next of four zones opens when 30 %% of the last 1000 episodes "
+        "succeeded; judged on all goals",
+    )
     add("--steps", type=int, help="environment steps in all (default: the settings file's)")
     add("--precision", type=int, default=32, help="bits in training: 32 (default), or 8 … 2 with …")
     add(
@@ -190,12 +196,12 @@ def run_training(arguments: argparse.Namespace) -> int:
     from train.runs.results import write_result
     from train.runs.run import Run
     from train.suites.make import make_task
+    from train.suites.navigation_options import with_asked
 
     quantization = quantization_settings(arguments)
     method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
     found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
-    if arguments.command_latency is not None:
-        found = dataclasses.replace(found, task=with_latency(found.task, arguments))
+    found = dataclasses.replace(found, task=with_asked(found.task, arguments))
     task = make_task(arguments.task, arguments.preset, found.task)
     refuse_mismatch(method, task)
     if task.is_image:
@@ -217,21 +223,6 @@ def run_training(arguments: argparse.Namespace) -> int:
             print(never_quantized(settings, request.steps, trained.steps), file=sys.stderr)
             return NOT_QUANTIZED if trained.steps >= request.steps else 0  # one that was stopped may be resumed
         return 0
-
-
-def with_latency(options: Mapping[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The task's options with ``--command-latency`` among its settings.
-
-    Raises:
-        TaskError: the task's commands are never late, or the value is no latency.
-    """
-    from train.suites.command_latency import read_command_latency
-    from train.suites.errors import TaskError
-
-    if resolve(arguments.task).suite is not Suite.NAVIGATION:
-        raise TaskError(f"--command-latency means nothing to the task {arguments.task}. Leave it out.")
-    latency = read_command_latency(arguments.command_latency).to_settings()
-    return {**options, "settings": {**options.get("settings", {}), "latency": latency}}
 
 
 def next_step(run: Run, bundle: Bundle) -> str:
@@ -377,7 +368,7 @@ def default_output(arguments: argparse.Namespace, network: str, method: str) -> 
     """artifacts/POLICY for the case study's task, else artifacts/WORD-METHOD, with the network where one was named."""
     name = resolve(arguments.task)
     if name.suite is Suite.NAVIGATION:
-        parts = [network, *["late"] * (arguments.command_latency is not None)]
+        parts = [network, *["late"] * (arguments.command_latency is not None), *["curriculum"] * arguments.curriculum]
     else:
         parts = [name.short_name, method, *([network] if arguments.policy or arguments.model else [])]
     if arguments.precision != 32:

@@ -2,6 +2,7 @@
 
     python -m train.evaluate --task navigation --input-path zoo/I --episodes 3000 --preset hard --seed 7
     python -m train.evaluate --input-path cartpole-dqn --precision int8 --runtime litert --compare
+    python -m train.evaluate --input-path I --zones
 
 Without --precision the float policy decides (numpy, the reference of the contract); with it, the artifact of that
 precision in the runtime of a device. Same seed, same episodes, whoever decides: --compare flies the float policy too
@@ -15,7 +16,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -27,6 +28,7 @@ from policy import interruption
 from policy.hints import Parser, as_typed, make_room
 from train.__main__ import quiet_libraries
 from train.suites.names import NAVIGATION, resolve
+from train.trials import Trial, trials
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
@@ -49,8 +51,9 @@ def parser() -> argparse.ArgumentParser:
     add("--precision", help="fp32, fp16, int8 … int2: judge this artifact (default: the float policy)")
     add("--runtime", help=f"with --precision: litert, tflite-runtime, onnxruntime (default {RUNTIME})")
     add("--compare", action="store_true", help="with --precision: the float policy on the same episodes")
-    add("--episodes", type=int, default=EPISODES, help=f"episodes a preset (default {EPISODES})")
+    add("--episodes", type=int, default=EPISODES, help=f"episodes a preset, or a zone (default {EPISODES})")
     add("--preset", action="append", help="arena; may be repeated (default: those the task is judged on)")
+    add("--zones", action="store_true", help="navigation: each preset's four zones of goal distance apart, near to far")
     add("--command-latency", metavar="SECONDS", help="navigation: commands take effect so late, as in python -m train")
     add("--seed", type=int, default=SEED, help=f"which episodes (default {SEED})")
     add("--video", type=Path, metavar="FILE", help="film the first episode: a .mp4 or .gif")
@@ -110,6 +113,8 @@ def check_usage(arguments: argparse.Namespace) -> None:
                 raise TaskError(f"--{option} is about an artifact; say which one, for example --precision int8.")
     if arguments.video is not None and arguments.video.suffix.lower() not in (".mp4", ".gif"):
         raise TaskError(f"--video is {str(arguments.video)!r}; allowed are names that end in .mp4 or .gif.")
+    if arguments.video is not None and arguments.zones:
+        raise TaskError("--video films an episode of the whole preset, --zones has none. Leave one of them out.")
 
 
 def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -128,25 +133,27 @@ def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
         options["judged"] = {"latency": read_command_latency(arguments.command_latency).to_settings()}
     task = make_task(name, options=options)
     check_task(bundle.spec, task)
-    if arguments.preset and task.presets == ("",):
-        raise TaskError(f"--preset means nothing to the task {name}. Leave it out.")
+    for option, is_known in (("preset", task.presets != ("",)), ("zones", name == NAVIGATION)):
+        if getattr(arguments, option) and not is_known:
+            raise TaskError(f"--{option} means nothing to the task {name}. Leave it out.")
     presets = tuple(arguments.preset or task.presets)
     rows: list[dict[str, Any]] = []
     differences: list[dict[str, Any]] = []
 
-    def judged(policy: str, decide: Decide, preset: str) -> Evaluation:
-        result = task.evaluate(decide, arguments.episodes, arguments.seed, preset)
-        rows.append({"policy": policy, **without_nan(dataclasses.asdict(result))})
+    def judged(policy: str, decide: Decide, trial: Trial) -> Evaluation:
+        result = trial.task.evaluate(decide, arguments.episodes, arguments.seed, trial.preset)
+        rows.append({"policy": policy, **trial.marks, **without_nan(dataclasses.asdict(result))})
         return result
 
     with deciding(bundle, arguments.precision, arguments.runtime, arguments.input_path) as (decide, who):
-        for preset in presets:
-            result = judged(bundle.spec.name, decide, preset)
+        for trial in trials(task, options, presets, arguments.zones):
+            result = judged(bundle.spec.name, decide, trial)
             if arguments.compare:
-                float_result = judged(f"{bundle.spec.name}, {FLOAT}", float_policy(bundle), preset)
-                differences.append({"preset": preset, **compared(result, float_result)})
+                float_result = judged(f"{bundle.spec.name}, {FLOAT}", float_policy(bundle), trial)
+                marks = {"preset": trial.preset, **trial.marks}
+                differences.append({**marks, **compared(result, float_result)})
             if task.baseline is not None:
-                judged("blind", task.baseline, preset)
+                judged("blind", task.baseline, trial)
         if arguments.video is not None:
             from train.runs.film import film
 
@@ -273,24 +280,22 @@ def print_report(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    has_success = any(row["success"] is not None for row in report["results"])
     title = (
         f"{report['bundle']} on {report['task']}, greedy, {report['precision']} by {report['executed_by']}, "
         f"seed {report['seed']}" + "".join(f", {name} {value}" for name, value in report["settings"].items())
     )
+    rows = [cells(row) for row in report["results"]]
+    if "zone" in rows[0]:
+        title += f", {report['results'][0]['episodes']} episodes a zone"
     table = Table(title=title)
-    for heading in ("policy", "preset", "episodes", *(("success", "95 %") if has_success else ()), "return", "steps"):
-        table.add_column(heading, justify="left" if heading in ("policy", "preset") else "right")
-    for row in report["results"]:
-        cells = [row["policy"], row["preset"] or "–", str(row["episodes"])]
-        if has_success:
-            low, high = row["interval"]
-            cells += [f"{100 * row['success']:.1f} %", f"{100 * low:.1f} – {100 * high:.1f}"]
-        cells += [f"{row['mean_return']:.2f} {bracket(row['return_interval'], '.2f')}", f"{row['mean_length']:.1f}"]
-        table.add_row(*cells)
+    for heading in rows[0]:
+        table.add_column(heading, justify="left" if heading in ("policy", "preset", "zone") else "right")
+    for row in rows:
+        table.add_row(*row.values())
     Console().print(table)
     for change in report["minus_float"]:
         where = f" on {change['preset']}" if change["preset"] else ""
+        where += f", zone {change['zone']}" if "zone" in change else ""
         success = ""
         if "success" in change:
             points = [None if side is None else 100 * side for side in change["interval"]]
@@ -299,6 +304,24 @@ def print_report(report: dict[str, Any]) -> None:
             f"{report['precision']} minus float, the same episodes{where}: "
             f"return {change['mean_return']:+.3f} {bracket(change['return_interval'], '+.3f')}{success}"
         )
+
+
+def cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """A row of the table by heading; that of a zone is short, so that it fits a terminal of 80 columns."""
+    said = {"policy": row["policy"], "preset": row["preset"] or "–"}
+    has_zone = "zone" in row
+    if has_zone:
+        said["zone"] = "{}: {:g} – {:g} m".format(row["zone"], *row["goal_distance_m"])
+    else:
+        said["episodes"] = str(row["episodes"])
+    if row["success"] is not None:
+        low, high = row["interval"]
+        said |= {"success": f"{100 * row['success']:.1f} %", "95 %": f"{100 * low:.1f} – {100 * high:.1f}"}
+    said["return"] = f"{row['mean_return']:.2f}"
+    if not has_zone:
+        said["return"] += f" {bracket(row['return_interval'], '.2f')}"
+        said["steps"] = f"{row['mean_length']:.1f}"
+    return said
 
 
 def bracket(interval: Sequence[float | None], form: str) -> str:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from airlearning_envs.config import NavigationConfig
 
@@ -63,3 +67,13 @@ class Curriculum:
         self.zone += 1
         self._latest.clear()
         return True
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The zone, and which of the latest episodes succeeded, the oldest first."""
+        return {"zone": np.array([self.zone], np.int64), "latest": np.array(self._latest, np.bool_)}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on exactly where :meth:`state` was taken."""
+        self.zone = int(state["zone"][0])
+        self._latest.clear()
+        self._latest.extend(state["latest"].tolist())

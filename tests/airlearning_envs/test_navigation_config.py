@@ -121,6 +121,18 @@ def test_the_curriculum_advances_at_thirty_percent_of_a_full_window() -> None:
     assert curriculum.config == PRESETS["easy"]
 
 
+def test_a_restored_curriculum_counts_on() -> None:
+    curriculum, copy = Curriculum(PRESETS["easy"], window=10), Curriculum(PRESETS["easy"], window=10)
+    assert curriculum.record([True] * 10)
+    curriculum.record([True, True] + [False] * 7)
+    copy.restore(curriculum.state())
+    assert copy.zone == 1 and not copy.record([False]), "2 of 10"
+    copy.restore(curriculum.state())
+    assert copy.record([True]), "3 of 10"
+    copy.restore(Curriculum(PRESETS["easy"]).state())
+    assert copy.zone == 0 and not copy.record([True] * 9), "an empty window"
+
+
 def test_the_core_takes_over_a_zone_for_its_next_episodes() -> None:
     core = NavigationTask(zone_config(PRESETS["easy"], 0), 200)
     assert core.reset(seed=0)[:, 25].max() <= 16.0 + 1e-3

@@ -21,6 +21,7 @@ from train.runs.request import RunRequest
 from train.suites.errors import TaskError
 from train.suites.make import make_task
 from train.suites.names import resolve
+from train.suites.navigation_options import with_asked
 from train.suites.task import Task
 
 ELSEWHERE = {
@@ -71,6 +72,12 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
     if method not in METHODS:
         raise SettingsError(f"--method {method} is not distributed. Type --method {' or --method '.join(METHODS)}.")
     found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
+    found = dataclasses.replace(found, task=with_asked(found.task, arguments))
+    if "curriculum" in found.task:
+        raise TaskError(
+            "--curriculum means nothing to distributed training: each actor flies episodes of its own. Leave it out, "
+            "or train with python -m train."
+        )
     task = make_task(arguments.task, arguments.preset, found.task)
     refuse_mismatch(method, task)
     if task.is_image:

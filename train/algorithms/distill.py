@@ -204,7 +204,9 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         step += iteration_steps
         run.check_finite(step, metrics, METRICS)
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        row = {**stream.take_tally().row(), **means, "learning_rate": rate}
+        tally = stream.take_tally()
+        run.announce(step, tally.news)
+        row = {**tally.row(), **means, "learning_rate": rate}
         run.report(step, row, iteration_steps, decide)
         if run.wants_checkpoint:
             save()

@@ -16,7 +16,7 @@ import math
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -170,6 +170,11 @@ class Run:
         minutes = self.request.minutes
         self.progress.update(step, self.last_row, None if minutes is None else 60.0 * minutes - self._counted_s)
         self._stop = self._find_stop(step, reached)
+
+    def announce(self, step: int, news: Sequence[str]) -> None:
+        """Say what became new by ``step``, a line each."""
+        for each in news:
+            self.progress.say(f"step {step:,}: {each}")
 
     def _judge_when_due(self, step: int, iteration_steps: int, decide: Decide) -> tuple[dict[str, float], str | None]:
         """A row of greedy returns and successes, NaN where none was due; and which of the goals was reached."""

@@ -9,8 +9,8 @@ the unfinished episodes are simply flown again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,8 @@ Actions = NDArray[Any]
 """(batch,) int64 of a discrete task, (batch, size) float32 in physical units of a continuous one."""
 Decide = Callable[[Observations], Actions]
 """Raw observations to actions."""
+PROGRESSION = "progression/"
+"""Before the names of a :class:`Progression`'s arrays in the state of a stream."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,31 @@ class StepResult:
     life_lost: NDArray[np.bool_] | None = None
 
 
+class Progression(Protocol):
+    """What decides, from how episodes ended, of which kind the later ones are: a curriculum.
+
+    It decides by episode id, so that given its state an episode is still a function of (seed, episode id, actions).
+    """
+
+    def ended(self, successes: NDArray[np.bool_], next_id: int) -> str:
+        """Count episodes that ended; what is new from the episode ``next_id`` on in a few words, or ""."""
+
+    def figures(self) -> dict[str, float]:
+        """Columns for the learning curve."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Everything that :meth:`restore` needs."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on exactly where :meth:`state` was taken."""
+
+
 class Episodes(Protocol):
-    """A batch of environments whose episodes are pure functions of (seed, episode id, actions)."""
+    """A batch of environments whose episodes are pure functions of (seed, episode id, actions).
+
+    It may have two more attributes: ``replayable``, False where an episode cannot be flown again, and ``progression``,
+    a :class:`Progression` that the stream tells of ended episodes.
+    """
 
     @property
     def environments(self) -> int:
@@ -149,15 +174,20 @@ class Tally:
     total_length: int = 0
     successes: int = 0
     knows_success: bool = False
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Of a :class:`Progression`, as they are now."""
+    news: list[str] = field(default_factory=list)
+    """What a :class:`Progression` said."""
 
     def row(self) -> dict[str, float]:
-        """Means for a log; NaN where no episode ended."""
+        """Means for a log, NaN where no episode ended; and the figures."""
         count = self.episodes or float("nan")
         return {
             "episodes": float(self.episodes),
             "return": self.total_return / count,
             "length": self.total_length / count,
             "success": self.successes / count if self.knows_success else float("nan"),
+            **self.figures,
         }
 
 
@@ -169,6 +199,7 @@ class EpisodeStream:
 
     def __init__(self, episodes: Episodes) -> None:
         self._episodes = episodes
+        self._progression: Progression | None = getattr(episodes, "progression", None)
         count = episodes.environments
         self._ids = np.arange(count, dtype=np.int64)
         self._next_id = count
@@ -214,29 +245,39 @@ class EpisodeStream:
         if success is not None:
             self._tally.successes += int(success[done].sum())
             self._tally.knows_success = True
+            if self._progression is not None and (news := self._progression.ended(success[done], self._next_id)):
+                self._tally.news.append(news)
 
     def take_tally(self) -> Tally:
         """The episodes that ended since the last call."""
         tally, self._tally = self._tally, Tally()
+        if self._progression is not None:
+            tally.figures = self._progression.figures()
         return tally
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Episode ids and the actions since each reset; take the tally first, it is not part of the state."""
         longest = max(int(self._lengths.max()), 1)
+        progression = {} if self._progression is None else self._progression.state()
         return {
             "ids": self._ids.copy(),
             "next_id": np.array([self._next_id], np.int64),
             "lengths": self._lengths.copy(),
             "returns": self._returns.copy(),
             "actions": self._actions[:, :longest].copy(),
+            **{PROGRESSION + name: array for name, array in progression.items()},
         }
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Fly the unfinished episodes again, so that all arrive at their present at the same step.
 
         An environment whose episode is shorter than the longest idles (action 0) until its time has come. Where an
-        episode cannot be flown again (``episodes.replayable`` is False), new ones begin instead.
+        episode cannot be flown again (``episodes.replayable`` is False), new ones begin instead. What ends meanwhile is
+        not counted: the progression is told nothing.
         """
+        if self._progression is not None:  # first, since it says of which kind each episode was
+            names = [name for name in state if name.startswith(PROGRESSION)]
+            self._progression.restore({name.removeprefix(PROGRESSION): state[name] for name in names})
         self._ids, self._lengths = state["ids"].copy(), state["lengths"].copy()
         self._next_id = int(state["next_id"][0])
         self._returns, self._actions = state["returns"].copy(), state["actions"].copy()

@@ -19,6 +19,7 @@ from train.suites.episodes import Decide, Floats, Judged, StepResult
 from train.suites.errors import TaskError
 from train.suites.names import NAVIGATION, NAVIGATION_ID
 from train.suites.task import Evaluation, Task
+from train.suites.zones import Zones, read_zones, zones_of
 
 JUDGED_ON = ("hard", "shipped")  # both bars of the case study
 JUDGING_ENVIRONMENTS = 128
@@ -27,17 +28,19 @@ JUDGING_ENVIRONMENTS = 128
 class NavigationEpisodes:
     """A batch of drones, the first of the shares (config, number of drones) in one arena, the next in another.
 
-    An episode id is flown in one arena only, that of the drone it falls to.
+    An episode id is flown in one arena only, that of the drone it falls to. With a curriculum (``progression``) its
+    goal is of the zones that were open when it began.
     """
 
-    def __init__(self, shares: list[tuple[NavigationConfig, int]], seed: int) -> None:
+    def __init__(self, shares: list[tuple[NavigationConfig, int]], seed: int, progression: Zones | None = None) -> None:
         self.environments = sum(count for _, count in shares)
-        self._seed = seed
+        self.progression, self._seed = progression, seed
         ends = np.cumsum([count for _, count in shares])
         self._parts = [
             (slice(int(end) - count, int(end)), NavigationTask(config, count))
             for (config, count), end in zip(shares, ends, strict=True)
         ]
+        self._zones = [zones_of(config, inclusive=True) for config, _ in shares if progression is not None]
         self.replayable = all(task.simulator.capabilities.replayable for _, task in self._parts)
         self._observation = np.zeros((self.environments, sum(part.size for part in OBSERVATION_FIELDS)), np.float32)
         self._begun = False
@@ -45,11 +48,18 @@ class NavigationEpisodes:
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
         """Begin the masked episodes; see ``train.suites.episodes.Episodes``."""
         observation = self._observation.copy()
-        for part, core in self._parts:
+        for index, (part, core) in enumerate(self._parts):
             if not self._begun:
+                if self.progression is not None:
+                    core.use(self._zones[index][0])
                 observation[part] = core.reset(episode_ids[part], self._seed)
-            elif mask[part].any():
-                observation[part][mask[part]] = core.reset_where(mask[part], episode_ids[part])
+            elif self.progression is None:
+                _begin(core, observation[part], mask[part], episode_ids[part])
+            else:
+                zone = self.progression.of(episode_ids[part])
+                for each in np.unique(zone[mask[part]]):  # several only where episodes are flown again
+                    core.use(self._zones[index][each])
+                    _begin(core, observation[part], mask[part] & (zone == each), episode_ids[part])
         self._begun = True
         self._observation = observation
         return observation
@@ -66,20 +76,26 @@ class NavigationEpisodes:
         return StepResult(observation, reward, terminated, truncated, success)
 
 
+def _begin(core: NavigationTask, observation: Floats, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> None:
+    """Begin the masked episodes and put their observations into their rows."""
+    if mask.any():
+        observation[mask] = core.reset_where(mask, episode_ids)
+
+
 def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
     """The navigation task.
 
     Args:
         preset: arena to train on; None for the mixture of the options, or hard.
         options: ``arenas``, share of the drones in each preset, e.g. ``{"hard": 0.75, "shipped": 0.25}``;
-            ``settings``, changes to the task's settings in training; and ``judged``, those in judging, which is done on
-            the presets as they are by default.
+            ``settings``, changes to the task's settings in training; ``judged``, those in judging, which is done on the
+            presets as they are by default; and ``curriculum``, see :func:`train.suites.zones.read_zones`.
 
     Raises:
         TaskError: a preset or a setting is not known.
     """
-    if unknown := set(options) - {"arenas", "settings", "judged"}:
-        raise TaskError(f"navigation has no options {sorted(unknown)}; it has arenas, settings and judged.")
+    if unknown := set(options) - {"arenas", "settings", "judged", "curriculum"}:
+        raise TaskError(f"navigation has no options {sorted(unknown)}; it has arenas, settings, judged and curriculum.")
     arenas: dict[str, float] = {preset: 1.0} if preset else dict(options.get("arenas", {"hard": 1.0}))
     changes = dict(options.get("settings", {}))
     configs: dict[str, NavigationConfig] = {}
@@ -89,9 +105,12 @@ def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
         except SettingsError as error:
             raise TaskError(f"navigation: {error}") from error
     main = max(arenas, key=lambda name: arenas[name])
+    curriculum = options.get("curriculum")
+    read_zones(configs, curriculum)  # what is wrong with it is said now
 
     def make(environments: int, seed: int) -> NavigationEpisodes:
-        return NavigationEpisodes([(configs[name], count) for name, count in portions(arenas, environments)], seed)
+        shares = [(configs[name], count) for name, count in portions(arenas, environments)]
+        return NavigationEpisodes(shares, seed, read_zones(configs, curriculum))
 
     return Task(
         name=NAVIGATION,

@@ -91,7 +91,9 @@ class Loop:
         many ``steps``, 0 for one iteration.
         """
         self.aware.look(self.weights, self.normaliser(self.stream.observation))
-        row = {**self.stream.take_tally().row(), **row, "observations_clipped": self.normaliser.take_clipped()}
+        tally = self.stream.take_tally()
+        self.run.announce(self.step, tally.news)
+        row = {**tally.row(), **row, "observations_clipped": self.normaliser.take_clipped()}
         self.run.report(self.step, row, steps or self.iteration_steps, decide)
         if self.keeps_best():
             self._best.offer(self.run.last_row, self._policy, self.step)

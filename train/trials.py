@@ -1,0 +1,51 @@
+"""What ``python -m train.evaluate`` judges on: presets, or with ``--zones`` four zones of goal distance of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from train.suites.task import Task
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Some episodes that every policy of a report flies.
+
+    Attributes:
+        task: what they are of.
+        preset: the arena; "" where the task has none.
+        marks: what a report says of them: ``zone``, 1 to 4, and ``goal_distance_m``, its nearest and farthest goal;
+            empty for the whole preset.
+    """
+
+    task: Task
+    preset: str
+    marks: Mapping[str, Any] = field(default_factory=dict)
+
+
+def trials(task: Task, options: Mapping[str, Any], presets: Sequence[str], zones: bool) -> Iterator[Trial]:
+    """A trial for each preset, or for each of its zones (Air Learning's test: 100 episodes a zone).
+
+    Args:
+        task: the task, and the ``options`` that it was made with.
+        presets: which.
+        zones: goals of one zone only, not of the nearer ones too as in training.
+
+    Raises:
+        TaskError: a preset is not known.
+    """
+    if not zones:
+        yield from (Trial(task, preset) for preset in presets)
+        return
+    from train.suites.navigation import arena, navigation_task
+    from train.suites.zones import zones_of
+
+    for preset in presets:
+        for number, config in enumerate(zones_of(arena(preset)), start=1):
+            distances = list(config.goal_distance_m)
+            judged = {**options.get("judged", {}), "goal_distance_m": distances}
+            one = navigation_task(None, {**options, "judged": judged})
+            yield Trial(one, preset, {"zone": number, "goal_distance_m": distances})
