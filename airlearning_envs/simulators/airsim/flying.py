@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from airlearning_envs.config import NavigationConfig
 from airlearning_envs.simulators.airsim.dialects import KinematicsState, Pose, Quaternionr, Vector3r
 from airlearning_envs.simulators.embedded.calls import CallsInForce
-from airlearning_envs.simulators.embedded.dynamics import GRAVITY_M_S2, Flight, Integrator
+from airlearning_envs.simulators.embedded.dynamics import CLIMB_GAIN_PER_S, GRAVITY_M_S2, Flight, Integrator
 from airlearning_envs.simulators.embedded.simulator import LONGEST_PIECE_S
 from airlearning_envs.simulators.simulator import Call
 
@@ -168,11 +168,12 @@ class Drone:
             if runs_out and goal.z is None and self._runs_out_s <= k * step_s:
                 self._goal = goal = Goal(z=float(flight.position[2, 0]))
             # moveByVelocityZ's goal is an altitude, moveByVelocity's a speed, and SimpleFlight turns either into the
-            # tilted body as a speed; the altitude held is the one that asks for that speed (1.5 of it a second).
+            # tilted body as a speed; the altitude held is the one that asks for that speed as the step ends.
             flight.altitude[:] = goal.down if goal.z is None else goal.z
             mean = self._in_force.goal(k)
             if goal.z is None:
-                flight.altitude[:] = flight.position[2] + np.float32(goal.down / 1.5)
+                ahead = goal.down / CLIMB_GAIN_PER_S
+                flight.altitude[:] = flight.position[2] + flight.velocity[2] * np.float32(step_s) + np.float32(ahead)
             before = flight.position[:, 0].copy()
             integrator.step(mean)
             self._stop(before, step_s)
