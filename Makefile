@@ -89,7 +89,7 @@ actorq: $(INSTALLED)
 
 airsim: $(AIRSIM)/.installed
 
-$(AIRSIM)/.installed: requirements-airsim.txt setup/airsim.sh | $(INSTALLED)
+$(AIRSIM)/.installed: requirements-airsim.txt | $(INSTALLED)
 	@bash setup/airsim.sh $(AIRSIM)
 
 peers: $(PEERS)/.installed

@@ -10,8 +10,9 @@ folder=$1
 echo "Setting up $folder: AirSim's Python clients …"
 pip=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation)
 logged .venv/bin/python -m venv --clear "$folder" || refuse_packages
-# airsim's setup.py imports what is installed first.
-mapfile -t first < <(grep -E '^(numpy|msgpack-|tornado|setuptools|wheel)' requirements-airsim.txt)
-logged "${pip[@]}" "${first[@]}" || refuse_packages
-logged "${pip[@]}" -r requirements-airsim.txt || refuse_packages
+# A setup.py runs with what was installed before it: airsim's imports msgpackrpc.
+for names in 'numpy|setuptools|wheel' 'msgpack|tornado' '[a-z]'; do
+  mapfile -t packages < <(grep -E "^($names)" requirements-airsim.txt)
+  logged "${pip[@]}" "${packages[@]}" || refuse_packages
+done
 touch "$folder/.installed"

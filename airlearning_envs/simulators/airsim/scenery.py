@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,25 +75,74 @@ class Thing:
         return np.where((enter <= leave) & (leave > 0.0), np.maximum(enter, 0.0), np.inf)
 
 
-def depth_picture(things: list[Thing], eye: Floats, turned: Floats, planar: bool = True) -> NDArray[np.float32]:
-    """What a camera sees: (height, width) of :data:`PICTURE`, metres in half precision, :data:`SKY_M` for the sky.
+class Scene:
+    """All that stands there, by name, on the ground z = 0.
 
     Args:
-        things: what stands there; the ground is z = 0.
-        eye: (3,) where the camera is.
-        turned: (3, 3) whose columns are its axes ahead, to the right and down.
-        planar: metres along the optical axis, else along each ray.
+        taken: names that nothing spawned may have.
     """
-    height, width = PICTURE
-    right = (np.arange(width) + 0.5) / (width / 2.0) - 1.0
-    down = ((np.arange(height) + 0.5) - height / 2.0) / (width / 2.0)
-    across, below = np.meshgrid(right, down)
-    own = np.stack([np.ones(across.size), across.ravel(), below.ravel()])
-    rays = turned @ own
-    nearest = np.where(rays[2] > _TINY, -eye[2] / np.maximum(rays[2], _TINY), np.inf)
-    nearest[nearest < 0.0] = np.inf
-    for thing in things:
-        np.minimum(nearest, thing.hits(eye, rays), nearest)
-    if not planar:
-        nearest *= np.linalg.norm(own, axis=0)
-    return np.minimum(nearest, SKY_M).astype(np.float16).astype(np.float32).reshape(PICTURE)
+
+    def __init__(self, taken: tuple[str, ...]) -> None:
+        self._taken, self._things = taken, dict[str, Thing]()
+
+    def names(self, pattern: str) -> list[str]:
+        """Those that a regular expression matches as a whole, what was there from the start included."""
+        return [name for name in (*self._taken, *self._things) if re.fullmatch(pattern, name)]
+
+    def spawn(self, name: str, asset: str, pose: Pose, scale: Vector3r) -> str:
+        """Put one of :data:`ASSETS` there; its actual name: "wall", "wall1", "wall2" …
+
+        Raises:
+            ValueError: there is no such asset; in AirSim's words.
+        """
+        if asset not in ASSETS:
+            raise ValueError(f"There were no objects with name {asset} found in the Registry")
+        wanted, number = name, 0
+        while name in (*self._taken, *self._things):
+            number += 1
+            name = f"{wanted}{number}"
+        self._things[name] = Thing.spawned(asset, pose, scale)
+        return name
+
+    def destroy(self, name: str) -> bool:
+        """Whether it was there."""
+        return self._things.pop(name, None) is not None
+
+    def place(self, name: str, pose: Pose) -> bool:
+        """Put it somewhere else; whether it is there."""
+        if name in self._things:
+            self._things[name].pose = pose
+        return name in self._things
+
+    def pose(self, name: str) -> Pose:
+        """Where it is; nowhere if it is not."""
+        return self._things[name].pose if name in self._things else Pose.nowhere()
+
+    def met(self, place: Floats, radius_m: float) -> tuple[str, float] | None:
+        """What a ball at a place (3,) touches, and how deep it is in it, m."""
+        for name, thing in self._things.items():
+            if (gap := thing.gap(place)) < radius_m:
+                return name, radius_m - gap
+        return None
+
+    def depth_picture(self, eye: Floats, turned: Floats, planar: bool = True) -> NDArray[np.float32]:
+        """What a camera sees: (height, width) of :data:`PICTURE`, m in half precision, :data:`SKY_M` for the sky.
+
+        Args:
+            eye: (3,) where the camera is.
+            turned: (3, 3) whose columns are its axes ahead, to the right and down.
+            planar: metres along the optical axis, else along each ray.
+        """
+        height, width = PICTURE
+        right = (np.arange(width) + 0.5) / (width / 2.0) - 1.0
+        down = ((np.arange(height) + 0.5) - height / 2.0) / (width / 2.0)
+        across, below = np.meshgrid(right, down)
+        own = np.stack([np.ones(across.size), across.ravel(), below.ravel()])
+        rays = turned @ own
+        nearest = np.where(rays[2] > _TINY, -eye[2] / np.maximum(rays[2], _TINY), np.inf)
+        nearest[nearest < 0.0] = np.inf
+        for thing in self._things.values():
+            np.minimum(nearest, thing.hits(eye, rays), nearest)
+        if not planar:
+            nearest *= np.linalg.norm(own, axis=0)
+        return np.minimum(nearest, SKY_M).astype(np.float16).astype(np.float32).reshape(PICTURE)

@@ -2,8 +2,8 @@
 
     python -m airlearning_envs.simulators.airsim.server --dialect airsim --port 41451
 
-``simContinueForTime`` takes no wall time, so that a program which steps the simulator is tried in a moment; otherwise
-time passes as on a clock while it is not paused.
+Without ``--realtime`` ``simContinueForTime`` takes no wall time, so that a program which steps the simulator is tried in
+a moment; otherwise time passes as on a clock while it is not paused.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Server:
     Args:
         world: what is called.
         port: where to listen; 0 takes a free one.
+        realtime: ``simContinueForTime`` answers after the wall seconds it was given.
 
     Attributes:
         port: where it listens.
@@ -47,8 +48,8 @@ class Server:
         SettingsError: the port is taken.
     """
 
-    def __init__(self, world: StandIn, port: int = 0) -> None:
-        self._world = world
+    def __init__(self, world: StandIn, port: int = 0, realtime: bool = False) -> None:
+        self._world, self._realtime = world, realtime
         try:
             self._listening = socket.create_server(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
@@ -113,6 +114,8 @@ class Server:
         except RpcFault as fault:
             answer(number, str(fault), None)
             return
+        if self._realtime and method == "simContinueForTime":
+            self._ended.wait(params[0])
         if isinstance(result, Task):
             result.then(lambda whole: answer(number, None, whole))
         else:
@@ -144,6 +147,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--stall", type=_share, default=0.0, metavar="SHARE", help="of the time that simContinueForTime loses"
     )
     parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help="simulated seconds a wall second")
+    parser.add_argument("--realtime", action="store_true", help="simContinueForTime takes its wall seconds")
     return parser
 
 
@@ -154,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interruption.heard():
             world = StandIn(Dialect(arguments.dialect), speed=arguments.speed, stall=arguments.stall)
-            with Server(world, arguments.port) as server:
+            with Server(world, arguments.port, arguments.realtime) as server:
                 print(f"{arguments.dialect} on 127.0.0.1:{server.port}; Ctrl-C ends it.", flush=True)
                 threading.Event().wait()
     except SettingsError as error:

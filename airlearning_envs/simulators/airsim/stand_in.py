@@ -34,7 +34,7 @@ from airlearning_envs.simulators.airsim.dialects import (
     encode,
 )
 from airlearning_envs.simulators.airsim.flying import GROUND_Z_M, TAKEOFF_S, Drone, Goal
-from airlearning_envs.simulators.airsim.scenery import Thing
+from airlearning_envs.simulators.airsim.scenery import Scene
 
 Floats = NDArray[np.float64]
 
@@ -95,7 +95,7 @@ class StandIn:
         self.lock = threading.RLock()
         self.paused = False
         self._elapsed_s = 0.0
-        self._things: dict[str, Thing] = {}
+        self._scene = Scene(("Ground", VEHICLE))
         self._collision = CollisionInfo()
         self._drone = Drone(config or NavigationConfig(), self._touches)
         self._task: Task | None = None
@@ -172,10 +172,10 @@ class StandIn:
             "simSetVehiclePose": ((Pose, bool, str), self._put),
             "simGetVehiclePose": ((str,), self._where),
             "simListAssets": ((), lambda: list(scenery.ASSETS)),
-            "simListSceneObjects": ((str,), self._list),
-            "simSpawnObject": ((str, str, Pose, Vector3r, bool, bool), self._spawn),
-            "simDestroyObject": ((str,), lambda name: self._things.pop(name, None) is not None),
-            "simSetObjectPose": ((str, Pose, bool), self._place),
+            "simListSceneObjects": ((str,), self._scene.names),
+            "simSpawnObject": ((str, str, Pose, Vector3r, bool, bool), lambda *given: self._scene.spawn(*given[:4])),
+            "simDestroyObject": ((str,), self._scene.destroy),
+            "simSetObjectPose": ((str, Pose, bool), lambda name, pose, _: self._scene.place(name, pose)),
             "simGetObjectPose": (place, lambda name, *_: self._pose_of(name)),
             "simGetImages": (images, self._images),
         }
@@ -300,10 +300,9 @@ class StandIn:
 
     def _touches(self, place: Floats) -> bool:
         """Whether a drone there (3,) touches something, which is noted."""
-        for name, thing in self._things.items():
-            if (gap := thing.gap(place)) < BODY_RADIUS_M:
-                self._note(name, place, BODY_RADIUS_M - gap)
-                return True
+        if (met := self._scene.met(place, BODY_RADIUS_M)) is not None:
+            self._note(met[0], place, met[1])
+            return True
         if place[2] > GROUND_Z_M + 0.02:
             self._note("Ground", place)
             return True
@@ -344,31 +343,12 @@ class StandIn:
         self._known(vehicle)
         return self._drawn
 
-    def _list(self, pattern: str) -> list[str]:
-        return [name for name in ("Ground", VEHICLE, *self._things) if re.fullmatch(pattern, name)]
-
-    def _spawn(self, name: str, asset: str, pose: Pose, scale: Vector3r, physics: bool, blueprint: bool) -> str:
-        if asset not in scenery.ASSETS:
-            raise ValueError(f"There were no objects with name {asset} found in the Registry")
-        taken, wanted, number = ("Ground", VEHICLE, *self._things), name, 0
-        while name in taken:
-            number += 1
-            name = f"{wanted}{number}"
-        self._things[name] = Thing.spawned(asset, pose, scale)
-        return name
-
-    def _place(self, name: str, pose: Pose, teleport: bool) -> bool:
-        if name not in self._things:
-            return False
-        self._things[name].pose = pose
-        return True
-
     def _pose_of(self, name: str) -> Pose:
         if name == VEHICLE:
             return self._drawn
         if name == "Ground":
             return Pose()
-        return self._things[name].pose if name in self._things else Pose.nowhere()
+        return self._scene.pose(name)
 
     def _images(self, requests: list[ImageRequest], vehicle: str, external: bool = False) -> list[ImageResponse]:
         """Depth pictures, along the optical axis or along the rays, from the nose as it was last drawn."""
@@ -381,7 +361,7 @@ class StandIn:
                 raise ValueError("the stand-in makes depth pictures as floats only")
             turned = self._drawn.orientation.matrix()
             eye = self._drawn.position.array() + CAMERA_AHEAD_M * turned[:, 0]
-            picture = scenery.depth_picture(list(self._things.values()), eye, turned, asked.image_type == DEPTH_PLANAR)
+            picture = self._scene.depth_picture(eye, turned, asked.image_type == DEPTH_PLANAR)
             answers.append(
                 ImageResponse(
                     image_data_uint8=b"\0",  # AirSim sends one byte where there are none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -200,6 +201,13 @@ def test_stalled_time_is_less_than_asked_for() -> None:
         before = pilot.state().timestamp
         pilot("simContinueForTime", 1.0)
         assert pilot.state().timestamp - before == 1_480_000_000
+
+
+def test_in_real_time_a_slice_takes_its_wall_seconds() -> None:
+    with Server(StandIn(), realtime=True) as server, Rpc(port=server.port, timeout_s=10.0) as rpc:
+        begun = time.monotonic()
+        rpc.call("simContinueForTime", 0.2)
+        assert time.monotonic() - begun >= 0.2
 
 
 def test_collisions_are_sticky_until_read(pilot: Pilot) -> None:
