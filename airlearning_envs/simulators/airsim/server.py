@@ -2,8 +2,8 @@
 
     python -m airlearning_envs.simulators.airsim.server --dialect airsim --port 41451
 
-Without ``--realtime`` ``simContinueForTime`` takes no wall time, so that a program which steps the simulator is tried in
-a moment; otherwise time passes as on a clock while it is not paused.
+Without ``--realtime`` ``simContinueForTime`` takes no wall time, so that a program which steps the simulator is tried
+in a moment; otherwise time passes as on a clock while it is not paused.
 """
 
 from __future__ import annotations
