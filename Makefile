@@ -30,6 +30,7 @@ ifneq ($(CURDIR),$(shell test -x $(PYTHON) && cat $(INSTALLED) 2>/dev/null))
 .PHONY: $(INSTALLED)
 endif
 PEERS := .venv-peers
+AIRSIM := .venv-airsim
 # A process a core and one more, for those that wait for a device; at most eight: each holds TensorFlow. A file's tests
 # stay together, since they share devices.
 PYTEST = PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(nproc) + 1)) $(PYTHON) -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
@@ -37,7 +38,7 @@ PYTEST = PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(nproc) + 1)) $(PYTHON) -m pytest -
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
-.PHONY: help setup suites actorq peers training-speed study study-quick report demo train convert deploy bench table docs pi pi-stop test test-all lint format clean
+.PHONY: help setup suites actorq airsim peers training-speed study study-quick report demo train convert deploy bench table docs pi pi-stop test test-all lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -47,6 +48,7 @@ help:
 	@echo "  make setup                             $(VENV) from pinned packages, and the device's wheels"
 	@echo "  make suites                            Box2D, Atari, PyBullet, MuJoCo, dm_control as further tasks"
 	@echo "  make actorq                            Ray, for training with quantized actors: python -m train.actorq"
+	@echo "  make airsim                            AirSim's own Python clients, in $(AIRSIM)"
 	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
 	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] over SSH"
@@ -84,6 +86,11 @@ suites: $(INSTALLED)
 
 actorq: $(INSTALLED)
 	$(call install,requirements-actorq.txt)
+
+airsim: $(AIRSIM)/.installed
+
+$(AIRSIM)/.installed: requirements-airsim.txt | $(INSTALLED)
+	@bash setup/airsim.sh $(AIRSIM)
 
 peers: $(PEERS)/.installed
 

@@ -40,6 +40,7 @@ fetch() { # WHAT COMMAND…
   logged "$@" || without "$what"
 }
 echo "Fetching what tests deploy and boot …"
+fetch "AirSim's Python clients" bash setup/airsim.sh .venv-airsim
 fetch "wheels for the Pi" .venv/bin/python -m device.host prefetch --platform aarch64
 if command -v qemu-system-aarch64 >/dev/null && command -v mmdebstrap >/dev/null && become_root; then
   cache=${XDG_CACHE_HOME:-$HOME/.cache}

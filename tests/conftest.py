@@ -17,7 +17,7 @@ from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 # As in an active environment: messages say `python`.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-LACKS = ("apt-get", "make pi", "make suites", "make actorq", "--prepare", "needs root")
+LACKS = ("apt-get", "make pi", "make suites", "make actorq", "make airsim", "--prepare", "needs root")
 """Words of the reasons for which a test is left out on a machine that lacks something."""
 
 

@@ -35,7 +35,7 @@ MAY_IMPORT_ROOMS = {
 }
 MAY_IMPORT_PACKAGES = {
     "policy": {"numpy", "safetensors"},
-    "airlearning_envs": {"numpy", "gymnasium", "PIL", "imageio", "rich", "matplotlib"},
+    "airlearning_envs": {"numpy", "gymnasium", "PIL", "imageio", "rich", "matplotlib", "msgpack"},
     "device.agent": {"numpy", "tflite_runtime", "ai_edge_litert", "onnxruntime"},
 }
 
@@ -187,6 +187,10 @@ def users_of(package: str) -> set[str]:
 
 def test_ray_lives_only_in_three_files() -> None:
     assert users_of("ray") == {"train/actorq/cluster.py", "train/actorq/processes.py", "bench/study/measuring.py"}
+
+
+def test_msgpack_lives_in_one_file() -> None:
+    assert users_of("msgpack") == {"airlearning_envs/simulators/airsim/rpc.py"}
 
 
 def repository_files() -> list[Path]:

@@ -43,10 +43,13 @@ class CallsInForce:
             goal[:, rows] = 0.0
             goal[2, rows] = self._flight.altitude[rows]
 
-    def begin(self, calls: Sequence[Call]) -> None:
-        """A period begins, in which the drones will be called so."""
+    def begin(self, calls: Sequence[Call], times_s: Floats | None = None) -> None:
+        """A period begins, in which the drones will be called so; with steps of its own where they are given."""
         period = self._ends[-1]
         self._coming = [(goal, followed_s - period) for goal, followed_s in self._coming]
+        if times_s is not None:
+            self._step, self._ends = times_s[0], times_s
+            self._begins = np.concatenate([np.zeros(1, np.float32), times_s[:-1]])
         self._calls = [[] for _ in self._ends]
         for call in calls:
             if call.at_s is None:

@@ -1,0 +1,248 @@
+"""The stand-in's drone: the embedded dynamics under moves, with a ground below and things to fly into.
+
+A period flown here under the same commands gives the same bits as
+:meth:`~airlearning_envs.simulators.embedded.simulator.EmbeddedSimulator.fly`, as long as time passes in whole steps of
+the task (125 ms); what is left over is one shorter step. Simpler than in AirSim:
+
+- takeoff is a smooth climb, not a flight;
+- when a move's goal has run out, the drone holds the velocity zero, not the place;
+- a move's new altitude is followed at once, its velocity after 20 ms, as in the embedded simulator;
+- without a goal (after a reset, without API control) it falls level; who flies into something stops there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.config import NavigationConfig
+from airlearning_envs.simulators.airsim.dialects import KinematicsState, Pose, Quaternionr, Vector3r
+from airlearning_envs.simulators.embedded.calls import CallsInForce
+from airlearning_envs.simulators.embedded.dynamics import CLIMB_GAIN_PER_S, GRAVITY_M_S2, Flight, Integrator
+from airlearning_envs.simulators.embedded.simulator import LONGEST_PIECE_S
+from airlearning_envs.simulators.simulator import Call
+
+Floats = NDArray[np.float64]
+
+GROUND_Z_M = -0.30
+"""Where the drone's centre is as it stands on the ground."""
+TAKEOFF_M, TAKEOFF_S = 1.54, 3.4
+GOAL_TIMEOUT_S = 0.06
+"""A move's goal stays for this long after the move has ended."""
+_AT_ONCE_S = 1e-9
+_MOST_INTEGRATORS = 64
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a move asks for.
+
+    Attributes:
+        forward, right: of the yaw at the call, m/s.
+        yaw_rate: rad/s.
+        z: altitude to hold, m; or None.
+        down: speed downwards, m/s, where there is no altitude.
+        seconds: how long; None until the next one.
+    """
+
+    forward: float = 0.0
+    right: float = 0.0
+    yaw_rate: float = 0.0
+    z: float | None = None
+    down: float = 0.0
+    seconds: float | None = None
+
+
+class Drone:
+    """One drone; time passes only in :meth:`advance`.
+
+    Args:
+        config: the task, of which it takes drone, dynamics and substeps.
+        touched: (place (3,)) -> whether the drone touches something there; it keeps the record.
+    """
+
+    def __init__(self, config: NavigationConfig, touched: Callable[[Floats], bool]) -> None:
+        self.flight = Flight.hovering(config, 1)
+        self._touched = touched
+        self._step_s = config.control_period_s / config.substeps
+        self._integrators: dict[float, Integrator] = {}
+        self._main = self._integrator(self._step_s)
+        times = self._times(1, self._step_s)
+        self._in_force = CallsInForce(self.flight, self._main.heading, times, self.flight.constants[-1, 0])
+        self.reset()
+
+    def reset(self) -> None:
+        """On the ground at the start, without a goal."""
+        flight = self.flight
+        flight.position[:], flight.yaw[:], flight.altitude[:] = 0.0, 0.0, GROUND_Z_M
+        flight.rest(slice(None))
+        self._in_force.rest(np.array([0]))
+        self.powered = False
+        self._goal, self._new, self._runs_out_s = Goal(), False, math.inf
+        self._rising: tuple[float, float] | None = None  # since when, from which z
+        self._turned()
+
+    def move(self, goal: Goal) -> None:
+        """Follow a goal from now on."""
+        self.powered, self._goal, self._new, self._rising = True, goal, True, None
+        self._runs_out_s = math.inf if goal.seconds is None else goal.seconds + GOAL_TIMEOUT_S
+
+    def take_off(self) -> None:
+        """Begin to climb."""
+        self.powered, self._rising = True, (0.0, float(self.flight.position[2, 0]))
+
+    def drop(self) -> None:
+        """Without API control nothing holds it."""
+        self.powered, self._rising, self._new, self._goal = False, None, False, Goal()
+
+    @property
+    def is_aloft(self) -> bool:
+        """Whether it is above the ground."""
+        return float(self.flight.position[2, 0]) < GROUND_Z_M - 0.01
+
+    @property
+    def speed(self) -> float:
+        """In m/s."""
+        return float(np.linalg.norm(self.flight.velocity))
+
+    def heading(self) -> tuple[float, float]:
+        """Cosine and sine of the yaw."""
+        return math.cos(self.flight.yaw[0]), math.sin(self.flight.yaw[0])
+
+    def put(self, pose: Pose) -> None:
+        """Somewhere else, turned so; its velocity stays."""
+        flight, (yaw, pitch, roll) = self.flight, pose.orientation.angles()
+        flight.position[:, 0] = pose.position.array()
+        flight.yaw[0], flight.tilt[:, 0] = yaw, (-pitch, roll)
+        self._turned()
+
+    def pose(self) -> Pose:
+        """Where it is and how it is turned."""
+        flight = self.flight
+        attitude = Quaternionr.of(float(flight.yaw[0]), -float(flight.tilt[0, 0]), float(flight.tilt[1, 0]))
+        return Pose(Vector3r.of(flight.position[:, 0]), attitude)
+
+    def kinematics(self) -> KinematicsState:
+        """How it moves; of its rates only the yaw's is known."""
+        flight, pose = self.flight, self.pose()
+        return KinematicsState(
+            pose.position,
+            pose.orientation,
+            linear_velocity=Vector3r.of(flight.velocity[:, 0]),
+            angular_velocity=Vector3r(0.0, 0.0, float(flight.yaw_rate[0])),
+            linear_acceleration=Vector3r.of(flight.acceleration[:, 0]),
+        )
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        while seconds > _AT_ONCE_S:
+            if self._rising is not None:
+                seconds -= self._rise(seconds, *self._rising)
+            elif self.powered:
+                seconds -= self._follow(seconds)
+            else:
+                seconds -= self._fall(seconds)
+
+    def _follow(self, seconds: float) -> float:
+        """Fly the goal for whole steps, or for what is less than one; how long that took."""
+        steps = int(seconds / self._step_s + _AT_ONCE_S)
+        step_s = self._step_s if steps else seconds
+        times = self._times(max(steps, 1), step_s)
+        took = max(steps, 1) * step_s
+        calls = []
+        if self._new:
+            command = np.array([[self._goal.forward], [self._goal.right], [self._goal.yaw_rate]], np.float32)
+            calls.append(Call(command))
+            self._new = False
+        if runs_out := self._runs_out_s < took:
+            at_s = max(self._runs_out_s, 0.0)
+            calls.append(Call(np.zeros((3, 1), np.float32), np.array([at_s], np.float32)))
+        integrator, flight, goal = self._integrator(step_s), self.flight, self._goal
+        self._turned()
+        self._in_force.begin(calls, times)
+        for k in range(len(times)):
+            if runs_out and goal.z is None and self._runs_out_s <= k * step_s:
+                self._goal = goal = Goal(z=float(flight.position[2, 0]))
+            # moveByVelocityZ's goal is an altitude, moveByVelocity's a speed, and SimpleFlight turns either into the
+            # tilted body as a speed; the altitude held is the one that asks for that speed as the step ends.
+            flight.altitude[:] = goal.down if goal.z is None else goal.z
+            mean = self._in_force.goal(k)
+            if goal.z is None:
+                ahead = goal.down / CLIMB_GAIN_PER_S
+                flight.altitude[:] = flight.position[2] + flight.velocity[2] * np.float32(step_s) + np.float32(ahead)
+            before = flight.position[:, 0].copy()
+            integrator.step(mean)
+            self._stop(before, step_s)
+        self._main.turned()
+        self._runs_out_s = math.inf if runs_out else self._runs_out_s - took
+        if runs_out and goal.z is None:
+            self._goal = Goal(z=float(flight.position[2, 0]))
+        return took
+
+    def _stop(self, before: NDArray[np.float32], step_s: float) -> None:
+        """Where something or the ground was touched since ``before`` (3,), the drone stands at the last free place."""
+        flight, pieces = self.flight, math.ceil(step_s / LONGEST_PIECE_S)
+        after, free = flight.position[:, 0].copy(), before
+        for piece in range(1, pieces + 1):
+            place = before + np.float32(piece / pieces) * (after - before)
+            if self._touched(place.astype(np.float64)):
+                flight.position[:, 0] = free
+                flight.velocity[:], flight.acceleration[:] = 0.0, 0.0
+                return
+            free = place
+
+    def _rise(self, seconds: float, since_s: float, from_z: float) -> float:
+        """Take off for some time: z goes down smoothly, at rest at both ends; how long that took."""
+        flight = self.flight
+        took = min(seconds, TAKEOFF_S - since_s)
+        share = min((since_s + took) / TAKEOFF_S, 1.0)
+        flight.position[2] = from_z - TAKEOFF_M * share * share * (3.0 - 2.0 * share)
+        flight.velocity[2] = -TAKEOFF_M / TAKEOFF_S * 6.0 * share * (1.0 - share)
+        self._rising = since_s + took, from_z
+        if TAKEOFF_S - since_s - took < _AT_ONCE_S:
+            self.hover()
+            flight.altitude[:] = flight.position[2]
+            flight.rest(slice(None))
+            self._in_force.rest(np.array([0]))
+            self._turned()
+        return took
+
+    def hover(self) -> None:
+        """Hold the velocity zero at this altitude."""
+        self.move(Goal(z=float(self.flight.position[2, 0])))
+
+    def _fall(self, seconds: float) -> float:
+        """Fall to the ground, or stand on it."""
+        flight = self.flight
+        if not self.is_aloft:
+            flight.velocity[:], flight.acceleration[:] = 0.0, 0.0
+            return seconds
+        took = min(seconds, self._step_s)
+        before = flight.position[:, 0].copy()
+        flight.acceleration[:, 0] = (0.0, 0.0, GRAVITY_M_S2)
+        flight.position += flight.velocity * np.float32(took)
+        flight.position[2] += np.float32(GRAVITY_M_S2 * took * took / 2.0)
+        flight.velocity[2] += np.float32(GRAVITY_M_S2 * took)
+        self._stop(before, took)
+        return took
+
+    def _times(self, steps: int, step_s: float) -> NDArray[np.float32]:
+        """(steps,) from now to the end of each, the same bits as the embedded simulator's."""
+        cuts = math.ceil(step_s / LONGEST_PIECE_S)
+        return (np.arange(1, steps * cuts + 1) * (step_s / cuts)).astype(np.float32)[cuts - 1 :: cuts]
+
+    def _integrator(self, step_s: float) -> Integrator:
+        if step_s not in self._integrators:
+            if len(self._integrators) >= _MOST_INTEGRATORS:
+                self._integrators = {self._step_s: self._main}
+            self._integrators[step_s] = Integrator(self.flight, step_s)
+        return self._integrators[step_s]
+
+    def _turned(self) -> None:
+        """Yaw or tilt have changed."""
+        for integrator in self._integrators.values():
+            integrator.turned()

@@ -1,0 +1,379 @@
+"""What AirSim's RPC server does with one drone, without sockets: calls in, answers out, and time in exact slices.
+
+Pause, API control, the sticky collision, moves that cancel each other, and the error texts are those of AirLib 1.8.1.
+The drone is :mod:`~airlearning_envs.simulators.airsim.flying`'s, the world :mod:`~…airsim.scenery`'s: flat ground and
+what was spawned. What is missing answers as a function that AirSim does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.config import NavigationConfig
+from airlearning_envs.simulators.airsim import scenery
+from airlearning_envs.simulators.airsim.dialects import (
+    DEPTH_PERSPECTIVE,
+    DEPTH_PLANAR,
+    CollisionInfo,
+    Dialect,
+    ImageRequest,
+    ImageResponse,
+    MultirotorState,
+    Pose,
+    Vector3r,
+    YawMode,
+    decode,
+    encode,
+)
+from airlearning_envs.simulators.airsim.flying import GROUND_Z_M, TAKEOFF_S, Drone, Goal
+from airlearning_envs.simulators.airsim.scenery import Scene
+
+Floats = NDArray[np.float64]
+
+VEHICLE = "SimpleFlight"
+CAMERAS = ("0", "front_center", "")
+CAMERA_AHEAD_M = 0.46
+BODY_RADIUS_M = NavigationConfig().body_radius_m
+_STARTED_NS = 1_600_000_000_000_000_000
+_STILL_M_S = 0.05
+_SWEEP_M = 0.05
+
+
+class RpcFault(Exception):  # noqa: N818 (an answer, not an error here)
+    """The server's answer is this error text."""
+
+
+class Task:
+    """A move under way: its answer comes when it is done or another one cancels it."""
+
+    def __init__(self, ends_ns: int | None, on_success: bool) -> None:
+        self.ends_ns, self._on_success = ends_ns, on_success
+        self.answer: bool | None = None
+        self._then: list[Callable[[bool], None]] = []
+
+    def then(self, told: Callable[[bool], None]) -> None:
+        """Call ``told`` with the answer, now or when it comes."""
+        if self.answer is None:
+            self._then.append(told)
+        else:
+            told(self.answer)
+
+    def end(self, whole: bool) -> None:
+        """It is done, or cancelled."""
+        if self.answer is None:
+            self.answer = whole and self._on_success
+            for told in self._then:
+                told(self.answer)
+
+
+class StandIn:
+    """One drone's world behind AirSim's calls; every method of it may be called from any thread.
+
+    Args:
+        dialect: how structs travel.
+        config: the task whose drone flies; by default its dynamics are AirSim's.
+        speed: the clock's: simulated seconds a wall second.
+        stall: share of the simulated time that is lost in ``simContinueForTime``, as on a machine under load.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect = Dialect.AIRSIM,
+        config: NavigationConfig | None = None,
+        speed: float = 1.0,
+        stall: float = 0.0,
+    ) -> None:
+        self.dialect, self.speed, self._stall = dialect, speed, stall
+        self.lock = threading.RLock()
+        self.paused = False
+        self._elapsed_s = 0.0
+        self._scene = Scene(("Ground", VEHICLE))
+        self._collision = CollisionInfo()
+        self._drone = Drone(config or NavigationConfig(), self._touches)
+        self._task: Task | None = None
+        self._methods = self._table()
+        self._reset()
+
+    def call(self, method: str, params: list[Any]) -> Any:
+        """One call, its arguments and answer as msgpack has them; a move answers with a :class:`Task`.
+
+        Raises:
+            RpcFault: with AirSim's text.
+        """
+        count = len(params)
+        if method not in self._methods:
+            raise RpcFault(f"rpclib: server could not find function '{method}' with argument count {count}.")
+        kinds, function = self._methods[method]
+        if count != len(kinds):
+            # The two numbers are swapped in rpclib, too.
+            raise RpcFault(
+                f"rpclib: client error C0002: Function '{method}' was called with an invalid number of arguments. "
+                f"Expected: {count}, got: {len(kinds)}"
+            )
+        with self.lock:
+            try:
+                arguments = [decode(kind, each, self.dialect) for kind, each in zip(kinds, params, strict=True)]
+                return encode(function(*arguments), self.dialect)
+            except (ValueError, re.error) as error:
+                raise RpcFault(
+                    f"rpclib: function '{method}' (called with {count} arg(s)) threw an exception. The exception "
+                    f"contained this information: {error}"
+                ) from None
+
+    def advance(self, seconds: float) -> None:
+        """Let simulated time pass, whether paused or not."""
+        with self.lock:
+            self._drone.advance(seconds)
+            self._elapsed_s += seconds
+            self._drawn = self._drone.pose()
+            if self._task is not None and self._task.ends_ns is not None and self._now_ns >= self._task.ends_ns:
+                self._task.end(True)
+
+    @property
+    def _now_ns(self) -> int:
+        return _STARTED_NS + round(self._elapsed_s * 1e9)
+
+    def _table(self) -> dict[str, tuple[tuple[Any, ...], Callable[..., Any]]]:
+        """Each call's arguments, all of them needed, and what it does."""
+        images, place = (list[ImageRequest], str, bool), (str,)
+        if self.dialect is Dialect.COSYS:
+            images, place = (list[ImageRequest], str), (str, bool)  # type: ignore[assignment]
+        move = (float, float, float, float, int, YawMode, str)
+        return {
+            "ping": ((), lambda: True),
+            "getServerVersion": ((), lambda: self.dialect.version),
+            "getMinRequiredClientVersion": ((), lambda: self.dialect.version),
+            "getSettingsString": ((), self._settings),
+            "listVehicles": ((), lambda: [VEHICLE]),
+            "reset": ((), self._reset),
+            "enableApiControl": ((bool, str), self._enable),
+            "isApiControlEnabled": ((str,), self._is_enabled),
+            "armDisarm": ((bool, str), self._arm),
+            "takeoff": ((float, str), self._take_off),
+            "hover": ((str,), self._hover),
+            "cancelLastTask": ((str,), self._cancel),
+            "moveByVelocity": (move, partial(self._move, to_z=False, in_body=False)),
+            "moveByVelocityBodyFrame": (move, partial(self._move, to_z=False, in_body=True)),
+            "moveByVelocityZ": (move, partial(self._move, to_z=True, in_body=False)),
+            "moveByVelocityZBodyFrame": (move, partial(self._move, to_z=True, in_body=True)),
+            "getMultirotorState": ((str,), self._state),
+            "simGetCollisionInfo": ((str,), self._read_collision),
+            "simPause": ((bool,), self._pause),
+            "simIsPaused": ((), lambda: self.paused),
+            "simContinueForTime": ((float,), self._continue),
+            "simSetVehiclePose": ((Pose, bool, str), self._put),
+            "simGetVehiclePose": ((str,), self._where),
+            "simListAssets": ((), lambda: list(scenery.ASSETS)),
+            "simListSceneObjects": ((str,), self._scene.names),
+            "simSpawnObject": ((str, str, Pose, Vector3r, bool, bool), lambda *given: self._scene.spawn(*given[:4])),
+            "simDestroyObject": ((str,), self._scene.destroy),
+            "simSetObjectPose": ((str, Pose, bool), lambda name, pose, _: self._scene.place(name, pose)),
+            "simGetObjectPose": (place, lambda name, *_: self._pose_of(name)),
+            "simGetImages": (images, self._images),
+        }
+
+    # The drone.
+
+    def _known(self, vehicle: str) -> None:
+        if vehicle not in ("", VEHICLE):
+            raise ValueError(
+                f"Vehicle API for '{vehicle}' is not available. This could either because this is simulation-only API "
+                "or this vehicle does not exist"
+            )
+
+    def _settings(self) -> str:
+        return json.dumps({"SettingsVersion": 1.2, "SimMode": "Multirotor", "ClockSpeed": self.speed})
+
+    def _reset(self) -> None:
+        """Back at the start, API control off; pause and what was spawned stay."""
+        self._cancel()
+        self._drone.reset()
+        self._enabled, self._armed = False, True
+        self._drawn = self._drone.pose()
+        self._collision = CollisionInfo()
+        self._note("Ground", self._drone.pose().position.array())
+
+    def _enable(self, enabled: bool, vehicle: str) -> None:
+        self._known(vehicle)
+        if self._enabled and not enabled:
+            self._cancel()
+            self._drone.drop()
+        self._enabled = enabled
+
+    def _is_enabled(self, vehicle: str) -> bool:
+        self._known(vehicle)
+        return self._enabled
+
+    def _arm(self, arm: bool, vehicle: str) -> bool:
+        self._known(vehicle)
+        if self._enabled:
+            self._armed = arm
+        return self._enabled
+
+    def _cancel(self, vehicle: str = "") -> None:
+        """The move under way answers False."""
+        self._known(vehicle)
+        if self._task is not None:
+            self._task.end(False)
+        self._task = None
+
+    def _begin(self, seconds: float | None, on_success: bool) -> Task:
+        self._cancel()
+        ends = None if seconds is None else self._now_ns + round(seconds * 1e9)
+        self._task = Task(ends, on_success)
+        return self._task
+
+    def _take_off(self, timeout_s: float, vehicle: str) -> Task | bool:
+        self._known(vehicle)
+        if not self._enabled:
+            return True
+        if self._drone.speed > _STILL_M_S:
+            speed = f"{self._drone.speed:f}"
+            raise ValueError(f"Cannot perform takeoff because vehicle is already moving with velocity {speed} m/s")
+        self._drone.take_off()
+        return self._begin(TAKEOFF_S, on_success=False)
+
+    def _hover(self, vehicle: str) -> bool:
+        self._known(vehicle)
+        if not self._enabled:
+            return True
+        self._cancel()
+        self._drone.hover()
+        return False
+
+    def _move(
+        self,
+        x: float,
+        y: float,
+        z: float,
+        seconds: float,
+        drivetrain: int,
+        yaw_mode: YawMode,
+        vehicle: str,
+        *,
+        to_z: bool,
+        in_body: bool,
+    ) -> Task | bool:
+        """A move by velocity, m/s, at an altitude or with a speed downwards, for some simulated time."""
+        self._known(vehicle)
+        if not yaw_mode.is_rate:
+            raise ValueError("the stand-in turns at yaw rates only: send a YawMode with is_rate")
+        if not self._enabled:
+            return True
+        if seconds <= 0.0:
+            return not to_z
+        if not in_body:
+            cosine, sine = self._drone.heading()
+            x, y = cosine * x + sine * y, cosine * y - sine * x
+        task = self._begin(seconds, on_success=True)
+        rate = float(np.radians(yaw_mode.yaw_or_rate))
+        self._drone.move(Goal(x, y, rate, z if to_z else None, 0.0 if to_z else z, seconds))
+        return task
+
+    def _state(self, vehicle: str) -> MultirotorState:
+        self._known(vehicle)
+        return MultirotorState(
+            kinematics_estimated=self._drone.kinematics(),
+            timestamp=self._now_ns,
+            landed_state=int(self._drone.is_aloft),
+        )
+
+    # Time.
+
+    def _pause(self, paused: bool) -> None:
+        self.paused = paused
+
+    def _continue(self, seconds: float) -> None:
+        """Let wall seconds pass, at once; what is lost under load is lost here. It ends paused."""
+        self.advance(seconds * self.speed * (1.0 - self._stall))
+        self.paused = True
+
+    # Collisions.
+
+    def _touches(self, place: Floats) -> bool:
+        """Whether a drone there (3,) touches something, which is noted."""
+        if (met := self._scene.met(place, BODY_RADIUS_M)) is not None:
+            self._note(met[0], place, met[1])
+            return True
+        if place[2] > GROUND_Z_M + 0.02:
+            self._note("Ground", place)
+            return True
+        return False
+
+    def _note(self, name: str, place: Floats, depth_m: float = 0.0) -> None:
+        where = Vector3r.of(place)
+        self._collision = CollisionInfo(
+            True, depth_m, self._now_ns, position=where, impact_point=where, object_name=name, object_id=-1
+        )
+
+    def _read_collision(self, vehicle: str) -> CollisionInfo:
+        """The last collision, whose ``has_collided`` is cleared by reading it."""
+        self._known(vehicle)
+        info = self._collision
+        self._collision = CollisionInfo(**{**vars(info), "has_collided": False})
+        return info
+
+    # Places.
+
+    def _put(self, pose: Pose, ignore_collision: bool, vehicle: str) -> None:
+        """Put the drone somewhere; without ``ignore_collision`` it is moved there and stops where it touches."""
+        self._known(vehicle)
+        before, after = self._drone.pose().position.array(), pose.position.array()
+        if not ignore_collision:
+            pieces = max(int(np.linalg.norm(after - before) / _SWEEP_M), 1)
+            free = before
+            for piece in range(1, pieces + 1):
+                place = before + (after - before) * (piece / pieces)
+                if self._touches(place):
+                    pose = Pose(Vector3r.of(free), pose.orientation)
+                    break
+                free = place
+        self._drone.put(pose)
+
+    def _where(self, vehicle: str) -> Pose:
+        """As last drawn: a pose that was set while paused shows after time has passed."""
+        self._known(vehicle)
+        return self._drawn
+
+    def _pose_of(self, name: str) -> Pose:
+        if name == VEHICLE:
+            return self._drawn
+        if name == "Ground":
+            return Pose()
+        return self._scene.pose(name)
+
+    def _images(self, requests: list[ImageRequest], vehicle: str, external: bool = False) -> list[ImageResponse]:
+        """Depth pictures, along the optical axis or along the rays, from the nose as it was last drawn."""
+        self._known(vehicle)
+        answers = []
+        for asked in requests:
+            if asked.camera_name not in CAMERAS:
+                raise ValueError("map::at")
+            if asked.image_type not in (DEPTH_PLANAR, DEPTH_PERSPECTIVE) or not asked.pixels_as_float:
+                raise ValueError("the stand-in makes depth pictures as floats only")
+            turned = self._drawn.orientation.matrix()
+            eye = self._drawn.position.array() + CAMERA_AHEAD_M * turned[:, 0]
+            picture = self._scene.depth_picture(eye, turned, asked.image_type == DEPTH_PLANAR)
+            answers.append(
+                ImageResponse(
+                    image_data_uint8=b"\0",  # AirSim sends one byte where there are none
+                    image_data_float=picture.ravel().tolist(),
+                    camera_position=Vector3r.of(eye),
+                    camera_name=asked.camera_name,
+                    camera_orientation=self._drawn.orientation,
+                    time_stamp=self._now_ns,
+                    pixels_as_float=True,
+                    width=picture.shape[1],
+                    height=picture.shape[0],
+                    image_type=asked.image_type,
+                )
+            )
+        return answers

@@ -1,0 +1,384 @@
+"""The stand-in over its RPC, in all dialects: what AirSim does (README of the recordings), call by call."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
+
+from airlearning_envs.config import NavigationConfig
+from airlearning_envs.episode.layout import FAR_AWAY_M, Layouts, Slots
+from airlearning_envs.simulators.airsim.dialects import (
+    CollisionInfo,
+    Dialect,
+    ImageRequest,
+    ImageResponse,
+    MultirotorState,
+    Pose,
+    Quaternionr,
+    Vector3r,
+    YawMode,
+    decode,
+    detect,
+    encode,
+)
+from airlearning_envs.simulators.airsim.rpc import Rpc, RpcError
+from airlearning_envs.simulators.airsim.server import Server
+from airlearning_envs.simulators.airsim.stand_in import StandIn
+from airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
+from airlearning_envs.simulators.simulator import Call
+
+ALOFT = Pose(Vector3r(0.0, 0.0, -4.0))
+
+
+class Pilot:
+    """A client of ours with structs in and out."""
+
+    def __init__(self, rpc: Rpc, dialect: Dialect) -> None:
+        self.rpc, self.dialect = rpc, dialect
+
+    def __call__(self, method: str, *args: Any) -> Any:
+        return self.rpc.call(method, *[encode(each, self.dialect) for each in args])
+
+    def move(
+        self, x: float, y: float, z: float, seconds: float, rate: float = 0.0, how: str = "moveByVelocityZBodyFrame"
+    ) -> int:
+        """Sent and not waited for."""
+        mode = encode(YawMode(True, math.degrees(rate)), self.dialect)
+        return self.rpc.send(how, x, y, z, seconds, 0, mode, "")
+
+    def state(self) -> MultirotorState:
+        return decode(MultirotorState, self("getMultirotorState", ""), self.dialect)
+
+    def collision(self) -> CollisionInfo:
+        return decode(CollisionInfo, self("simGetCollisionInfo", ""), self.dialect)
+
+    def picture(self, name: str = "0") -> ImageResponse:
+        """A depth picture, asked for as the dialect wants it."""
+        request = [ImageRequest(name, 1, True, False)]
+        rest = [""] if self.dialect is Dialect.COSYS else ["", False]
+        (answer,) = self("simGetImages", request, *rest)
+        return decode(ImageResponse, answer, self.dialect)
+
+    def aloft(self) -> None:
+        """Paused, under control, at rest 4 m above the start."""
+        self("simPause", True)
+        self("reset")
+        self("enableApiControl", True, "")
+        self("simSetVehiclePose", ALOFT, True, "")
+
+
+@pytest.fixture(params=list(Dialect), ids=lambda dialect: dialect.value)
+def pilot(request: pytest.FixtureRequest) -> Iterator[Pilot]:
+    with serving(StandIn(request.param)) as each:
+        yield each
+
+
+@pytest.fixture
+def airsim() -> Iterator[Pilot]:
+    with serving(StandIn()) as each:
+        yield each
+
+
+class serving:  # noqa: N801 (read as a verb)
+    """A pilot of a world that is served."""
+
+    def __init__(self, world: StandIn) -> None:
+        self._server, self._dialect = Server(world), world.dialect
+
+    def __enter__(self) -> Pilot:
+        self._server.__enter__()
+        self._rpc = Rpc(port=self._server.port, timeout_s=10.0)
+        return Pilot(self._rpc, self._dialect)
+
+    def __exit__(self, *_: object) -> None:
+        self._rpc.close()
+        self._server.__exit__(None, None, None)
+
+
+def test_the_dialect_is_seen(pilot: Pilot) -> None:
+    assert detect(pilot) is pilot.dialect
+    assert pilot("getServerVersion") == pilot("getMinRequiredClientVersion") == (4 if pilot.dialect.version == 4 else 1)
+
+
+def test_structs_are_maps_or_arrays(pilot: Pilot) -> None:
+    raw = pilot("getMultirotorState", "")
+    if pilot.dialect is Dialect.AIRSIM:
+        assert set(raw) == {
+            "collision", "kinematics_estimated", "gps_location", "timestamp", "landed_state", "rc_data",
+        }  # fmt: skip
+        assert raw["kinematics_estimated"]["orientation"] == {"w_val": 1.0, "x_val": 0.0, "y_val": 0.0, "z_val": 0.0}
+    elif pilot.dialect is Dialect.COLOSSEUM:
+        assert len(raw) == 9 and raw[6:] == [True, "", True]
+        assert raw[1][1] == [1.0, 0.0, 0.0, 0.0]
+    else:
+        assert {"ready", "ready_message", "can_arm"} < set(raw)
+    with pytest.raises(RpcError, match="std::bad_cast"):
+        pilot.rpc.call("simSetVehiclePose", {} if pilot.dialect.arrays else [], True, "")
+
+
+def test_a_flight_is_the_embedded_simulators_to_the_last_bit(pilot: Pilot) -> None:
+    config, rng = NavigationConfig(), np.random.default_rng(1)
+    count = Slots.of(config).total
+    nothing = Layouts(
+        start=np.zeros((2, 1), np.float32),
+        goal=np.full((2, 1), 10.0, np.float32),
+        yaw=np.zeros(1),
+        centre=np.full((2, 1, count), FAR_AWAY_M, np.float32),
+        size=np.ones((1, count), np.float32),
+        velocity=np.zeros((2, 1, config.moving_obstacles[1]), np.float32),
+        limit=np.full((1, config.moving_obstacles[1]), 2.0 * FAR_AWAY_M, np.float32),
+        variation=np.zeros((6, 1), np.float32),
+    )
+    simulator = EmbeddedSimulator(config, 1)
+    simulator.begin(np.array([0]), nothing)
+    pilot.aloft()
+    begun = pilot.state().timestamp
+    for number in range(1, 21):
+        command = rng.uniform(-4.0, 4.0, 3).astype(np.float32)
+        simulator.fly([Call(command[:, None])])
+        pilot.move(float(command[0]), float(command[1]), -4.0, 0.5, float(command[2]))
+        pilot("simContinueForTime", 0.25)
+        state = pilot.state()
+        moving = state.kinematics_estimated
+        assert state.timestamp - begun == number * 250_000_000
+        for vector, exact in (
+            (moving.position, simulator.flight.position[:, 0]),
+            (moving.linear_velocity, simulator.flight.velocity[:, 0]),
+        ):
+            assert np.array_equal(vector.array().astype(np.float32), exact)
+        turn = moving.orientation.angles()[0] - simulator.motion.yaw[0]
+        assert math.remainder(turn, 2.0 * math.pi) == pytest.approx(0.0, abs=1e-6)
+        assert moving.angular_velocity.z_val == simulator.motion.yaw_rate[0]
+
+
+def test_a_new_move_cancels_the_old_one_and_a_whole_one_answers_true(pilot: Pilot) -> None:
+    pilot.aloft()
+    first = pilot.move(1.0, 0.0, -4.0, 0.5)
+    assert not pilot.rpc.answered(first), "a move that is sent while paused waits"
+    pilot("simContinueForTime", 0.25)
+    assert not pilot.rpc.answered(first)
+    second = pilot.move(1.0, 0.0, -4.0, 0.5)
+    assert pilot.rpc.wait(first) is False
+    pilot("simContinueForTime", 0.25)
+    assert not pilot.rpc.answered(second)
+    pilot("simContinueForTime", 0.25)
+    assert pilot.rpc.wait(second) is True
+    assert pilot("simIsPaused") is True
+
+
+def test_continue_ends_paused_and_other_lengths_of_it_work(airsim: Pilot) -> None:
+    assert airsim("simIsPaused") is False
+    airsim("simContinueForTime", 0.1)
+    assert airsim("simIsPaused") is True
+    before = airsim.state().timestamp
+    airsim("simContinueForTime", 0.3)
+    assert airsim.state().timestamp - before == 300_000_000
+
+
+def test_a_goal_runs_out_60_ms_after_its_move(airsim: Pilot) -> None:
+    speeds = []
+    for seconds in (0.25, 0.44):
+        airsim.aloft()
+        airsim.move(5.0, 0.0, -4.0, seconds)
+        airsim("simContinueForTime", 0.25)
+        airsim("simContinueForTime", 0.25)
+        speeds.append(airsim.state().kinematics_estimated.linear_velocity.x_val)
+        airsim("simContinueForTime", 5.0)
+        assert abs(airsim.state().kinematics_estimated.linear_velocity.x_val) < 0.2
+    assert speeds[0] < 0.8 * speeds[1]
+
+
+def test_stalled_time_is_less_than_asked_for() -> None:
+    with serving(StandIn(stall=0.26, speed=2.0)) as pilot:
+        pilot("simPause", True)
+        before = pilot.state().timestamp
+        pilot("simContinueForTime", 1.0)
+        assert pilot.state().timestamp - before == 1_480_000_000
+
+
+def test_in_real_time_a_slice_takes_its_wall_seconds() -> None:
+    with Server(StandIn(), realtime=True) as server, Rpc(port=server.port, timeout_s=10.0) as rpc:
+        begun = time.monotonic()
+        rpc.call("simContinueForTime", 0.2)
+        assert time.monotonic() - begun >= 0.2
+
+
+def test_collisions_are_sticky_until_read(pilot: Pilot) -> None:
+    first = pilot.collision()
+    assert (first.has_collided, first.object_name) == (True, "Ground")
+    again = pilot.collision()
+    assert (again.has_collided, again.object_name) == (False, "Ground")
+    pilot.aloft()
+    pilot.collision()
+    pole = Pose(Vector3r(5.0, 0.0, -4.0))
+    assert pilot("simSpawnObject", "wall", "Cylinder", pole, Vector3r(2.0, 2.0, 8.0), False, False) == "wall"
+    for _ in range(16):
+        pilot.move(4.0, 0.0, -4.0, 0.5)
+        pilot("simContinueForTime", 0.25)
+    assert pilot.state().collision.has_collided is False
+    met = pilot.collision()
+    assert (met.has_collided, met.object_name) == (True, "wall")
+    assert 3.3 < met.position.x_val < 4.0, "5 m less the cylinder's radius and the drone's"
+    assert pilot.state().kinematics_estimated.position.x_val < 4.0
+    pilot.move(0.0, 0.0, -4.0, 0.5)
+    pilot.collision()
+    assert pilot.collision().has_collided is False
+    pilot("reset")
+    assert pilot.collision().object_name == "Ground"
+
+
+def test_what_moves_into_the_drone_is_met(airsim: Pilot) -> None:
+    airsim.aloft()
+    airsim.collision()
+    where = [Pose(Vector3r(2.0 - 0.5 * k, 0.0, -4.0)) for k in range(5)]
+    airsim("simSpawnObject", "mover", "Cube", where[0], Vector3r(1.0, 1.0, 8.0), False, False)
+    met = []
+    for pose in where:
+        assert airsim("simSetObjectPose", "mover", pose, True) is True
+        airsim.move(0.0, 0.0, -4.0, 0.5)
+        airsim("simContinueForTime", 0.25)
+        met.append(airsim.collision().has_collided)
+    assert met == [False, False, False, True, True]
+
+
+def test_reset_keeps_pause_and_objects(pilot: Pilot) -> None:
+    pilot.aloft()
+    pilot("simSpawnObject", "box", "Cube", ALOFT, Vector3r(1.0, 1.0, 1.0), False, False)
+    move = pilot.move(1.0, 0.0, -4.0, 5.0)
+    pilot("simContinueForTime", 0.5)
+    pilot("reset")
+    assert pilot.rpc.wait(move) is False
+    assert pilot("simIsPaused") is True and pilot("isApiControlEnabled", "") is False
+    assert pilot("simListSceneObjects", "box") == ["box"]
+    assert pilot.state().kinematics_estimated.position.z_val == pytest.approx(-0.30)
+
+
+def test_without_api_control(pilot: Pilot) -> None:
+    assert pilot("armDisarm", True, "") is False
+    assert pilot.rpc.wait(pilot.move(5.0, 0.0, -4.0, 1.0)) is True
+    assert pilot("takeoff", 20.0, "") is True
+    pilot.aloft()
+    assert pilot("armDisarm", True, "") is True
+    pilot("enableApiControl", False, "")
+    pilot("simContinueForTime", 2.0)
+    state = pilot.state()
+    assert state.landed_state == 0 and state.kinematics_estimated.position.z_val > -0.5, "it fell"
+
+
+def test_takeoff_and_hover_answer_false(airsim: Pilot) -> None:
+    airsim("simPause", True)
+    airsim("enableApiControl", True, "")
+    climb = airsim.rpc.send("takeoff", 20.0, "")
+    airsim("simContinueForTime", 1.7)
+    assert not airsim.rpc.answered(climb)
+    with pytest.raises(RpcError, match="already moving"):
+        airsim("takeoff", 20.0, "")
+    airsim("simContinueForTime", 1.7)
+    assert airsim.rpc.wait(climb) is False
+    assert airsim.state().kinematics_estimated.position.z_val == pytest.approx(-1.84, abs=1e-3)
+    assert airsim("hover", "") is False
+    airsim("simContinueForTime", 1.0)
+    assert airsim.state().kinematics_estimated.position.z_val == pytest.approx(-1.84, abs=0.05)
+
+
+def test_moves_in_the_world_and_with_a_climbing_speed(airsim: Pilot) -> None:
+    airsim.aloft()
+    airsim("simSetVehiclePose", Pose(ALOFT.position, Quaternionr.of(1.2)), True, "")
+    airsim.move(0.0, 2.0, -6.0, 6.0, how="moveByVelocityZ")
+    airsim("simContinueForTime", 6.0)
+    moving = airsim.state().kinematics_estimated
+    assert moving.linear_velocity.array() == pytest.approx([0.0, 2.0, 0.0], abs=0.3)
+    assert moving.position.z_val == pytest.approx(-6.0, abs=0.3)
+    airsim.move(0.0, 0.0, -1.0, 3.0, how="moveByVelocity")
+    airsim("simContinueForTime", 3.0)
+    climbing = airsim.state().kinematics_estimated
+    assert climbing.linear_velocity.z_val == pytest.approx(-1.0, abs=0.15)
+    assert -9.3 < climbing.position.z_val < -8.0
+    assert airsim.rpc.wait(airsim.move(1.0, 0.0, -4.0, 0.0, how="moveByVelocity")) is True
+    assert airsim.rpc.wait(airsim.move(1.0, 0.0, -4.0, 0.0, how="moveByVelocityZ")) is False
+
+
+def test_a_pose_that_was_set_while_paused(pilot: Pilot) -> None:
+    pilot.aloft()
+
+    def seen() -> float:
+        return decode(Pose, pilot("simGetVehiclePose", ""), pilot.dialect).position.z_val
+
+    assert pilot.state().kinematics_estimated.position.z_val == -4.0
+    assert seen() == pytest.approx(-0.30), "not drawn yet"
+    pilot.move(0.0, 0.0, -4.0, 1.0)
+    pilot("simContinueForTime", 0.02)
+    assert seen() == pytest.approx(-4.0, abs=0.01)
+
+
+def test_objects(pilot: Pilot) -> None:
+    place: list[Any] = [True] if pilot.dialect is Dialect.COSYS else []
+
+    def spawn(name: str, asset: str) -> Any:
+        return pilot("simSpawnObject", name, asset, ALOFT, Vector3r(1, 1, 1), False, False)
+
+    assert {"Cube", "Cylinder"} <= set(pilot("simListAssets"))
+    assert [spawn("wall", "Cube"), spawn("wall", "Cube"), spawn("wall", "Cylinder")] == ["wall", "wall1", "wall2"]
+    assert pilot("simListSceneObjects", "wal") == [] and len(pilot("simListSceneObjects", "wall.*")) == 3
+    assert pilot("simListSceneObjects", ".*")[:2] == ["Ground", "SimpleFlight"]
+    with pytest.raises(RpcError, match=r"rpclib: function 'simSpawnObject' \(called with 6 arg\(s\)\) threw .*Palace"):
+        spawn("wall", "Palace")
+    assert pilot("simSetObjectPose", "wall1", Pose(Vector3r(7.0, 0.0, 0.0)), True) is True
+    assert decode(Pose, pilot("simGetObjectPose", "wall1", *place), pilot.dialect).position.x_val == 7.0
+    assert pilot("simSetObjectPose", "gone", ALOFT, True) is False
+    assert math.isnan(decode(Pose, pilot("simGetObjectPose", "gone", *place), pilot.dialect).position.x_val)
+    assert [pilot("simDestroyObject", "wall1"), pilot("simDestroyObject", "wall1")] == [True, False]
+
+
+def test_pictures(pilot: Pilot) -> None:
+    pilot.aloft()
+    pilot("simSpawnObject", "box", "Cube", Pose(Vector3r(8.5, 0.0, -4.0)), Vector3r(2.0, 2.0, 20.0), False, False)
+    pilot("simSpawnObject", "pole", "Cylinder", Pose(Vector3r(8.5, 5.0, -4.0)), Vector3r(2.0, 2.0, 4.0), False, False)
+    pilot.move(0.0, 0.0, -4.0, 1.0)
+    pilot("simContinueForTime", 0.02)
+    answer = pilot.picture()
+    picture = answer.picture()
+    assert picture.shape == (144, 256) and answer.camera_position.x_val == pytest.approx(0.46, abs=0.01)
+    # The box's face is 7.04 m from the camera, which half precision has as 7.0391.
+    assert picture[72, 128] == np.float32(np.float16(7.04))
+    assert picture[0, 0] == 65504.0, "the sky"
+    assert picture[-1, 0] == pytest.approx(4.0 / (71.5 / 128.0), rel=0.01), "the ground"
+    # The pole's nearest point is at the height of the eye, 7 m and a bit ahead; above its top (2 m) is the sky.
+    column = 128 + round(5.0 / 8.04 * 128)
+    assert 7.0 < picture[72, column] < 7.4 and picture[30, column] == 65504.0
+    for name in ("front_center", ""):
+        assert np.array_equal(pilot.picture(name).picture(), picture)
+    with pytest.raises(RpcError, match=r"map::at"):
+        pilot.picture("nowhere")
+
+
+def test_error_texts(pilot: Pilot) -> None:
+    def text(ask: Callable[[], Any]) -> str:
+        with pytest.raises(RpcError) as caught:
+            ask()
+        return caught.value.text
+
+    assert text(lambda: pilot("fly", 1)) == "rpclib: server could not find function 'fly' with argument count 1."
+    wrong = text(lambda: pilot("enableApiControl", True))
+    assert wrong.startswith("rpclib: client error C0002: ") and wrong.endswith("Expected: 1, got: 2")
+    assert text(lambda: pilot("simPause", "yes")) == (
+        "rpclib: function 'simPause' (called with 1 arg(s)) threw an exception. The exception contained this "
+        "information: std::bad_cast"
+    )
+    assert "Vehicle API for 'Ghost' is not available" in text(lambda: pilot("getMultirotorState", "Ghost"))
+    assert pilot("simContinueForTime", 1) is None, "an integer passes for a float"
+
+
+def test_time_passes_by_itself_while_it_is_not_paused() -> None:
+    with serving(StandIn(speed=50.0)) as pilot:
+        pilot("enableApiControl", True, "")
+        assert pilot("takeoff", 20.0, "") is False
+        assert pilot.rpc.wait(pilot.move(1.0, 0.0, -3.0, 2.0)) is True
+        assert pilot.state().kinematics_estimated.position.z_val < -1.9
