@@ -23,7 +23,7 @@ from bench.report.intervals import Estimate
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, estimate, joined, kilobytes, lost, three_digits
 from bench.study.experiment import ERROR, LOST, RETURN, Episodes, Experiment, Played, Results
-from bench.study.flying import fly, load, open_bundle, weights_hash
+from bench.study.flying import bundle_identity, fly, load, open_bundle
 from bench.study.records import Condition
 from policy.locate import ZOO, meant
 from train.suites.cells import Cell, load_cells
@@ -279,7 +279,7 @@ EXPERIMENT = Experiment(
     ),
     grid=grid,
     measure=measure,
-    identity=weights_hash,
+    identity=bundle_identity,
     about=lambda subject: meant(load(subject)),
     require=open_bundle,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (SEED,), arguments.episodes or EPISODES),

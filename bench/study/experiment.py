@@ -73,7 +73,7 @@ class Experiment:
         subjects: asked where none is named.
         grid: (arguments, subject) → conditions, the reference among them.
         measure: (subject, condition, episodes) → what was played.
-        identity: of a subject: a cell of another one is stale. The hash of a bundle's weights.
+        identity: of a subject: a cell of another one is stale. Of a bundle the hash of its weights and its task.
         finding: (results) → one sentence for the head of the report; "" where there is none to tell.
         about: a line that says which subject a typed one is; refuses what is none. The task need not be installed.
         require: refuses a subject that cannot be measured here; asked of none whose rows are only drawn.

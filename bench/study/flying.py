@@ -8,6 +8,7 @@ ten times as long.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,9 +122,17 @@ def perceptron(name: str) -> Bundle:
     return bundle
 
 
-def weights_hash(name: str) -> str:
-    """Identity of a bundle: the SHA-256 of its weights."""
-    return load(name).manifest.files[WEIGHTS_FILE].sha256
+def bundle_identity(name: str) -> str:
+    """What its returns are of: the SHA-256 of its weights, and of the navigation task's digests where it flies that."""
+    bundle = load(name)
+    weights = bundle.manifest.files[WEIGHTS_FILE].sha256
+    from airlearning_envs.config import PRESETS
+    from train.suites.names import NAVIGATION_ID
+
+    if bundle.spec.environment.id != NAVIGATION_ID:
+        return weights
+    digests = [PRESETS[preset].digest() for preset in ("hard", "shipped")]
+    return hashlib.sha256(" ".join([weights, *digests]).encode()).hexdigest()
 
 
 def of_bundles(
@@ -137,7 +146,7 @@ def of_bundles(
         declared: what else :class:`bench.study.experiment.Experiment` takes.
     """
     return Experiment(
-        identity=weights_hash,
+        identity=bundle_identity,
         about=lambda name: meant(perceptron(name)),
         require=open_perceptron,
         episodes=lambda asked, subject: Episodes(asked.seeds or seeds, asked.episodes or count(subject)),

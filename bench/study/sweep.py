@@ -26,7 +26,7 @@ from bench.report.figures import Line, Panel, Pictures, facets
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, estimate, lost
 from bench.study.experiment import ERROR, LOST, RETURN, SUCCESS, Episodes, Experiment, Played, Results
-from bench.study.flying import BENCHMARK, SEEDS, fly, load, open_bundle, quantized, weights_hash
+from bench.study.flying import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
 from bench.study.records import Condition
 from policy.integer import trained_with
 from policy.locate import meant
@@ -306,7 +306,7 @@ EXPERIMENT = Experiment(
     subjects=("I", "II", "III", *BENCHMARK, "pong-dqn", "pong-ppo"),
     grid=grid,
     measure=measure,
-    identity=weights_hash,
+    identity=bundle_identity,
     episodes=episodes_of,
     tables=tables,
     figures=figures,
