@@ -88,14 +88,15 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
         return copy_bundle(fresh, own, origin="zoo")
     if shipped is not None:
         return copy_bundle(Bundle.load(shipped), own, origin="zoo")
-    known = {
+    # The case study's first, then the other shelves'; a dict keeps the order.
+    known = dict.fromkeys(
         path.parent.name
         for root in (zoo, *(zoo / shelf for shelf in SHELVES), artifacts)
-        for path in root.glob(f"[!.]*/{MANIFEST_FILE}")
-    }
+        for path in sorted(root.glob(f"[!.]*/{MANIFEST_FILE}"))
+    )
     own_path = shlex.quote(f"artifacts/{name}")
     meant = similar(name, known)
-    there_are = f"did you mean {' or '.join(meant)}?" if meant else f"known are {', '.join(sorted(known)) or 'none'}."
+    there_are = f"did you mean {' or '.join(meant)}?" if meant else f"known are {', '.join(known) or 'none'}."
     raise BundleError(
         f"there is no policy {name!r}; {there_are}",
         f"Train one of that name: python -m train --task navigation --policy I --output-path {own_path}",
