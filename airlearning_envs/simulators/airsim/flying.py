@@ -168,12 +168,12 @@ class Drone:
             if runs_out and goal.z is None and self._runs_out_s <= k * step_s:
                 self._goal = goal = Goal(z=float(flight.position[2, 0]))
             # moveByVelocityZ's goal is an altitude, moveByVelocity's a speed, and SimpleFlight turns either into the
-            # tilted body as a speed; the altitude held is the one that asks for that speed as the step ends.
+            # tilted body as a speed; the altitude held is the one that asks for that speed as the step begins.
             flight.altitude[:] = goal.down if goal.z is None else goal.z
             mean = self._in_force.goal(k)
             if goal.z is None:
                 ahead = goal.down / CLIMB_GAIN_PER_S
-                flight.altitude[:] = flight.position[2] + flight.velocity[2] * np.float32(step_s) + np.float32(ahead)
+                flight.altitude[:] = flight.position[2] + np.float32(ahead)
             before = flight.position[:, 0].copy()
             integrator.step(mean)
             self._stop(before, step_s)
