@@ -168,7 +168,7 @@ test: $(INSTALLED)
 # Everything, in one go: what make test runs and the slow ones, which share devices and machines with them; then the
 # README's commands on a bare machine.
 test-all: test
-	@$(PYTEST) $(TESTS)
+	@$(PYTEST) --durations 30 $(TESTS)
 	@bash setup/bare_machine.sh --quick
 
 # A tree that cannot be written gets no caches.
