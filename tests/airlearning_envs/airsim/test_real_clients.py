@@ -24,7 +24,7 @@ def test_a_flight_with_the_real_client(package: str, dialect: Dialect) -> None:
     script = Path(__file__).with_name("real_client.py")
     with Server(StandIn(dialect, speed=20.0)) as server:
         command = [str(PYTHON), "-I", str(script), package, str(server.port)]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"Server Ver:{dialect.version}" in run.stdout and "upgrade" not in run.stdout
     found = json.loads(run.stdout.splitlines()[-1])

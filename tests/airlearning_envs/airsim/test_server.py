@@ -94,7 +94,7 @@ class serving:  # noqa: N801 (read as a verb)
 
     def __enter__(self) -> Pilot:
         self._server.__enter__()
-        self._rpc = Rpc(port=self._server.port, timeout_s=10.0)
+        self._rpc = Rpc(port=self._server.port, timeout_s=30.0)
         return Pilot(self._rpc, self._dialect)
 
     def __exit__(self, *_: object) -> None:
@@ -204,7 +204,7 @@ def test_stalled_time_is_less_than_asked_for() -> None:
 
 
 def test_in_real_time_a_slice_takes_its_wall_seconds() -> None:
-    with Server(StandIn(), realtime=True) as server, Rpc(port=server.port, timeout_s=10.0) as rpc:
+    with Server(StandIn(), realtime=True) as server, Rpc(port=server.port, timeout_s=30.0) as rpc:
         begun = time.monotonic()
         rpc.call("simContinueForTime", 0.2)
         assert time.monotonic() - begun >= 0.2
