@@ -145,14 +145,22 @@ def test_the_server_outlives_a_client_that_sends_garbage() -> None:
 
 def test_the_command_says_its_port_and_ends_with_ctrl_c() -> None:
     command = [sys.executable, "-m", "airlearning_envs.simulators.airsim.server", "--dialect", "cosys", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # A shell's background jobs inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
         line = process.stdout.readline()
         with Rpc(port=int(line.split(":")[1].split(";")[0]), timeout_s=30.0) as rpc:
             assert rpc.call("getServerVersion") == 4
             process.send_signal(signal.SIGINT)
-            assert process.wait(10.0) == 130
-        assert process.stderr.read() == "server: ended.\n"
+            assert process.communicate(timeout=60.0)[1] == "server: ended.\n"
+        assert process.returncode == 130
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
