@@ -11,7 +11,6 @@ policy plays better. Errors of int8 artifacts are those of the study cells; thos
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -117,7 +116,8 @@ def joined_tables(folder: Path | None = None) -> tuple[list[Table], Pictures]:
     Raises:
         BenchError: no committed bundle has been judged.
     """
-    return [table(kept_points(folder))], figures(kept_points(folder))
+    found = kept_points(folder)
+    return [table(found)], figures(found)
 
 
 def plain() -> list[dict[str, Any]]:
@@ -125,7 +125,6 @@ def plain() -> list[dict[str, Any]]:
     return [{**asdict(point), "range": point.range, "ratio": point.ratio} for point in kept_points(None)]
 
 
-@functools.cache
 def kept_points(folder: Path | None) -> list[Point]:
     """Those of the committed bundles."""
     bundles = [Bundle.load(manifest.parent) for manifest in sorted(ZOO.glob("**/manifest.json"))]
