@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from airlearning_envs.episode import rng
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.rules.actions import ACTION_COMMANDS
 from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.simulators.simulator import Simulator
+from airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
 from airlearning_envs.task import NavigationTask
 
 Floats = NDArray[np.float32]
@@ -48,6 +49,7 @@ class FlightResults:
         flight_time_s, distance_m, energy_j: float32.
         episode_return: float32, sum of the rewards.
         replayable: whether another policy would fly the same episodes; else comparing them one by one means nothing.
+        spoiled: why flights did not count that were begun again, one text for each.
     """
 
     success: NDArray[np.bool_]
@@ -58,6 +60,7 @@ class FlightResults:
     energy_j: Floats
     episode_return: Floats
     replayable: bool = True
+    spoiled: tuple[str, ...] = ()
 
     @property
     def episodes(self) -> int:
@@ -87,9 +90,26 @@ class FlightResults:
             )
         return self.success, other.success
 
+    def first(self, episodes: int) -> FlightResults:
+        """Those of episodes 0 to ``episodes`` - 1."""
+        arrays: dict[str, Any] = {k: v[:episodes] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        return dataclasses.replace(self, **arrays)
+
     def causes(self) -> dict[str, int]:
         """How many episodes ended for each cause, by the cause's name in lower case."""
         return {c.name.lower(): int((self.cause == c).sum()) for c in EndCause if c is not EndCause.NONE}
+
+
+class CutShortError(SettingsError):
+    """The simulator was lost, or somebody stopped it, after some episodes: they are in :attr:`finished`."""
+
+    def __init__(self, finished: FlightResults, reason: BaseException) -> None:
+        super().__init__(str(reason) or "interrupted")
+        self.finished, self.reason = finished, reason
+
+
+MOST_SPOILED = 5
+"""So many flights in a row that do not count are the simulator's fault, not chance."""
 
 
 def fly(
@@ -100,6 +120,7 @@ def fly(
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
     simulator: Simulator | None = None,
+    watch: Callable[[NavigationTask], None] | None = None,
 ) -> FlightResults:
     """Fly episodes 0 to ``episodes`` - 1 of ``seed``.
 
@@ -114,13 +135,15 @@ def fly(
         batch: how many fly at once, E.
         progress: called with (episodes done, episodes) now and then.
         simulator: where; the embedded one by default. It is of as many drones as fly at once, or of its own batch.
+        watch: called with the task as it is at first and after every step.
+
+    Raises:
+        CutShortError: a simulator of one drone was lost, or Ctrl-C was typed, after at least one episode.
     """
     width = max(1, min(batch, episodes))
     if simulator is not None:
         width = min(width, simulator.capabilities.batch or width)
     core = NavigationTask(config, width, simulator)
-    observation = core.reset(np.arange(width), seed)
-    total_return, next_id = np.zeros(width, np.float32), width
     results = FlightResults(
         success=np.zeros(episodes, bool),
         cause=np.zeros(episodes, np.int8),
@@ -131,6 +154,10 @@ def fly(
         episode_return=np.zeros(episodes, np.float32),
         replayable=core.simulator.capabilities.replayable,
     )
+    if width == 1 and simulator is not None:
+        return _fly_one_by_one(core, decide, seed, results, progress, watch)
+    observation = core.reset(np.arange(width), seed)
+    total_return, next_id = np.zeros(width, np.float32), width
     flying, done = np.ones(width, bool), 0
     while done < episodes:
         step = core.step(decide(observation))
@@ -139,12 +166,8 @@ def fly(
         ended = flying & (step.terminated | step.truncated)
         if not ended.any():
             continue
-        ids = core.episode_id[ended]
-        results.success[ids], results.cause[ids] = step.info["success"][ended], step.info["cause"][ended]
-        results.flight_time_s[ids], results.distance_m[ids] = core.flight_time[ended], core.distance[ended]
-        results.energy_j[ids], results.steps[ids] = core.energy[ended], core.steps[ended]
-        results.episode_return[ids] = total_return[ended]
-        done += len(ids)
+        _note(results, core, np.flatnonzero(ended), total_return)
+        done += int(ended.sum())
         rows = np.flatnonzero(ended)
         again, idle = np.split(rows, [min(len(rows), episodes - next_id)])
         mask = np.zeros(width, bool)
@@ -156,6 +179,63 @@ def fly(
         if progress is not None:
             progress(done, episodes)
     return results
+
+
+def _note(results: FlightResults, core: NavigationTask, rows: NDArray[np.int64], total_return: Floats) -> None:
+    """Keep what came of the episodes that ended in some rows."""
+    ids = core.episode_id[rows]
+    results.success[ids], results.cause[ids] = core.cause[rows] == EndCause.GOAL, core.cause[rows]
+    results.flight_time_s[ids], results.distance_m[ids] = core.flight_time[rows], core.distance[rows]
+    results.energy_j[ids], results.steps[ids] = core.energy[rows], core.steps[rows]
+    results.episode_return[ids] = total_return[rows]
+
+
+def _fly_one_by_one(
+    core: NavigationTask,
+    decide: Decide,
+    seed: int,
+    results: FlightResults,
+    progress: Callable[[int, int], None] | None,
+    watch: Callable[[NavigationTask], None] | None,
+) -> FlightResults:
+    """One drone in a simulator that may spoil a flight, which is begun again, or be lost, which keeps what is done."""
+    spoiled: list[str] = []
+    done = in_a_row = 0
+    try:
+        while done < results.episodes:
+            try:
+                total_return = _fly_whole(core, decide, seed, done, watch)
+            except SpoiledFlightError as error:
+                spoiled.append(str(error))
+                in_a_row += 1
+                if in_a_row >= MOST_SPOILED:
+                    raise SettingsError(f"{in_a_row} flights in a row do not count; the last one: {error}") from error
+                continue
+            _note(results, core, np.zeros(1, np.int64), total_return)
+            done, in_a_row = done + 1, 0
+            if progress is not None:
+                progress(done, results.episodes)
+    except (SettingsError, KeyboardInterrupt) as error:
+        if not done:
+            raise
+        raise CutShortError(dataclasses.replace(results.first(done), spoiled=tuple(spoiled)), error) from error
+    return dataclasses.replace(results, spoiled=tuple(spoiled))
+
+
+def _fly_whole(
+    core: NavigationTask, decide: Decide, seed: int, episode: int, watch: Callable[[NavigationTask], None] | None
+) -> Floats:
+    """An episode from its beginning to its end; (1,) the sum of its rewards."""
+    observation, total_return = core.reset(np.array([episode]), seed), np.zeros(1, np.float32)
+    if watch is not None:
+        watch(core)
+    while not core.cause[0]:
+        step = core.step(decide(observation))
+        observation = step.observation
+        total_return += step.reward
+        if watch is not None:
+            watch(core)
+    return total_return
 
 
 _TURNS = np.arange(15, 25)

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -23,6 +24,7 @@ from airlearning_envs.config import NavigationConfig
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.rules.causes import EndCause
 from airlearning_envs.rules.observation import IMAGE_SIDE, vector_part
+from airlearning_envs.simulators.opening import EMBEDDED, open_simulator
 from airlearning_envs.spaces import FRAMES_PER_SECOND, action_space, check_render_mode, observation_space
 from airlearning_envs.task import NavigationTask
 from airlearning_envs.vector_env import (
@@ -120,6 +122,11 @@ class NavigationEnv(gym.Env[Any, Any]):
     :class:`~airlearning_envs.config.NavigationConfig` is an argument too, e.g. ``wind_m_s=3``, ``range_noise_m=0.1``,
     ``latency=0.2`` or ``latency={"kind": "empirical", "values_s": [0.009, 0.011]}``.
 
+    ``simulator="airsim"`` flies in AirSim, Colosseum, Cosys-AirSim or the server that stands in for them, at
+    ``address="127.0.0.1:41451"``; what else
+    :class:`~airlearning_envs.simulators.airsim.simulator.AirSimOptions` has goes into ``simulator_options``. Close the
+    environment to take its arena away.
+
     ``reset(seed=s)`` begins episode 0 of seed ``s``; each further ``reset()`` the next episode.
     ``reset(options={"episode_id": k})`` begins episode ``k``. An episode is a function of seed, id and actions alone.
 
@@ -135,13 +142,22 @@ class NavigationEnv(gym.Env[Any, Any]):
     continuous: ClassVar[bool] = False
     depth: ClassVar[bool] = False
 
-    def __init__(self, preset: str = "hard", render_mode: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        preset: str = "hard",
+        render_mode: str | None = None,
+        simulator: str = EMBEDDED,
+        address: str | None = None,
+        simulator_options: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
         check_render_mode(render_mode)
         self.config = NavigationConfig.from_settings({"preset": preset, **settings})
         self.render_mode = render_mode
         self.observation_space = observation_space(self.config, self.depth)
         self.action_space = action_space(self.continuous)
-        self.core = NavigationTask(self.config, 1)
+        options = {**(simulator_options or {}), **({} if address is None else {"address": address})}
+        self.core = NavigationTask(self.config, 1, open_simulator(simulator, self.config, options))
         self._picture: Any = None
         self._seed: int | None = None
         self._next_id = 0
@@ -166,6 +182,10 @@ class NavigationEnv(gym.Env[Any, Any]):
             self._follow(start=False)
         reward, terminated, truncated = float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0])
         return self._observed(step.observation), reward, terminated, truncated, self._info()
+
+    def close(self) -> None:
+        """Give back what the simulator holds."""
+        self.core.simulator.close()
 
     def render(self) -> Any:
         """The top-down picture (640, 640, 3) uint8, or None without a render mode."""

@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
     from policy import interruption, project_python
@@ -26,6 +25,7 @@ from PIL import Image
 from airlearning_envs.config import PRESETS, NavigationConfig
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.flights import Decide, blind_policy, random_policy
+from airlearning_envs.progress import progress_bar
 from airlearning_envs.render import SIDE_PX, Painter, Scene
 from airlearning_envs.rules.observation import observation_fields
 from airlearning_envs.task import NavigationTask
@@ -172,33 +172,10 @@ def _film(arguments: argparse.Namespace) -> tuple[list[Scene], list[NDArray[np.u
     decide = load_decide(arguments.policy, config, arguments.seed)
     scenes = fly_scenes(config, decide, arguments.episode, arguments.seed)
     caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, episode {arguments.episode}"
-    with _bar(len(scenes)) as progress:
+    with progress_bar("drawing", len(scenes)) as progress:
         pictures = frames(config, scenes, caption, 16 * max(10, round(arguments.side / 16)), progress)
     save_film(arguments.output, pictures)
     return scenes, pictures
-
-
-class _bar:  # noqa: N801 (used like a function)
-    """A progress bar on a terminal, nothing elsewhere."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._progress: Any = None
-
-    def __enter__(self) -> Callable[[int, int], None]:
-        if not sys.stderr.isatty():
-            return lambda done, total: None
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._progress = Progress(console=Console(stderr=True), transient=True)
-        self._progress.start()
-        task = self._progress.add_task("drawing", total=self._total)
-        return lambda done, total: self._progress.update(task, completed=done)
-
-    def __exit__(self, *exception: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
 
+class SpoiledFlightError(SettingsError):
+    """What the flight under way was asked to be it was not (a lost command, a moved drone): it does not count."""
+
+
 class Clock(Enum):
     """What time passes in a simulator."""
 
@@ -103,7 +107,8 @@ class Track(NamedTuple):
         position: (n + 1, 2, E), the first at the period's start.
         lengths: (n, E) of the pieces, m.
         times_s: (n,) from the period's start to the end of each piece.
-        contact: (E,) int8, :class:`~airlearning_envs.rules.causes.EndCause` COLLISION or COLLISION_MOVER, or NONE.
+        contact: (E,) int8, :class:`~airlearning_envs.rules.causes.EndCause` COLLISION or COLLISION_MOVER, LEFT_ARENA
+            where walls that can be touched stand around it, or NONE.
         when: (E,) in which piece it was touched.
     """
 
@@ -138,6 +143,9 @@ class Simulator(ABC):
         Args:
             calls: in the order of their times for each drone; the last command of before holds until the first of them.
             held: (E,) drones that stay as they are (their track is of no account); None is nobody.
+
+        Raises:
+            SpoiledFlightError: begin the episode again.
         """
 
     @abstractmethod

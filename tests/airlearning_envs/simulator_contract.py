@@ -132,9 +132,9 @@ class SimulatorContract:
                 if track.contact[0]:
                     break
             assert track.contact[0] == cause
-            if cause == EndCause.COLLISION:  # 5 m less the obstacle and the drone
+            if cause == EndCause.COLLISION:  # 5 m less the obstacle and the drone, which may have stopped before it
                 simulator.halt(np.array([0]), track.when)
-                assert 3.65 < simulator.motion.position[0, 0] < 4.0 + self.place_m
+                assert 3.45 < simulator.motion.position[0, 0] < 4.0 + self.place_m
 
     def test_ranges_are_distances_to_walls_obstacles_and_movers(self) -> None:
         with closing(self.make(CONFIG, 1)) as simulator:

@@ -206,6 +206,14 @@ class MultirotorState:
 
 
 @dataclass(frozen=True)
+class CameraInfo:
+    """A camera on the drone; degrees."""
+
+    pose: Pose = Pose()
+    fov: float = 90.0
+
+
+@dataclass(frozen=True)
 class ImageRequest:
     """A picture that is asked for."""
 
@@ -247,7 +255,7 @@ class ImageResponse:
 
 
 @cache
-def _fields(kind: type, dialect: Dialect) -> tuple[tuple[str, Any], ...]:
+def fields_of(kind: type, dialect: Dialect) -> tuple[tuple[str, Any], ...]:
     """Names and types of a struct's fields that a dialect knows, in order."""
     types = get_type_hints(kind)
     return tuple(
@@ -260,7 +268,7 @@ def _fields(kind: type, dialect: Dialect) -> tuple[tuple[str, Any], ...]:
 def encode(value: Any, dialect: Dialect) -> Any:
     """A value as msgpack knows it: structs, and lists of them, as the dialect has them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        known = [(name, encode(getattr(value, name), dialect)) for name, _ in _fields(type(value), dialect)]
+        known = [(name, encode(getattr(value, name), dialect)) for name, _ in fields_of(type(value), dialect)]
         return [part for _, part in known] if dialect.arrays else dict(known)
     if isinstance(value, list) and value and dataclasses.is_dataclass(value[0]):
         return [encode(each, dialect) for each in value]
@@ -293,7 +301,7 @@ def _decoded(kind: Any, value: Any, dialect: Dialect) -> Any:
 
 
 def _struct(kind: type, value: Any, dialect: Dialect) -> Any:
-    fields = _fields(kind, dialect)
+    fields = fields_of(kind, dialect)
     if dialect.arrays and isinstance(value, list):
         return kind(**{name: _decoded(part, each, dialect) for (name, part), each in zip(fields, value, strict=False)})
     if not dialect.arrays and isinstance(value, dict):

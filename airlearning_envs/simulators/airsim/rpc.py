@@ -207,6 +207,18 @@ class Rpc:
             "command again."
         )
 
+    def fileno(self) -> int:
+        """Of the socket, for a selector; see :meth:`listen`."""
+        return self._socket.fileno()
+
+    def listen(self, method: str) -> None:
+        """Take in what has come while ``method`` is waited for elsewhere.
+
+        Raises:
+            ConnectionLostError: it is the end.
+        """
+        self._read(0.0, method)
+
     def close(self) -> None:
         """Hang up."""
         self._socket.close()

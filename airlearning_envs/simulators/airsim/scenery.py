@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 SKY_M = 65504.0
 """Where nothing is seen: the largest number of half precision."""
 PICTURE = (144, 256)
-"""Height and width in pixels; 90 degrees wide, with square pixels."""
+"""Height and width in pixels, which are square."""
 ASSETS = ("1M_Cube", "1M_Cube_Chamfer", "Cube", "Cylinder")
 """One metre high, wide and long; the pose is the centre's."""
 _TINY = 1e-12
@@ -125,17 +125,20 @@ class Scene:
                 return name, radius_m - gap
         return None
 
-    def depth_picture(self, eye: Floats, turned: Floats, planar: bool = True) -> NDArray[np.float32]:
+    def depth_picture(
+        self, eye: Floats, turned: Floats, planar: bool = True, reach: float = 1.0
+    ) -> NDArray[np.float32]:
         """What a camera sees: (height, width) of :data:`PICTURE`, m in half precision, :data:`SKY_M` for the sky.
 
         Args:
             eye: (3,) where the camera is.
             turned: (3, 3) whose columns are its axes ahead, to the right and down.
             planar: metres along the optical axis, else along each ray.
+            reach: tangent of half its width.
         """
         height, width = PICTURE
-        right = (np.arange(width) + 0.5) / (width / 2.0) - 1.0
-        down = ((np.arange(height) + 0.5) - height / 2.0) / (width / 2.0)
+        right = reach * ((np.arange(width) + 0.5) / (width / 2.0) - 1.0)
+        down = reach * ((np.arange(height) + 0.5) - height / 2.0) / (width / 2.0)
         across, below = np.meshgrid(right, down)
         own = np.stack([np.ones(across.size), across.ravel(), below.ravel()])
         rays = turned @ own

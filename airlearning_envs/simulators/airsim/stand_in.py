@@ -8,6 +8,7 @@ what was spawned. What is missing answers as a function that AirSim does not kno
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from airlearning_envs.simulators.airsim import scenery
 from airlearning_envs.simulators.airsim.dialects import (
     DEPTH_PERSPECTIVE,
     DEPTH_PLANAR,
+    CameraInfo,
     CollisionInfo,
     Dialect,
     ImageRequest,
@@ -96,6 +98,7 @@ class StandIn:
         self.paused = False
         self._elapsed_s = 0.0
         self._scene = Scene(("Ground", VEHICLE))
+        self._width_deg = 90.0
         self._collision = CollisionInfo()
         self._drone = Drone(config or NavigationConfig(), self._touches)
         self._task: Task | None = None
@@ -143,9 +146,9 @@ class StandIn:
 
     def _table(self) -> dict[str, tuple[tuple[Any, ...], Callable[..., Any]]]:
         """Each call's arguments, all of them needed, and what it does."""
-        images, place = (list[ImageRequest], str, bool), (str,)
+        images, place, camera = (list[ImageRequest], str, bool), (str,), (str, str, bool)
         if self.dialect is Dialect.COSYS:
-            images, place = (list[ImageRequest], str), (str, bool)  # type: ignore[assignment]
+            images, place, camera = images[:2], (str, bool), camera[:2]  # type: ignore[assignment]
         move = (float, float, float, float, int, YawMode, str)
         return {
             "ping": ((), lambda: True),
@@ -178,6 +181,8 @@ class StandIn:
             "simSetObjectPose": ((str, Pose, bool), lambda name, pose, _: self._scene.place(name, pose)),
             "simGetObjectPose": (place, lambda name, *_: self._pose_of(name)),
             "simGetImages": (images, self._images),
+            "simGetCameraInfo": (camera, lambda name, *_: CameraInfo(fov=self._width(name))),
+            "simSetCameraFov": ((str, float, *camera[1:]), lambda name, degrees, *_: self._widen(name, degrees)),
         }
 
     # The drone.
@@ -350,18 +355,28 @@ class StandIn:
             return Pose()
         return self._scene.pose(name)
 
+    def _width(self, camera: str) -> float:
+        """Of the view, degrees."""
+        if camera not in CAMERAS:
+            raise ValueError("map::at")
+        return self._width_deg
+
+    def _widen(self, camera: str, degrees: float) -> None:
+        self._width(camera)
+        self._width_deg = degrees
+
     def _images(self, requests: list[ImageRequest], vehicle: str, external: bool = False) -> list[ImageResponse]:
         """Depth pictures, along the optical axis or along the rays, from the nose as it was last drawn."""
         self._known(vehicle)
         answers = []
         for asked in requests:
-            if asked.camera_name not in CAMERAS:
-                raise ValueError("map::at")
+            self._width(asked.camera_name)
             if asked.image_type not in (DEPTH_PLANAR, DEPTH_PERSPECTIVE) or not asked.pixels_as_float:
                 raise ValueError("the stand-in makes depth pictures as floats only")
             turned = self._drawn.orientation.matrix()
             eye = self._drawn.position.array() + CAMERA_AHEAD_M * turned[:, 0]
-            picture = self._scene.depth_picture(eye, turned, asked.image_type == DEPTH_PLANAR)
+            planar = asked.image_type == DEPTH_PLANAR
+            picture = self._scene.depth_picture(eye, turned, planar, math.tan(math.radians(self._width_deg / 2.0)))
             answers.append(
                 ImageResponse(
                     image_data_uint8=b"\0",  # AirSim sends one byte where there are none

@@ -1,0 +1,241 @@
+"""Fly episodes with a policy, in the embedded simulator or in AirSim, and say how often it reached the goal.
+
+    python -m airlearning_envs.fly --policy III --episodes 100 --preset hard
+    python -m airlearning_envs.fly --policy III --simulator airsim --address 127.0.0.1:41451 --episodes 100
+
+The policy is ``blind``, ``random``, or a bundle (``III``, or its folder), which is flown with the numpy forward pass.
+--simulator airsim needs AirSim, Colosseum or Cosys-AirSim, or the server that stands in for them:
+``python -m airlearning_envs.simulators.airsim.server``.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
+    from policy import interruption, project_python
+
+    project_python.ensure()
+    interruption.loading()
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from airlearning_envs.config import PRESETS, NavigationConfig
+from airlearning_envs.errors import SettingsError
+from airlearning_envs.flights import CutShortError, FlightResults, fly
+from airlearning_envs.progress import progress_bar
+from airlearning_envs.record import frames, load_decide, save_film
+from airlearning_envs.render import Scene
+from airlearning_envs.simulators.opening import EMBEDDED, SIMULATORS, open_simulator
+from airlearning_envs.task import NavigationTask
+from policy import interruption
+from policy.errors import PolicyError
+from policy.hints import as_typed
+
+EXIT_FAILED, EXIT_WRONG = 1, 2
+BATCH = 64
+"""Drones at once in the embedded simulator."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="python -m airlearning_envs.fly",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="exit status: 0 done, 1 cut short (the finished episodes are shown), 2 wrong arguments, 130 interrupted",
+    )
+    parser.add_argument("--policy", default="blind", help="blind, random, or a bundle's name or folder (default blind)")
+    parser.add_argument("--preset", default="hard", help=f"one of {', '.join(PRESETS)} (default hard)")
+    parser.add_argument("--episodes", type=_positive, default=100, help="default 100")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the episodes (default 7)")
+    parser.add_argument("--settings", type=_object, default={}, help="of the task as JSON, e.g. '{\"latency\": 0.2}'")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="film the first episode: a .gif or .mp4")
+    parser.add_argument("--json", action="store_true", help="print what came of it as JSON")
+    parser.add_argument("--simulator", choices=SIMULATORS, default=EMBEDDED, help="default %(default)s")
+    add_airsim_arguments(parser)
+    return parser
+
+
+def add_airsim_arguments(parser: argparse.ArgumentParser) -> None:
+    """How AirSim is reached: read by :func:`airsim_options`."""
+    group = parser.add_argument_group("with --simulator airsim")
+    group.add_argument("--address", metavar="HOST:PORT", help="of its RPC server (default 127.0.0.1:41451)")
+    group.add_argument("--client", metavar="auto", help="auto, own, or theirs: whose Python client (default auto)")
+    group.add_argument("--dialect", metavar="airsim", help="airsim, colosseum or cosys (default: found out)")
+    group.add_argument("--assets", type=_pairs, metavar="box=NAME", help="assets of one metre, also cylinder=NAME")
+    group.add_argument("--origin", type=_place, metavar="X,Y", help="the arena's centre from the vehicle's start, m")
+    group.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for an answer (default 30)")
+
+
+def airsim_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given, as :func:`~airlearning_envs.simulators.opening.open_simulator` takes them.
+
+    Raises:
+        SettingsError: the dialect is not known.
+    """
+    names = {"origin": "origin_m", "timeout": "timeout_s"}
+    given = {name: getattr(arguments, name) for name in ("address", "client", "dialect", "assets", "origin", "timeout")}
+    options = {names.get(name, name): value for name, value in given.items() if value is not None}
+    if "dialect" in options:
+        from airlearning_envs.simulators.airsim.dialects import Dialect
+
+        try:
+            options["dialect"] = Dialect(options["dialect"])
+        except ValueError:
+            known = ", ".join(dialect.value for dialect in Dialect)
+            raise SettingsError(f"--dialect is {options['dialect']!r}; allowed are {known}.") from None
+    return options
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of episodes; allowed is 1 or more")
+    return int(text)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object")
+    return value
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name and equals and value for name, equals, value in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like box=NAME,cylinder=NAME")
+    return {name: value for name, _, value in pairs}
+
+
+def _place(text: str) -> tuple[float, float]:
+    try:
+        x, y = map(float, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 100,-50") from None
+    return x, y
+
+
+def report(arguments: argparse.Namespace, through: str, results: FlightResults) -> dict[str, Any]:
+    """What came of the flights, as JSON values."""
+    low, high = results.interval()
+    reached = results.success
+    return {
+        "policy": arguments.policy,
+        "preset": arguments.preset,
+        "settings": arguments.settings,
+        "simulator": arguments.simulator,
+        "through": through,
+        "seed": arguments.seed,
+        "episodes": results.episodes,
+        "successes": int(reached.sum()),
+        "rate": results.success_rate(),
+        "interval": [low, high],
+        "causes": results.causes(),
+        "mean_flight_time_s": float(results.flight_time_s[reached].mean()) if reached.any() else None,
+        "mean_distance_m": float(results.distance_m[reached].mean()) if reached.any() else None,
+        "not_counted": dict(Counter(results.spoiled)),
+    }
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """The report for a person."""
+    low, high = found["interval"]
+    causes = ", ".join(f"{cause.replace('_', ' ')} {count}" for cause, count in found["causes"].items() if count)
+    lines = [
+        f"{found['policy']} on {found['preset']}, {found['simulator']} ({found['through']}):",
+        f"  {found['successes']} of {found['episodes']} episodes reached the goal: {100 * found['rate']:.1f} % "
+        f"(95 % interval {100 * low:.1f} to {100 * high:.1f} %)",
+        f"  ended by: {causes}",
+    ]
+    if found["mean_flight_time_s"] is not None:
+        lines.append(f"  to the goal: {found['mean_flight_time_s']:.1f} s, {found['mean_distance_m']:.1f} m on average")
+    lines += [f"  not counted, flown again: {count} x {reason}" for reason, count in found["not_counted"].items()]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fly; returns the exit code."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    try:
+        with interruption.heard():
+            return _run(arguments)
+    except (SettingsError, PolicyError, OSError) as error:
+        print(as_typed(f"fly: {error}\n  next: {parser.prog} --help"), file=sys.stderr)
+        return EXIT_WRONG
+    except KeyboardInterrupt:
+        print("fly: interrupted before the first episode had ended.", file=sys.stderr)
+        return interruption.EXIT_INTERRUPTED
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.record is not None and arguments.record.suffix.lower() not in (".gif", ".mp4"):
+        raise SettingsError(f"--record is {str(arguments.record)!r}; allowed are names that end in .gif or .mp4.")
+    config = NavigationConfig.from_settings({"preset": arguments.preset, **arguments.settings})
+    decide = load_decide(arguments.policy, config, arguments.seed)
+    simulator = open_simulator(arguments.simulator, config, airsim_options(arguments))
+    through = getattr(simulator, "through", "numpy")
+    film = _Film()
+    status = 0
+    try:
+        with progress_bar(f"flying {arguments.policy}", arguments.episodes) as progress:
+            try:
+                one: dict[str, Any] = {"batch": BATCH}
+                if simulator is not None:
+                    one = {"batch": 1, "simulator": simulator, "watch": film.watch}
+                results = fly(config, decide, arguments.episodes, arguments.seed, progress=progress, **one)
+            except CutShortError as error:
+                results = error.finished
+                interrupted = isinstance(error.reason, KeyboardInterrupt)
+                status = interruption.EXIT_INTERRUPTED if interrupted else EXIT_FAILED
+                print(as_typed(f"fly: {error}"), file=sys.stderr)
+    finally:
+        if simulator is not None:
+            simulator.close()
+    found = report(arguments, through, results)
+    if arguments.record is not None:
+        film.save(config, decide, arguments)
+        found["record"] = str(arguments.record)
+    print(json.dumps(found, indent=1) if arguments.json else in_words(found))
+    return status
+
+
+class _Film:
+    """The scenes of the first episode."""
+
+    def __init__(self) -> None:
+        self._scenes: list[Scene] = []
+
+    def watch(self, core: NavigationTask) -> None:
+        """Keep what is seen now; a flight that does not count is begun again."""
+        if core.episode_id[0] == 0:
+            if not core.steps[0]:
+                self._scenes = []
+            self._scenes.append(Scene.of(core, 0))
+
+    def save(self, config: NavigationConfig, decide: Callable[..., Any], arguments: argparse.Namespace) -> None:
+        """Draw and write it; the embedded simulator flies the episode once more."""
+        if not self._scenes:
+            fly(config, decide, 1, arguments.seed, 1, simulator=_embedded(config), watch=self.watch)
+        caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, {arguments.simulator}"
+        with progress_bar("drawing", len(self._scenes)) as progress:
+            pictures = frames(config, self._scenes, caption, progress=progress)
+        save_film(arguments.record, pictures)
+
+
+def _embedded(config: NavigationConfig) -> Any:
+    from airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
+
+    return EmbeddedSimulator(config, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

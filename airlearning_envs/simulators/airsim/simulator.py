@@ -1,0 +1,345 @@
+"""The navigation task's drone in AirSim, Colosseum or Cosys-AirSim, or in the server that stands in for them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlearning_envs.config import NavigationConfig
+from airlearning_envs.episode.layout import Layouts, Slots
+from airlearning_envs.rules import causes
+from airlearning_envs.simulators.airsim import links, sight
+from airlearning_envs.simulators.airsim.arena import SCALABLE, Arena, clock_speed
+from airlearning_envs.simulators.airsim.dialects import (
+    CollisionInfo,
+    Dialect,
+    MultirotorState,
+    Pose,
+    Quaternionr,
+    Vector3r,
+    YawMode,
+)
+from airlearning_envs.simulators.airsim.rpc import AIRSIM_PORT, AirSimError, NotRpcError, RpcError
+from airlearning_envs.simulators.airsim.shadow import Shadow
+from airlearning_envs.simulators.obstacles import Obstacles
+from airlearning_envs.simulators.simulator import (
+    Bools,
+    Call,
+    Capabilities,
+    Clock,
+    Floats,
+    Motion,
+    Rows,
+    Simulator,
+    SpoiledFlightError,
+    Track,
+)
+
+MOVE_S = 60.0
+"""A move's own duration: it holds until the next one."""
+LATE_S, OVERRUN_S = 0.01, 0.1
+"""A slice of time may end so much early, which the next one makes good; so much late, the episode does not count."""
+CUT_S = 0.0625
+"""Pieces of a track, as in the embedded simulator."""
+_SETTLING_S, _SETTLE_SLICE_S = 10.0, 0.25
+_AT_REST = {"speed": 0.03, "turn": 0.01, "height": 0.05}
+_STANDSTILLS = 10
+_NONE = type(None)
+
+
+@dataclass(frozen=True)
+class AirSimOptions:
+    """How a server is reached and used.
+
+    Attributes:
+        address: host:port.
+        client: whose Python client, see :data:`~airlearning_envs.simulators.airsim.links.CLIENTS`.
+        dialect: which server it is; found out where None.
+        assets: names of the assets for ``box`` and ``cylinder``.
+        origin_m: where the arena's centre is, from the vehicle's start.
+        timeout_s: an answer comes within this time.
+    """
+
+    address: str = f"127.0.0.1:{AIRSIM_PORT}"
+    client: str = links.AUTO
+    dialect: Dialect | None = None
+    assets: Mapping[str, str] = field(default_factory=dict)
+    origin_m: tuple[float, float] = (0.0, 0.0)
+    timeout_s: float = 30.0
+
+
+class AirSimSimulator(Simulator):
+    """One drone in AirSim; see :class:`~airlearning_envs.simulators.simulator.Simulator`.
+
+    Time is the server's own: a period is flown in slices of ``simContinueForTime``, each towards a time counted from
+    the episode's start, so that an error is made good by the next one. What touches what is said by the server alone.
+
+    Args:
+        config: the task.
+        options: how it is reached.
+
+    Attributes:
+        through: in words, by which client.
+
+    Raises:
+        AirSimError: there is no server, or not one to fly in.
+        SettingsError: an option is not allowed.
+    """
+
+    def __init__(self, config: NavigationConfig, options: AirSimOptions | None = None) -> None:
+        options = options or AirSimOptions()
+        self.capabilities = Capabilities(
+            batch=1, deterministic=False, replayable=False, spawns=True, depth=True, wind=False, clock=Clock.MEASURED
+        )
+        self._config, self._origin = config, np.array([*options.origin_m, 0.0])
+        self._steps = [config.control_period_s * (k + 1) / config.substeps for k in range(config.substeps)]
+        self._cuts = max(1, math.ceil(config.control_period_s / config.substeps / CUT_S - 1e-9))
+        self.obstacles = Obstacles(Slots.of(config), 1)
+        one = np.zeros(1, np.float32)
+        plane = np.zeros((2, 1), np.float32)
+        self.motion = Motion(plane.copy(), plane.copy(), plane.copy(), np.zeros(1), one.copy(), one + 1.0, one.copy())
+        self._shadow = Shadow(config)
+        self._link = links.connect(options.address, options.dialect, options.client, options.timeout_s)
+        self.through = self._link.through
+        try:
+            self._prepare(config, options)
+        except RpcError as error:
+            self._link.close()
+            raise NotRpcError(f"{options.address} is no AirSim with a drone in it: {error}") from None
+        except BaseException:
+            self._link.close()
+            raise
+
+    def _prepare(self, config: NavigationConfig, options: AirSimOptions) -> None:
+        """See that it is a server to fly in, and take it over."""
+        self._speed = clock_speed(self._link)
+        self._link.call(_NONE, "simPause", True)
+        self._state = self._look()
+        time.sleep(0.05)
+        if self._look().timestamp != self._state.timestamp:
+            raise AirSimError(f"{options.address}: {SCALABLE}")
+        self._move: int | None = None
+        self._moved_s = 0.0  # the movers are where they were then
+        self._view: sight.View | None = None
+        self._began_ns, self._goal_s = self._state.timestamp, 0.0
+        self._arena = Arena(self._link, config, options.assets, options.origin_m)
+        self._camera = sight.Camera(self._link)
+
+    # The simulator's interface.
+
+    def begin(self, rows: Rows, arenas: Layouts) -> None:  # noqa: D102
+        link, config = self._link, self._config
+        link.call(_NONE, "cancelLastTask", "")  # a move under way would hold the reset up while time stands
+        self._pass(self._now_s() + self._steps[0])
+        self._move = None
+        link.call(_NONE, "reset")
+        link.call(_NONE, "simPause", True)
+        link.call(_NONE, "enableApiControl", True, "")
+        link.call(bool, "armDisarm", True, "")
+        self.obstacles.begin(rows, arenas)
+        self._arena.build(self.obstacles)
+        x, y = map(float, arenas.start[:, 0])
+        place = np.array([x, y, -config.altitude_m]) + self._origin
+        start = Pose(Vector3r.of(place), Quaternionr.of(float(arenas.yaw[0])))
+        self._put(start)
+        self._settle(start)
+        if (touched := self._read_collision()).has_collided:
+            raise SpoiledFlightError(f"the start is not free: the drone touches {touched.object_name}.")
+        self._began_ns, self._goal_s = self._state.timestamp, 0.0
+        self._shadow.begin(self._state)
+
+    def fly(self, calls: Sequence[Call], held: Bools | None = None) -> Track:  # noqa: D102
+        begin_s, pieces = self._goal_s, _Pieces(self.motion.position[:, 0], self._cuts)
+        if held is not None and held[0]:
+            return pieces.track(np.arange(1, len(self._steps) + 1) * self._steps[0], len(self._steps))
+        due = sorted(
+            ((0.0 if call.at_s is None else float(call.at_s[0]), n, call) for n, call in enumerate(calls)),
+            key=lambda each: each[:2],
+        )
+        contact, seconds, since_s = causes.NONE, [], self._now_s()
+        for end in self._steps:
+            while due and due[0][0] < end - 1e-9:
+                at_s, _, call = due.pop(0)
+                if at_s > 1e-9:
+                    self._pass(begin_s + at_s)
+                self._command(call)
+            self._goal_s = begin_s + end
+            self.obstacles.advance(max(self._goal_s - self._moved_s, 0.0))
+            self._moved_s = self._goal_s
+            self._arena.move(self.obstacles)
+            self._pass(self._goal_s)
+            self._follow()
+            seconds.append(self._now_s() - since_s)
+            pieces.add(self.motion.position[:, 0])
+            touched = self._read_collision()
+            if touched.has_collided:
+                contact = int(self._arena.cause(touched.object_name))
+                break
+        if contact == causes.NONE:
+            self._check()
+        return pieces.track(np.array(seconds), len(seconds), contact)
+
+    def halt(self, rows: Rows, when: Rows) -> None:
+        """What has been flown stays flown."""
+
+    def ranges(self, angles: NDArray[np.float64], furthest_m: float, rows: Rows | None = None) -> Floats:  # noqa: D102
+        return self._seen().ranges(angles, float(self.motion.yaw[0]), furthest_m)[None]
+
+    def depth(self, height: int, width: int, furthest_m: float) -> Floats:  # noqa: D102
+        yaw, ceiling_m = float(self.motion.yaw[0]), self._config.arena_height_m
+        return self._seen().level(height, width, yaw, furthest_m, ceiling_m)[None]
+
+    def close(self) -> None:
+        """Land nobody, but take the arena away and leave the server as it was."""
+        with suppress(AirSimError):
+            self._camera.close()
+            self._arena.clear()
+            self._link.call(_NONE, "cancelLastTask", "")
+            self._link.call(_NONE, "simPause", False)
+            self._link.call(_NONE, "enableApiControl", False, "")
+        self._link.close()
+
+    # Time.
+
+    def _now_s(self) -> float:
+        return (self._state.timestamp - self._began_ns) / 1e9
+
+    def _look(self) -> MultirotorState:
+        return self._link.call(MultirotorState, "getMultirotorState", "")
+
+    def _pass(self, until_s: float) -> None:
+        """Let time pass until a moment counted from the episode's start; what a slice lacks, further ones bring.
+
+        Raises:
+            AirSimError: time stands still.
+            SpoiledFlightError: it ran on.
+        """
+        stood, least_s = 0, 1e-9
+        while (left := until_s - self._now_s()) > least_s:
+            before, least_s = self._state.timestamp, LATE_S
+            self._link.call(_NONE, "simContinueForTime", left / self._speed)
+            self._state, self._view = self._look(), None
+            stood = stood + 1 if self._state.timestamp <= before else 0
+            if stood >= _STANDSTILLS:
+                raise AirSimError(
+                    f"the simulated time stood still in {stood} slices. Is AirSim's window in front, the machine "
+                    "overloaded, or another program pausing it?"
+                )
+        if left < -OVERRUN_S:
+            raise SpoiledFlightError(f"the simulated time ran on by {-left:.2f} s.")
+
+    # The drone.
+
+    def _put(self, pose: Pose) -> None:
+        self._link.call(_NONE, "simSetVehiclePose", pose, True, "")
+
+    def _command(self, call: Call) -> None:
+        """Give a command; what was not done of the one before spoils the flight."""
+        self._check_move()
+        forward, right, yaw_rate = map(float, call.command[:, 0])
+        turn = YawMode(True, math.degrees(yaw_rate))
+        z = -self._config.altitude_m
+        self._move = self._link.start("moveByVelocityZBodyFrame", forward, right, z, MOVE_S, 0, turn, "")
+        self._shadow.command(call.command, self._now_s())
+
+    def _check_move(self) -> None:
+        answer = None if self._move is None else self._link.answer(self._move)
+        if answer is None:
+            return
+        self._move = None
+        if answer:
+            if not self._link.call(bool, "isApiControlEnabled", ""):
+                raise SpoiledFlightError("API control was lost: another program or a remote control took it.")
+            raise SpoiledFlightError("a command ended before its time.")
+        raise SpoiledFlightError("another client gave the drone a command.")
+
+    def _settle(self, start: Pose) -> None:
+        """Hover until the drone is at rest where the episode begins.
+
+        Raises:
+            AirSimError: it does not come to rest.
+        """
+        self._state, self._view = self._look(), None
+        self._command(Call(np.zeros((3, 1), np.float32)))
+        place, given_up_s = start.position.array(), self._now_s() + _SETTLING_S
+        again = False
+        while True:
+            self._read_collision()  # of the start on the ground, and of places on the way
+            self._pass(self._now_s() + (self._steps[0] if again else _SETTLE_SLICE_S))
+            moving = self._state.kinematics_estimated
+            speed = float(np.linalg.norm(moving.linear_velocity.array()))
+            turn, height = abs(moving.angular_velocity.z_val), abs(moving.position.z_val - place[2])
+            rests = speed < _AT_REST["speed"] and turn < _AT_REST["turn"] and height < _AT_REST["height"]
+            away = float(np.linalg.norm(moving.position.array()[:2] - place[:2]))
+            if rests and (away < 0.01 or again):
+                break
+            again = rests
+            if rests:  # it has drifted as it came to rest
+                self._put(start)
+            if self._now_s() > given_up_s:
+                raise AirSimError(
+                    f"the drone does not hover at {-place[2]:g} m: after {_SETTLING_S:g} s it makes {speed:.2f} m/s. "
+                    "Its settings.json needs SimpleFlight, without wind."
+                )
+        self._moved_s = 0.0
+        self._follow()
+
+    def _follow(self) -> None:
+        """Take the last state over into :attr:`motion`."""
+        moving, motion = self._state.kinematics_estimated, self.motion
+        motion.position[:, 0] = moving.position.array()[:2] - self._origin[:2]
+        motion.velocity[:, 0] = moving.linear_velocity.array()[:2]
+        motion.acceleration[:, 0] = moving.linear_acceleration.array()[:2]
+        motion.yaw[0] = moving.orientation.angles()[0]
+        motion.yaw_rate[0] = moving.angular_velocity.z_val
+        motion.cosine[0], motion.sine[0] = math.cos(motion.yaw[0]), math.sin(motion.yaw[0])
+
+    def _check(self) -> None:
+        """The period was flown as commanded, or it spoils the flight."""
+        self._check_move()
+        if reason := self._shadow.differs(self._state, self._now_s()):
+            raise SpoiledFlightError(reason)
+
+    def _read_collision(self) -> CollisionInfo:
+        """The last contact, which reading clears."""
+        return self._link.call(CollisionInfo, "simGetCollisionInfo", "")
+
+    def _seen(self) -> sight.View:
+        if self._view is None:
+            self._view = self._camera.view(self._state.kinematics_estimated.position.array(), self._config.altitude_m)
+        return self._view
+
+
+class _Pieces:
+    """A track in the making: each slice's straight line cut into equal pieces."""
+
+    def __init__(self, begin: Floats, cuts: int) -> None:
+        self._places, self._cuts = [begin.astype(np.float32)], cuts
+
+    def add(self, place: Floats) -> None:
+        before = self._places[-1]
+        shares = [np.float32((k + 1) / self._cuts) for k in range(self._cuts)]
+        self._places += [before + share * (place - before) for share in shares[:-1]] + [place.copy()]
+
+    def track(self, ends_s: NDArray[np.float64], slices: int, contact: int = causes.NONE) -> Track:
+        """Slices that ended so many seconds (n,) after the period's begin; a contact was in the last one."""
+        while len(self._places) < slices * self._cuts + 1:
+            self.add(self._places[-1])
+        position = np.stack(self._places)[:, :, None]
+        begins = np.concatenate([[0.0], ends_s[:-1]])
+        shares = np.arange(1, self._cuts + 1) / self._cuts
+        times = (begins[:, None] + shares * (ends_s - begins)[:, None]).ravel()
+        lengths = np.sqrt(((position[1:] - position[:-1]) ** 2).sum(axis=1))
+        return Track(
+            position.astype(np.float32),
+            lengths.astype(np.float32),
+            times.astype(np.float32),
+            np.array([contact], np.int8),
+            np.array([len(times) - 1]),
+        )

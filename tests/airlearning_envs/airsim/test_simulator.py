@@ -1,0 +1,324 @@
+"""The task in the stand-in: the contract of a simulator in all dialects, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
+
+from airlearning_envs.config import NavigationConfig, preset
+from airlearning_envs.errors import SettingsError
+from airlearning_envs.flights import CutShortError, FlightResults, blind_policy, fly
+from airlearning_envs.rules.causes import EndCause
+from airlearning_envs.rules.observation import ray_angles
+from airlearning_envs.simulators.airsim import links
+from airlearning_envs.simulators.airsim.dialects import Dialect, Pose, Vector3r, encode
+from airlearning_envs.simulators.airsim.rpc import AirSimError, ConnectionLostError, NotRpcError, Rpc
+from airlearning_envs.simulators.airsim.server import Server
+from airlearning_envs.simulators.airsim.simulator import AirSimOptions, AirSimSimulator
+from airlearning_envs.simulators.airsim.stand_in import VEHICLE, StandIn
+from airlearning_envs.simulators.embedded.sensing import RangeSensor
+from airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
+from airlearning_envs.task import NavigationTask
+from tests.airlearning_envs.simulator_contract import CONFIG, SimulatorContract, arena, command
+
+HARD = preset("hard")
+
+
+class Served(AirSimSimulator):
+    """A simulator that takes its server along; ``world`` is what it serves."""
+
+    def __init__(self, config: NavigationConfig, world: StandIn, client: str = links.OWN, **options: Any) -> None:
+        self.world, self.server = world, Server(world)
+        self.server.__enter__()
+        self.address = f"127.0.0.1:{self.server.port}"
+        try:
+            super().__init__(config, AirSimOptions(self.address, client, **options))
+        except BaseException:
+            self.server.__exit__(None, None, None)
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self.server.__exit__(None, None, None)
+
+
+WAYS = [
+    (Dialect.AIRSIM, links.THEIRS),
+    (Dialect.COSYS, links.THEIRS),
+    (Dialect.COLOSSEUM, links.OWN),
+    (Dialect.AIRSIM, links.OWN),
+]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0].value}-{way[1]}", scope="class")
+def way(request: pytest.FixtureRequest) -> tuple[Dialect, str]:
+    dialect, client = request.param
+    if client == links.THEIRS and not links.CLIENTS_PYTHON.exists():
+        pytest.skip("AirSim's Python clients are not installed: make airsim")
+    return dialect, client
+
+
+class TestStandIn(SimulatorContract):
+    @pytest.fixture(autouse=True)
+    def _of(self, way: tuple[Dialect, str]) -> None:
+        self.dialect, self.client = way
+
+    def make(self, config: NavigationConfig, num_envs: int) -> Simulator:
+        return Served(config, StandIn(self.dialect), self.client)
+
+    def test_who_speaks_is_said(self) -> None:
+        with closing(self.make(CONFIG, 1)) as simulator:
+            assert isinstance(simulator, AirSimSimulator)
+            wanted = links.PACKAGES.get(self.dialect, "")
+            assert (wanted + "'s own client" if self.client == links.THEIRS else "the project's") in simulator.through
+
+    def test_it_is_left_as_it_was(self) -> None:
+        simulator = Served(CONFIG, world := StandIn(self.dialect), self.client)
+        with closing(simulator):
+            simulator.begin(np.array([0]), arena(cylinder=(6.0, 0.0)))
+            assert len(world.call("simListSceneObjects", [".*"])) == 2 + 4 + 1
+            assert simulator._camera.width_deg == 120.0
+        assert world.call("simListSceneObjects", [".*"]) == ["Ground", VEHICLE]
+        assert not world.paused and world.call("isApiControlEnabled", [""]) is False
+        assert world._width("0") == 90.0
+
+
+def flown(world: StandIn, episodes: int, **options: Any) -> FlightResults:
+    with closing(Served(HARD, world, **options)) as simulator:
+        return fly(HARD, blind_policy, episodes, 7, simulator=simulator)
+
+
+def test_the_same_layouts_end_as_in_the_embedded_simulator() -> None:
+    embedded, served = fly(HARD, blind_policy, 20, 7), flown(StandIn(), 20)
+    same = embedded.cause == served.cause
+    assert same.sum() >= 18, "a mover that is touched at a slice's end may be passed by a hair elsewhere"
+    assert served.flight_time_s[same] == pytest.approx(embedded.flight_time_s[same], abs=0.26)
+    assert served.distance_m[same] == pytest.approx(embedded.distance_m[same], abs=0.7)
+    assert not served.replayable and served.spoiled == ()
+
+
+@pytest.mark.parametrize("wide", [True, False], ids=["widened", "90 degrees"])
+def test_ranges_are_those_of_a_ray_caster_while_it_flies(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = StandIn()
+    if not wide:
+        for name in ("simGetCameraInfo", "simSetCameraFov"):
+            del world._methods[name]
+    angles = ray_angles(HARD)
+    sensor = RangeSensor(HARD, angles, HARD.max_range_m)
+    errors = []
+
+    def watch(core: NavigationTask) -> None:
+        motion, obstacles = core.simulator.motion, core.simulator.obstacles
+        exact, _ = sensor.scan(motion.position, motion.cosine, motion.sine, obstacles.centre, obstacles.size)
+        errors.append(np.abs(core.simulator.ranges(angles, HARD.max_range_m)[0] - exact[0]))
+
+    with closing(Served(HARD, world)) as simulator:
+        fly(HARD, blind_policy, 3, 7, simulator=simulator, watch=watch)
+    found = np.array(errors)[:, slice(None) if wide else slice(2, -2)]
+    assert np.median(found) < 0.01 and np.percentile(found, 90) < 0.1
+
+
+def test_a_clock_that_loses_time_is_made_good() -> None:
+    exact, stalled = flown(StandIn(), 3), flown(StandIn(stall=0.26, speed=2.0), 3)
+    assert stalled.flight_time_s == pytest.approx(exact.flight_time_s, rel=0.1, abs=0.3)
+    assert stalled.distance_m == pytest.approx(exact.distance_m, rel=0.1, abs=0.5)
+    assert (stalled.cause == exact.cause).all()
+
+
+def test_a_clock_that_stands_is_said() -> None:
+    world = StandIn()
+    simulator = Served(HARD, world)
+    with closing(simulator):
+        world._stall = 1.0
+        with pytest.raises(AirSimError, match="stood still"):
+            fly(HARD, blind_policy, 1, 7, simulator=simulator)
+
+
+def test_a_clock_that_runs_while_it_is_paused_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = StandIn()
+    monkeypatch.setattr(world, "_settings", lambda: '{"ClockType": "ScalableClock"}')
+    world._methods = world._table()
+    with pytest.raises(AirSimError, match="SteppableClock"):
+        Served(HARD, world)
+    world = StandIn()
+    monkeypatch.setattr(world, "_pause", lambda paused: None)  # its settings do not say it
+    world._methods = world._table()
+    with pytest.raises(AirSimError, match="SteppableClock"):
+        Served(HARD, world)
+
+
+class Rude(StandIn):
+    """Does something of its own in some of its continued slices."""
+
+    def __init__(self, what: Callable[[StandIn], Any], when: range) -> None:
+        super().__init__()
+        self._what, self._when, self._slices = what, when, 0
+
+    def _continue(self, seconds: float) -> None:
+        self._slices += 1
+        if self._slices in self._when:
+            self._what(self)
+        super()._continue(seconds)
+
+
+def other_move(world: StandIn) -> None:
+    """What another client would do."""
+    world.call("moveByVelocityZ", [0.0, 0.0, -4.0, 5.0, 0, encode_yaw(), ""])
+
+
+def encode_yaw() -> dict[str, Any]:
+    return {"is_rate": True, "yaw_or_rate": 0.0}
+
+
+RUDE: dict[str, tuple[Callable[[StandIn], Any], str]] = {
+    "another client commands": (other_move, "another client"),
+    "another client takes control": (lambda world: world.call("enableApiControl", [False, ""]), "another client"),
+    "another client moves the drone": (
+        lambda world: world.call(
+            "simSetVehiclePose", [encode(Pose(Vector3r(1.0, 2.0, -4.0)), Dialect.AIRSIM), True, ""]
+        ),
+        "moved it",
+    ),
+    "the command is dropped": (lambda world: world._drone.hover(), "dropped the command"),
+}
+
+
+@pytest.mark.parametrize("what", RUDE)
+def test_a_flight_that_was_not_flown_as_commanded_does_not_count(what: str) -> None:
+    does, reason = RUDE[what]
+    # Of the first seconds of the first episode, in which it gains speed; some slices are lost by hovering before it.
+    spoiled = flown(Rude(does, range(24, 32) if "dropped" in what else range(24, 25)), 2)
+    assert spoiled.episodes == 2 and len(spoiled.spoiled) == 1
+    assert re.search(reason, spoiled.spoiled[0])
+    exact = flown(StandIn(), 2)
+    assert (spoiled.cause == exact.cause).all() and (spoiled.cause != EndCause.NONE).all()
+
+
+def test_a_command_without_api_control_is_noticed() -> None:
+    simulator = Served(CONFIG, world := StandIn())
+    with closing(simulator):
+        simulator.begin(np.array([0]), arena())
+        world.call("enableApiControl", [False, ""])
+        simulator._move = None
+        with pytest.raises(SpoiledFlightError, match="API control was lost"):
+            simulator.fly([command(2.0)])
+
+
+@pytest.mark.parametrize("client", [links.OWN, links.THEIRS])
+def test_a_server_that_ends_in_mid_flight_leaves_the_finished_episodes(client: str) -> None:
+    if client == links.THEIRS and not links.CLIENTS_PYTHON.exists():
+        pytest.skip("AirSim's Python clients are not installed: make airsim")
+    simulator = Served(HARD, StandIn(), client)
+
+    def progress(done: int, total: int) -> None:
+        if done == 2:
+            simulator.server.__exit__(None, None, None)
+
+    with closing(simulator), pytest.raises(CutShortError) as caught:
+        fly(HARD, blind_policy, 5, 7, simulator=simulator, progress=progress)
+    assert isinstance(caught.value.reason, ConnectionLostError)
+    assert caught.value.finished.episodes == 2 and (caught.value.finished.cause != EndCause.NONE).all()
+
+
+@contextmanager
+def listening(answer: Callable[[bytes], bytes]) -> Iterator[int]:
+    """A port that answers whatever comes with something of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while data := connection.recv(1 << 16):
+                    connection.sendall(answer(data))
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def test_a_port_that_is_not_airsim_is_said() -> None:
+    with listening(lambda data: b"HTTP/1.1 400 Bad Request\r\n\r\n") as port, pytest.raises(NotRpcError):
+        AirSimSimulator(HARD, AirSimOptions(f"127.0.0.1:{port}"))
+    empty = StandIn()
+    empty._methods = {"ping": empty._methods["ping"]}
+    with Server(empty) as server, pytest.raises(NotRpcError, match="not as AirSim does"):
+        AirSimSimulator(HARD, AirSimOptions(f"127.0.0.1:{server.port}"))
+    no_drone = StandIn()
+    del no_drone._methods["getMultirotorState"]
+    with pytest.raises(NotRpcError, match="drone in it"):
+        Served(HARD, no_drone)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"dialect": Dialect.COSYS}, "speaks airsim, not cosys"),
+        ({"assets": {"box": "Nonsense"}}, "no asset Nonsense for a box"),
+        ({"assets": {"ball": "Cube"}}, "allowed are box, cylinder"),
+        ({"client": "mine"}, "allowed are auto, own, theirs"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        Served(HARD, StandIn(), **{"client": links.OWN, **options})
+
+
+def test_an_object_that_cannot_be_moved_is_spawned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = StandIn()
+    monkeypatch.setattr(world._scene, "place", lambda name, pose: True)  # as Unreal's static meshes
+    with closing(Served(HARD, world)) as simulator:
+        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        names = set(world.call("simListSceneObjects", ["arena_mover.*"]))
+        before = {name: world._scene.pose(name).position for name in names}
+        simulator.fly([command(0.0)])
+        after = [world._scene.pose(name).position for name in world.call("simListSceneObjects", ["arena_mover.*"])]
+        assert len(after) == len(before) > 0 and not set(after) & set(before.values())
+
+
+def arena_of_hard(simulator: Simulator) -> Any:
+    from airlearning_envs.episode.layout import build_layouts
+
+    return build_layouts(HARD, 7, np.array([0]))
+
+
+def test_what_a_killed_run_left_is_taken_away() -> None:
+    world = StandIn()
+    pose, scale = encode(Pose(), Dialect.AIRSIM), encode(Vector3r(1.0, 1.0, 1.0), Dialect.AIRSIM)
+    world.call("simSpawnObject", ["arena_wall0", "Cube", pose, scale, False, False])
+    with closing(Served(HARD, world)):
+        assert world.call("simListSceneObjects", ["arena.*"]) == []
+
+
+def test_gymnasium_makes_it() -> None:
+    import gymnasium
+
+    import airlearning_envs.gym_env  # noqa: F401
+
+    with Server(StandIn()) as server:
+        env = gymnasium.make(
+            "airlearning_envs.gym_env:AirLearning/NavigationDepth-v0",
+            preset="shipped",
+            simulator="airsim",
+            address=f"127.0.0.1:{server.port}",
+            simulator_options={"client": "own"},
+        )
+        observation, _ = env.reset(seed=3)
+        assert observation["depth"].shape == (84, 84) and env.observation_space.contains(observation)
+        for _ in range(3):
+            observation, *_ = env.step(0)
+        assert env.observation_space.contains(observation)
+        env.close()
+        with pytest.raises(SettingsError, match="is not known"):
+            gymnasium.make(
+                "airlearning_envs.gym_env:AirLearning/Navigation-v0", simulator="airsim", simulator_options={"port": 1}
+            )
+        with Rpc(port=server.port) as rpc:
+            assert rpc.call("simListSceneObjects", "arena.*") == []
