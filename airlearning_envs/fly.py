@@ -30,7 +30,7 @@ from airlearning_envs.flights import CutShortError, FlightResults, fly
 from airlearning_envs.progress import progress_bar
 from airlearning_envs.record import frames, load_decide, save_film
 from airlearning_envs.render import Scene
-from airlearning_envs.simulators.opening import EMBEDDED, SIMULATORS, open_simulator
+from airlearning_envs.simulators.opening import add_simulator_arguments, open_simulator, simulator_options
 from airlearning_envs.task import NavigationTask
 from policy import interruption
 from policy.errors import PolicyError
@@ -56,40 +56,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--settings", type=_object, default={}, help="of the task as JSON, e.g. '{\"latency\": 0.2}'")
     parser.add_argument("--record", type=Path, metavar="FILE", help="film the first episode: a .gif or .mp4")
     parser.add_argument("--json", action="store_true", help="print what came of it as JSON")
-    parser.add_argument("--simulator", choices=SIMULATORS, default=EMBEDDED, help="default %(default)s")
-    add_airsim_arguments(parser)
+    add_simulator_arguments(parser)
     return parser
-
-
-def add_airsim_arguments(parser: argparse.ArgumentParser) -> None:
-    """How AirSim is reached: read by :func:`airsim_options`."""
-    group = parser.add_argument_group("with --simulator airsim")
-    group.add_argument("--address", metavar="HOST:PORT", help="of its RPC server (default 127.0.0.1:41451)")
-    group.add_argument("--client", metavar="auto", help="auto, own, or theirs: whose Python client (default auto)")
-    group.add_argument("--dialect", metavar="airsim", help="airsim, colosseum or cosys (default: found out)")
-    group.add_argument("--assets", type=_pairs, metavar="box=NAME", help="assets of one metre, also cylinder=NAME")
-    group.add_argument("--origin", type=_place, metavar="X,Y", help="the arena's centre from the vehicle's start, m")
-    group.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for an answer (default 30)")
-
-
-def airsim_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options that were given, as :func:`~airlearning_envs.simulators.opening.open_simulator` takes them.
-
-    Raises:
-        SettingsError: the dialect is not known.
-    """
-    names = {"origin": "origin_m", "timeout": "timeout_s"}
-    given = {name: getattr(arguments, name) for name in ("address", "client", "dialect", "assets", "origin", "timeout")}
-    options = {names.get(name, name): value for name, value in given.items() if value is not None}
-    if "dialect" in options:
-        from airlearning_envs.simulators.airsim.dialects import Dialect
-
-        try:
-            options["dialect"] = Dialect(options["dialect"])
-        except ValueError:
-            known = ", ".join(dialect.value for dialect in Dialect)
-            raise SettingsError(f"--dialect is {options['dialect']!r}; allowed are {known}.") from None
-    return options
 
 
 def _positive(text: str) -> int:
@@ -106,21 +74,6 @@ def _object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is no JSON object")
     return value
-
-
-def _pairs(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(",")]
-    if not all(name and equals and value for name, equals, value in pairs):
-        raise argparse.ArgumentTypeError(f"{text!r} is not like box=NAME,cylinder=NAME")
-    return {name: value for name, _, value in pairs}
-
-
-def _place(text: str) -> tuple[float, float]:
-    try:
-        x, y = map(float, text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 100,-50") from None
-    return x, y
 
 
 def report(arguments: argparse.Namespace, through: str, results: FlightResults) -> dict[str, Any]:
@@ -181,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise SettingsError(f"--record is {str(arguments.record)!r}; allowed are names that end in .gif or .mp4.")
     config = NavigationConfig.from_settings({"preset": arguments.preset, **arguments.settings})
     decide = load_decide(arguments.policy, config, arguments.seed)
-    simulator = open_simulator(arguments.simulator, config, airsim_options(arguments))
+    simulator = open_simulator(arguments.simulator, config, simulator_options(arguments))
     through = getattr(simulator, "through", "numpy")
     film = _Film()
     status = 0

@@ -7,6 +7,9 @@
 --on device: simulator and policy both run on the device. --on loop: the host simulates, the device decides (hardware
 in the loop). --on host: both here, with the numpy reference of that precision and no device at all.
 
+--simulator airsim: the episodes are flown in AirSim (or what stands in for it; docs/airsim.md), which simulates beside
+the host; the device decides (--on loop), or this process does (--on host).
+
 --late: commands take effect so many milliseconds late, and the old one is held meanwhile; "measured" draws each delay
 from the decisions of the device itself, which are timed first. All fly the same episodes: differences are paired.
 """
@@ -14,6 +17,7 @@ from the decisions of the device itself, which are timed first. All fly the same
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +27,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
+from airlearning_envs.simulators.opening import EMBEDDED, add_simulator_arguments, simulator_options
 from bench import command_line
 
 if TYPE_CHECKING:
@@ -49,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--settings", type=_settings, default={}, metavar="JSON", help="settings of the task, e.g. '{\"wind_m_s\": 2}'"
     )
+    add_simulator_arguments(parser)
     arguments = parser.parse_args(argv)
+    if arguments.simulator != EMBEDDED and arguments.on == "device":
+        parser.error(f"--simulator {arguments.simulator} does not run on the device; add --on loop or --on host")
     if MEASURED in arguments.late and arguments.on != "device":
         parser.error(f"--late {MEASURED} times the device's own decisions; add --on device")
     return command_line.guarded(_run, arguments)
@@ -97,17 +105,25 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.late:
         table, _ = latency_flown(Selection(tuple(reports)), arguments.preset)
         return session.answer(arguments, reports, table)
-    baselines = baseline_reports(_flights(arguments), arguments.target, reports[0].run)
+    baselines = baseline_reports(_embedded(_flights(arguments)), arguments.target, reports[0].run)
     store.add(baselines, where)
     reports += baselines
-    return session.answer(arguments, reports, success_table(reports), differences=_differences(reports))
+    status = session.answer(arguments, reports, success_table(reports), differences=_differences(reports))
+    cut_short = any(r.success is not None and r.success.episodes < arguments.episodes for r in reports)
+    return command_line.EXIT_FAILED if cut_short else status
 
 
 def _flights(arguments: argparse.Namespace, late: float | dict[str, Any] = 0.0) -> Flights:
     from bench.measuring.flying import Flights
 
     settings = {**arguments.settings, **({"latency": late} if late else {})}
-    return Flights(arguments.preset, arguments.episodes, arguments.seed, settings)
+    options = simulator_options(arguments)
+    return Flights(arguments.preset, arguments.episodes, arguments.seed, settings, arguments.simulator, options)
+
+
+def _embedded(flights: Flights) -> Flights:
+    """The same ones in the embedded simulator."""
+    return dataclasses.replace(flights, simulator=EMBEDDED, options={})
 
 
 def _asked(served: Served, arguments: argparse.Namespace, run: str) -> Iterator[Report]:

@@ -38,6 +38,7 @@ NAMES = (
     "recommend",
     "flight-dynamics",
     "flight-rises",
+    "airsim-flights",
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
 
@@ -91,7 +92,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from bench import agreement
     from bench.recommending import words
-    from bench.report import case_study, flight_dynamics, flights, store, virtual_pi
+    from bench.report import case_study, flight_dynamics, flights, simulators, store, virtual_pi
     from bench.report.selection import Selection, flown_today
     from policy.locate import ZOO
 
@@ -117,6 +118,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
         "recommend": lambda: (words.kept_table(), []),
+        simulators.AIRSIM_FLIGHTS: lambda: simulators.airsim_flights(everything(simulators.AIRSIM_FLIGHTS), preset),
         flight_dynamics.DYNAMICS: lambda: (flight_dynamics.errors(), []),
         flight_dynamics.RISES: lambda: (flight_dynamics.rises(), []),
     }

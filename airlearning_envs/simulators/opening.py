@@ -1,13 +1,16 @@
-"""Simulators by name."""
+"""Simulators by name, and the arguments of the commands that fly in them."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airlearning_envs.config import NavigationConfig
 from airlearning_envs.errors import SettingsError
-from airlearning_envs.simulators.simulator import Simulator
+
+if TYPE_CHECKING:
+    from airlearning_envs.config import NavigationConfig
+    from airlearning_envs.simulators.simulator import Simulator
 
 EMBEDDED, AIRSIM = SIMULATORS = ("embedded", "airsim")
 
@@ -36,3 +39,50 @@ def open_simulator(name: str, config: NavigationConfig, options: Mapping[str, An
         allowed = ", ".join(AirSimOptions.__dataclass_fields__)
         raise SettingsError(f"simulator option {sorted(unknown)[0]!r} is not known; allowed are {allowed}.")
     return AirSimSimulator(config, AirSimOptions(**options))
+
+
+def add_simulator_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which simulator, and how AirSim is reached: read by :func:`simulator_options`."""
+    parser.add_argument("--simulator", choices=SIMULATORS, default=EMBEDDED, help="default %(default)s")
+    group = parser.add_argument_group("with --simulator airsim")
+    group.add_argument("--address", metavar="HOST:PORT", help="of its RPC server (default 127.0.0.1:41451)")
+    group.add_argument("--client", metavar="auto", help="auto, own, or theirs: whose Python client (default auto)")
+    group.add_argument("--dialect", metavar="airsim", help="airsim, colosseum or cosys (default: found out)")
+    group.add_argument("--assets", type=_pairs, metavar="box=NAME", help="assets of one metre, also cylinder=NAME")
+    group.add_argument("--origin", type=_place, metavar="X,Y", help="the arena's centre from the vehicle's start, m")
+    group.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for an answer (default 30)")
+
+
+def simulator_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given, as :func:`open_simulator` takes them.
+
+    Raises:
+        SettingsError: the dialect is not known.
+    """
+    names = {"origin": "origin_m", "timeout": "timeout_s"}
+    given = {name: getattr(arguments, name) for name in ("address", "client", "dialect", "assets", "origin", "timeout")}
+    options = {names.get(name, name): value for name, value in given.items() if value is not None}
+    if "dialect" in options:
+        from airlearning_envs.simulators.airsim.dialects import Dialect
+
+        try:
+            options["dialect"] = Dialect(options["dialect"])
+        except ValueError:
+            known = ", ".join(dialect.value for dialect in Dialect)
+            raise SettingsError(f"--dialect is {options['dialect']!r}; allowed are {known}.") from None
+    return options
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name and equals and value for name, equals, value in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like box=NAME,cylinder=NAME")
+    return {name: value for name, _, value in pairs}
+
+
+def _place(text: str) -> tuple[float, float]:
+    try:
+        x, y = map(float, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 100,-50") from None
+    return x, y

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bench.command_line import BenchError, Progress
+from airlearning_envs.simulators.opening import EMBEDDED
+from bench.command_line import BenchError, Progress, say
 from bench.report.document import BASELINES, BLIND, RANDOM, Kind, Report, Success, Where
 from policy.spec import Precision
 
 if TYPE_CHECKING:
+    from airlearning_envs.config import NavigationConfig
+    from airlearning_envs.flights import FlightResults
     from policy.bundle import Bundle
 
 LOOP_BATCH = 64
@@ -28,12 +33,15 @@ class Flights:
         preset, settings: of the task; the settings are those that differ from the preset.
         episodes: how many, with the ids 0, 1, …
         seed: with an episode's id it fixes everything about that episode.
+        simulator, options: where, see :func:`airlearning_envs.simulators.opening.open_simulator`.
     """
 
     preset: str = "hard"
     episodes: int = 1000
     seed: int = 7
     settings: Mapping[str, Any] | None = None
+    simulator: str = EMBEDDED
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -47,14 +55,16 @@ def fly_on_host(
     where: Where = Where.HOST,
     progress: Progress = lambda done, total: None,
 ) -> Success:
-    """Fly with any policy; the simulator runs in this process."""
+    """Fly with any policy; the embedded simulator runs in this process.
+
+    Where another one is lost after some episodes, the success is that of those, and a line on stderr says why.
+    """
     import numpy as np
 
     from airlearning_envs.config import preset
-    from airlearning_envs.flights import fly
 
     config = preset(flights.preset).with_settings(flights.changed)
-    results = fly(config, decide, flights.episodes, flights.seed, LOOP_BATCH, progress)
+    results, through = _flown(config, decide, flights, progress)
     low, high = results.interval()
     reached = results.success
     means = {name: getattr(results, name)[reached].mean(dtype=np.float64) if reached.any() else None for name in MEANS}
@@ -63,6 +73,7 @@ def fly_on_host(
         preset=flights.preset,
         settings=flights.changed,
         task=config.digest(),
+        simulator=through,
         episodes=results.episodes,
         seed=flights.seed,
         successes=int(reached.sum()),
@@ -74,6 +85,27 @@ def fly_on_host(
         decide_p50_ns=None,
         **{name: None if mean is None else float(mean) for name, mean in means.items()},
     )
+
+
+def _flown(
+    config: NavigationConfig, decide: Callable[[Any], Any], flights: Flights, progress: Progress
+) -> tuple[FlightResults, str | None]:
+    """The flights, and which simulator's they are, in words; None for the embedded one."""
+    from airlearning_envs.flights import CutShortError, fly
+    from airlearning_envs.simulators.opening import open_simulator
+
+    simulator = open_simulator(flights.simulator, config, flights.options)
+    if simulator is None:
+        return fly(config, decide, flights.episodes, flights.seed, LOOP_BATCH, progress), None
+    with closing(simulator):
+        try:
+            results = fly(config, decide, flights.episodes, flights.seed, 1, progress, simulator)
+        except CutShortError as error:
+            results = error.finished
+            say(f"cut short after {results.episodes} episodes: {error}")
+    for reason, count in Counter(results.spoiled).items():
+        say(f"not counted, flown again: {count} x {reason}")
+    return results, str(getattr(simulator, "through", flights.simulator))
 
 
 def flown_observations(decide: Callable[[Any], Any], count: int, seed: int, episodes: int) -> Any:

@@ -32,7 +32,7 @@ SUCCESS_NOTES = """\
 {{ "{:,}".format(first.episodes) }} episodes of preset {{ first.preset }}{{ changed }}, seed {{ first.seed }}, greedy, \
 flown on: {{ places }}. In brackets 95 % intervals: Wilson; of the paired difference on the same episodes Newcombe's \
 method 10. Flight, distance and energy are means of the successful flights. blind: fly to the goal; random: any \
-action, each as likely; both simulated on the host.
+action, each as likely; both in the embedded simulator on the host.
 """
 
 
@@ -126,7 +126,8 @@ def success_table(reports: Sequence[Report]) -> Table:
         )
     first = flown[0][1]
     changed = f", settings {dict(first.settings)}" if first.settings else ""
-    places = joined(success.where.value for report, success in flown if report.policy not in BASELINES)
+    mine = [success for report, success in flown if report.policy not in BASELINES]
+    places = joined(each.where.value + (f" ({each.simulator})" if each.simulator else "") for each in mine)
     notes = filled(SUCCESS_NOTES, first=first, changed=changed, places=places)
     notes = (*machine_notes([report for report, _ in flown if report.policy not in BASELINES]), *notes)
     title = f"Success, preset {first.preset}{changed}"

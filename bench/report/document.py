@@ -139,6 +139,7 @@ class Success:
     preset: str
     settings: Mapping[str, Any]
     task: str | None = dataclasses.field(default=None, kw_only=True)
+    simulator: str | None = dataclasses.field(default=None, kw_only=True)
     episodes: int
     seed: int
     successes: int
@@ -213,6 +214,8 @@ class Report:
             del data["counts"]
         if self.success is not None and self.success.task is None:  # as they were before tasks had a digest
             del data["success"]["task"]
+        if self.success is not None and self.success.simulator is None:  # as they were before there was another one
+            del data["success"]["simulator"]
         check(data)
         return data
 

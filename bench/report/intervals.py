@@ -159,6 +159,17 @@ def paired_difference(a: Sequence[bool], b: Sequence[bool]) -> PairedDifference:
     return PairedDifference(both, only_a, only_b, neither, difference, low, high, mcnemar_exact(only_a, only_b))
 
 
+def independent_difference(a: int, of_a: int, b: int, of_b: int) -> tuple[float, float, float]:
+    """p_A − p_B of independent trials and its 95 % interval: Newcombe 1998, Statistics in Medicine 17:873, method 10.
+
+    low = d − sqrt((p_A − l_A)² + (u_B − p_B)²),   high = d + sqrt((u_A − p_A)² + (p_B − l_B)²)
+    """
+    from airlearning_envs.flights import wilson_interval
+
+    (p_a, p_b), (l_a, u_a), (l_b, u_b) = (a / of_a, b / of_b), wilson_interval(a, of_a), wilson_interval(b, of_b)
+    return p_a - p_b, p_a - p_b - math.hypot(p_a - l_a, u_b - p_b), p_a - p_b + math.hypot(u_a - p_a, p_b - l_b)
+
+
 def newcombe_interval(both: int, only_a: int, only_b: int, neither: int) -> tuple[float, float]:
     """95 % interval of p_A − p_B for paired proportions: Newcombe 1998, Statistics in Medicine 17:2635, method 10.
 

@@ -59,6 +59,8 @@ class Selection:
     def of(self, kind: Kind, **wanted: Any) -> list[Report]:
         """Those of a kind whose attributes, and those of the answer, are as wanted; None: they may be anything."""
         asked = {name: value for name, value in wanted.items() if value is not None}
+        if kind is Kind.SUCCESS:
+            asked = {"simulator": None, **asked}  # flights in another one are compared by a table of their own
 
         def fits(report: Report) -> bool:
             said = {"sha256": report.sha256, **vars(report), **vars(getattr(report, kind.value))}
@@ -146,6 +148,8 @@ def paired(a: Report | None, b: Report | None) -> PairedDifference | None:
     if a is None or b is None or a.success is None or b.success is None:
         return None
     if _episodes_of(a.success) != _episodes_of(b.success):
+        return None
+    if a.success.simulator or b.success.simulator:  # one that measures time cannot fly an episode again
         return None
     common = min(a.success.episodes, b.success.episodes)
     return paired_difference(a.success.bits()[:common], b.success.bits()[:common])

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,18 +207,21 @@ def choose_assets(listed: list[str], wanted: Mapping[str, str]) -> dict[Shape, s
     return chosen
 
 
-def clock_speed(link: Link) -> float:
-    """Simulated seconds a wall second, of the server's settings; 1 where it says nothing.
+def settings_of(link: Link) -> dict[str, Any]:
+    """The server's settings.json, empty where it does not say."""
+    try:
+        settings = json.loads(link.call(str, "getSettingsString"))
+    except (RpcError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def clock_speed(settings: Mapping[str, Any]) -> float:
+    """Simulated seconds a wall second, of the server's settings; 1 where they say nothing.
 
     Raises:
         AirSimError: the clock runs on while it is paused (ScalableClock), or the speed is none.
     """
-    try:
-        settings = json.loads(link.call(str, "getSettingsString"))
-    except (RpcError, ValueError):
-        return 1.0
-    if not isinstance(settings, dict):
-        return 1.0
     if settings.get("ClockType") == "ScalableClock":
         raise AirSimError(SCALABLE)
     speed = settings.get("ClockSpeed", 1.0)

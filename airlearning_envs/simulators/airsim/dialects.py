@@ -33,6 +33,11 @@ class Dialect(Enum):
     COSYS = "cosys"
 
     @property
+    def label(self) -> str:
+        """Its name."""
+        return {"airsim": "AirSim", "colosseum": "Colosseum", "cosys": "Cosys-AirSim"}[self.value]
+
+    @property
     def version(self) -> int:
         """What the server says its version is, and the oldest client that it takes."""
         return 4 if self is Dialect.COSYS else 1

@@ -90,7 +90,7 @@ class OwnLink(Link):
 
     def __init__(self, rpc: Rpc, dialect: Dialect) -> None:
         self._rpc, self.dialect = rpc, dialect
-        self.through = f"the project's own client for {dialect.value}"
+        self.through = "the project's own client"
 
     def call(self, kind: type[Kind], method: str, *args: Any) -> Kind:  # noqa: D102
         return self._decoded(kind, method, self._rpc.call(method, *self._encoded(args)), self.dialect)

@@ -15,7 +15,7 @@ from airlearning_envs.config import NavigationConfig
 from airlearning_envs.episode.layout import Layouts, Slots
 from airlearning_envs.rules import causes
 from airlearning_envs.simulators.airsim import links, sight
-from airlearning_envs.simulators.airsim.arena import SCALABLE, Arena, clock_speed
+from airlearning_envs.simulators.airsim.arena import SCALABLE, Arena, clock_speed, settings_of
 from airlearning_envs.simulators.airsim.dialects import (
     CollisionInfo,
     Dialect,
@@ -27,6 +27,7 @@ from airlearning_envs.simulators.airsim.dialects import (
 )
 from airlearning_envs.simulators.airsim.rpc import AIRSIM_PORT, AirSimError, NotRpcError, RpcError
 from airlearning_envs.simulators.airsim.shadow import Shadow
+from airlearning_envs.simulators.airsim.stand_in import STAND_IN
 from airlearning_envs.simulators.obstacles import Obstacles
 from airlearning_envs.simulators.simulator import (
     Bools,
@@ -85,7 +86,7 @@ class AirSimSimulator(Simulator):
         options: how it is reached.
 
     Attributes:
-        through: in words, by which client.
+        through: in words, which server it is and by which client it is reached.
 
     Raises:
         AirSimError: there is no server, or not one to fly in.
@@ -106,7 +107,6 @@ class AirSimSimulator(Simulator):
         self.motion = Motion(plane.copy(), plane.copy(), plane.copy(), np.zeros(1), one.copy(), one + 1.0, one.copy())
         self._shadow = Shadow(config)
         self._link = links.connect(options.address, options.dialect, options.client, options.timeout_s)
-        self.through = self._link.through
         try:
             self._prepare(config, options)
         except RpcError as error:
@@ -118,7 +118,10 @@ class AirSimSimulator(Simulator):
 
     def _prepare(self, config: NavigationConfig, options: AirSimOptions) -> None:
         """See that it is a server to fly in, and take it over."""
-        self._speed = clock_speed(self._link)
+        settings = settings_of(self._link)
+        self._speed = clock_speed(settings)
+        server = self._link.dialect.label
+        self.through = f"{f'stand-in for {server}' if settings.get(STAND_IN) else server}, {self._link.through}"
         self._link.call(_NONE, "simPause", True)
         self._state = self._look()
         time.sleep(0.05)

@@ -44,6 +44,8 @@ VEHICLE = "SimpleFlight"
 CAMERAS = ("0", "front_center", "")
 CAMERA_AHEAD_M = 0.46
 BODY_RADIUS_M = NavigationConfig().body_radius_m
+STAND_IN = "StandIn"
+"""In the settings it says what it is."""
 _STARTED_NS = 1_600_000_000_000_000_000
 _STILL_M_S = 0.05
 _SWEEP_M = 0.05
@@ -195,7 +197,7 @@ class StandIn:
             )
 
     def _settings(self) -> str:
-        return json.dumps({"SettingsVersion": 1.2, "SimMode": "Multirotor", "ClockSpeed": self.speed})
+        return json.dumps({"SettingsVersion": 1.2, "SimMode": "Multirotor", "ClockSpeed": self.speed, STAND_IN: True})
 
     def _reset(self) -> None:
         """Back at the start, API control off; pause and what was spawned stay."""

@@ -25,7 +25,7 @@ def test_the_same_episodes_in_both_simulators(tmp_path: Path, capsys: pytest.Cap
     served = json.loads(capsys.readouterr().out)
     assert film.stat().st_size > 1000 and served["record"] == str(film)
     assert served["causes"] == embedded["causes"] and served["not_counted"] == {}
-    assert served["through"] == "the project's own client for airsim" and embedded["through"] == "numpy"
+    assert served["through"] == "stand-in for AirSim, the project's own client" and embedded["through"] == "numpy"
 
 
 def test_the_embedded_simulator_is_filmed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

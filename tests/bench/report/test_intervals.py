@@ -7,13 +7,18 @@ import math
 import pytest
 
 from bench.report import text
-from bench.report.intervals import Estimate, mcnemar_exact, newcombe_interval, paired_difference
+from bench.report.intervals import Estimate, independent_difference, mcnemar_exact, newcombe_interval, paired_difference
 
 
 def test_newcombe_method_10_on_a_published_table() -> None:
     # Newcombe 1998, Statistics in Medicine 17:2635: both 36, only A 12, only B 2, neither 0 gives 0.0569 to 0.3404.
     low, high = newcombe_interval(36, 12, 2, 0)
     assert (round(low, 4), round(high, 4)) == (0.0569, 0.3404)
+
+
+def test_newcombe_of_independent_rates_on_a_published_example() -> None:
+    # 56 of 70 against 48 of 80 (Newcombe 1998, table II, example a).
+    assert independent_difference(56, 70, 48, 80) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 
 
 def test_newcombe_by_hand_where_the_correlation_vanishes() -> None:

@@ -394,3 +394,27 @@ def test_the_latency_table_names_who_was_trained_late(success_report: Make) -> N
     assert "SimpleFlight does 4 m high" in said
     table, _ = latency_flown(Selection(tuple(flown[:2])))
     assert "the policies were trained without latency" in everything(table)
+
+
+def test_flights_in_another_simulator_stand_beside_the_embedded_ones(success_report: Make) -> None:
+    from bench.report.simulators import airsim_flights
+
+    embedded = success_report()
+    assert embedded.success is not None
+    there = replace(embedded, success=replace(embedded.success, simulator="AirSim, some client"), id="f" * 32)
+    with pytest.raises(StoreError, match="--simulator airsim"):
+        airsim_flights([embedded], embedded.success.preset)
+    table, used = airsim_flights([there, embedded], embedded.success.preset)
+    rows = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
+    assert [row["simulator"] for row in rows] == ["embedded", "AirSim, some client"]
+    assert rows[1]["ended alike"] == f"{embedded.success.episodes} of {embedded.success.episodes}"
+    assert rows[1]["points to embedded"].startswith("0.0 [") and rows[0]["points to embedded"] == "–"
+    assert used == [embedded, there] and Report.from_dict(there.to_dict()) == there
+
+
+def test_flights_in_another_simulator_are_not_mixed_with_the_embedded_ones(success_report: Make) -> None:
+    embedded = success_report()
+    assert embedded.success is not None
+    there = replace(embedded, success=replace(embedded.success, simulator="AirSim, some client"), id="f" * 32)
+    assert Selection((embedded, there)).of(Kind.SUCCESS) == [embedded]
+    assert paired(there, embedded) is None and paired(there, there) is None
