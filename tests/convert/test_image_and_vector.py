@@ -13,7 +13,8 @@ from ai_edge_litert import schema_py_generated as schema
 from convert import onnx_graph, tflite_graph
 from convert.calibration import inspect
 from convert.executor import RuntimeProcess
-from convert.pipeline import convert, half_weights
+from convert.parity import ParityError
+from convert.pipeline import build, convert, half_weights, judge
 from convert.reference import NORM_STEPS, float_tolerance
 from convert.rounding import forward_fixed_point
 from policy.bundle import Bundle
@@ -52,7 +53,7 @@ def observations_of(spec: PolicySpec, count: int, seed: int) -> np.ndarray:
     """A floor and a wall at some distance in each picture, and normal vectors. (count, observation_size)"""
     random = np.random.default_rng(seed)
     pictures = np.full((count, *SHAPE), DEEPEST)
-    pictures[:, 8:] = np.linspace(6.0, 1.0, 4)[:, None, None]
+    pictures[:, 8:] = np.linspace(6.1, 1.03, 4)[:, None, None]  # none half-way between two levels
     for picture in pictures:
         left, top = random.integers(0, 7), random.integers(0, 5)
         picture[top : top + 6, left : left + 4] = random.uniform(1.0, 15.0)
@@ -166,3 +167,23 @@ def test_a_bundle_converts_in_every_precision(tmp_path: Path, runtimes: Runtimes
         if precision is Precision.INT8:
             assert done.fp32_agreement is not None and done.fp32_agreement >= 0.9
     assert len(Bundle.load(bundle.path).manifest.artifacts) == 8
+    # Two elements of the vector exchanged: everything loads and runs, and the numbers are others.
+    kernel = bundle.weights()["dense_0/kernel"].copy()
+    kernel[[-1, -2]] = kernel[[-2, -1]]
+    candidate = build(bundle, Precision.FP32, ArtifactFormat.TFLITE)
+    swapped = tflite_graph.float_graph(spec, {**bundle.weights(), "dense_0/kernel": kernel})
+    with pytest.raises(ParityError, match=r"golden vector \d+ is off by"):
+        judge(bundle, replace(candidate, data=swapped), runtimes)
+
+
+def test_a_vector_without_negative_values(runtimes: Runtimes) -> None:
+    spec = replace(depth_spec(), normaliser=Normaliser((0.0,), (10.0,), float("inf")))
+    weights, calibration = random_weights(spec), np.abs(observations_of(spec, 100, 1))
+    integers = quantize_network(spec, weights, calibration)
+    assert integers.layers[1].output.zero_point == integers.layers[1].output.low
+    fed = np.abs(observations_of(spec, 40, 2))
+    once, twice = forward_integer(spec, integers, fed), forward_fixed_point(spec, integers, fed)
+    for runtime, process in runtimes.items():
+        data = graph_of(runtime).integer_graph(spec, integers)  # type: ignore[attr-defined]
+        expected = twice if runtime is RuntimeName.TFLITE_RUNTIME else once
+        np.testing.assert_array_equal(process.execute(spec, data, fed).outputs, expected, err_msg=runtime.value)

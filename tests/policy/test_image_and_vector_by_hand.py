@@ -7,8 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policy.errors import SpecError
+from policy.equalisation import equalise
+from policy.errors import QuantizationError, SpecError
+from policy.integer import forward_integer, input_levels, quantize_network
 from policy.network import check_weights, forward_float, hidden_activations, split, weight_shapes
+from policy.quantization import Affine
 from policy.quantization_aware import TrainedQuantization
 from policy.spec import (
     NATURE_CONVOLUTIONS,
@@ -95,3 +98,62 @@ def test_quantizers_from_training_are_refused() -> None:
     trained = TrainedQuantization(8, {"input": (0.0, 1.0), "conv_0": (0.0, 1.0)})
     with pytest.raises(SpecError, match="the range that image and vector share is not monitored"):
         replace(SPEC, quantization=trained)
+
+
+def test_image_and_vector_share_the_levels_of_the_last_convolution() -> None:
+    network = quantize_network(SPEC, WEIGHTS, OBSERVATION)
+    # the joined values −1 … 3: 4 / 255 a step, so that zero is round(−128 + 255 / 4) = −64; 3 is then 191 steps above
+    assert network.layers[0].output == Affine(float(np.float32(3 / 191)), -64)
+    assert network.input == Affine(float(np.float32(2.5 / 255)), -128), "of the image alone, 0 … 5/2"
+    image, vector = input_levels(SPEC, network, OBSERVATION)
+    # 1 is 63.7 steps, 64; −1 likewise, and 3 the uppermost level.   ½ is 51 steps above −128
+    assert vector.tolist() == [[-128, 0, 127]]
+    assert image[0, 0, :, 0].tolist() == [-128, -77, -26]
+    outputs = forward_integer(SPEC, network, OBSERVATION)
+    np.testing.assert_allclose(outputs, [[4.0, 20.0]], rtol=0, atol=0.25)
+
+
+def test_equalised_weights_by_hand() -> None:
+    # the convolution reaches 3 and the vector 3: nothing to do;  16 times the depth lets it reach 48 or so
+    for name, values in equalise(SPEC, WEIGHTS, OBSERVATION).items():
+        np.testing.assert_array_equal(values, WEIGHTS[name])
+    far = OBSERVATION * np.array([16] * 9 + [1] * 3, np.float32)
+    wide = replace(SPEC, normaliser=replace(SPEC.normaliser, clip=100.0))
+    # diagonals up to 48 against the vector's 16:  log₂(16 / 48) = −1.58, so that k is ¼
+    made = equalise(wide, WEIGHTS, far)
+    np.testing.assert_array_equal(made["conv_0/kernel"], WEIGHTS["conv_0/kernel"] / 4)
+    assert made["conv_0/bias"].tolist() == [0.0, 0.625]
+    expected = np.array([[4, 0], [0, 4]] * 4 + [[10, 0], [0, 10], [1, 1]], np.float32)
+    np.testing.assert_array_equal(made["head/kernel"], expected)
+    np.testing.assert_array_equal(made["head/bias"], WEIGHTS["head/bias"])
+    np.testing.assert_array_equal(forward_float(wide, made, far), forward_float(wide, WEIGHTS, far))
+
+
+@pytest.mark.parametrize("factor", [16.0, 1 / 16])
+def test_equalised_integers_are_nearer_to_the_floats(factor: float) -> None:
+    spec = replace(SPEC, network=NetworkSpec((12,), convolutions=SPEC.network.convolutions))
+    random = np.random.default_rng(1)
+    observations = random.normal(1.0, 1.0, (200, 12)).astype(np.float32)
+    weights = {name: random.normal(0.0, 0.5, shape).astype(np.float32) for name, shape in weight_shapes(spec).items()}
+    # image and vector matter alike, but one of them reaches further
+    weights["conv_0/kernel"] *= np.float32(factor)
+    weights["conv_0/bias"] *= np.float32(factor)
+    weights["dense_0/kernel"][:8] /= np.float32(factor)
+    made = equalise(spec, weights, observations)
+    exact = forward_float(spec, weights, observations)
+    np.testing.assert_array_equal(forward_float(spec, made, observations), exact)
+    before, after = (
+        np.abs(forward_integer(spec, quantize_network(spec, each, observations), observations) - exact)
+        for each in (weights, made)
+    )
+    assert after.mean() < before.mean() / 2
+
+
+def test_what_cannot_be_equalised_is_left_alone() -> None:
+    silent = {**WEIGHTS, "conv_0/bias": np.full(2, -100.0, np.float32)}
+    for spec, weights in ((SPEC, silent), (replace(SPEC, network=NetworkSpec(())), WEIGHTS)):
+        assert all(
+            np.array_equal(values, weights[name]) for name, values in equalise(spec, weights, OBSERVATION).items()
+        )
+    with pytest.raises(QuantizationError, match="calibration set is empty"):
+        equalise(SPEC, WEIGHTS, OBSERVATION[:0])
