@@ -2,10 +2,14 @@
 
     observation ─ Sub mean ─ Mul 1/scale ─ Clip ─┐                                    (float32, always)
       images:      Reshape ─ Transpose ──────────┤                                    (ONNX has the channels first)
+      image and vector: Slice both; the vector joins the flattened output of the last Conv by Concat
       fp32, fp16:  Conv ─ Relu … Gemm ─ Relu … ──┤
       int8 … int2: QuantizeLinear ─ (DequantizeLinear ─ Gemm ─ Relu ─ QuantizeLinear) … ─ DequantizeLinear ─ Clip
     discrete:   logits ─ ArgMax ─ action
     continuous: Tanh or Clip ─ Mul gain ─ Add offset ─ action
+
+Between integers, that join is float: Relu and Concat of dequantized levels and the vector, then one QuantizeLinear for
+both, which gives the levels back unchanged.
 
 What changes nothing is left out: an image's mean of 0, an infinite clip. The rows of the first dense layer behind
 convolutions are stored in the order of ONNX's flattened images, so that no activations are transposed for it. A layer
@@ -23,6 +27,7 @@ Gemm is then left in float).
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -79,7 +84,7 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
     """
     graph = GraphBuilder()
     constant = _half_constant if half else GraphBuilder.constant
-    x = _normalised(graph, spec)
+    x, vector = _normalised(graph, spec)
     for index, name in enumerate(layer_names(spec)):
         kernel, bias = f"{name}/kernel", f"{name}/bias"
         convolutions = spec.network.convolutions
@@ -91,7 +96,7 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
             values = weights[kernel]
             if index == len(convolutions) > 0:
                 values = _channels_first(spec, values)
-                x = _flat(graph, x)
+                x = _flat(graph, x, vector)
             operands = [x, constant(graph, kernel, values), constant(graph, bias, weights[bias])]
             x = graph.node("Gemm", operands, f"{name}/raw")
             if f"{name}/gamma" in weights:
@@ -105,16 +110,22 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     """The policy with int8 weights and activations, exactly the integers and scales of ``network``."""
     graph = GraphBuilder()
     scales = _affine(graph, "input", network.input)
-    x = graph.node("QuantizeLinear", [_normalised(graph, spec), *scales], "input/levels")
+    x, vector = _normalised(graph, spec)
+    x = graph.node("QuantizeLinear", [x, *scales], "input/levels")
     input_map = network.input
     for index, layer in enumerate(network.layers):
         first_dense = index == len(spec.network.convolutions) > 0
         x = graph.node("DequantizeLinear", [x, *scales], f"{layer.name}/input")
         if first_dense:
             layer = replace(layer, kernel=_channels_first(spec, layer.kernel))
-            x = _flat(graph, x)
+            if vector is not None:
+                x = graph.node("Relu", [x], f"{network.layers[index - 1].name}/relu")
+            x = _flat(graph, x, vector)
             x = graph.node("QuantizeLinear", [x, *scales], f"{layer.name}/flat_levels")
             x = graph.node("DequantizeLinear", [x, *scales], f"{layer.name}/flat_input")
+        if vector is not None and index == len(spec.network.convolutions) - 1:
+            # Its ReLU comes behind its levels, among which zero is not the lowest: a cut there keeps a Conv in float.
+            layer = replace(layer, relu=False)
         x, scales = _integer_layer(graph, layer, input_map, x)
         input_map = layer.result
     x = graph.node("DequantizeLinear", [x, *scales], "head/dequantized")
@@ -136,7 +147,8 @@ def executed_operators(data: bytes) -> list[str]:
         return [node.op_type for node in onnx.load_from_string(optimised.read()).graph.node]
 
 
-def _normalised(graph: GraphBuilder, spec: PolicySpec) -> str:
+def _normalised(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]:
+    """What the first layer takes, and the vector behind an image, if there is one."""
     # z = clip((x − mean) · (1 / scale), −clip, clip): the operations of policy.network.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
     x = OBSERVATION
@@ -145,21 +157,35 @@ def _normalised(graph: GraphBuilder, spec: PolicySpec) -> str:
     x = graph.node("Mul", [x, graph.constant("normaliser/inverse_scale", inverse_scale[None])], "normaliser/scaled")
     if np.isfinite(spec.normaliser.clip):
         x = _clip(graph, x, "normaliser/clipped", -spec.normaliser.clip, spec.normaliser.clip)
+    vector = None
+    if spec.vector_size:
+        start = spec.observation_size - spec.vector_size
+        vector = _part(graph, x, start, spec.observation_size, "vector")
+        x = _part(graph, x, 0, start, "image/elements")
     if spec.network.convolutions:
         shape = graph.constant("image/shape", np.array([1, *observation_shape(spec)], np.int64))
         x = graph.node("Reshape", [x, shape], "image/rows")
         x = graph.node("Transpose", [x], "image", perm=[0, 3, 1, 2])
-    return x
+    return x, vector
 
 
-def _flat(graph: GraphBuilder, x: str) -> str:
-    return graph.node("Flatten", [x], "flat", axis=1)
+def _part(graph: GraphBuilder, x: str, start: int, end: int, output: str) -> str:
+    ends = zip(("start", "end", "axis"), (start, end, 1), strict=True)
+    bounds = [graph.constant(f"{output}/{name}", np.array([value], np.int64)) for name, value in ends]
+    return graph.node("Slice", [x, *bounds], output)
+
+
+def _flat(graph: GraphBuilder, x: str, vector: str | None) -> str:
+    x = graph.node("Flatten", [x], "flat", axis=1)
+    return x if vector is None else graph.node("Concat", [x, vector], "flat/joined", axis=1)
 
 
 def _channels_first(spec: PolicySpec, kernel: np.ndarray) -> np.ndarray:
-    """A dense kernel (H · W · C, out) behind an image with its rows in the order (C, H, W)."""
+    """A dense kernel (H · W · C, out) behind an image with its rows in the order (C, H, W), the vector's rows last."""
     shape = spec.network.image_shapes(observation_shape(spec))[-1]
-    return kernel.reshape(*shape, -1).transpose(2, 0, 1, 3).reshape(kernel.shape)
+    image, vector = np.split(kernel, [math.prod(shape)])
+    reordered = image.reshape(*shape, -1).transpose(2, 0, 1, 3).reshape(image.shape)
+    return np.concatenate([reordered, vector])
 
 
 def _layer_norm(graph: GraphBuilder, x: str, name: str, gamma: np.ndarray, beta: np.ndarray, constant: Constant) -> str:

@@ -27,9 +27,10 @@ from policy.network import (
     as_batch,
     convolve,
     forward_float,
+    join,
     layer_names,
     normalise,
-    observation_shape,
+    split,
 )
 from policy.quantization import Floats
 from policy.spec import ContinuousHead, PolicySpec
@@ -110,9 +111,9 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         convolution, dense layer:  var' = var @ W² + (√n · u · (|x| @ |W| + |b|))²
         layer normalisation:       see :func:`_through_layer_norm`
         ReLU:                      cuts, never adds
+        vector behind an image:    joins with the variance 0
     """
-    x = normalise(spec.normaliser, as_batch(spec, observations)).astype(np.float64)
-    x = x.reshape(-1, *observation_shape(spec))
+    x, vector = split(spec, normalise(spec.normaliser, as_batch(spec, observations)).astype(np.float64))
     variance = np.zeros_like(x)
     for index, name in enumerate(layer_names(spec)):
         kernel, bias = (weights[f"{name}/{part}"].astype(np.float64) for part in ("kernel", "bias"))
@@ -127,6 +128,7 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
             x, variance = _through_layer_norm(x, variance, gamma, beta)
         if name != "head":
             x = np.maximum(x, 0.0)
+        x, variance = join(spec, name, x, vector), join(spec, name, variance, np.zeros_like(vector))
     tolerance = DEVIATIONS * float(np.sqrt(variance.max()))
     if isinstance(spec.head, ContinuousHead):
         widest = _widest(spec.head)

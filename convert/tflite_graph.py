@@ -2,6 +2,7 @@
 
     observation ─ SUB mean ─ MUL 1/scale ─ MINIMUM clip ─ MAXIMUM −clip ─┐            (float32, always)
       images:      RESHAPE ──────────────────────────────────────────────┤
+      image and vector: SLICE both; the vector joins the flattened output of the last CONV_2D by CONCATENATION
       fp32, fp16:  CONV_2D … FULLY_CONNECTED … ──────────────────────────┤
       int8 … int2: QUANTIZE ─ CONV_2D … FULLY_CONNECTED (int8 × int8 → int32) … ─ DEQUANTIZE
     discrete:   logits ─ ARG_MAX ─ action
@@ -33,7 +34,8 @@ from policy.network import Weights, head_constants, layer_names, normaliser_cons
 from policy.spec import ContinuousHead, PolicySpec, Squash
 
 Operator = schema.BuiltinOperator
-Layers = Callable[[GraphWriter, int], int]
+Layers = Callable[[GraphWriter, int, int | None], int]
+"""Adds the layers behind what the first of them takes; the vector behind an image, if there is one, comes after it."""
 
 
 def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes:
@@ -44,7 +46,7 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
     """
     put = layers.half_constant if half else GraphWriter.constant
 
-    def add(graph: GraphWriter, x: int) -> int:
+    def add(graph: GraphWriter, x: int, vector: int | None) -> int:
         for index, name in enumerate(layer_names(spec)):
             convolutions = spec.network.convolutions
             stride = convolutions[index].stride if index < len(convolutions) else 1
@@ -53,6 +55,8 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
             x = layers.float_layer(graph, x, name, kernel, bias, stride, name != "head" and not normalised, put)
             if normalised:
                 x = layers.layer_norm(graph, x, name, weights[f"{name}/gamma"], weights[f"{name}/beta"], put)
+            if vector is not None and index == len(convolutions) - 1:
+                x = layers.join(graph, x, vector, None, name)
         return x
 
     return _policy(spec, add)
@@ -61,11 +65,14 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
 def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     """The policy with int8 weights and activations, exactly the integers and scales of ``network``."""
 
-    def add(graph: GraphWriter, x: int) -> int:
+    def add(graph: GraphWriter, x: int, vector: int | None) -> int:
         q = layers.quantize(graph, x, "input_levels", network.input)
         input_map = network.input
-        for layer in network.layers:
+        for index, layer in enumerate(network.layers):
             q = layers.integer_layer(graph, q, layer, input_map)
+            if vector is not None and index == len(spec.network.convolutions) - 1:
+                levels = layers.quantize(graph, vector, "vector_levels", layer.output)
+                q = layers.join(graph, q, levels, layer.output, layer.name)
             input_map = layer.result
         return layers.dequantize(graph, q, "head/raw", layers.DEQUANTIZE_INT8)
 
@@ -76,9 +83,14 @@ def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
     graph = GraphWriter()
     observation = graph.tensor(OBSERVATION, [1, spec.observation_size], np.float32)
     x = _normalised(graph, spec, observation)
+    vector = None
+    if spec.vector_size:
+        start = spec.observation_size - spec.vector_size
+        vector = layers.part(graph, x, start, spec.vector_size, "vector")
+        x = layers.part(graph, x, 0, start, "image/elements")
     if spec.network.convolutions:
         x = layers.reshape(graph, x, (1, *observation_shape(spec)), "image")
-    raw = add_layers(graph, x)
+    raw = add_layers(graph, x, vector)
     outputs = _continuous_head(graph, spec.head, raw) if isinstance(spec.head, ContinuousHead) else _argmax(graph, raw)
     return graph.serialise(spec.name, {OBSERVATION: observation}, outputs, f"policy {spec.name}, raw observation in")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from policy.quantization import Affine, to_fp16
 
 Operator = schema.BuiltinOperator
 # Lowest operator version that describes the use, from tensorflow/lite/tools/versioning/op_version.cc.
+CONCATENATION_FLOAT, CONCATENATION_INT8 = 1, 2
 FULLY_CONNECTED_FLOAT, FULLY_CONNECTED_INT8 = 1, 4
 CONV_2D_FLOAT, CONV_2D_INT8 = 1, 3
 DEQUANTIZE_INT8, DEQUANTIZE_FLOAT16 = 2, 3
@@ -109,12 +111,41 @@ def _combine(graph: GraphWriter, operator: int, x: int, other: int, y: int, relu
     graph.operator(operator, [x, other], [y], _OPTIONS[operator], **activation)
 
 
-def reshape(graph: GraphWriter, x: int, shape: tuple[int, ...], name: str) -> int:
-    """A float tensor in another shape."""
-    y = graph.tensor(name, shape, np.float32)
+def part(graph: GraphWriter, x: int, start: int, size: int, name: str) -> int:
+    """Elements ``start`` … ``start + size`` of a float vector (1, n), (1, size)."""
+    y = graph.tensor(name, [1, size], np.float32)
+    begin = graph.constant(f"{name}/begin", np.array([0, start], np.int32))
+    wanted = graph.constant(f"{name}/size", np.array([1, size], np.int32))
+    graph.operator(Operator.SLICE, [x, begin, wanted], [y], "Slice")
+    return y
+
+
+def join(graph: GraphWriter, x: int, vector: int, affine: Affine | None, name: str) -> int:
+    """x, flattened, with a vector (1, n) behind it: both float, or both levels of one map."""
+    (_, *sides), (_, size) = graph.tensors[x].shape, graph.tensors[vector].shape
+    width = math.prod(sides)
+    flat = reshape(graph, x, (1, width), f"{name}/flat", affine)
+    y = _like(graph, f"{name}/joined", (1, width + size), affine)
+    version = CONCATENATION_FLOAT if affine is None else CONCATENATION_INT8
+    none = schema.ActivationFunctionType.NONE
+    graph.operator(
+        Operator.CONCATENATION, [flat, vector], [y], "Concatenation", version, axis=1, fusedActivationFunction=none
+    )
+    return y
+
+
+def reshape(graph: GraphWriter, x: int, shape: tuple[int, ...], name: str, affine: Affine | None = None) -> int:
+    """A float tensor, or levels of a map, in another shape."""
+    y = _like(graph, name, shape, affine)
     wanted = graph.constant(f"{name}/shape", np.array(shape, np.int32))
     graph.operator(Operator.RESHAPE, [x, wanted], [y], "Reshape", newShape=list(shape))
     return y
+
+
+def _like(graph: GraphWriter, name: str, shape: tuple[int, ...], affine: Affine | None) -> int:
+    if affine is None:
+        return graph.tensor(name, shape, np.float32)
+    return graph.tensor(name, shape, np.int8, scales(affine))
 
 
 def quantize(graph: GraphWriter, x: int, name: str, affine: Affine) -> int:

@@ -6,6 +6,9 @@ levels, so that the numbers are those of the n-bit grid.
 
 A convolution is the same arithmetic on the windows of its image. A layer normalisation stays in float: its layer's
 levels are dequantized, normalised, cut at zero and quantized again, for a mean and a root have no int8 kernels.
+
+Vector fields behind an image are quantized by the map of the last convolution's output, whose range covers both: so
+they join it without being rounded again, and zero need not be the lowest level behind that convolution's ReLU.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ from policy.network import (
     Weights,
     apply_head,
     as_batch,
+    join,
     layer_names,
     layer_norm,
     linear_part,
     normalise,
-    observation_shape,
+    split,
     windows,
 )
 from policy.quantization import INT8_MAX, Affine, Floats
@@ -92,7 +96,8 @@ class IntegerNetwork:
     """A whole policy in integers: the map of its normalised input, then the layers.
 
     Attributes:
-        input: map of the normalised observation.
+        input: map of the normalised observation; of its image only, where vector fields follow one: the map of these
+            is the last convolution's ``output``.
         layers: in order; the last is the head.
         weight_bits: 8 … 2.
     """
@@ -258,10 +263,20 @@ def input_levels(
     network: IntegerNetwork,
     observations: np.ndarray,
     quantize: Quantize = quantization.quantize_affine,
-) -> NDArray[np.int32]:
-    """Raw observations (batch, observation_size) to what the first layer is fed: (batch, size) or (batch, H, W, C)."""
-    normalised = normalise(spec.normaliser, as_batch(spec, observations))
-    return quantize(normalised, network.input).reshape(-1, *observation_shape(spec))
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Raw observations (batch, observation_size) to what the first layer is fed, and to what joins it later on.
+
+    The first is (batch, size) or (batch, H, W, C); the second (batch, vector_size) is the vector behind an image.
+    """
+    first, vector = split(spec, normalise(spec.normaliser, as_batch(spec, observations)))
+    joined = vector_map(spec, network)
+    levels = np.zeros(vector.shape, np.int32) if joined is None else quantize(vector, joined)
+    return quantize(first, network.input), levels
+
+
+def vector_map(spec: PolicySpec, network: IntegerNetwork) -> Affine | None:
+    """Map of the vector fields behind an image: that of the last convolution's output; None where there are none."""
+    return network.layers[len(spec.network.convolutions) - 1].output if spec.vector_size else None
 
 
 def forward_integer(
@@ -279,8 +294,8 @@ def forward_integer(
         quantize: how a kernel rounds the normalised observation to levels.
         requantize: how it brings an accumulator to whole steps of the output.
     """
-    input_map, levels = network.input, input_levels(spec, network, observations, quantize)
+    input_map, (levels, vector) = network.input, input_levels(spec, network, observations, quantize)
     for layer in network.layers:
-        levels = forward_layer(layer, input_map, levels, requantize)
+        levels = join(spec, layer.name, forward_layer(layer, input_map, levels, requantize), vector)
         input_map = layer.result
     return apply_head(spec, quantization.dequantize_affine(levels, input_map))

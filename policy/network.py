@@ -25,27 +25,38 @@ def layer_names(spec: PolicySpec) -> tuple[str, ...]:
 
 
 def observation_shape(spec: PolicySpec) -> tuple[int, ...]:
-    """What the network's first layer takes: (height, width, channels) for convolutions, else (observation_size,)."""
+    """What the network's first layer takes: (height, width, channels) for convolutions, else (observation_size,).
+
+    Of an image and vector fields it is the image's; :func:`split` parts them.
+    """
     return spec.observation[0].shape if spec.network.convolutions else (spec.observation_size,)
 
 
 def weight_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
     """Shape of every weight of the policy; see :func:`network_shapes`."""
-    return network_shapes(spec.network, observation_shape(spec), spec.output_size)
+    return network_shapes(spec.network, observation_shape(spec), spec.output_size, spec.vector_size)
 
 
-def network_shapes(network: NetworkSpec, observation: tuple[int, ...], outputs: int) -> dict[str, tuple[int, ...]]:
+def network_shapes(
+    network: NetworkSpec, observation: tuple[int, ...], outputs: int, vector: int = 0
+) -> dict[str, tuple[int, ...]]:
     """Name and shape of every weight of a network, in the order of its layers.
 
     ``conv_<i>/kernel`` is (height, width, in, out), ``dense_<i>/kernel`` and ``head/kernel`` are (in, out),
     ``<layer>/bias`` is (out,), and with layer normalisation ``dense_<i>/gamma`` and ``dense_<i>/beta`` are (out,).
+
+    Args:
+        network: the layers.
+        observation: shape of what the first layer takes, as :func:`observation_shape` gives it.
+        outputs: of the head.
+        vector: floats that follow the image; the last ``vector`` rows of the first dense kernel are theirs.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     images = network.image_shapes(observation) if network.convolutions else ()
     for index, layer in enumerate(network.convolutions):
         shapes[f"conv_{index}/kernel"] = (layer.kernel, layer.kernel, images[index][2], layer.filters)
         shapes[f"conv_{index}/bias"] = (layer.filters,)
-    width = network.dense_inputs(observation)
+    width = network.dense_inputs(observation, vector)
     for index, nodes in enumerate(network.hidden):
         shapes[f"dense_{index}/kernel"] = (width, nodes)
         shapes[f"dense_{index}/bias"] = (nodes,)
@@ -118,12 +129,38 @@ def normaliser_constants(normaliser: Normaliser) -> tuple[Floats, Floats]:
     return mean, (np.float32(1.0) / np.asarray(normaliser.scale, np.float32)).astype(np.float32)
 
 
+def split(spec: PolicySpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(batch, observation_size) to what the first layer takes and to what passes the convolutions by.
+
+    The first is (batch, height, width, channels) for convolutions, else (batch, observation_size); the second is
+    (batch, vector_size), so that it is empty without vector fields behind an image.
+    """
+    first = spec.observation_size - spec.vector_size
+    return rows[:, :first].reshape(len(rows), *observation_shape(spec)), rows[:, first:]
+
+
+def join(spec: PolicySpec, layer: str, values: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """A layer's output with the vector fields behind it, where it is theirs to join: behind the last convolution.
+
+    Args:
+        spec: the policy.
+        layer: whose output it is.
+        values: (batch, …); flattened in C order where the vector joins it, else returned as it is.
+        vector: (batch, vector_size), of the same type.
+    """
+    if not spec.vector_size or layer != f"conv_{len(spec.network.convolutions) - 1}":
+        return values
+    return np.concatenate([values.reshape(len(values), -1), vector], axis=1)
+
+
 def hidden_activations(
     spec: PolicySpec, weights: Weights, observations: np.ndarray, through: Through = lambda tensor, values: values
 ) -> list[Floats]:
     """[normalised observation, output of the first layer, …, raw output of the head].
 
-    Each is (batch, width), and (batch, height, width, channels) before and after convolutions.
+    Each is (batch, width), and (batch, height, width, channels) before and after convolutions. Where vector fields
+    follow an image, the normalised observation is the image only, and the last convolution's output is (batch, width):
+    flattened, with the normalised vector behind it.
 
     Args:
         spec, weights: the policy.
@@ -132,7 +169,8 @@ def hidden_activations(
             :func:`linear_part` of what is normalised): fake quantization.
     """
     normalised = normalise(spec.normaliser, as_batch(spec, observations))
-    activations = [through(INPUT, normalised.reshape(len(normalised), *observation_shape(spec)))]
+    first, vector = split(spec, normalised)
+    activations = [through(INPUT, first)]
     for index, name in enumerate(layer_names(spec)):
         x, kernel, bias = activations[-1], weights[f"{name}/kernel"], weights[f"{name}/bias"]
         # y = x W + b;   hidden layers: y = max(y, 0), or y = max(γ (y − mean) / √(var + ε) + β, 0)
@@ -142,7 +180,8 @@ def hidden_activations(
             y = x.reshape(len(x), -1) @ kernel + bias
             if name != "head" and spec.network.layer_norm:
                 y = layer_norm(through(linear_part(name), y), weights[f"{name}/gamma"], weights[f"{name}/beta"])
-        activations.append(through(name, y if name == "head" else np.maximum(y, np.float32(0.0))))
+        y = y if name == "head" else np.maximum(y, np.float32(0.0))
+        activations.append(through(name, join(spec, name, y, vector)))
     return activations
 
 

@@ -2,6 +2,7 @@
 
 One range for each tensor, by name: ``input`` (the normalised observation), every layer by its own name (what the next
 one is fed, after the ReLU; of the head, its raw output), and ``<layer>/linear``: what a layer normalisation is fed.
+Where vector fields follow an image, ``input`` is the image, and the last convolution's range covers the vector too.
 """
 
 from __future__ import annotations

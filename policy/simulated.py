@@ -18,7 +18,8 @@ What is the paper's (QuaRL) and what is ours:
   whether the observation and the network's output are: here both keep 8 bits or more, unless ``input_bits`` says
   otherwise for the observation (after the normaliser, which is float). They are the policy's interface, a handful of
   numbers, and all that few bits would save there is nothing. A layer normalisation's input keeps 8 bits or more too, as
-  on devices; in ``quarl`` it stays float.
+  on devices; in ``quarl`` it stays float. Vector fields behind an image are the exception: they share the map of the
+  last convolution's output, as on devices, and so its ``activation_bits``.
 """
 
 from __future__ import annotations

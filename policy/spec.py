@@ -92,11 +92,22 @@ class PolicySpec:
         found, wanted = len(self.normaliser.mean), self.observation_size
         require(found in (1, wanted), f"normaliser has {found} elements, the observation {wanted}.")
         if self.network.convolutions:
-            require(len(self.observation) == 1, "a network with convolutions takes a single observation field.")
             self.network.image_shapes(self.observation[0].shape)
+            for behind in self.observation[1:]:
+                require(
+                    len(behind.shape) <= 1,
+                    "a network with convolutions takes an image field first, and vector fields may follow; "
+                    f"{behind.name!r} behind the image has the shape {behind.shape}.",
+                )
         period = self.control_period_s
         require(0 < period < math.inf, f"control_period_s is {period}; it must be positive and finite.")
         if self.quantization is not None:
+            require(
+                self.vector_size == 0,
+                "quantization is given for a network of an image and vector fields; allowed are networks of either, "
+                "because the range that image and vector share is not monitored in training.",
+                "Train without --quantization-method, and convert: the ranges then come from recorded rollouts.",
+            )
             wanted_ranges, ranges = {INPUT, *self.network.hidden_names}, set(self.quantization.ranges)
             require(
                 ranges == wanted_ranges,
@@ -107,6 +118,11 @@ class PolicySpec:
     def observation_size(self) -> int:
         """Number of floats of the flattened observation."""
         return sum(f.size for f in self.observation)
+
+    @property
+    def vector_size(self) -> int:
+        """Number of floats that follow the image and pass the convolutions by; 0 without convolutions."""
+        return sum(f.size for f in self.observation[1:]) if self.network.convolutions else 0
 
     @property
     def output_size(self) -> int:

@@ -186,8 +186,9 @@ class NetworkSpec:
     Attributes:
         hidden: widths of the fully connected layers.
         activation: after every convolution and every hidden layer.
-        convolutions: none for a multilayer perceptron. Their input is the observation's only field, an image of
-            shape (height, width, channels); their output is flattened in C order.
+        convolutions: none for a multilayer perceptron. Their input is the observation's first field, an image of
+            shape (height, width, channels); their output is flattened in C order. Vector fields that follow the image
+            pass them by: they stand behind the flattened output in the input of the first fully connected layer.
         layer_norm: whether the linear part of every *hidden* fully connected layer is normalised over its width before
             the activation: y = γ (x − mean x) / √(var x + 10⁻⁵) + β (Ba et al. 2016).
     """
@@ -223,9 +224,14 @@ class NetworkSpec:
             shapes.append((height, width, layer.filters))
         return tuple(shapes)
 
-    def dense_inputs(self, observation: tuple[int, ...]) -> int:
-        """Inputs of the first fully connected layer for an observation of that shape."""
-        return math.prod(self.image_shapes(observation)[-1] if self.convolutions else observation)
+    def dense_inputs(self, observation: tuple[int, ...], vector: int = 0) -> int:
+        """Inputs of the first fully connected layer for an observation of that shape.
+
+        Args:
+            observation: its shape; of its image, where there are convolutions.
+            vector: floats that follow the image and pass the convolutions by.
+        """
+        return math.prod(self.image_shapes(observation)[-1] if self.convolutions else observation) + vector
 
 
 NATURE_CONVOLUTIONS = (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1))

@@ -38,7 +38,10 @@ def build(bundle: Any) -> Any:
 
     observation = keras.Input(batch_shape=(1, spec.observation_size))
     x = Normalise()(observation)
+    first = spec.observation_size - spec.vector_size
+    vector = x[:, first:] if spec.vector_size else None
     if spec.network.convolutions:
+        x = x[:, :first] if vector is not None else x
         x = keras.layers.Reshape(observation_shape(spec))(x)
     for index, name in enumerate(layer_names(spec)):
         kernel, bias = weights[f"{name}/kernel"], weights[f"{name}/bias"]
@@ -57,6 +60,8 @@ def build(bundle: Any) -> Any:
             x = layer(x)
             layer.set_weights([weights[f"{name}/gamma"], weights[f"{name}/beta"]])
             x = keras.layers.ReLU()(x)
+        if vector is not None and index == len(spec.network.convolutions) - 1:
+            x = keras.layers.Concatenate()([keras.layers.Flatten()(x), vector])
     return keras.Model(observation, x)
 
 

@@ -1,9 +1,11 @@
-"""An image policy in the agent: observations of 28,224 numbers in one line, measured and served like any other."""
+"""Image policies in the agent: observations of 28,224 numbers in one line, measured and served like any other."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,13 @@ SHAPE = (84, 84, 4)
 ROWS = 60
 
 
+def random_weights(spec: PolicySpec, random: np.random.Generator) -> dict[str, np.ndarray]:
+    return {
+        name: random.normal(0.0, 1.0 / np.sqrt(np.prod(shape[:-1]) or 1), shape).astype(np.float32)
+        for name, shape in weight_shapes(spec).items()
+    }
+
+
 @pytest.fixture(scope="module")
 def watching(tmp_path_factory: pytest.TempPathFactory, make_artifacts: Callable[[Bundle], Bundle]) -> Bundle:
     """A policy of few weights on images of Atari's size."""
@@ -42,10 +51,7 @@ def watching(tmp_path_factory: pytest.TempPathFactory, make_artifacts: Callable[
         control_period_s=1 / 15,
         environment=EnvironmentSpec("ALE/Pong-v5"),
     )
-    weights = {
-        name: random.normal(0.0, 1.0 / np.sqrt(np.prod(shape[:-1]) or 1), shape).astype(np.float32)
-        for name, shape in weight_shapes(spec).items()
-    }
+    weights = random_weights(spec, random)
     images = random.integers(0, 256, (80, *SHAPE)).astype(np.float32)
     path = tmp_path_factory.mktemp("watching") / "watching"
     return make_artifacts(write_bundle(path, spec, weights, images[:64], images[64:]))
@@ -98,3 +104,51 @@ def test_the_other_runtimes_load_it_too(
     replies, _ = converse(Path(watching.path), lines)
     assert replies[0]["ok"], replies[0]
     assert replies[0]["loaded"]["runtime"] == runtime.value
+
+
+@pytest.fixture(scope="module")
+def seeing(watching: Bundle, tmp_path_factory: pytest.TempPathFactory, make_artifacts: Callable) -> Bundle:
+    """A policy of a depth picture and two vector fields, of the size of AirLearning/NavigationDepth."""
+    random = np.random.default_rng(3)
+    fields = (("depth", (84, 84, 1), "m"), ("goal", (2,), "1"), ("motion", (6,), "1"))
+    picture = math.prod(fields[0][1])
+    spec = replace(
+        watching.spec,
+        name="seeing",
+        observation=tuple(ObservationField(*each) for each in fields),
+        normaliser=Normaliser((0.0,) * (picture + 8), (20.0,) * picture + (1.0,) * 8, 5.0),
+        environment=EnvironmentSpec("AirLearning/NavigationDepth-v0"),
+    )
+    pictures, vectors = random.uniform(0.0, 20.0, (80, picture)), random.normal(0.0, 1.0, (80, 8))
+    observations = np.concatenate([pictures, vectors], axis=1).astype(np.float32)
+    path = tmp_path_factory.mktemp("seeing") / "seeing"
+    made: Bundle = make_artifacts(
+        write_bundle(path, spec, random_weights(spec, random), observations[:64], observations[64:])
+    )
+    return made
+
+
+@pytest.mark.parametrize("runtime", list(RuntimeName))
+def test_a_policy_of_a_picture_and_a_vector_is_fed_one_flat_row(
+    seeing: Bundle, converse: Callable[..., tuple[list[dict[str, Any]], bytes]], runtime: RuntimeName
+) -> None:
+    row = seeing.golden().observations[0].tolist()
+    requests = (
+        {"op": "hello"},
+        {"op": "load", "precision": "fp32", "runtime": runtime.value},
+        {"op": "act", "observation": row},
+        {"op": "act", "observation": row[:-1]},
+        {"op": "act", "observation": [*row[:-1], "x"]},
+        {"op": "load", "precision": "int8"},
+        {"op": "act", "observation": row},
+        {"op": "episodes", "episodes": 1},
+    )
+    replies, _ = converse(seeing.path, [json.dumps(request).encode() for request in requests])
+    hello, load, one, short, wrong, integer, served, flown = replies
+    assert hello["bundle"]["observation_size"] == 84 * 84 + 8
+    assert load["golden"]["action_agreement"] == 1.0
+    np.testing.assert_allclose(one["outputs"], seeing.golden().outputs[0], rtol=0, atol=1e-4)
+    assert "depth (7056), goal (2), motion (6)" in short["error"]["message"]
+    assert "observation[7063] (motion[5])" in wrong["error"]["message"]
+    assert integer["golden"]["max_error_steps"] <= 3.0 and served["ok"]
+    assert "field 0 is 'depth' of shape (84, 84, 1)" in flown["error"]["message"], "flights have no depth pictures yet"

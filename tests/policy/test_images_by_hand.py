@@ -179,12 +179,6 @@ def test_specs_that_do_not_fit_together_are_refused(change: dict[str, object], w
         PolicySpec.from_json(json.dumps(data))
 
 
-def test_two_fields_beside_convolutions_are_refused() -> None:
-    fields = (*SPEC.observation, ObservationField("speed", (), "m/s"))
-    with pytest.raises(SpecError, match="takes a single observation field"):
-        replace(SPEC, observation=fields)
-
-
 def test_missing_parts_of_the_new_layers_are_named() -> None:
     spec = replace(SPEC, network=NetworkSpec((4,), convolutions=SPEC.network.convolutions, layer_norm=True))
     weights = weights_of(spec)

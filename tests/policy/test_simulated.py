@@ -164,11 +164,21 @@ NORMALISED = replace(
 )
 
 
+IMAGE_AND_VECTOR = replace(
+    IMAGES,
+    name="image and vector",
+    observation=(*IMAGES.observation, ObservationField("velocity", (3,), "m/s")),
+    normaliser=Normaliser((0.0,) * 200 + (1.0,) * 3, (255.0,) * 200 + (100.0,) * 3, 10.0),
+)
+
+
 @pytest.mark.parametrize("bits", [8, 6, 3])
-@pytest.mark.parametrize("spec", [IMAGES, NORMALISED], ids=["images", "layer norm"])
+@pytest.mark.parametrize(
+    "spec", [IMAGES, IMAGE_AND_VECTOR, NORMALISED], ids=["images", "image and vector", "layer norm"]
+)
 def test_random_policies_agree_with_their_integers(spec: PolicySpec, bits: int) -> None:
     random = np.random.default_rng(11)
-    if spec.is_image:
+    if spec.network.convolutions:
         seen, asked = (random.integers(0, 256, (n, spec.observation_size)).astype(np.float32) for n in (40, 60))
     else:
         seen, asked = (random.normal(0.0, 1.0, (n, spec.observation_size)).astype(np.float32) for n in (400, 300))

@@ -67,9 +67,11 @@ def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Deci
     """The policy as a function of raw observations.
 
     Through the reference forward pass of the contract, and for images through the graph that training acts with: the
-    same function, compiled. A policy that was trained with quantizers decides with them.
+    same function, compiled. A policy that was trained with quantizers decides with them. Images with vector fields
+    behind them go through the reference, since training does not know their networks yet.
     """
-    trained, is_image, computed = spec.quantization, bool(spec.network.convolutions), weights
+    is_image = bool(spec.network.convolutions) and not spec.vector_size
+    trained, computed = spec.quantization, weights
     if trained is not None:
         fake = FakeQuantization.of(trained, spec.network)
         computed = faked(weights, scales_of(trained.ranges, trained.bits), fake)

@@ -38,12 +38,12 @@ class InMemory:
         return self.recorded
 
 
-def in_memory(network: NetworkSpec, head: DiscreteHead) -> InMemory:
+def in_memory(network: NetworkSpec, head: DiscreteHead, behind: tuple[ObservationField, ...] = ()) -> InMemory:
     random = np.random.default_rng(4)
     shape = (20, 20, 2) if network.convolutions else (5,)
     spec = PolicySpec(
         name="compared",
-        observation=(ObservationField("seen", shape, "1"),),
+        observation=(ObservationField("seen", shape, "1"), *behind),
         normaliser=Normaliser((0.5,), (2.0,), 3.0),
         network=network,
         head=head,
@@ -56,19 +56,22 @@ def in_memory(network: NetworkSpec, head: DiscreteHead) -> InMemory:
 
 
 @pytest.mark.parametrize(
-    ("network", "head"),
+    ("network", "head", "behind"),
     [
-        (NetworkSpec((8, 6)), TWO),
-        (NetworkSpec((16,), convolutions=CONVOLUTIONS, layer_norm=True), TWO),
-        (NetworkSpec((8, 6), layer_norm=True), TWO),
+        (NetworkSpec((8, 6)), TWO, ()),
+        (NetworkSpec((16,), convolutions=CONVOLUTIONS, layer_norm=True), TWO, ()),
+        (NetworkSpec((16,), convolutions=CONVOLUTIONS), TWO, (ObservationField("velocity", (3,), "m/s"),)),
+        (NetworkSpec((8, 6), layer_norm=True), TWO, ()),
     ],
-    ids=["dense", "image", "layer norm"],
+    ids=["dense", "image", "image and vector", "layer norm"],
 )
-def test_the_model_and_both_calls_are_the_policys(network: NetworkSpec, head: DiscreteHead) -> None:
+def test_the_model_and_both_calls_are_the_policys(
+    network: NetworkSpec, head: DiscreteHead, behind: tuple[ObservationField, ...]
+) -> None:
     pytest.importorskip("keras")
     from bench.measuring import keras_baseline
 
-    bundle = in_memory(network, head)
+    bundle = in_memory(network, head, behind)
     model = keras_baseline.build(bundle)
     keras_baseline.verify(bundle, model)
     for name, call in keras_baseline.deciders(model).items():

@@ -79,7 +79,7 @@ def test_the_artifacts_integers_are_those_of_training(bits: int, weight_range: W
         source = layer.output
     # The hidden layers' levels, each computed from the integers before it: one apart at most.
     inputs = normalise(policy.normaliser, observations)
-    levels, source = integer.input_levels(policy, network, observations), network.input
+    (levels, _), source = integer.input_levels(policy, network, observations), network.input
     ours = fake_input(inputs, made[f"{INPUT}/{LEVELS}"])
     np.testing.assert_allclose(ours, (levels - source.zero_point) * np.float32(source.scale), rtol=1e-6)
     for layer, next_name in zip(network.layers[:-1], NETWORK.hidden_names, strict=True):

@@ -16,7 +16,7 @@ from policy.bundle import CALIBRATION_FILE, GOLDEN_FILE, Bundle
 from policy.bundle_writer import npz, write_bundle
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.network import choose_actions, forward_float
+from policy.network import choose_actions, forward_float, weight_shapes
 from policy.spec import (
     Convolution,
     DiscreteHead,
@@ -97,6 +97,17 @@ def test_the_compiled_greedy_policy_is_the_reference() -> None:
     flat = images.reshape(50, -1).astype(np.float32)
     np.testing.assert_array_equal(greedy(SPEC, WEIGHTS)(flat), wanted)
     np.testing.assert_array_equal(choose_actions(SPEC, forward_float(SPEC, WEIGHTS, flat)), wanted)
+    assert len(np.unique(wanted)) > 1
+
+
+def test_a_greedy_policy_of_images_and_vectors_is_the_reference() -> None:
+    fields = (*SPEC.observation, ObservationField("velocity", (3,), "m/s"))
+    spec = replace(SPEC, observation=fields, normaliser=Normaliser((0.0,), (100.0,), 3.0))
+    random = np.random.default_rng(3)
+    weights = {name: random.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in weight_shapes(spec).items()}
+    observations = random.uniform(0.0, 200.0, (50, spec.observation_size)).astype(np.float32)
+    wanted = choose_actions(spec, forward_float(spec, weights, observations))
+    np.testing.assert_array_equal(greedy(spec, weights)(observations), wanted)
     assert len(np.unique(wanted)) > 1
 
 
