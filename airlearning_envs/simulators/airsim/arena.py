@@ -62,6 +62,9 @@ class Arena:
         assets: the assets to use; those of :data:`KNOWN_ASSETS` by default.
         origin: (2,) where the arena's centre is in the vehicle's frame, m.
 
+    Attributes:
+        only_boxes: boxes stand for cylinders, as wide as they are.
+
     Raises:
         SettingsError: an asset is not there.
     """
@@ -71,6 +74,7 @@ class Arena:
     ) -> None:
         self._link, self._config, self._origin = link, config, origin
         self._assets = choose_assets(link.call(list[str], "simListAssets"), assets)
+        self.only_boxes = self._assets[Shape.CYLINDER] == self._assets[Shape.BOX]
         self._standing: dict[str, tuple[str, Piece]] = {}  # our name: (the server's, what stands there)
         self._names: dict[str, str] = {}
         self._movable: bool | None = None
@@ -184,7 +188,7 @@ class Arena:
 
 
 def choose_assets(listed: list[str], wanted: Mapping[str, str]) -> dict[Shape, str]:
-    """Which asset stands for which shape.
+    """Which asset stands for which shape; a box for a cylinder where there is none.
 
     Raises:
         SettingsError: one is not listed (to spawn it anyway would crash Unreal), or a shape is not known.
@@ -192,10 +196,12 @@ def choose_assets(listed: list[str], wanted: Mapping[str, str]) -> dict[Shape, s
     shapes = {shape.value for shape in Shape}
     if unknown := set(wanted) - shapes:
         raise SettingsError(f"assets has {sorted(unknown)}; allowed are {', '.join(sorted(shapes))}.")
-    chosen = {}
+    chosen: dict[Shape, str] = {}
     for shape in Shape:
         names = (wanted[shape.value],) if shape.value in wanted else KNOWN_ASSETS[shape]
         found = [name for name in names if name in listed]
+        if not found and shape is Shape.CYLINDER and shape.value not in wanted:
+            found = [chosen[Shape.BOX]]
         if not found:
             near = difflib.get_close_matches(names[0], listed, 5, 0.4) or sorted(listed)[:5]
             raise SettingsError(

@@ -90,13 +90,17 @@ class OwnLink(Link):
 
     def __init__(self, rpc: Rpc, dialect: Dialect) -> None:
         self._rpc, self.dialect = rpc, dialect
+        self._started: int | None = None
         self.through = "the project's own client"
 
     def call(self, kind: type[Kind], method: str, *args: Any) -> Kind:  # noqa: D102
         return self._decoded(kind, method, self._rpc.call(method, *self._encoded(args)), self.dialect)
 
     def start(self, method: str, *args: Any) -> int:  # noqa: D102
-        return self._rpc.send(method, *self._encoded(args))
+        if self._started is not None:
+            self._rpc.forget(self._started)
+        self._started = self._rpc.send(method, *self._encoded(args))
+        return self._started
 
     def answer(self, number: int) -> bool | None:  # noqa: D102
         return bool(self._rpc.wait(number)) if self._rpc.answered(number) else None

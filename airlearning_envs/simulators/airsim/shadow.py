@@ -15,6 +15,8 @@ from airlearning_envs.simulators.embedded.calls import CallsInForce
 from airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
 from airlearning_envs.simulators.simulator import Call, Floats
 
+HARDEST_M_S2 = 6.3
+"""At the greatest tilt."""
 SPEED_M_S, JUMP_M = 0.35, 0.3
 """A period that ends with another velocity or at another place than these allow was not flown as commanded."""
 
@@ -59,8 +61,9 @@ class Shadow:
         velocity, place = moving.linear_velocity.array()[:2], moving.position.array()[:2]
         slower = float(np.linalg.norm(velocity - flight.velocity[:2, 0]))
         # The period may have been a little longer or shorter than the one flown here.
-        spare_m = abs(now_s - since_s - float(self._times[-1])) * float(np.linalg.norm(velocity))
-        jump = float(np.linalg.norm(place - flight.position[:2, 0])) - spare_m
+        other_s = abs(now_s - since_s - float(self._times[-1]))
+        jump = float(np.linalg.norm(place - flight.position[:2, 0])) - other_s * float(np.linalg.norm(velocity))
+        slower -= other_s * HARDEST_M_S2
         self._calls, self._since_s = [], now_s
         self._take(state)
         if jump > JUMP_M:

@@ -48,9 +48,10 @@ LATE_S, OVERRUN_S = 0.01, 0.1
 """A slice of time may end so much early, which the next one makes good; so much late, the episode does not count."""
 CUT_S = 0.0625
 """Pieces of a track, as in the embedded simulator."""
-_SETTLING_S, _SETTLE_SLICE_S = 10.0, 0.25
+_SETTLING_S, _SETTLE_SLICE_S = 20.0, 0.25
 _AT_REST = {"speed": 0.03, "turn": 0.01, "height": 0.05}
-_STANDSTILLS = 10
+_STANDSTILLS = 50
+_MOMENT_S = 0.05
 _NONE = type(None)
 
 
@@ -123,8 +124,9 @@ class AirSimSimulator(Simulator):
         server = self._link.dialect.label
         self.through = f"{f'stand-in for {server}' if settings.get(STAND_IN) else server}, {self._link.through}"
         self._link.call(_NONE, "simPause", True)
+        time.sleep(_MOMENT_S)  # the step that was under way may end after the answer
         self._state = self._look()
-        time.sleep(0.05)
+        time.sleep(_MOMENT_S)
         if self._look().timestamp != self._state.timestamp:
             raise AirSimError(f"{options.address}: {SCALABLE}")
         self._move: int | None = None
@@ -132,6 +134,8 @@ class AirSimSimulator(Simulator):
         self._view: sight.View | None = None
         self._began_ns, self._goal_s = self._state.timestamp, 0.0
         self._arena = Arena(self._link, config, options.assets, options.origin_m)
+        if self._arena.only_boxes:
+            self.through += ", boxes in place of cylinders"
         self._camera = sight.Camera(self._link)
 
     # The simulator's interface.

@@ -283,6 +283,17 @@ def test_an_object_that_cannot_be_moved_is_spawned_anew(monkeypatch: pytest.Monk
         assert len(after) == len(before) > 0 and not set(after) & set(before.values())
 
 
+def test_boxes_stand_for_cylinders_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = StandIn()
+    world._methods["simListAssets"] = ((), lambda: ["Sphere", "1M_Cube"])
+    with closing(Served(HARD, world)) as simulator:
+        assert simulator.through.endswith("boxes in place of cylinders")
+        simulator.begin(np.array([0]), arena_of_hard(simulator))
+    world._methods["simListAssets"] = ((), lambda: ["Sphere", "Cubic"])
+    with pytest.raises(SettingsError, match=r"no asset Cube or 1M_Cube or .* lists Cubic"):
+        Served(HARD, world)
+
+
 def arena_of_hard(simulator: Simulator) -> Any:
     from airlearning_envs.episode.layout import build_layouts
 
