@@ -124,7 +124,7 @@ class NavigationEnv(gym.Env[Any, Any]):
 
     ``simulator="airsim"`` flies in AirSim, Colosseum, Cosys-AirSim or the server that stands in for them, at
     ``address="127.0.0.1:41451"``; what else
-    :class:`~airlearning_envs.simulators.airsim.simulator.AirSimOptions` has goes into ``simulator_options``. Close the
+    :class:`~airlearning_envs.simulators.airsim.options.AirSimOptions` has goes into ``simulator_options``. Close the
     environment to take its arena away.
 
     ``reset(seed=s)`` begins episode 0 of seed ``s``; each further ``reset()`` the next episode.

@@ -21,7 +21,7 @@ def open_simulator(name: str, config: NavigationConfig, options: Mapping[str, An
     Args:
         name: one of :data:`SIMULATORS`.
         config: the task.
-        options: of :class:`~airlearning_envs.simulators.airsim.simulator.AirSimOptions`.
+        options: of :class:`~airlearning_envs.simulators.airsim.options.AirSimOptions`.
 
     Raises:
         SettingsError: there is no such simulator or option, or it cannot be reached.
@@ -33,7 +33,8 @@ def open_simulator(name: str, config: NavigationConfig, options: Mapping[str, An
     if name != AIRSIM:
         raise SettingsError(f"simulator is {name!r}; allowed are {', '.join(SIMULATORS)}.")
     # Needs msgpack, which a device does not.
-    from airlearning_envs.simulators.airsim.simulator import AirSimOptions, AirSimSimulator
+    from airlearning_envs.simulators.airsim.options import AirSimOptions
+    from airlearning_envs.simulators.airsim.simulator import AirSimSimulator
 
     if unknown := set(options) - set(AirSimOptions.__dataclass_fields__):
         allowed = ", ".join(AirSimOptions.__dataclass_fields__)

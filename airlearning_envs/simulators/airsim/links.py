@@ -165,7 +165,7 @@ class ClientLink(Link):
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-        except OSError:
+        except (OSError, ValueError):  # it has ended, or was closed here
             raise self._ended() from None
         reply = json.loads(self._line(method, timeout_s or self._timeout_s + 5.0))
         if "error" not in reply:

@@ -129,16 +129,22 @@ class View:
 class Camera:
     """The drone's own camera; it is widened where the server can, and put back when it is closed.
 
+    Args:
+        link: to the server.
+        before_deg: how wide it was before an earlier connection; asked where None.
+
     Attributes:
         width_deg: how wide it sees.
+        before_deg: how wide it was; None where the server does not say.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, before_deg: float | None = None) -> None:
         self._link = link
         self._rest: tuple[object, ...] = ("",) if link.dialect is Dialect.COSYS else ("", False)
-        self._before = self._width()
-        self.width_deg = self._before if self._before is not None else NARROW_DEG
-        if self._before is not None and self._before < WIDE_DEG - 0.5:
+        now = self._width()
+        self.before_deg = now if before_deg is None else before_deg
+        self.width_deg = NARROW_DEG if now is None else now
+        if now is not None and now < WIDE_DEG - 0.5:
             self._widen(WIDE_DEG)
             self.width_deg = self._width() or NARROW_DEG
 
@@ -162,8 +168,8 @@ class Camera:
 
     def close(self) -> None:
         """As wide as it was."""
-        if self._before is not None and self._before != self.width_deg:
-            self._widen(self._before)
+        if self.before_deg is not None and self.before_deg != self.width_deg:
+            self._widen(self.before_deg)
 
     def _width(self) -> float | None:
         """None where the server does not say."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +17,24 @@ from airlearning_envs.simulators.airsim import links, sight
 from airlearning_envs.simulators.airsim.arena import SCALABLE, Arena, clock_speed, settings_of
 from airlearning_envs.simulators.airsim.dialects import (
     CollisionInfo,
-    Dialect,
     MultirotorState,
     Pose,
     Quaternionr,
     Vector3r,
     YawMode,
 )
-from airlearning_envs.simulators.airsim.rpc import AIRSIM_PORT, AirSimError, NotRpcError, RpcError
+from airlearning_envs.simulators.airsim.options import AirSimOptions
+from airlearning_envs.simulators.airsim.pieces import Pieces
+from airlearning_envs.simulators.airsim.rpc import (
+    AirSimError,
+    ConnectionLostError,
+    NotReachableError,
+    NotRpcError,
+    RpcError,
+)
 from airlearning_envs.simulators.airsim.shadow import Shadow
 from airlearning_envs.simulators.airsim.stand_in import STAND_IN
+from airlearning_envs.simulators.embedded.simulator import LONGEST_PIECE_S
 from airlearning_envs.simulators.obstacles import Obstacles
 from airlearning_envs.simulators.simulator import (
     Bools,
@@ -46,34 +53,11 @@ MOVE_S = 60.0
 """A move's own duration: it holds until the next one."""
 LATE_S, OVERRUN_S = 0.01, 0.1
 """A slice of time may end so much early, which the next one makes good; so much late, the episode does not count."""
-CUT_S = 0.0625
-"""Pieces of a track, as in the embedded simulator."""
 _SETTLING_S, _SETTLE_SLICE_S = 20.0, 0.25
 _AT_REST = {"speed": 0.03, "turn": 0.01, "height": 0.05}
 _STANDSTILLS = 50
 _MOMENT_S = 0.05
 _NONE = type(None)
-
-
-@dataclass(frozen=True)
-class AirSimOptions:
-    """How a server is reached and used.
-
-    Attributes:
-        address: host:port.
-        client: whose Python client, see :data:`~airlearning_envs.simulators.airsim.links.CLIENTS`.
-        dialect: which server it is; found out where None.
-        assets: names of the assets for ``box`` and ``cylinder``.
-        origin_m: where the arena's centre is, from the vehicle's start.
-        timeout_s: an answer comes within this time.
-    """
-
-    address: str = f"127.0.0.1:{AIRSIM_PORT}"
-    client: str = links.AUTO
-    dialect: Dialect | None = None
-    assets: Mapping[str, str] = field(default_factory=dict)
-    origin_m: tuple[float, float] = (0.0, 0.0)
-    timeout_s: float = 30.0
 
 
 class AirSimSimulator(Simulator):
@@ -95,21 +79,26 @@ class AirSimSimulator(Simulator):
     """
 
     def __init__(self, config: NavigationConfig, options: AirSimOptions | None = None) -> None:
-        options = options or AirSimOptions()
+        self._options = options = options or AirSimOptions()
         self.capabilities = Capabilities(
             batch=1, deterministic=False, replayable=False, spawns=True, depth=True, wind=False, clock=Clock.MEASURED
         )
         self._config, self._origin = config, np.array([*options.origin_m, 0.0])
         self._steps = [config.control_period_s * (k + 1) / config.substeps for k in range(config.substeps)]
-        self._cuts = max(1, math.ceil(config.control_period_s / config.substeps / CUT_S - 1e-9))
+        self._cuts = max(1, math.ceil(config.control_period_s / config.substeps / LONGEST_PIECE_S - 1e-9))
         self.obstacles = Obstacles(Slots.of(config), 1)
         one = np.zeros(1, np.float32)
         plane = np.zeros((2, 1), np.float32)
         self.motion = Motion(plane.copy(), plane.copy(), plane.copy(), np.zeros(1), one.copy(), one + 1.0, one.copy())
         self._shadow = Shadow(config)
+        self._width_deg: float | None = None
+        self._connect()
+
+    def _connect(self) -> None:
+        options = self._options
         self._link = links.connect(options.address, options.dialect, options.client, options.timeout_s)
         try:
-            self._prepare(config, options)
+            self._prepare(options)
         except RpcError as error:
             self._link.close()
             raise NotRpcError(f"{options.address} is no AirSim with a drone in it: {error}") from None
@@ -117,7 +106,25 @@ class AirSimSimulator(Simulator):
             self._link.close()
             raise
 
-    def _prepare(self, config: NavigationConfig, options: AirSimOptions) -> None:
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """What is done here is done again, in an episode begun anew, where the connection was lost and came back."""
+        try:
+            yield
+        except ConnectionLostError as lost:
+            self._link.close()
+            end = time.monotonic() + self._options.reconnect_s
+            while True:
+                try:
+                    self._connect()
+                    break
+                except (NotReachableError, ConnectionLostError):
+                    if time.monotonic() > end:
+                        raise lost from None
+                    time.sleep(_MOMENT_S)
+            raise SpoiledFlightError("the connection was lost, and made again.") from lost
+
+    def _prepare(self, options: AirSimOptions) -> None:
         """See that it is a server to fly in, and take it over."""
         settings = settings_of(self._link)
         self._speed = clock_speed(settings)
@@ -133,14 +140,19 @@ class AirSimSimulator(Simulator):
         self._moved_s = 0.0  # the movers are where they were then
         self._view: sight.View | None = None
         self._began_ns, self._goal_s = self._state.timestamp, 0.0
-        self._arena = Arena(self._link, config, options.assets, options.origin_m)
+        self._arena = Arena(self._link, self._config, options.assets, options.origin_m)
         if self._arena.only_boxes:
             self.through += ", boxes in place of cylinders"
-        self._camera = sight.Camera(self._link)
+        self._camera = sight.Camera(self._link, self._width_deg)
+        self._width_deg = self._camera.before_deg
 
     # The simulator's interface.
 
     def begin(self, rows: Rows, arenas: Layouts) -> None:  # noqa: D102
+        with self._connected():
+            self._begin(rows, arenas)
+
+    def _begin(self, rows: Rows, arenas: Layouts) -> None:
         link, config = self._link, self._config
         link.call(_NONE, "cancelLastTask", "")  # a move under way would hold the reset up while time stands
         self._pass(self._now_s() + self._steps[0])
@@ -162,9 +174,14 @@ class AirSimSimulator(Simulator):
         self._shadow.begin(self._state)
 
     def fly(self, calls: Sequence[Call], held: Bools | None = None) -> Track:  # noqa: D102
-        begin_s, pieces = self._goal_s, _Pieces(self.motion.position[:, 0], self._cuts)
+        pieces = Pieces(self.motion.position[:, 0], self._cuts)
         if held is not None and held[0]:
             return pieces.track(np.arange(1, len(self._steps) + 1) * self._steps[0], len(self._steps))
+        with self._connected():
+            return self._fly(calls, pieces)
+
+    def _fly(self, calls: Sequence[Call], pieces: Pieces) -> Track:
+        begin_s = self._goal_s
         due = sorted(
             ((0.0 if call.at_s is None else float(call.at_s[0]), n, call) for n, call in enumerate(calls)),
             key=lambda each: each[:2],
@@ -319,34 +336,7 @@ class AirSimSimulator(Simulator):
 
     def _seen(self) -> sight.View:
         if self._view is None:
-            self._view = self._camera.view(self._state.kinematics_estimated.position.array(), self._config.altitude_m)
+            place = self._state.kinematics_estimated.position.array()
+            with self._connected():
+                self._view = self._camera.view(place, self._config.altitude_m)
         return self._view
-
-
-class _Pieces:
-    """A track in the making: each slice's straight line cut into equal pieces."""
-
-    def __init__(self, begin: Floats, cuts: int) -> None:
-        self._places, self._cuts = [begin.astype(np.float32)], cuts
-
-    def add(self, place: Floats) -> None:
-        before = self._places[-1]
-        shares = [np.float32((k + 1) / self._cuts) for k in range(self._cuts)]
-        self._places += [before + share * (place - before) for share in shares[:-1]] + [place.copy()]
-
-    def track(self, ends_s: NDArray[np.float64], slices: int, contact: int = causes.NONE) -> Track:
-        """Slices that ended so many seconds (n,) after the period's begin; a contact was in the last one."""
-        while len(self._places) < slices * self._cuts + 1:
-            self.add(self._places[-1])
-        position = np.stack(self._places)[:, :, None]
-        begins = np.concatenate([[0.0], ends_s[:-1]])
-        shares = np.arange(1, self._cuts + 1) / self._cuts
-        times = (begins[:, None] + shares * (ends_s - begins)[:, None]).ravel()
-        lengths = np.sqrt(((position[1:] - position[:-1]) ** 2).sum(axis=1))
-        return Track(
-            position.astype(np.float32),
-            lengths.astype(np.float32),
-            times.astype(np.float32),
-            np.array([contact], np.int8),
-            np.array([len(times) - 1]),
-        )

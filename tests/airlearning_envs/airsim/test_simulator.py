@@ -21,9 +21,10 @@ from airlearning_envs.rules.causes import EndCause
 from airlearning_envs.rules.observation import ray_angles
 from airlearning_envs.simulators.airsim import links
 from airlearning_envs.simulators.airsim.dialects import Dialect, Pose, Vector3r, encode
+from airlearning_envs.simulators.airsim.options import AirSimOptions
 from airlearning_envs.simulators.airsim.rpc import AirSimError, ConnectionLostError, NotRpcError, Rpc
 from airlearning_envs.simulators.airsim.server import Server
-from airlearning_envs.simulators.airsim.simulator import AirSimOptions, AirSimSimulator
+from airlearning_envs.simulators.airsim.simulator import AirSimSimulator
 from airlearning_envs.simulators.airsim.stand_in import VEHICLE, StandIn
 from airlearning_envs.simulators.embedded.sensing import RangeSensor
 from airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
@@ -217,7 +218,7 @@ def test_a_command_without_api_control_is_noticed() -> None:
 def test_a_server_that_ends_in_mid_flight_leaves_the_finished_episodes(client: str) -> None:
     if client == links.THEIRS and not links.CLIENTS_PYTHON.exists():
         pytest.skip("AirSim's Python clients are not installed: make airsim")
-    simulator = Served(HARD, StandIn(), client)
+    simulator = Served(HARD, StandIn(), client, reconnect_s=0.2)
 
     def progress(done: int, total: int) -> None:
         if done == 2:
@@ -227,6 +228,27 @@ def test_a_server_that_ends_in_mid_flight_leaves_the_finished_episodes(client: s
         fly(HARD, blind_policy, 5, 7, simulator=simulator, progress=progress)
     assert isinstance(caught.value.reason, ConnectionLostError)
     assert caught.value.finished.episodes == 2 and (caught.value.finished.cause != EndCause.NONE).all()
+
+
+@pytest.mark.parametrize("client", [links.OWN, links.THEIRS])
+def test_a_connection_that_comes_back_costs_one_flight(client: str) -> None:
+    if client == links.THEIRS and not links.CLIENTS_PYTHON.exists():
+        pytest.skip("AirSim's Python clients are not installed: make airsim")
+    simulator = Served(HARD, world := StandIn(), client)
+    cut = False
+
+    def watch(core: NavigationTask) -> None:
+        nonlocal cut
+        if core.episode_id[0] == 1 and core.steps[0] == 3 and not cut:
+            cut = True
+            for connection in list(simulator.server._open):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    with closing(simulator):
+        found = fly(HARD, blind_policy, 3, 7, simulator=simulator, watch=watch)
+    assert found.spoiled == ("the connection was lost, and made again.",)
+    assert (found.cause == flown(StandIn(), 3).cause).all()
+    assert world._width("0") == 90.0 and world.call("simListSceneObjects", ["arena.*"]) == []
 
 
 @contextmanager
