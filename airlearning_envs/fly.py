@@ -76,7 +76,7 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def report(arguments: argparse.Namespace, through: str, results: FlightResults) -> dict[str, Any]:
+def report(arguments: argparse.Namespace, simulator: Any, results: FlightResults) -> dict[str, Any]:
     """What came of the flights, as JSON values."""
     low, high = results.interval()
     reached = results.success
@@ -85,7 +85,7 @@ def report(arguments: argparse.Namespace, through: str, results: FlightResults) 
         "preset": arguments.preset,
         "settings": arguments.settings,
         "simulator": arguments.simulator,
-        "through": through,
+        "through": getattr(simulator, "through", "numpy"),
         "seed": arguments.seed,
         "episodes": results.episodes,
         "successes": int(reached.sum()),
@@ -95,6 +95,7 @@ def report(arguments: argparse.Namespace, through: str, results: FlightResults) 
         "mean_flight_time_s": float(results.flight_time_s[reached].mean()) if reached.any() else None,
         "mean_distance_m": float(results.distance_m[reached].mean()) if reached.any() else None,
         "not_counted": dict(Counter(results.spoiled)),
+        "notes": list(getattr(simulator, "notes", [])),
     }
 
 
@@ -111,6 +112,7 @@ def in_words(found: dict[str, Any]) -> str:
     if found["mean_flight_time_s"] is not None:
         lines.append(f"  to the goal: {found['mean_flight_time_s']:.1f} s, {found['mean_distance_m']:.1f} m on average")
     lines += [f"  not counted, flown again: {count} x {reason}" for reason, count in found["not_counted"].items()]
+    lines += [f"  note: {note}" for note in found["notes"]]
     return "\n".join(lines)
 
 
@@ -135,7 +137,6 @@ def _run(arguments: argparse.Namespace) -> int:
     config = NavigationConfig.from_settings({"preset": arguments.preset, **arguments.settings})
     decide = load_decide(arguments.policy, config, arguments.seed)
     simulator = open_simulator(arguments.simulator, config, simulator_options(arguments))
-    through = getattr(simulator, "through", "numpy")
     film = _Film()
     status = 0
     try:
@@ -153,7 +154,7 @@ def _run(arguments: argparse.Namespace) -> int:
     finally:
         if simulator is not None:
             simulator.close()
-    found = report(arguments, through, results)
+    found = report(arguments, simulator, results)
     if arguments.record is not None:
         film.save(config, decide, arguments)
         found["record"] = str(arguments.record)

@@ -103,6 +103,8 @@ def _flown(
         except CutShortError as error:
             results = error.finished
             say(f"cut short after {results.episodes} episodes: {error}")
+    for note in getattr(simulator, "notes", []):
+        say(f"note: {note}")
     for reason, count in Counter(results.spoiled).items():
         say(f"not counted, flown again: {count} x {reason}")
     return results, str(getattr(simulator, "through", flights.simulator))

@@ -8,9 +8,10 @@ flights (``tests/airlearning_envs/recordings``) they end within 0.23 m/s of AirS
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from airlearning_envs.config import NavigationConfig
-from airlearning_envs.simulators.airsim.dialects import MultirotorState
+from airlearning_envs.simulators.airsim.dialects import KinematicsState, MultirotorState
 from airlearning_envs.simulators.embedded.calls import CallsInForce
 from airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
 from airlearning_envs.simulators.simulator import Call, Floats
@@ -19,6 +20,18 @@ HARDEST_M_S2 = 6.3
 """At the greatest tilt."""
 SPEED_M_S, JUMP_M = 0.35, 0.3
 """A period that ends with another velocity or at another place than these allow was not flown as commanded."""
+
+STILL_M_S, STILL_RAD_S, LEVEL_M = 0.03, 0.01, 0.05
+"""A drone that hovers is slower, turns less and is nearer to its altitude."""
+
+
+def is_at_rest(moving: KinematicsState, place: NDArray[np.float64]) -> bool:
+    """Whether a drone hovers at the altitude of a place (3,)."""
+    return bool(
+        np.linalg.norm(moving.linear_velocity.array()) < STILL_M_S
+        and abs(moving.angular_velocity.z_val) < STILL_RAD_S
+        and abs(moving.position.z_val - place[2]) < LEVEL_M
+    )
 
 
 class Shadow:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from airlearning_envs.config import NavigationConfig
 from airlearning_envs.simulators.airsim.dialects import (
     DEPTH_PLANAR,
     CameraInfo,
@@ -17,6 +18,9 @@ from airlearning_envs.simulators.airsim.dialects import (
 )
 from airlearning_envs.simulators.airsim.links import Link
 from airlearning_envs.simulators.airsim.rpc import AirSimError, RpcError
+from airlearning_envs.simulators.embedded.sensing import RangeSensor
+from airlearning_envs.simulators.obstacles import Obstacles
+from airlearning_envs.simulators.simulator import Motion
 
 Floats = NDArray[np.float64]
 
@@ -27,6 +31,7 @@ AHEAD_M, FARTHEST_M = 0.46, 2.0
 """Where the camera is, ahead of the drone's centre, where the picture does not say it credibly."""
 _GROUND_M = 0.15
 """What is seen nearer to the ground than this is the ground."""
+_LOOKS = np.radians(np.linspace(-30.0, 30.0, 13))
 _EDGE_M = 0.5
 """Neighbouring columns that differ by more than this see two things."""
 
@@ -126,6 +131,13 @@ class View:
         return np.minimum(np.minimum(depth, room[:, None]), furthest_m).astype(np.float32)
 
 
+def median_error_m(config: NavigationConfig, view: View, motion: Motion, obstacles: Obstacles) -> float:
+    """How far a view's ranges are off, m, from those of a ray caster in the arena as it should be."""
+    sensor = RangeSensor(config, _LOOKS, config.max_range_m)
+    exact, _ = sensor.scan(motion.position, motion.cosine, motion.sine, obstacles.centre, obstacles.size)
+    return float(np.median(np.abs(view.ranges(_LOOKS, float(motion.yaw[0]), config.max_range_m) - exact[0])))
+
+
 class Camera:
     """The drone's own camera; it is widened where the server can, and put back when it is closed.
 
@@ -145,7 +157,10 @@ class Camera:
         self.before_deg = now if before_deg is None else before_deg
         self.width_deg = NARROW_DEG if now is None else now
         if now is not None and now < WIDE_DEG - 0.5:
+            narrow = self._answer().picture()
             self._widen(WIDE_DEG)
+            if np.array_equal(narrow, self._answer().picture(), equal_nan=True):  # it says so and does not
+                self._widen(now)
             self.width_deg = self._width() or NARROW_DEG
 
     def view(self, drone: Floats, altitude_m: float) -> View:
@@ -154,6 +169,13 @@ class Camera:
         Raises:
             AirSimError: what came is no depth picture.
         """
+        answer = self._answer()
+        turned, eye = answer.camera_orientation.matrix(), answer.camera_position.array() - drone
+        if not np.linalg.norm(eye) < FARTHEST_M:  # in another frame than the vehicle's
+            eye = AHEAD_M * turned[:, 0]
+        return View(answer.picture(), eye, turned, math.tan(math.radians(self.width_deg / 2.0)), altitude_m)
+
+    def _answer(self) -> ImageResponse:
         asked = [ImageRequest(CAMERA, DEPTH_PLANAR, True, False)]
         (answer,) = self._link.call(list[ImageResponse], "simGetImages", asked, *self._rest)
         if answer.height < 2 or answer.width < 2 or len(answer.image_data_float) != answer.height * answer.width:
@@ -161,10 +183,7 @@ class Camera:
                 f"camera {CAMERA!r} sent a picture of {answer.width} x {answer.height} with "
                 f"{len(answer.image_data_float)} values; give it DepthPlanar (ImageType 1) in CaptureSettings."
             )
-        turned, eye = answer.camera_orientation.matrix(), answer.camera_position.array() - drone
-        if not np.linalg.norm(eye) < FARTHEST_M:  # in another frame than the vehicle's
-            eye = AHEAD_M * turned[:, 0]
-        return View(answer.picture(), eye, turned, math.tan(math.radians(self.width_deg / 2.0)), altitude_m)
+        return answer
 
     def close(self) -> None:
         """As wide as it was."""

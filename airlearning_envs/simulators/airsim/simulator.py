@@ -32,7 +32,7 @@ from airlearning_envs.simulators.airsim.rpc import (
     NotRpcError,
     RpcError,
 )
-from airlearning_envs.simulators.airsim.shadow import Shadow
+from airlearning_envs.simulators.airsim.shadow import Shadow, is_at_rest
 from airlearning_envs.simulators.airsim.stand_in import STAND_IN
 from airlearning_envs.simulators.embedded.simulator import LONGEST_PIECE_S
 from airlearning_envs.simulators.obstacles import Obstacles
@@ -54,9 +54,9 @@ MOVE_S = 60.0
 LATE_S, OVERRUN_S = 0.01, 0.1
 """A slice of time may end so much early, which the next one makes good; so much late, the episode does not count."""
 _SETTLING_S, _SETTLE_SLICE_S = 20.0, 0.25
-_AT_REST = {"speed": 0.03, "turn": 0.01, "height": 0.05}
 _STANDSTILLS = 50
 _MOMENT_S = 0.05
+_CREDIBLE_M = 0.5
 _NONE = type(None)
 
 
@@ -72,6 +72,7 @@ class AirSimSimulator(Simulator):
 
     Attributes:
         through: in words, which server it is and by which client it is reached.
+        notes: what is not as it should be, in words.
 
     Raises:
         AirSimError: there is no server, or not one to fly in.
@@ -92,6 +93,8 @@ class AirSimSimulator(Simulator):
         self.motion = Motion(plane.copy(), plane.copy(), plane.copy(), np.zeros(1), one.copy(), one + 1.0, one.copy())
         self._shadow = Shadow(config)
         self._width_deg: float | None = None
+        self.notes: list[str] = []
+        self._looked = False
         self._connect()
 
     def _connect(self) -> None:
@@ -145,6 +148,11 @@ class AirSimSimulator(Simulator):
             self.through += ", boxes in place of cylinders"
         self._camera = sight.Camera(self._link, self._width_deg)
         self._width_deg = self._camera.before_deg
+        if self._camera.width_deg < sight.WIDE_DEG:
+            self._note(
+                f"the camera sees {self._camera.width_deg:g} degrees, ahead of the drone's centre: the outermost rays "
+                "read what its edge reads. Set FOV_Degrees to 120 in settings.json."
+            )
 
     # The simulator's interface.
 
@@ -154,6 +162,7 @@ class AirSimSimulator(Simulator):
 
     def _begin(self, rows: Rows, arenas: Layouts) -> None:
         link, config = self._link, self._config
+        self._state = self._look()
         link.call(_NONE, "cancelLastTask", "")  # a move under way would hold the reset up while time stands
         self._pass(self._now_s() + self._steps[0])
         self._move = None
@@ -172,6 +181,8 @@ class AirSimSimulator(Simulator):
             raise SpoiledFlightError(f"the start is not free: the drone touches {touched.object_name}.")
         self._began_ns, self._goal_s = self._state.timestamp, 0.0
         self._shadow.begin(self._state)
+        if not self._looked:
+            self._look_around()
 
     def fly(self, calls: Sequence[Call], held: Bools | None = None) -> Track:  # noqa: D102
         pieces = Pieces(self.motion.position[:, 0], self._cuts)
@@ -228,6 +239,20 @@ class AirSimSimulator(Simulator):
             self._link.call(_NONE, "simPause", False)
             self._link.call(_NONE, "enableApiControl", False, "")
         self._link.close()
+
+    def _look_around(self) -> None:
+        """At the first start, see whether what the camera shows is the arena that was built."""
+        self._looked = True
+        off_m = sight.median_error_m(self._config, self._seen(), self.motion, self.obstacles)
+        if off_m > _CREDIBLE_M:
+            self._note(
+                f"what the camera shows is not the arena that was built: its ranges are {off_m:.1f} m off in the "
+                "median. Are the assets one metre in size (--assets), and is the level empty here (--origin)?"
+            )
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     # Time.
 
@@ -297,9 +322,7 @@ class AirSimSimulator(Simulator):
             self._read_collision()  # of the start on the ground, and of places on the way
             self._pass(self._now_s() + (self._steps[0] if again else _SETTLE_SLICE_S))
             moving = self._state.kinematics_estimated
-            speed = float(np.linalg.norm(moving.linear_velocity.array()))
-            turn, height = abs(moving.angular_velocity.z_val), abs(moving.position.z_val - place[2])
-            rests = speed < _AT_REST["speed"] and turn < _AT_REST["turn"] and height < _AT_REST["height"]
+            rests = is_at_rest(moving, place)
             away = float(np.linalg.norm(moving.position.array()[:2] - place[:2]))
             if rests and (away < 0.01 or again):
                 break
@@ -308,7 +331,8 @@ class AirSimSimulator(Simulator):
                 self._put(start)
             if self._now_s() > given_up_s:
                 raise AirSimError(
-                    f"the drone does not hover at {-place[2]:g} m: after {_SETTLING_S:g} s it makes {speed:.2f} m/s. "
+                    f"the drone does not hover at {-place[2]:g} m: after {_SETTLING_S:g} s it makes "
+                    f"{np.linalg.norm(moving.linear_velocity.array()):.2f} m/s at {-moving.position.z_val:.2f} m. "
                     "Its settings.json needs SimpleFlight, without wind."
                 )
         self._moved_s = 0.0

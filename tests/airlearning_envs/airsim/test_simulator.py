@@ -128,6 +128,55 @@ def test_ranges_are_those_of_a_ray_caster_while_it_flies(wide: bool, monkeypatch
     assert np.median(found) < 0.01 and np.percentile(found, 90) < 0.1
 
 
+class Rough(StandIn):
+    """Slices that are a little longer or shorter than asked, and a drone that is not held where it is put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rng = np.random.default_rng(1)
+
+    def _continue(self, seconds: float) -> None:
+        super()._continue(seconds * self._rng.uniform(0.9, 1.08))
+
+    def _put(self, pose: Pose, ignore_collision: bool, vehicle: str) -> None:
+        super()._put(pose, ignore_collision, vehicle)
+        self._drone.flight.trim[:] = 0.1
+
+
+def test_a_server_that_is_less_exact_is_flown_in_all_the_same() -> None:
+    exact, rough = flown(StandIn(), 4), flown(Rough(), 4)
+    assert rough.spoiled == () and (rough.cause == exact.cause).all()
+    assert rough.flight_time_s == pytest.approx(exact.flight_time_s, rel=0.1, abs=0.4)
+
+
+def test_a_camera_that_only_says_that_it_was_widened_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = StandIn()
+    see = world._scene.depth_picture
+    monkeypatch.setattr(world._scene, "depth_picture", lambda eye, turned, planar, reach: see(eye, turned, planar, 1.0))
+    with closing(Served(HARD, world)) as simulator:
+        assert simulator._camera.width_deg == 90.0 and world._width("0") == 90.0
+        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        assert len(simulator.notes) == 1 and "outermost rays" in simulator.notes[0]
+
+
+def test_an_arena_that_is_not_what_is_seen_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = StandIn()
+    with closing(Served(HARD, world)) as simulator:
+        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        assert simulator.notes == []
+    spawn = world._scene.spawn
+    larger = lambda name, asset, pose, scale: spawn(name, asset, pose, Vector3r(*(3.0 * scale.array())))  # noqa: E731
+    monkeypatch.setattr(world._scene, "spawn", larger)
+    with closing(Served(HARD, world)) as simulator, pytest.raises(SpoiledFlightError, match="start is not free"):
+        simulator.begin(np.array([0]), arena_of_hard(simulator))
+    monkeypatch.setattr(
+        world._scene, "spawn", lambda name, asset, pose, scale: spawn(name, asset, pose, Vector3r(0.1, 0.1, 0.1))
+    )
+    with closing(Served(HARD, world)) as simulator:
+        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        assert "is not the arena that was built" in simulator.notes[0]
+
+
 def test_a_clock_that_loses_time_is_made_good() -> None:
     exact, stalled = flown(StandIn(), 3), flown(StandIn(stall=0.26, speed=2.0), 3)
     assert stalled.flight_time_s == pytest.approx(exact.flight_time_s, rel=0.1, abs=0.3)
