@@ -97,7 +97,7 @@ class Arena:
 
     def cause(self, name: str) -> EndCause:
         """How a flight ends that touched an object of that name."""
-        mine = self._names.get(name, "")
+        mine = self._names.get(name, name.removeprefix(PREFIX))
         if mine.startswith("wall"):
             return EndCause.LEFT_ARENA
         return EndCause.COLLISION_MOVER if mine.startswith("mover") else EndCause.COLLISION

@@ -68,7 +68,7 @@ def main() -> None:
             reply = {"result": plain(result)}
         except Exception as error:  # whatever the client raises is the caller's
             reply = {"error": str(error), "kind": type(error).__name__}
-        answers.write(json.dumps(reply) + "\n")
+        answers.write(json.dumps({**reply, "id": request["id"]}) + "\n")
         answers.flush()
 
 

@@ -76,6 +76,8 @@ class Link(ABC):
         """Hang up."""
 
     def _decoded(self, kind: type[Kind], method: str, value: Any, dialect: Dialect) -> Kind:
+        if kind is type(None):  # whatever it says
+            return None
         try:
             return decode(kind, value, dialect)
         except BadCastError:
@@ -136,7 +138,11 @@ class ClientLink(Link):
         )
         self._pending = b""
         self.through = f"{package}'s own client"
-        self._ask({"method": "ping", "args": []}, "ping", _START_S)
+        try:
+            self._ask({"method": "ping", "args": []}, "ping", _START_S)
+        except BaseException:
+            self.close()
+            raise
 
     def call(self, kind: type[Kind], method: str, *args: Any) -> Kind:  # noqa: D102
         value = self._ask({"method": method, "args": self._tagged(args)}, method)
@@ -162,12 +168,15 @@ class ClientLink(Link):
 
     def _ask(self, request: dict[str, Any], method: str, timeout_s: float | None = None) -> Any:
         assert self._process.stdin is not None
+        number = next(self._numbers)
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.write(json.dumps({**request, "id": number}).encode() + b"\n")
             self._process.stdin.flush()
         except (OSError, ValueError):  # it has ended, or was closed here
             raise self._ended() from None
         reply = json.loads(self._line(method, timeout_s or self._timeout_s + 5.0))
+        while reply["id"] != number:  # of a call that was interrupted
+            reply = json.loads(self._line(method, timeout_s or self._timeout_s + 5.0))
         if "error" not in reply:
             return _numbers(reply["result"])
         if reply["kind"] == "RPCError":

@@ -300,6 +300,27 @@ def test_a_connection_that_comes_back_costs_one_flight(client: str) -> None:
     assert world._width("0") == 90.0 and world.call("simListSceneObjects", ["arena.*"]) == []
 
 
+@pytest.mark.parametrize("client", [links.OWN, links.THEIRS])
+def test_an_interrupted_call_leaves_the_server_in_order(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if client == links.THEIRS and not links.CLIENTS_PYTHON.exists():
+        pytest.skip("AirSim's Python clients are not installed: make airsim")
+    simulator = Served(HARD, world := StandIn(), client)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with closing(simulator):
+        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        if client == links.THEIRS:
+            monkeypatch.setattr(simulator._link, "_line", interrupted)
+        else:
+            monkeypatch.setattr(simulator._link._rpc, "wait", interrupted)  # type: ignore[attr-defined]
+        with pytest.raises(KeyboardInterrupt):
+            simulator.fly([command(1.0)])
+        monkeypatch.undo()
+    assert world.call("simListSceneObjects", ["arena.*"]) == [] and not world.paused
+
+
 @contextmanager
 def listening(answer: Callable[[bytes], bytes]) -> Iterator[int]:
     """A port that answers whatever comes with something of its own."""
