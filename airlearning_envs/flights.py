@@ -16,15 +16,11 @@ from airlearning_envs.episode import rng
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.rules.actions import ACTION_COMMANDS
 from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.rules.observation import IMAGE_SIDE, depth_fields, observation_fields, with_depth
 from airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
 from airlearning_envs.task import NavigationTask
-from policy.spec import PolicySpec
 
 Floats = NDArray[np.float32]
 Decide = Callable[[Floats], NDArray[Any]]
-Observe = Callable[[NavigationTask, Floats], Floats]
-"""(task, its observations (E, 32)) -> what a policy decides on."""
 
 Z_95 = 1.959964
 """The normal distribution's two-sided 95 % quantile."""
@@ -40,29 +36,6 @@ def wilson_interval(successes: int, trials: int, z: float = Z_95) -> tuple[float
     p, zz = successes / trials, z * z / trials
     middle, spread = p + zz / 2.0, z * math.sqrt(p * (1.0 - p) / trials + zz / (4.0 * trials))
     return max(0.0, (middle - spread) / (1.0 + zz)), min(1.0, (middle + spread) / (1.0 + zz))
-
-
-def observe_ranges(core: NavigationTask, observation: Floats) -> Floats:
-    """The observations as they are."""
-    return observation
-
-
-def observe_depth(core: NavigationTask, observation: Floats) -> Floats:
-    """A depth picture in place of the ranges: (E, 7064)."""
-    pictures = core.simulator.depth(IMAGE_SIDE, IMAGE_SIDE, core.config.max_range_m)
-    return with_depth(pictures, observation)
-
-
-def observed_by(spec: PolicySpec, config: NavigationConfig) -> Observe:
-    """What of a task a policy decides on.
-
-    Raises:
-        SpecError: it was trained on neither of the two; names the field that differs.
-    """
-    if spec.observation == depth_fields(config):
-        return observe_depth
-    spec.check_observation(observation_fields(config))
-    return observe_ranges
 
 
 @dataclass(frozen=True)
@@ -148,7 +121,6 @@ def fly(
     progress: Callable[[int, int], None] | None = None,
     simulator: Simulator | None = None,
     watch: Callable[[NavigationTask], None] | None = None,
-    observe: Observe = observe_ranges,
 ) -> FlightResults:
     """Fly episodes 0 to ``episodes`` - 1 of ``seed``.
 
@@ -157,14 +129,13 @@ def fly(
 
     Args:
         config: the task.
-        decide: observations (E, n) float32 -> actions (E,) int or (E, 3) float.
+        decide: observations (E, 32) float32 -> actions (E,) int or (E, 3) float.
         episodes: how many.
         seed: which.
         batch: how many fly at once, E.
         progress: called with (episodes done, episodes) now and then.
         simulator: where; the embedded one by default. It is of as many drones as fly at once, or of its own batch.
         watch: called with the task as it is at first and after every step.
-        observe: what of the task is decided on; its observations (E, 32) by default.
 
     Raises:
         CutShortError: a simulator of one drone was lost, or Ctrl-C was typed, after at least one episode.
@@ -184,12 +155,12 @@ def fly(
         replayable=core.simulator.capabilities.replayable,
     )
     if width == 1 and simulator is not None:
-        return _fly_one_by_one(core, lambda seen: decide(observe(core, seen)), seed, results, progress, watch)
+        return _fly_one_by_one(core, decide, seed, results, progress, watch)
     observation = core.reset(np.arange(width), seed)
     total_return, next_id = np.zeros(width, np.float32), width
     flying, done = np.ones(width, bool), 0
     while done < episodes:
-        step = core.step(decide(observe(core, observation)))
+        step = core.step(decide(observation))
         observation = step.observation
         total_return += step.reward
         ended = flying & (step.terminated | step.truncated)

@@ -40,11 +40,6 @@ def observation_fields(config: NavigationConfig) -> tuple[ObservationField, ...]
     )
 
 
-def depth_fields(config: NavigationConfig) -> tuple[ObservationField, ...]:
-    """The fields of a policy that sees a depth picture in place of the ranges, in order."""
-    return (ObservationField("depth", (IMAGE_SIDE, IMAGE_SIDE, 1), "m"), *observation_fields(config)[1:])
-
-
 MOTION_BOUNDS = np.array([25.0, 25.0, 10.0], np.float32)
 """Observed velocity (m/s) and yaw rate (rad/s) stay within these, whatever wind, gains and noise do."""
 
@@ -91,12 +86,6 @@ def add_noise(config: NavigationConfig, observation: Floats, keys: Words, steps:
         motion = observation[:, count + 2 : count + 5]
         motion += np.float32(config.motion_noise) * rng.normals(keys, Stream.MOTION_NOISE, steps * 3 + np.arange(3))
         np.clip(motion, -MOTION_BOUNDS, MOTION_BOUNDS, out=motion)
-
-
-def with_depth(pictures: Floats, observation: Floats) -> Floats:
-    """The observations (E, 7064) of :func:`depth_fields`: pictures (E, 84, 84) in m in front of the vector part of
-    observations (E, 32)."""
-    return np.concatenate([pictures.reshape(len(pictures), -1), vector_part(observation)], axis=1)
 
 
 def vector_part(observation: Floats) -> Floats:

@@ -23,7 +23,7 @@ from policy.errors import BundleError
 from policy.manifest import ArtifactEntry
 from policy.spec import PolicySpec, RuntimeName
 
-NAVIGATION_IDS = tuple(f"AirLearning/Navigation{kind}-v0" for kind in ("", "Continuous", "Depth"))
+NAVIGATION_IDS = ("AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0")
 """Environments whose simulator ships to the device and feeds the policy there."""
 _NUMBERS = {int, float}
 _LARGEST = float(np.finfo(np.float32).max)
@@ -193,11 +193,12 @@ def check_simulator(spec: PolicySpec) -> None:
     Raises:
         SpecError: names the field that differs.
     """
-    if spec.environment.id in NAVIGATION_IDS:  # imported only where it is needed: it costs time
-        from airlearning_envs.config import NavigationConfig
-        from airlearning_envs.flights import observed_by
+    if spec.environment.id in NAVIGATION_IDS:
+        from airlearning_envs.rules.observation import (
+            OBSERVATION_FIELDS,  # only where it is needed: it costs import time
+        )
 
-        observed_by(spec, NavigationConfig())
+        spec.check_observation(OBSERVATION_FIELDS)
 
 
 def choose(bundle: Bundle, request: Load, in_use: RuntimeName | None) -> tuple[RuntimeName, ArtifactEntry]:

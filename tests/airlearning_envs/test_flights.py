@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from airlearning_envs.config import PRESETS
-from airlearning_envs.flights import blind_policy, fly, observe_depth, random_policy, wilson_interval
+from airlearning_envs.flights import blind_policy, fly, random_policy, wilson_interval
 from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.rules.observation import depth_fields
-from airlearning_envs.task import NavigationTask
 
 
 def test_wilson_interval_worked_by_hand() -> None:
@@ -66,20 +64,3 @@ def test_latency_makes_blind_flight_worse() -> None:
     late = PRESETS["shipped"].with_settings({"latency": 1.0})
     prompt_rate = fly(PRESETS["shipped"], blind_policy, 300, seed=1).success_rate()
     assert fly(late, blind_policy, 300, seed=1).success_rate() < prompt_rate - 0.1
-
-
-def test_a_depth_policy_is_shown_what_the_depth_environment_shows() -> None:
-    import gymnasium
-
-    import airlearning_envs.gym_env  # noqa: F401
-
-    env = gymnasium.make("airlearning_envs.gym_env:AirLearning/NavigationDepth-v0", preset="hard")
-    shown, _ = env.reset(seed=5)
-    core = NavigationTask(PRESETS["hard"], 1)
-    flat = observe_depth(core, core.reset(np.array([0]), 5))
-    assert flat.shape == (1, 84 * 84 + 8) and flat.dtype == np.float32
-    assert np.array_equal(flat[0, :-8].reshape(84, 84), shown["depth"]) and np.array_equal(
-        flat[0, -8:], shown["vector"]
-    )
-    assert sum(field.size for field in depth_fields(core.config)) == flat.shape[1]
-    env.close()

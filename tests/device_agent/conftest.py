@@ -8,16 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from airlearning_envs.flights import Observe, blind_policy, observe_depth, observe_ranges
+from airlearning_envs.flights import blind_policy
 from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
-from airlearning_envs.rules.observation import IMAGE_SIDE, depth_fields
 from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
 from policy import network
 from policy.bundle import Bundle
@@ -27,7 +25,6 @@ from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,
-    Convolution,
     DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,
@@ -97,13 +94,13 @@ def run_conversation(bundle: Path, lines: Sequence[bytes], *arguments: str) -> t
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
-def recorded_observations(count: int, first_episode: int, observe: Observe = observe_ranges) -> np.ndarray:
-    """Observations (count, 32), or what is observed of them, of the hard task, flown blindly."""
+def recorded_observations(count: int, first_episode: int) -> np.ndarray:
+    """Observations (count, 32) of the hard task, flown blindly."""
     core = NavigationTask(PRESETS["hard"], 32)
     observation = core.reset(np.arange(first_episode, first_episode + 32), seed=1)
     seen: list[np.ndarray] = []
     while sum(len(rows) for rows in seen) < count:
-        seen.append(observe(core, observation))
+        seen.append(observation)
         observation = core.step(blind_policy(observation)).observation
     return np.concatenate(seen)[:count].astype(np.float32)
 
@@ -138,26 +135,6 @@ def flying_policy(name: str = "pilot") -> tuple[PolicySpec, dict[str, np.ndarray
         "head/bias": bias.astype(np.float32),
     }
     return spec, weights
-
-
-def depth_policy() -> tuple[PolicySpec, dict[str, np.ndarray]]:
-    """As :func:`flying_policy`, from the vector behind a depth picture, which changes a decision now and then."""
-    rng = np.random.default_rng(4)
-    flying, theirs = flying_policy()
-    pixels = IMAGE_SIDE * IMAGE_SIDE
-    spec = replace(
-        flying,
-        name="watchful",
-        observation=depth_fields(PRESETS["hard"]),
-        normaliser=Normaliser((0.0,) * (pixels + 8), (20.0,) * pixels + (1.0, 20.0) + (1.0,) * 6, clip=25.0),
-        network=NetworkSpec((HIDDEN,), convolutions=(Convolution(2, 12, 12),)),
-        environment=EnvironmentSpec("AirLearning/NavigationDepth-v0", {"preset": "hard"}),
-    )
-    shapes = network.weight_shapes(spec)
-    weights = {name: rng.normal(0.0, 0.02, shape).astype(np.float32) for name, shape in shapes.items()}
-    weights["dense_0/kernel"][:, :2] = 0.0
-    weights["dense_0/kernel"][-8:] = theirs["dense_0/kernel"][-8:]
-    return spec, weights | {name: theirs[name] for name in ("dense_0/bias", "head/kernel", "head/bias")}
 
 
 def continuous_policy() -> tuple[PolicySpec, dict[str, np.ndarray]]:
@@ -214,9 +191,9 @@ def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
 
 def make_bundle(path: Path, spec: PolicySpec, weights: dict[str, np.ndarray]) -> Bundle:
     """A bundle of this policy with real artifacts."""
-    observe = observe_depth if spec.vector_size else observe_ranges
-    calibration, golden = recorded_observations(512, 1000, observe), recorded_observations(48, 5000, observe)
-    return add_artifacts(write_bundle(path, spec, weights, calibration, golden))
+    return add_artifacts(
+        write_bundle(path, spec, weights, recorded_observations(512, 1000), recorded_observations(48, 5000))
+    )
 
 
 @pytest.fixture(scope="session")
@@ -229,12 +206,6 @@ def pilot(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def gliding(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The continuous policy's bundle; tests must not change it."""
     return make_bundle(tmp_path_factory.mktemp("gliding") / "gliding", *continuous_policy())
-
-
-@pytest.fixture(scope="session")
-def watchful(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The depth policy's bundle; tests must not change it."""
-    return make_bundle(tmp_path_factory.mktemp("watchful") / "watchful", *depth_policy())
 
 
 @pytest.fixture

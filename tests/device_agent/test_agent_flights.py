@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from airlearning_envs.config import preset
-from airlearning_envs.flights import FlightResults, fly, observed_by, wilson_interval
+from airlearning_envs.flights import FlightResults, fly, wilson_interval
 from device.agent.flights import TimedPilot
 from policy.bundle import Bundle
 from policy.network import choose_actions, forward_float
@@ -39,24 +39,6 @@ def agent(pilot: Bundle, start_agent: Callable[..., Any]) -> Any:
     process = start_agent(pilot.path)
     process.ask("load", precision="fp32", runtime="litert")
     return process
-
-
-@pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
-def test_a_policy_that_sees_depth_flies_on_pictures(
-    runtime: str, watchful: Bundle, start_agent: Callable[..., Any]
-) -> None:
-    agent, weights = start_agent(watchful.path), watchful.weights()
-    agent.ask("load", precision="fp32", runtime=runtime)
-    reply = agent.ask("episodes", preset="hard", episodes=20, seed=SEED)
-    config = preset("hard")
-
-    def decide(observations: np.ndarray) -> np.ndarray:
-        assert observations.shape[1] == 84 * 84 + 8
-        return choose_actions(watchful.spec, forward_float(watchful.spec, weights, observations))
-
-    host = fly(config, decide, 20, SEED, observe=observed_by(watchful.spec, config))
-    assert 0.1 < host.success_rate() < 0.9
-    assert np.array_equal(successes(reply), host.success) and reply["causes"] == host.causes()
 
 
 @pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])

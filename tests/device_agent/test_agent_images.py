@@ -108,7 +108,7 @@ def test_the_other_runtimes_load_it_too(
 
 @pytest.fixture(scope="module")
 def seeing(watching: Bundle, tmp_path_factory: pytest.TempPathFactory, make_artifacts: Callable) -> Bundle:
-    """A policy of a depth picture and two vector fields, as large as NavigationDepth's, of another task."""
+    """A policy of a depth picture and two vector fields, of the size of AirLearning/NavigationDepth."""
     random = np.random.default_rng(3)
     fields = (("depth", (84, 84, 1), "m"), ("goal", (2,), "1"), ("motion", (6,), "1"))
     picture = math.prod(fields[0][1])
@@ -117,7 +117,7 @@ def seeing(watching: Bundle, tmp_path_factory: pytest.TempPathFactory, make_arti
         name="seeing",
         observation=tuple(ObservationField(*each) for each in fields),
         normaliser=Normaliser((0.0,) * (picture + 8), (20.0,) * picture + (1.0,) * 8, 5.0),
-        environment=EnvironmentSpec("Seeing-v0"),
+        environment=EnvironmentSpec("AirLearning/NavigationDepth-v0"),
     )
     pictures, vectors = random.uniform(0.0, 20.0, (80, picture)), random.normal(0.0, 1.0, (80, 8))
     observations = np.concatenate([pictures, vectors], axis=1).astype(np.float32)
