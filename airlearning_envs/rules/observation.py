@@ -40,6 +40,11 @@ def observation_fields(config: NavigationConfig) -> tuple[ObservationField, ...]
     )
 
 
+def depth_fields(config: NavigationConfig) -> tuple[ObservationField, ...]:
+    """The fields in order where a depth picture takes the ranges' place."""
+    return (ObservationField("depth", (IMAGE_SIDE, IMAGE_SIDE, 1), "m"), *observation_fields(config)[1:])
+
+
 MOTION_BOUNDS = np.array([25.0, 25.0, 10.0], np.float32)
 """Observed velocity (m/s) and yaw rate (rad/s) stay within these, whatever wind, gains and noise do."""
 
