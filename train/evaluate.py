@@ -222,8 +222,7 @@ def deciding(
     """
     if precision is None:
         # Pictures through the graph that training acts with: numpy's convolutions take ten times as long.
-        pictures = bundle.spec.network.convolutions and not bundle.spec.vector_size
-        package = "tensorflow-cpu" if pictures else "numpy"
+        package = "tensorflow-cpu" if bundle.spec.network.convolutions else "numpy"
         yield float_policy(bundle), {"precision": FLOAT, "executed_by": f"{package} {metadata.version(package)}"}
         return
     from policy.spec import Precision, RuntimeName, parse_enum

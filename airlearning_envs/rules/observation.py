@@ -59,6 +59,14 @@ def observation_bounds(config: NavigationConfig) -> tuple[Floats, Floats]:
     return low, high
 
 
+def depth_bounds(config: NavigationConfig) -> tuple[Floats, Floats]:
+    """Lower and upper bounds of an observation of :func:`depth_fields`, each (7064,)."""
+    low, high = observation_bounds(config)
+    pixels = IMAGE_SIDE * IMAGE_SIDE
+    lowest, highest = np.zeros(pixels, np.float32), np.full(pixels, config.max_range_m, np.float32)
+    return np.concatenate([lowest, vector_part(low)]), np.concatenate([highest, vector_part(high)])
+
+
 OBSERVATION_FIELDS = observation_fields(NavigationConfig())
 """Fields of the standard observation of 32 floats."""
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.flights import Observe, as_it_is, blind_policy, depth_observation, fly
-from airlearning_envs.rules.observation import depth_fields
+from airlearning_envs.rules.observation import depth_bounds, depth_fields
 from airlearning_envs.task import ACTION_NAMES, OBSERVATION_FIELDS, NavigationTask
 from policy.spec import DiscreteHead, EnvironmentSpec
 from train.suites.episodes import Decide, Floats, Judged, StepResult
@@ -149,6 +149,7 @@ def navigation_task(preset: str | None, options: Mapping[str, Any], depth: bool 
         ),
         baseline=blind_policy,
         teacher_observation=OBSERVATION_FIELDS if depth else None,
+        bounds=depth_bounds(configs[main]) if depth else None,
     )
 
 

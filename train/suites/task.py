@@ -106,9 +106,19 @@ class Task:
         return len(self.observation) == 1 and len(self.observation[0].shape) == 3
 
     @property
+    def has_image(self) -> bool:
+        """Whether an observation is an image, or one with a vector behind it."""
+        return len(self.observation[0].shape) == 3
+
+    @property
     def vector_size(self) -> int:
         """Floats that follow an image in an observation, which is flat then; 0 where no image is before them."""
-        return sum(part.size for part in self.observation[1:]) if len(self.observation[0].shape) == 3 else 0
+        return sum(part.size for part in self.observation[1:]) if self.has_image else 0
+
+    @property
+    def network_shape(self) -> tuple[int, ...]:
+        """Shape of what a network's first layer takes: that of the image, or (observation_size,)."""
+        return self.observation[0].shape if self.has_image else (self.observation_size,)
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
