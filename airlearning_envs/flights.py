@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,15 @@ from airlearning_envs.episode import rng
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.rules.actions import ACTION_COMMANDS
 from airlearning_envs.rules.causes import EndCause
+from airlearning_envs.rules.observation import IMAGE_SIDE, depth_fields, observation_fields, vector_part
 from airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
 from airlearning_envs.task import NavigationTask
+from policy.spec import ObservationField
 
 Floats = NDArray[np.float32]
 Decide = Callable[[Floats], NDArray[Any]]
+Observe = Callable[[NavigationTask, Floats], Floats]
+"""The task and its observations (E, 32) as they are now -> what is decided on, (E, size)."""
 
 Z_95 = 1.959964
 """The normal distribution's two-sided 95 % quantile."""
@@ -108,6 +112,31 @@ class CutShortError(SettingsError):
         self.finished, self.reason = finished, reason
 
 
+def as_it_is(core: NavigationTask, observation: Floats) -> Floats:
+    """The 32 floats."""
+    return observation
+
+
+def depth_observation(core: NavigationTask, observation: Floats) -> Floats:
+    """A depth picture, row by row, and the 8 floats that are no ranges behind it, (E, 7064); see ``depth_fields``.
+
+    Raises:
+        SettingsError: the simulator has no camera.
+    """
+    pictures = core.simulator.depth(IMAGE_SIDE, IMAGE_SIDE, core.config.max_range_m)
+    return np.concatenate([pictures.reshape(len(pictures), -1), vector_part(observation)], axis=1)
+
+
+def shown_to(
+    observation: Sequence[ObservationField], config: NavigationConfig
+) -> tuple[tuple[ObservationField, ...], Observe]:
+    """What the task shows to a policy of an observation, its fields and the values: depth where it begins with that,
+    else ranges. Whether the fields are the policy's is for the caller to check."""
+    if observation[0].name == "depth":
+        return depth_fields(config), depth_observation
+    return observation_fields(config), as_it_is
+
+
 MOST_SPOILED = 5
 """So many flights in a row that do not count are the simulator's fault, not chance."""
 
@@ -121,6 +150,7 @@ def fly(
     progress: Callable[[int, int], None] | None = None,
     simulator: Simulator | None = None,
     watch: Callable[[NavigationTask], None] | None = None,
+    observe: Observe = as_it_is,
 ) -> FlightResults:
     """Fly episodes 0 to ``episodes`` - 1 of ``seed``.
 
@@ -129,13 +159,14 @@ def fly(
 
     Args:
         config: the task.
-        decide: observations (E, 32) float32 -> actions (E,) int or (E, 3) float.
+        decide: what ``observe`` gives, observations (E, 32) float32 by default -> actions (E,) int or (E, 3) float.
         episodes: how many.
         seed: which.
         batch: how many fly at once, E.
         progress: called with (episodes done, episodes) now and then.
         simulator: where; the embedded one by default. It is of as many drones as fly at once, or of its own batch.
         watch: called with the task as it is at first and after every step.
+        observe: what is decided on; :func:`shown_to` gives it for a policy.
 
     Raises:
         CutShortError: a simulator of one drone was lost, or Ctrl-C was typed, after at least one episode.
@@ -155,12 +186,12 @@ def fly(
         replayable=core.simulator.capabilities.replayable,
     )
     if width == 1 and simulator is not None:
-        return _fly_one_by_one(core, decide, seed, results, progress, watch)
+        return _fly_one_by_one(core, lambda seen: decide(observe(core, seen)), seed, results, progress, watch)
     observation = core.reset(np.arange(width), seed)
     total_return, next_id = np.zeros(width, np.float32), width
     flying, done = np.ones(width, bool), 0
     while done < episodes:
-        step = core.step(decide(observation))
+        step = core.step(decide(observe(core, observation)))
         observation = step.observation
         total_return += step.reward
         ended = flying & (step.terminated | step.truncated)

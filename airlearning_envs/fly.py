@@ -26,7 +26,7 @@ from typing import Any
 
 from airlearning_envs.config import PRESETS, NavigationConfig
 from airlearning_envs.errors import SettingsError
-from airlearning_envs.flights import CutShortError, FlightResults, fly
+from airlearning_envs.flights import CutShortError, FlightResults, Observe, fly
 from airlearning_envs.progress import progress_bar
 from airlearning_envs.record import frames, load_decide, save_film
 from airlearning_envs.render import Scene
@@ -135,16 +135,16 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.record is not None and arguments.record.suffix.lower() not in (".gif", ".mp4"):
         raise SettingsError(f"--record is {str(arguments.record)!r}; allowed are names that end in .gif or .mp4.")
     config = NavigationConfig.from_settings({"preset": arguments.preset, **arguments.settings})
-    decide = load_decide(arguments.policy, config, arguments.seed)
+    decide, observe = load_decide(arguments.policy, config, arguments.seed)
     simulator = open_simulator(arguments.simulator, config, simulator_options(arguments))
     film = _Film()
     status = 0
     try:
         with progress_bar(f"flying {arguments.policy}", arguments.episodes) as progress:
             try:
-                one: dict[str, Any] = {"batch": BATCH}
+                one: dict[str, Any] = {"batch": BATCH, "observe": observe}
                 if simulator is not None:
-                    one = {"batch": 1, "simulator": simulator, "watch": film.watch}
+                    one |= {"batch": 1, "simulator": simulator, "watch": film.watch}
                 results = fly(config, decide, arguments.episodes, arguments.seed, progress=progress, **one)
             except CutShortError as error:
                 results = error.finished
@@ -156,7 +156,7 @@ def _run(arguments: argparse.Namespace) -> int:
             simulator.close()
     found = report(arguments, simulator, results)
     if arguments.record is not None:
-        film.save(config, decide, arguments)
+        film.save(config, decide, observe, arguments)
         found["record"] = str(arguments.record)
     print(json.dumps(found, indent=1) if arguments.json else in_words(found))
     return status
@@ -175,10 +175,12 @@ class _Film:
                 self._scenes = []
             self._scenes.append(Scene.of(core, 0))
 
-    def save(self, config: NavigationConfig, decide: Callable[..., Any], arguments: argparse.Namespace) -> None:
+    def save(
+        self, config: NavigationConfig, decide: Callable[..., Any], observe: Observe, arguments: argparse.Namespace
+    ) -> None:
         """Draw and write it; the embedded simulator flies the episode once more."""
         if not self._scenes:
-            fly(config, decide, 1, arguments.seed, 1, simulator=_embedded(config), watch=self.watch)
+            fly(config, decide, 1, arguments.seed, 1, None, _embedded(config), self.watch, observe)
         caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, {arguments.simulator}"
         with progress_bar("drawing", len(self._scenes)) as progress:
             pictures = frames(config, self._scenes, caption, progress=progress)

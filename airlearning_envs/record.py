@@ -24,10 +24,9 @@ from PIL import Image
 
 from airlearning_envs.config import PRESETS, NavigationConfig
 from airlearning_envs.errors import SettingsError
-from airlearning_envs.flights import Decide, blind_policy, random_policy
+from airlearning_envs.flights import Decide, Observe, as_it_is, blind_policy, random_policy, shown_to
 from airlearning_envs.progress import progress_bar
 from airlearning_envs.render import SIDE_PX, Painter, Scene
-from airlearning_envs.rules.observation import observation_fields
 from airlearning_envs.task import NavigationTask
 from policy import interruption
 from policy.errors import PolicyError
@@ -39,32 +38,35 @@ FRAMES_PER_SECOND = 20
 _LAST_FRAME_S = 1.5  # the end stays on the screen this long
 
 
-def load_decide(policy: str, config: NavigationConfig, seed: int) -> Decide:
-    """The policy of a name: observations (E, 32) -> actions.
+def load_decide(policy: str, config: NavigationConfig, seed: int) -> tuple[Decide, Observe]:
+    """The policy of a name, observations -> actions, and what it is shown.
 
     Raises:
         PolicyError: there is no such bundle, or it was trained on another observation.
     """
     if policy == "blind":
-        return blind_policy
+        return blind_policy, as_it_is
     if policy == "random":
-        return random_policy(seed)
+        return random_policy(seed), as_it_is
     from policy.locate import working_bundle
     from policy.network import choose_actions, forward_float
 
     bundle = working_bundle(policy)
-    bundle.spec.check_observation(observation_fields(config))
+    fields, observe = shown_to(bundle.spec.observation, config)
+    bundle.spec.check_observation(fields)
     weights = bundle.weights()
-    return lambda observation: choose_actions(bundle.spec, forward_float(bundle.spec, weights, observation))
+    return lambda observation: choose_actions(bundle.spec, forward_float(bundle.spec, weights, observation)), observe
 
 
-def fly_scenes(config: NavigationConfig, decide: Decide, episode: int, seed: int) -> list[Scene]:
+def fly_scenes(
+    config: NavigationConfig, decide: Decide, episode: int, seed: int, observe: Observe = as_it_is
+) -> list[Scene]:
     """The scenes of one episode, one a decision, the start and the end included."""
     core = NavigationTask(config, 1)
     observation = core.reset(np.array([episode]), seed)
     scenes = [Scene.of(core, 0)]
     while not core.cause[0]:
-        observation = core.step(decide(observation)).observation
+        observation = core.step(decide(observe(core, observation))).observation
         scenes.append(Scene.of(core, 0))
     return scenes
 
@@ -169,8 +171,8 @@ def _film(arguments: argparse.Namespace) -> tuple[list[Scene], list[NDArray[np.u
     if not isinstance(settings, dict):
         raise SettingsError(f'--settings is {arguments.settings}; allowed is a JSON object, e.g. {{"latency": 0.2}}.')
     config = NavigationConfig.from_settings({"preset": arguments.preset, **settings})
-    decide = load_decide(arguments.policy, config, arguments.seed)
-    scenes = fly_scenes(config, decide, arguments.episode, arguments.seed)
+    decide, observe = load_decide(arguments.policy, config, arguments.seed)
+    scenes = fly_scenes(config, decide, arguments.episode, arguments.seed, observe)
     caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, episode {arguments.episode}"
     with progress_bar("drawing", len(scenes)) as progress:
         pictures = frames(config, scenes, caption, 16 * max(10, round(arguments.side / 16)), progress)

@@ -28,7 +28,7 @@ from policy.hints import Parser, as_typed, make_room
 from train.methods import METHODS, default_method, refuse_mismatch, run_method, settings_class
 from train.networks.policies import POLICIES
 from train.quiet import silenced
-from train.suites.names import Suite, resolve
+from train.suites.names import NAVIGATION_NAME, resolve
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
@@ -204,7 +204,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     found = dataclasses.replace(found, task=with_asked(found.task, arguments))
     task = make_task(arguments.task, arguments.preset, found.task)
     refuse_mismatch(method, task)
-    if task.is_image:
+    if task.has_image:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast
     request, settings = make_request(arguments, method, found, task, quantization)
     with interruption.heard(), Run(request, task, BEGAN) as run:
@@ -367,10 +367,10 @@ def quantization_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def default_output(arguments: argparse.Namespace, network: str, method: str) -> Path:
     """artifacts/POLICY for the case study's task, else artifacts/WORD-METHOD, with the network where one was named."""
     name = resolve(arguments.task)
-    if name.suite is Suite.NAVIGATION:
-        parts = [network, *["late"] * (arguments.command_latency is not None), *["curriculum"] * arguments.curriculum]
-    else:
+    parts = [network]
+    if name != NAVIGATION_NAME:
         parts = [name.short_name, method, *([network] if arguments.policy or arguments.model else [])]
+    parts += [*["late"] * (arguments.command_latency is not None), *["curriculum"] * arguments.curriculum]
     if arguments.precision != 32:
         parts.append(f"qat{arguments.precision}")
     return PROJECT_ROOT / "artifacts" / "-".join(parts).replace(",", "-")

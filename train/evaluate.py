@@ -27,7 +27,7 @@ import numpy as np
 from policy import interruption
 from policy.hints import Parser, as_typed, make_room
 from train.__main__ import quiet_libraries
-from train.suites.names import NAVIGATION, resolve
+from train.suites.names import Suite, resolve
 from train.trials import Trial, trials
 
 if TYPE_CHECKING:
@@ -125,15 +125,16 @@ def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     from train.suites.make import make_task
 
     bundle = working_bundle(arguments.input_path)
-    name = resolve(arguments.task or trained_on(bundle.spec)).canonical
+    resolved = resolve(arguments.task or trained_on(bundle.spec))
+    name, flies = resolved.canonical, resolved.suite is Suite.NAVIGATION
     options = task_options(bundle.spec, name)
     if arguments.command_latency is not None:
-        if name != NAVIGATION:
+        if not flies:
             raise TaskError(f"--command-latency means nothing to the task {name}. Leave it out.")
         options["judged"] = {"latency": read_command_latency(arguments.command_latency).to_settings()}
     task = make_task(name, options=options)
     check_task(bundle.spec, task)
-    for option, is_known in (("preset", task.presets != ("",)), ("zones", name == NAVIGATION)):
+    for option, is_known in (("preset", task.presets != ("",)), ("zones", flies)):
         if getattr(arguments, option) and not is_known:
             raise TaskError(f"--{option} means nothing to the task {name}. Leave it out.")
     presets = tuple(arguments.preset or task.presets)
@@ -221,8 +222,7 @@ def deciding(
     """
     if precision is None:
         # Pictures through the graph that training acts with: numpy's convolutions take ten times as long.
-        pictures = bundle.spec.network.convolutions and not bundle.spec.vector_size
-        package = "tensorflow-cpu" if pictures else "numpy"
+        package = "tensorflow-cpu" if bundle.spec.network.convolutions else "numpy"
         yield float_policy(bundle), {"precision": FLOAT, "executed_by": f"{package} {metadata.version(package)}"}
         return
     from policy.spec import Precision, RuntimeName, parse_enum

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from train.runs.presets import settings_path
 from train.suites.errors import TaskError
-from train.suites.names import Suite, TaskName
+from train.suites.names import NAVIGATION_DEPTH_NAME, Suite, TaskName
 
 if TYPE_CHECKING:
     from train.runs.request import Trained
@@ -46,9 +46,10 @@ METHODS = {
 def default_method(name: TaskName, policy: str | None) -> str:
     """The method when none is asked for: the first that has a settings file for the task, else PPO.
 
-    Policy III of the navigation task is distilled, which takes a third of the time of training it anew.
+    Policy III of the navigation task is distilled, which takes a third of the time of training it anew; one that sees
+    pictures and vectors is always.
     """
-    if name.suite is Suite.NAVIGATION and policy == "III":
+    if name == NAVIGATION_DEPTH_NAME or (name.suite is Suite.NAVIGATION and policy == "III"):
         return "distill"
     return next((method for method in METHODS if settings_path(name, method) is not None), "ppo")
 
@@ -59,7 +60,7 @@ def kind_of(task: Task) -> str:
 
 
 def refuse_mismatch(method: str, task: Task) -> None:
-    """Refuse a method that cannot learn the task's kind of actions.
+    """Refuse a method that cannot learn the task's kind of actions or of observation.
 
     Raises:
         TaskError: says which methods can.
@@ -70,6 +71,11 @@ def refuse_mismatch(method: str, task: Task) -> None:
         raise TaskError(
             f"--method {method} takes {' or '.join(METHODS[method].actions)} actions and {task.name} has {kind} ones. "
             f"Choose --method {able}."
+        )
+    if task.vector_size and method != "distill":
+        raise TaskError(
+            f"--method {method} learns from an image or from a vector, and {task.name} shows both. "
+            "Choose --method distill."
         )
 
 

@@ -70,8 +70,9 @@ def described(name: TaskName, options: Any, method: str) -> list[str]:
         if "make suites" not in str(error):
             raise
         return wrapped(f"task        {name.canonical}{kind}: {error}", 12)
-    shape = " × ".join(map(str, task.observation_shape))
-    seen = f"image {shape}" if task.is_image else f"{shape} floats"
+    shape = " × ".join(map(str, task.network_shape))
+    seen = f"image {shape}" if task.has_image else f"{shape} floats"
+    seen += f" and {task.vector_size} floats" if task.vector_size else ""
     if isinstance(task.head, DiscreteHead):
         actions = f"{task.outputs} actions ({', '.join(task.head.action_names)})"
     else:

@@ -40,12 +40,13 @@ def trials(task: Task, options: Mapping[str, Any], presets: Sequence[str], zones
     if not zones:
         yield from (Trial(task, preset) for preset in presets)
         return
-    from train.suites.navigation import arena, navigation_task
+    from train.suites.make import make_task
+    from train.suites.navigation import arena
     from train.suites.zones import zones_of
 
     for preset in presets:
         for number, config in enumerate(zones_of(arena(preset)), start=1):
             distances = list(config.goal_distance_m)
             judged = {**options.get("judged", {}), "goal_distance_m": distances}
-            one = navigation_task(None, {**options, "judged": judged})
+            one = make_task(task.name, None, {**options, "judged": judged})
             yield Trial(one, preset, {"zone": number, "goal_distance_m": distances})

@@ -40,6 +40,11 @@ def observation_fields(config: NavigationConfig) -> tuple[ObservationField, ...]
     )
 
 
+def depth_fields(config: NavigationConfig) -> tuple[ObservationField, ...]:
+    """The fields in order where a depth picture takes the ranges' place."""
+    return (ObservationField("depth", (IMAGE_SIDE, IMAGE_SIDE, 1), "m"), *observation_fields(config)[1:])
+
+
 MOTION_BOUNDS = np.array([25.0, 25.0, 10.0], np.float32)
 """Observed velocity (m/s) and yaw rate (rad/s) stay within these, whatever wind, gains and noise do."""
 
@@ -52,6 +57,14 @@ def observation_bounds(config: NavigationConfig) -> tuple[Floats, Floats]:
     low[: config.ray_count], low[config.ray_count + 1] = 0.0, 0.0
     low[-3:] = COMMAND_LOW
     return low, high
+
+
+def depth_bounds(config: NavigationConfig) -> tuple[Floats, Floats]:
+    """Lower and upper bounds of an observation of :func:`depth_fields`, each (7064,)."""
+    low, high = observation_bounds(config)
+    pixels = IMAGE_SIDE * IMAGE_SIDE
+    lowest, highest = np.zeros(pixels, np.float32), np.full(pixels, config.max_range_m, np.float32)
+    return np.concatenate([lowest, vector_part(low)]), np.concatenate([highest, vector_part(high)])
 
 
 OBSERVATION_FIELDS = observation_fields(NavigationConfig())

@@ -76,9 +76,8 @@ def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, i
     try:
         from airlearning_envs.config import preset
         from airlearning_envs.errors import SettingsError
-        from airlearning_envs.flights import FlightResults, fly
+        from airlearning_envs.flights import FlightResults, fly, shown_to
         from airlearning_envs.rules.actions import ACTION_NAMES
-        from airlearning_envs.rules.observation import observation_fields
     except ImportError as error:
         raise AgentError(
             ErrorCode.UNAVAILABLE, f"the simulator is not on this device ({error}).", "Deploy again."
@@ -88,7 +87,8 @@ def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, i
     except (SettingsError, OverflowError) as error:
         raise AgentError(ErrorCode.BAD_FIELD, str(error), 'Type {"op": "help"} for an example.') from error
     spec = serving.bundle.spec
-    spec.check_observation(observation_fields(config))
+    fields, observe = shown_to(spec.observation, config)
+    spec.check_observation(fields)
     if spec.output_size != (len(ACTION_NAMES) if spec.is_discrete else 3):
         raise AgentError(
             ErrorCode.SPEC,
@@ -98,7 +98,9 @@ def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, i
         )
     pilot = TimedPilot(serving)
     begin, before = time.perf_counter(), conditions.look()
-    results: FlightResults = fly(config, pilot, request.episodes, request.seed, request.batch, progress)
+    results: FlightResults = fly(
+        config, pilot, request.episodes, request.seed, request.batch, progress, observe=observe
+    )
     after, wall = conditions.look(), time.perf_counter() - begin
     serving.decisions += pilot.decisions
     reasons = conditions.invalid_reasons([before, after])

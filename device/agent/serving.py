@@ -25,6 +25,8 @@ from policy.spec import PolicySpec, RuntimeName
 
 NAVIGATION_IDS = ("AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0")
 """Environments whose simulator ships to the device and feeds the policy there."""
+NAVIGATION_DEPTH_ID = "AirLearning/NavigationDepth-v0"
+"""The same simulator with a depth picture in place of the ranges."""
 _NUMBERS = {int, float}
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -193,12 +195,13 @@ def check_simulator(spec: PolicySpec) -> None:
     Raises:
         SpecError: names the field that differs.
     """
-    if spec.environment.id in NAVIGATION_IDS:
-        from airlearning_envs.rules.observation import (
-            OBSERVATION_FIELDS,  # only where it is needed: it costs import time
-        )
+    if spec.environment.id in (*NAVIGATION_IDS, NAVIGATION_DEPTH_ID):
+        # Only where it is needed: it costs import time.
+        from airlearning_envs.config import NavigationConfig
+        from airlearning_envs.rules.observation import depth_fields, observation_fields
 
-        spec.check_observation(OBSERVATION_FIELDS)
+        fields = depth_fields if spec.environment.id == NAVIGATION_DEPTH_ID else observation_fields
+        spec.check_observation(fields(NavigationConfig()))
 
 
 def choose(bundle: Bundle, request: Load, in_use: RuntimeName | None) -> tuple[RuntimeName, ArtifactEntry]:

@@ -6,8 +6,19 @@ import numpy as np
 import pytest
 
 from airlearning_envs.config import PRESETS
-from airlearning_envs.flights import blind_policy, fly, random_policy, wilson_interval
+from airlearning_envs.flights import (
+    as_it_is,
+    blind_policy,
+    depth_observation,
+    fly,
+    random_policy,
+    shown_to,
+    wilson_interval,
+)
+from airlearning_envs.gym_env import NavigationDepthVectorEnv
 from airlearning_envs.rules.causes import EndCause
+from airlearning_envs.rules.observation import depth_fields, observation_fields
+from airlearning_envs.task import NavigationTask
 
 
 def test_wilson_interval_worked_by_hand() -> None:
@@ -39,6 +50,34 @@ def test_results_add_up_and_progress_is_told() -> None:
     assert (results.steps == np.ceil(results.flight_time_s / 0.25 - 1e-3)).all()
     assert (results.energy_j > 350 * results.flight_time_s).all()
     assert (results.distance_m <= 5.0 * results.flight_time_s).all()
+
+
+def test_the_flat_depth_observation_is_that_of_the_environment() -> None:
+    environment = NavigationDepthVectorEnv(3, "hard")
+    expected, _ = environment.reset(seed=5)
+    core = NavigationTask(PRESETS["hard"], 3)
+    observation = depth_observation(core, core.reset(np.arange(3), 5))
+    assert observation.shape == (3, sum(part.size for part in depth_fields(PRESETS["hard"])))
+    np.testing.assert_array_equal(observation[:, :-8].reshape(3, 84, 84), expected["depth"])
+    np.testing.assert_array_equal(observation[:, -8:], expected["vector"])
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_what_a_policy_is_shown_goes_by_its_fields(batch: int) -> None:
+    config = PRESETS["hard"]
+    assert shown_to(observation_fields(config), config) == (observation_fields(config), as_it_is)
+    fields, observe = shown_to(depth_fields(config), config)
+    assert fields == depth_fields(config)
+
+    def away(observation: np.ndarray) -> np.ndarray:
+        """Ahead as long as the nearest thing at eye level is 3 m away, else a turn to the right."""
+        assert observation.shape[1] == 7064
+        near = observation[:, :-8].reshape(-1, 84, 84)[:, 41].min(axis=1) < 3.0
+        return np.where(near, 16, 2)
+
+    flown = fly(config, away, 10, 4, batch, observe=observe)
+    assert flown.steps.tolist() == fly(config, away, 10, 4, 5, observe=observe).steps.tolist()
+    assert flown.steps.mean() > fly(config, lambda seen: np.full(len(seen), 2), 10, 4).steps.mean()
 
 
 def test_seeds_give_other_episodes() -> None:

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from airlearning_envs.config import preset
-from airlearning_envs.flights import FlightResults, fly, wilson_interval
+from airlearning_envs.flights import FlightResults, depth_observation, fly, wilson_interval
+from airlearning_envs.rules.actions import ACTION_NAMES
+from airlearning_envs.rules.observation import depth_fields
+from airlearning_envs.task import CONTROL_PERIOD_S, NavigationTask
 from device.agent.flights import TimedPilot
+from device.agent.serving import check_simulator
 from policy.bundle import Bundle
-from policy.network import choose_actions, forward_float
-from policy.spec import RuntimeName
+from policy.bundle_writer import write_bundle
+from policy.errors import SpecError
+from policy.network import choose_actions, forward_float, weight_shapes
+from policy.spec import (
+    Convolution,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    PolicySpec,
+    RuntimeName,
+)
 
 EPISODES, SEED = 150, 11
 
@@ -113,6 +129,43 @@ def test_a_continuous_policy_flies(gliding: Bundle, start_agent: Callable[..., A
     reply = agent.ask("episodes", episodes=EPISODES, seed=SEED)
     # Near the end of a long flight a float32 rounding may have grown, so not every episode has to end alike.
     assert (successes(reply) == fly_on_the_host(gliding, "hard").success).mean() > 0.98
+
+
+def test_a_policy_of_depth_pictures_flies(
+    tmp_path: Path, start_agent: Callable[..., Any], make_artifacts: Callable[[Bundle], Bundle]
+) -> None:
+    config, random = preset("hard"), np.random.default_rng(4)
+    fields = depth_fields(config)
+    scale = (20.0,) * fields[0].size + (1.0, 20.0) + (5.0,) * 6
+    spec = PolicySpec(
+        name="seeing",
+        observation=fields,
+        normaliser=Normaliser((0.0,) * len(scale), scale),
+        network=NetworkSpec((8,), convolutions=(Convolution(4, 8, 8), Convolution(4, 3, 2))),
+        head=DiscreteHead(ACTION_NAMES),
+        control_period_s=CONTROL_PERIOD_S,
+        environment=EnvironmentSpec("AirLearning/NavigationDepth-v0", {"preset": "hard"}),
+    )
+    weights = {
+        name: random.normal(0.0, 1.0 / np.sqrt(np.prod(shape[:-1]) or 1), shape).astype(np.float32)
+        for name, shape in weight_shapes(spec).items()
+    }
+    core = NavigationTask(config, 60)
+    seen = depth_observation(core, core.reset(np.arange(60), 1))
+    bundle = make_artifacts(write_bundle(tmp_path / "seeing", spec, weights, seen[:40], seen[40:]))
+    agent = start_agent(bundle.path)
+    agent.ask("load", precision="fp32")
+    reply = agent.ask("episodes", episodes=6, seed=SEED, batch=3)
+
+    def decide(observations: np.ndarray) -> np.ndarray:
+        return choose_actions(spec, forward_float(spec, weights, observations))
+
+    host = fly(config, decide, 6, SEED, observe=depth_observation)
+    assert successes(reply).tolist() == host.success.tolist() and reply["causes"] == host.causes()
+    assert reply["mean"]["distance_m"] == pytest.approx(float(host.distance_m.mean()), rel=1e-3)
+    wrong = replace(spec, observation=(replace(fields[0], unit="mm"), *fields[1:]))
+    with pytest.raises(SpecError, match="'depth' of shape"):
+        check_simulator(wrong)
 
 
 def test_a_drone_that_stands_still_is_not_decided_again() -> None:

@@ -4,6 +4,8 @@ The scheme is DAgger (Ross, Gordon & Bagnell 2011) with policy distillation's lo
 flown by the student and some by the teacher, every observation is answered by the teacher, and the student minimises
 the divergence of its action distribution from the teacher's on all that was gathered. It is how a network too large to
 be trained by reinforcement in minutes (policy III: 10 updates/s) gets its weights; the bundle's policy.json says so.
+A task may show the two different observations of one state: the teacher range rays, the student a depth picture
+(``Task.teacher_observation``).
 
 Deviations from the papers: the teacher's share of the drones falls linearly instead of geometrically, and the oldest
 observations are forgotten.
@@ -20,11 +22,11 @@ from numpy.typing import NDArray
 from policy.bundle import WEIGHTS_FILE
 from policy.locate import working_bundle
 from policy.network import normalise
-from policy.spec import Normaliser
+from policy.spec import NetworkSpec, Normaliser
 from train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
 from train.algorithms.common.settings import linear, setting
 from train.lazily import tf
-from train.networks.forward import mlp
+from train.networks.forward import IMAGE_SCALE, Acting, forward, mlp
 from train.networks.optimiser import adam_step, clipped_by_norm
 from train.networks.policy import Policy
 from train.networks.weights import Weights, initial_weights, zeros_like
@@ -32,7 +34,8 @@ from train.runs.checkpoint import CheckpointError, Keeper, gathered
 from train.runs.request import Trained
 from train.runs.run import Run
 from train.suites.episodes import EpisodeStream
-from train.suites.task import episode_seed
+from train.suites.errors import TaskError
+from train.suites.task import Task, episode_seed
 
 Floats = NDArray[np.float32]
 METRICS = ("divergence", "agreement", "gradient_norm")
@@ -78,47 +81,65 @@ def teacher_share(settings: DistillSettings, share: float) -> float:
 
 
 class Answers:
-    """Normalised observations (rows, size) with the teacher's logits (rows, actions), the newest ``capacity``."""
+    """Normalised observations (rows, size) with the teacher's logits (rows, actions), the newest ``capacity``.
 
-    def __init__(self, capacity: int, size: int, actions: int) -> None:
-        self._observations = np.zeros((capacity, size), np.float32)
+    The first ``image`` elements, those of a picture between 0 and 1, are kept as uint8, in a quarter of the memory: of
+    20 m a level is 8 cm.
+    """
+
+    def __init__(self, capacity: int, size: int, actions: int, image: int = 0) -> None:
+        self._image = image
+        self._images = np.zeros((capacity, image), np.uint8)
+        self._observations = np.zeros((capacity, size - image), np.float32)
         self._logits = np.zeros((capacity, actions), np.float32)
         self._written = 0
 
     def add(self, observations: Floats, logits: Floats) -> None:
         """Remember a batch."""
         slots = (self._written + np.arange(len(observations))) % len(self._observations)
-        self._observations[slots], self._logits[slots] = observations, logits
+        self._observations[slots], self._logits[slots] = observations[:, self._image :], logits
+        if self._image:
+            self._images[slots] = np.rint(IMAGE_SCALE * np.clip(observations[:, : self._image], 0.0, 1.0))
         self._written += len(observations)
 
-    def sample(self, generator: np.random.Generator, shape: tuple[int, int]) -> dict[str, Floats]:
-        """Minibatches (updates, rows, …), drawn uniformly with replacement."""
+    def sample(self, generator: np.random.Generator, shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
+        """Minibatches (updates, rows, …), drawn uniformly with replacement; ``image`` of the pictures, if there are."""
         rows = generator.integers(min(self._written, len(self._observations)), size=shape)
-        return {"observation": self._observations[rows], "teacher": self._logits[rows]}
+        images = {"image": self._images[rows]} if self._image else {}
+        return {"observation": self._observations[rows], "teacher": self._logits[rows], **images}
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The filled part."""
         held = min(self._written, len(self._observations))
         written = np.array([self._written], np.int64)
-        return {"observations": self._observations[:held], "logits": self._logits[:held], "written": written}
+        images = {"images": self._images[:held]} if self._image else {}
+        return {"observations": self._observations[:held], "logits": self._logits[:held], "written": written, **images}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on exactly where :meth:`state` was taken."""
         self._written = int(state["written"][0])
         held = len(state["observations"])
         self._observations[:held], self._logits[:held] = state["observations"], state["logits"]
+        if self._image:
+            self._images[:held] = state["images"]
 
 
 # --- the update -----------------------------------------------------------------------------------------------------
 
 
-def make_update(settings: DistillSettings) -> Update:
-    """The compiled round: (state, batches, updates before, learning rate) → (state, metrics (updates, 3))."""
+def make_update(settings: DistillSettings, network: NetworkSpec, shape: tuple[int, ...]) -> Update:
+    """The compiled round: (state, batches, updates before, learning rate) → (state, metrics (updates, 3)).
+
+    ``shape`` is that of an image, where the batches have any; see :meth:`Answers.sample`.
+    """
 
     def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor) -> tuple[State, tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(state["student"])
-            logits = mlp(state["student"], batch["observation"])
+            inputs = batch["observation"]
+            if "image" in batch:
+                inputs = (tf.reshape(batch["image"], (-1, *shape)), inputs)
+            logits = forward(network, state["student"], inputs)
             loss = tf.reduce_mean(divergence(batch["teacher"], logits, settings.temperature))
         gradients, norm = clipped_by_norm(tape.gradient(loss, state["student"]), settings.gradient_norm)
         student, first, second = adam_step(
@@ -128,7 +149,7 @@ def make_update(settings: DistillSettings) -> Update:
         row = tf.stack([loss, tf.reduce_mean(tf.cast(same, tf.float32)), norm])
         return {"student": student, "first": first, "second": second}, row
 
-    return compiled_round(one, len(METRICS))
+    return compiled_round(one, len(METRICS), compiled=not network.convolutions)
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
@@ -148,16 +169,68 @@ class Teacher:
         """That of a bundle.
 
         Raises:
-            PolicyError: there is none, or it was trained on another observation.
+            PolicyError: there is none, or it was trained on another observation than the task has for a teacher.
         """
         bundle = working_bundle(name_or_path)
         spec = bundle.spec
-        spec.check_observation(run.task.observation)
+        spec.check_observation(run.task.teacher_observation or run.task.observation)
         return cls(spec.name, bundle.manifest.files[WEIGHTS_FILE].sha256, bundle.weights(), spec.normaliser)
 
     def logits(self, observations: Floats) -> Floats:
-        """Its logits (batch, actions) for normalised observations (batch, size)."""
-        return mlp(self.weights, observations)
+        """Its logits (batch, actions) for raw observations (batch, size)."""
+        return mlp(self.weights, normalise(self.normaliser, observations))
+
+
+def student_normaliser(task: Task, teacher: Normaliser) -> Normaliser:
+    """The teacher's, where both see the same. Else an image is divided by its upper bound, so that it is 0 … 1 as
+    :class:`Answers` keeps it, and the fields behind it are normalised as the teacher's fields of their names.
+
+    Raises:
+        TaskError: an image of a task without bounds, or a field that the teacher does not see.
+    """
+    seen = task.teacher_observation
+    if seen is None:
+        return teacher
+    if (
+        not task.has_image
+        or task.bounds is None
+        or not {f.name for f in task.observation[1:]} <= {f.name for f in seen}
+    ):
+        raise TaskError(
+            f"{task.name} cannot be distilled: the student's observation has to begin with an image whose bounds are "
+            f"known, and go on with fields that the teacher sees; those are {[field.name for field in seen]}."
+        )
+    ends = np.cumsum([field.size for field in seen])
+    where = {field.name: slice(int(end) - field.size, int(end)) for field, end in zip(seen, ends, strict=True)}
+    size = int(ends[-1])
+    its_mean, its_scale = (np.broadcast_to(np.asarray(each), size) for each in (teacher.mean, teacher.scale))
+    image = task.observation[0].size
+    mean, scale = [0.0] * image, task.bounds[1][:image].tolist()
+    for field in task.observation[1:]:
+        mean += its_mean[where[field.name]].tolist()
+        scale += its_scale[where[field.name]].tolist()
+    return Normaliser(tuple(mean), tuple(scale), teacher.clip)
+
+
+class Student:
+    """How the student sees and decides; its weights are the learner's.
+
+    Attributes:
+        normaliser: of its observations.
+    """
+
+    def __init__(self, task: Task, network: NetworkSpec, normaliser: Normaliser) -> None:
+        self.normaliser = normaliser
+        self._outputs = Acting(network)
+        self._shape, self._image = task.network_shape, task.observation[0].size if task.vector_size else 0
+
+    def actions(self, weights: Weights, observations: Floats, first: int = 0) -> NDArray[np.int64]:
+        """Greedy actions (batch − first,) for normalised observations (batch, size) but for the first."""
+        if not self._image:
+            return self._outputs(weights, observations[first:]).argmax(axis=1)
+        # All of them: a graph of convolutions is made anew for every size of a batch.
+        images = observations[:, : self._image].reshape(-1, *self._shape)
+        return self._outputs(weights, (images, observations[:, self._image :])).argmax(axis=1)[first:]
 
 
 def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
@@ -171,10 +244,13 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     request, task = run.request, run.task
     teacher = Teacher.load(teacher_name, run)
     generator = np.random.default_rng(request.seed)
-    student = initial_weights(generator, request.network, task.observation_shape, task.outputs, head_gain=0.01)
+    shape, vector = task.network_shape, task.vector_size
+    student = initial_weights(generator, request.network, shape, task.outputs, head_gain=0.01, vector=vector)
+    acting = Student(task, request.network, student_normaliser(task, teacher.normaliser))
     learner = Learner({"student": student, "first": zeros_like(student), "second": zeros_like(student)})
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
-    answers = Answers(settings.capacity, task.observation_size, task.outputs)
+    image = task.observation[0].size if vector else 0
+    answers = Answers(settings.capacity, task.observation_size, task.outputs, image)
     keepers: dict[str, Keeper] = {"stream": stream, "answers": answers}
     if run.checkpoint is not None:
         if run.checkpoint.facts["teacher"] != teacher.sha256:
@@ -184,12 +260,12 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
             )
         groups, learner.updates, generator = run.checkpoint.put_back(learner.groups, keepers)
         learner.put(groups)
-    update = make_update(settings)
+    update = make_update(settings, request.network, shape)
     iteration_steps = settings.environments * settings.rollout_steps
     step = run.start_step
 
     def decide(observation: Floats) -> NDArray[np.int64]:
-        return mlp(learner.groups["student"], normalise(teacher.normaliser, observation)).argmax(axis=1)
+        return acting.actions(learner.groups["student"], normalise(acting.normaliser, observation))
 
     def save() -> None:
         arrays, facts = gathered(learner.groups, keepers, learner.updates, generator)
@@ -198,7 +274,8 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     while step < request.steps and run.stop_reason is None:
         share = step / request.steps
         flown_by_teacher = round(settings.environments * teacher_share(settings, share))
-        collect(stream, answers, teacher, learner, flown_by_teacher, settings.rollout_steps)
+        weights = learner.groups["student"]
+        collect(stream, answers, teacher, acting, weights, flown_by_teacher, settings.rollout_steps)
         rate = settings.learning_rate * (1.0 - share)
         (metrics,) = learn(update, learner, answers.sample(generator, (settings.updates, settings.minibatch)), rate)
         step += iteration_steps
@@ -217,18 +294,24 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         "teacher_weights_sha256": teacher.sha256,
         "updates": learner.updates,
     }
-    return Trained(Policy(learner.groups["student"], teacher.normaliser), step, notes)
+    return Trained(Policy(learner.groups["student"], acting.normaliser), step, notes)
 
 
 def collect(
-    stream: EpisodeStream, answers: Answers, teacher: Teacher, learner: Learner, by_teacher: int, steps: int
+    stream: EpisodeStream,
+    answers: Answers,
+    teacher: Teacher,
+    student: Student,
+    weights: Weights,
+    by_teacher: int,
+    steps: int,
 ) -> None:
     """Fly: the first ``by_teacher`` drones greedily by the teacher, the others by the student; keep the answers."""
     for _ in range(steps):
-        observation = normalise(teacher.normaliser, stream.observation)
-        logits = teacher.logits(observation)
+        observation = normalise(student.normaliser, stream.observation)
+        logits = teacher.logits(stream.teacher_observation)
         answers.add(observation, logits)
         actions = logits.argmax(axis=1)
         if by_teacher < len(observation):
-            actions[by_teacher:] = mlp(learner.groups["student"], observation[by_teacher:]).argmax(axis=1)
+            actions[by_teacher:] = student.actions(weights, observation, by_teacher)
         stream.step(actions)

@@ -39,14 +39,18 @@ def features(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any, seen
 
     Args:
         network, weights: the layers, and theirs by the bundle's names; their float type is the one computed in.
-        inputs: normalised observations (batch, size), or uint8 images (batch, height, width, channels), which are
-            divided by 255 here.
+        inputs: normalised observations (batch, size); or grey levels (batch, height, width, channels), which are
+            divided by 255 here; or a pair of images and the normalised vectors (batch, vector) behind them: the images
+            are normalised floats, or those times 255 in uint8.
         seen: gets the output of every hidden layer in order, where it is given.
     """
-    values = inputs
+    values, vector = inputs if isinstance(inputs, tuple) else (inputs, None)
+    is_scaled = vector is not None and values.dtype.name != "uint8"
     for index, layer in enumerate(network.convolutions):
         kernel, bias = weights[f"conv_{index}/kernel"], weights[f"conv_{index}/bias"]
-        if index == 0:
+        if index == 0 and is_scaled:
+            values = tf.cast(values, kernel.dtype)
+        elif index == 0:
             values, kernel = image_and_kernel(values, kernel)
         if is_half(kernel):
             values = mixed_precision.convolution(values, kernel, bias, layer.stride)
@@ -55,6 +59,8 @@ def features(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any, seen
         values = rounded(weights, f"conv_{index}", tf.nn.relu(tf.nn.bias_add(values, bias)), seen)
     if network.convolutions:
         values = tf.reshape(values, (-1, math.prod(values.shape[1:])))
+    if vector is not None:
+        values = tf.concat([values, tf.cast(vector, values.dtype)], axis=1)
     return hidden_features(weights, values, seen)
 
 
@@ -158,11 +164,14 @@ class Acting:
         if network.convolutions:
             self._graph = tf.function(lambda weights, inputs: forward(network, weights, inputs), autograph=False)
 
-    def __call__(self, weights: Mapping[str, NDArray[np.float32]], inputs: NDArray[Any]) -> NDArray[np.float32]:
+    def __call__(
+        self, weights: Mapping[str, NDArray[np.float32]], inputs: NDArray[Any] | tuple[NDArray[Any], ...]
+    ) -> NDArray[np.float32]:
         """Outputs (batch, outputs) for inputs as :func:`features` takes them; weights are arrays."""
         if not self._network.convolutions:
             return mlp(weights, inputs)
         if weights is not self._weights:  # a fresh dict after every update: converted once
             tensors = {name: tf.constant(value) for name, value in weights.items()}
             self._weights, self._tensors = weights, mixed_precision.cast(tensors, self._compute)
-        return self._graph(self._tensors, tf.constant(inputs)).numpy()
+        given = tuple(map(tf.constant, inputs)) if isinstance(inputs, tuple) else tf.constant(inputs)
+        return self._graph(self._tensors, given).numpy()

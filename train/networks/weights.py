@@ -33,15 +33,17 @@ def initial_weights(
     observation: tuple[int, ...],
     outputs: int,
     head_gain: float,
+    vector: int = 0,
 ) -> Weights:
     """Fresh weights: orthogonal with gain √2 before a ReLU and ``head_gain`` in the head, biases zero, γ one.
 
     A small head gain (0.01) starts a policy near the uniform distribution, so that the first updates are not spent
     on unlearning the draw (Andrychowicz et al. 2021, "What matters in on-policy RL?"). One ``observation`` is (size,),
-    or (height, width, channels) where the network has convolutions; ``outputs`` are those of the head.
+    or (height, width, channels) where the network has convolutions; ``outputs`` are those of the head, and ``vector``
+    are the floats that follow an image.
     """
     weights: Weights = {}
-    for name, shape in network_shapes(network, observation, outputs).items():
+    for name, shape in network_shapes(network, observation, outputs, vector).items():
         layer, part = name.split("/")
         if part == "kernel":
             gain = head_gain if layer == "head" else float(np.sqrt(2.0))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from train.suites.episodes import Actions, Decide, Observations
 from train.suites.errors import TaskError
-from train.suites.names import NAVIGATION
+from train.suites.names import Suite, resolve
 from train.suites.task import Task
 
 LONGEST = 27_000
@@ -34,12 +34,14 @@ def film(task: Task, decide: Decide, seed: int, preset: str, name: str, path: Pa
     Raises:
         TaskError: the environment cannot draw itself here; says what is missing.
     """
-    if task.name == NAVIGATION:
+    if resolve(task.name).suite is Suite.NAVIGATION:
         from airlearning_envs.config import PRESETS
+        from airlearning_envs.flights import shown_to
         from airlearning_envs.record import fly_scenes, save_film
         from airlearning_envs.record import frames as painted
 
-        scenes = fly_scenes(PRESETS[preset], decide, 0, seed)
+        _, observe = shown_to(task.observation, PRESETS[preset])
+        scenes = fly_scenes(PRESETS[preset], decide, 0, seed, observe)
         save_film(path, painted(PRESETS[preset], scenes, f"{preset}, policy {name}, episode 0"))
         return float("nan")
     if task.is_image:

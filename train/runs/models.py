@@ -55,17 +55,17 @@ def choose_network(
     if model is not None and policy is not None:
         raise SettingsError(f"--policy {policy} and --model {model} both name the network. Leave one of them out.")
     text = model or (found.get("model") if policy is None else None)
-    if text is None and policy is None and task.is_image:
+    if text is None and policy is None and task.has_image:
         text = NATURE
     name = text or policy or DEFAULT_POLICY
     network = parse_model(text) if text else NetworkSpec(POLICIES[name])
     wanted = layer_norm or (bool(found.get("layer_norm", False)) and model is None and policy is None)
     network = dataclasses.replace(network, layer_norm=wanted)
-    if task.is_image and not network.convolutions:
+    if task.has_image and not network.convolutions:
         raise SettingsError(f"{task.name} shows images and {name} has no convolutions. Type --model {NATURE}.")
     if network.convolutions:
         try:
-            network.image_shapes(task.observation_shape)
+            network.image_shapes(task.network_shape)
         except PolicyError as error:
             raise SettingsError(f"{name} does not fit {task.name}: {error}") from error
     return name, network

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
-from policy.network import apply_head, choose_actions, forward_float, normalise
+from policy.equalisation import equalise
+from policy.network import apply_head, as_batch, choose_actions, forward_float, normalise, split
 from policy.spec import ContinuousHead, PolicySpec, Squash
 from train.networks.forward import Acting
 from train.networks.policy import Policy
@@ -33,6 +34,7 @@ CALIBRATION_ROWS = 4096
 GOLDEN_ROWS = 512
 # An image policy's episodes have thousands of frames, and a frame is as large as a thousand small observations.
 RECORDED_IMAGE_EPISODES = 4
+RECORDED_EPISODES_WITH_IMAGES = 16
 CALIBRATION_IMAGES = 256
 GOLDEN_IMAGES = 64
 VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
@@ -67,10 +69,8 @@ def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Deci
     """The policy as a function of raw observations.
 
     Through the reference forward pass of the contract, and for images through the graph that training acts with: the
-    same function, compiled. A policy that was trained with quantizers decides with them. Images with vector fields
-    behind them go through the reference, since training does not know their networks yet.
+    same function, compiled. A policy that was trained with quantizers decides with them.
     """
-    is_image = bool(spec.network.convolutions) and not spec.vector_size
     trained, computed = spec.quantization, weights
     if trained is not None:
         fake = FakeQuantization.of(trained, spec.network)
@@ -78,10 +78,15 @@ def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Deci
     outputs = Acting(spec.network)
 
     def decide(observation: Observations) -> Actions:
-        if trained is None and not is_image:
+        inputs: Observations | tuple[Observations, Observations]
+        if spec.vector_size:
+            inputs = split(spec, normalise(spec.normaliser, as_batch(spec, observation)))
+        elif spec.network.convolutions:
+            inputs = observation.reshape(-1, *spec.observation[0].shape)
+        elif trained is not None:
+            inputs = normalise(spec.normaliser, observation)
+        else:
             return choose_actions(spec, forward_float(spec, weights, observation))
-        shape = spec.observation[0].shape
-        inputs = observation.reshape(-1, *shape) if is_image else normalise(spec.normaliser, observation)
         return choose_actions(spec, apply_head(spec, outputs(computed, inputs)))
 
     return decide
@@ -91,7 +96,7 @@ def record_observations(task: Task, decide: Decide, seed: int, purpose: str, row
     """Raw observations of greedy episodes on all presets of the task, in equal shares, (≤ rows, size) float32.
 
     For every element the rows with its smallest and its largest value are kept, so that a calibration sees the ends of
-    every range; the rest is drawn without replacement.
+    every range; the rest is drawn without replacement. Of an image with a vector behind it, the vector's elements.
     """
     if task.is_image:
         return record_images(task, decide, seed, purpose, rows)
@@ -104,9 +109,11 @@ def record_observations(task: Task, decide: Decide, seed: int, purpose: str, row
             seen.append(observation.copy())
             return decide(observation)
 
-        task.evaluate(recording, RECORDED_EPISODES, episode_seed(seed, purpose), preset)
+        episodes = RECORDED_EPISODES_WITH_IMAGES if task.vector_size else RECORDED_EPISODES
+        task.evaluate(recording, episodes, episode_seed(seed, purpose), preset)
         every = np.unique(np.concatenate(seen), axis=0)
-        ends = np.unique(np.concatenate([every.argmin(axis=0), every.argmax(axis=0)]))
+        elements = every[:, -task.vector_size :]  # all of them where no image is before them
+        ends = np.unique(np.concatenate([elements.argmin(axis=0), elements.argmax(axis=0)]))
         others = np.setdiff1d(np.arange(len(every)), ends)
         generator = np.random.default_rng(episode_seed(seed, purpose))
         drawn = generator.choice(others, size=min(max(share - len(ends), 0), len(others)), replace=False)
@@ -210,11 +217,12 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     decide = greedy(spec, trained.policy.weights)
     origin = {**provenance(run, trained, settings_source), "judged": judged_finally(run, decide)}
     spec = dataclasses.replace(spec, provenance=origin)
-    rows = (CALIBRATION_IMAGES, GOLDEN_IMAGES) if task.is_image else (CALIBRATION_ROWS, GOLDEN_ROWS)
+    rows = (CALIBRATION_IMAGES, GOLDEN_IMAGES) if task.has_image else (CALIBRATION_ROWS, GOLDEN_ROWS)
     calibration = record_observations(task, decide, request.seed, "calibration", rows[0])
     golden = record_observations(task, decide, request.seed, "golden", rows[1])
     title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
     extra = {CURVE_FILE: thinned(curve).encode(), PICTURE_FILE: draw_curve(curve, title)}
-    bundle = write_bundle(run.bundle_path, spec, trained.policy.weights, calibration, golden, extra)
+    weights = equalise(spec, trained.policy.weights, calibration)
+    bundle = write_bundle(run.bundle_path, spec, weights, calibration, golden, extra)
     run.bundle_written()
     return bundle

@@ -71,8 +71,9 @@ class Progression(Protocol):
 class Episodes(Protocol):
     """A batch of environments whose episodes are pure functions of (seed, episode id, actions).
 
-    It may have two more attributes: ``replayable``, False where an episode cannot be flown again, and ``progression``,
-    a :class:`Progression` that the stream tells of ended episodes.
+    It may have more attributes: ``replayable``, False where an episode cannot be flown again; ``progression``, a
+    :class:`Progression` that the stream tells of ended episodes; and ``teacher_observation``, what a policy from which
+    another one learns sees in the states of the last observation, where that is something else.
     """
 
     @property
@@ -209,6 +210,12 @@ class EpisodeStream:
         self._tally = Tally()
         self._rows = np.arange(count)
         self.observation = episodes.reset(np.ones(count, np.bool_), self._ids)
+
+    @property
+    def teacher_observation(self) -> Observations:
+        """What a teacher sees in the states of ``observation``."""
+        seen: Observations = getattr(self._episodes, "teacher_observation", self.observation)
+        return seen
 
     def step(self, actions: Actions) -> Transition:
         """Apply one action an environment, then begin a new episode wherever one ended."""

@@ -1,6 +1,7 @@
 """From a task's name to the task; the module of its suite is imported only then.
 
-``navigation`` is the task of ``airlearning_envs`` flown through its numpy core. Any other name is a word of the
+``navigation`` is the task of ``airlearning_envs`` flown through its numpy core, ``navigation-depth`` the same with a
+depth picture in place of the ranges. Any other name is a word of the
 benchmark suites or a Gymnasium id such as ``CartPole-v1`` (``train/suites/names.py``).
 """
 
@@ -11,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from train.suites.errors import TaskError
-from train.suites.names import Suite, require_installed, resolve
+from train.suites.names import NAVIGATION_DEPTH_NAME, Suite, require_installed, resolve
 from train.suites.task import Task
 
 
@@ -30,7 +31,7 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
     if chosen.suite is Suite.NAVIGATION:
         from train.suites.navigation import navigation_task
 
-        return navigation_task(preset, options or {})
+        return navigation_task(preset, options or {}, depth=chosen == NAVIGATION_DEPTH_NAME)
     if preset is not None:
         raise TaskError(f"--preset {preset} means nothing to the task {name}. Leave it out.")
     if chosen.suite is Suite.ATARI:

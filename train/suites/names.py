@@ -86,6 +86,10 @@ NAVIGATION_ID = "AirLearning/Navigation-v0"
 """What Gymnasium and every bundle call it."""
 NAVIGATION = "navigation"
 NAVIGATION_NAME = TaskName(NAVIGATION, Suite.NAVIGATION, NAVIGATION, NAVIGATION)
+NAVIGATION_DEPTH_ID = "AirLearning/NavigationDepth-v0"
+"""Likewise, with a depth picture in place of the ranges."""
+NAVIGATION_DEPTH = "navigation-depth"
+NAVIGATION_DEPTH_NAME = TaskName(NAVIGATION_DEPTH, Suite.NAVIGATION, NAVIGATION_DEPTH, NAVIGATION_DEPTH)
 ALE_ID = r"(?:ALE/(\w+)-v5|(\w+?)(?:NoFrameskip|Deterministic)-v\d)"
 IDS = {
     Suite.PYBULLET: r".*BulletEnv-.*",
@@ -120,6 +124,8 @@ def resolve_id(text: str) -> TaskName:
     lower = text.lower()
     if lower.rpartition(":")[2] in (NAVIGATION_NAME.canonical, NAVIGATION_ID.lower()):
         return NAVIGATION_NAME
+    if lower.rpartition(":")[2] in (NAVIGATION_DEPTH_NAME.canonical, NAVIGATION_DEPTH_ID.lower()):
+        return NAVIGATION_DEPTH_NAME
     if lower in GYMNASIUM_WORDS:
         suite, target = GYMNASIUM_WORDS[lower]
         return TaskName(target, suite, target, lower)
@@ -148,7 +154,7 @@ def atari_name(text: str) -> TaskName:
 
 def known_words() -> list[str]:
     """The words that may be typed, to list and to suggest."""
-    return [NAVIGATION_NAME.canonical, *GYMNASIUM_WORDS, *ATARI_WORDS]
+    return [NAVIGATION_NAME.canonical, NAVIGATION_DEPTH_NAME.canonical, *GYMNASIUM_WORDS, *ATARI_WORDS]
 
 
 # --- what is installed -----------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig
 from airlearning_envs.errors import SettingsError
-from airlearning_envs.flights import blind_policy, fly
+from airlearning_envs.flights import Observe, as_it_is, blind_policy, depth_observation, fly
+from airlearning_envs.rules.observation import depth_bounds, depth_fields
 from airlearning_envs.task import ACTION_NAMES, OBSERVATION_FIELDS, NavigationTask
 from policy.spec import DiscreteHead, EnvironmentSpec
 from train.suites.episodes import Decide, Floats, Judged, StepResult
 from train.suites.errors import TaskError
-from train.suites.names import NAVIGATION, NAVIGATION_ID
+from train.suites.names import NAVIGATION, NAVIGATION_DEPTH, NAVIGATION_DEPTH_ID, NAVIGATION_ID
 from train.suites.task import Evaluation, Task
 from train.suites.zones import Zones, read_zones, zones_of
 
@@ -76,13 +77,34 @@ class NavigationEpisodes:
         return StepResult(observation, reward, terminated, truncated, success)
 
 
+class DepthEpisodes(NavigationEpisodes):
+    """:class:`NavigationEpisodes` seen through a depth camera, (environments, 7064).
+
+    Attributes:
+        teacher_observation: (environments, 32), the same states with ranges in place of the picture.
+    """
+
+    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
+        """As in the base, with pictures."""
+        return self._with_pictures(super().reset(mask, episode_ids))
+
+    def step(self, actions: NDArray[np.int64]) -> StepResult:
+        """As in the base, with pictures."""
+        result = super().step(actions)
+        return replace(result, observation=self._with_pictures(result.observation))
+
+    def _with_pictures(self, observation: Floats) -> Floats:
+        self.teacher_observation = observation
+        return np.concatenate([depth_observation(core, observation[part]) for part, core in self._parts])
+
+
 def _begin(core: NavigationTask, observation: Floats, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> None:
     """Begin the masked episodes and put their observations into their rows."""
     if mask.any():
         observation[mask] = core.reset_where(mask, episode_ids)
 
 
-def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
+def navigation_task(preset: str | None, options: Mapping[str, Any], depth: bool = False) -> Task:
     """The navigation task.
 
     Args:
@@ -90,6 +112,7 @@ def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
         options: ``arenas``, share of the drones in each preset, e.g. ``{"hard": 0.75, "shipped": 0.25}``;
             ``settings``, changes to the task's settings in training; ``judged``, those in judging, which is done on the
             presets as they are by default; and ``curriculum``, see :func:`train.suites.zones.read_zones`.
+        depth: a depth picture takes the ranges' place; a teacher still sees the ranges.
 
     Raises:
         TaskError: a preset or a setting is not known.
@@ -110,18 +133,23 @@ def navigation_task(preset: str | None, options: Mapping[str, Any]) -> Task:
 
     def make(environments: int, seed: int) -> NavigationEpisodes:
         shares = [(configs[name], count) for name, count in portions(arenas, environments)]
-        return NavigationEpisodes(shares, seed, read_zones(configs, curriculum))
+        kind = DepthEpisodes if depth else NavigationEpisodes
+        return kind(shares, seed, read_zones(configs, curriculum))
 
     return Task(
-        name=NAVIGATION,
-        environment=EnvironmentSpec(NAVIGATION_ID, {"preset": main, **changes}),
-        observation=OBSERVATION_FIELDS,
+        name=NAVIGATION_DEPTH if depth else NAVIGATION,
+        environment=EnvironmentSpec(NAVIGATION_DEPTH_ID if depth else NAVIGATION_ID, {"preset": main, **changes}),
+        observation=depth_fields(configs[main]) if depth else OBSERVATION_FIELDS,
         head=DiscreteHead(ACTION_NAMES),
         control_period_s=CONTROL_PERIOD_S,
         presets=(main, *(name for name in JUDGED_ON if name != main)),
         make=make,
-        evaluate=partial(evaluate, changes=dict(options.get("judged", {}))),
+        evaluate=partial(
+            evaluate, changes=dict(options.get("judged", {})), observe=depth_observation if depth else as_it_is
+        ),
         baseline=blind_policy,
+        teacher_observation=OBSERVATION_FIELDS if depth else None,
+        bounds=depth_bounds(configs[main]) if depth else None,
     )
 
 
@@ -148,14 +176,20 @@ def portions(arenas: Mapping[str, float], environments: int) -> list[tuple[str, 
 
 
 def evaluate(
-    decide: Decide, episodes: int, seed: int, preset: str, changes: Mapping[str, Any] | None = None
+    decide: Decide,
+    episodes: int,
+    seed: int,
+    preset: str,
+    changes: Mapping[str, Any] | None = None,
+    observe: Observe = as_it_is,
 ) -> Evaluation:
-    """Fly greedy episodes in an arena as it is, but for changes to its settings.
+    """Fly greedy episodes in an arena as it is, but for changes to its settings; ``observe`` is what is decided on.
 
     Raises:
         TaskError: the preset is not known.
     """
-    flights = fly(arena(preset).with_settings(changes or {}), decide, episodes, seed, batch=JUDGING_ENVIRONMENTS)
+    config = arena(preset).with_settings(changes or {})
+    flights = fly(config, decide, episodes, seed, batch=JUDGING_ENVIRONMENTS, observe=observe)
     details: dict[str, float] = {f"ended_{cause}": float(count) for cause, count in flights.causes().items()}
     if flights.success.any():
         won = flights.success

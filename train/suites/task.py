@@ -72,6 +72,8 @@ class Task:
         make: (environments, seed) → the training episodes.
         evaluate: (decide, episodes, seed, preset) → greedy episodes judged.
         baseline: a policy that learned nothing, to print beside the result, or None.
+        teacher_observation: fields that a policy sees from which another one learns, as ``teacher_observation`` of the
+            episodes, in the same states; None where it sees the same as the learner.
         bounds: smallest and largest value of every observation element, infinite where there is none; None where the
             environment states none.
         frames: stacked in the last axis of an image, the newest last; 1 where its channels are something else.
@@ -91,6 +93,7 @@ class Task:
     draw: Callable[[int], tuple[Episodes, Callable[[], Any]]] | None = None
     frames: int = 1
     bounds: tuple[NDArray[Any], NDArray[Any]] | None = None
+    teacher_observation: tuple[ObservationField, ...] | None = None
 
     @property
     def observation_size(self) -> int:
@@ -101,6 +104,21 @@ class Task:
     def is_image(self) -> bool:
         """Whether an observation is one uint8 image (height, width, channels) instead of a vector of floats."""
         return len(self.observation) == 1 and len(self.observation[0].shape) == 3
+
+    @property
+    def has_image(self) -> bool:
+        """Whether an observation is an image, or one with a vector behind it."""
+        return len(self.observation[0].shape) == 3
+
+    @property
+    def vector_size(self) -> int:
+        """Floats that follow an image in an observation, which is flat then; 0 where no image is before them."""
+        return sum(part.size for part in self.observation[1:]) if self.has_image else 0
+
+    @property
+    def network_shape(self) -> tuple[int, ...]:
+        """Shape of what a network's first layer takes: that of the image, or (observation_size,)."""
+        return self.observation[0].shape if self.has_image else (self.observation_size,)
 
     @property
     def observation_shape(self) -> tuple[int, ...]:

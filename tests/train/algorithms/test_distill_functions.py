@@ -1,13 +1,17 @@
 """Distillation's pure functions against numbers worked by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from policy.spec import DiscreteHead, EnvironmentSpec, Normaliser, ObservationField
 from train.algorithms import distill
-from train.algorithms.distill import Answers, DistillSettings
+from train.algorithms.distill import Answers, DistillSettings, student_normaliser
+from train.suites.errors import TaskError
+from train.suites.task import Task
 
 
 def test_divergence_by_hand() -> None:
@@ -38,3 +42,40 @@ def test_only_the_newest_answers_are_kept_and_rows_stay_together() -> None:
     copy.restore(answers.state())
     again = copy.sample(np.random.default_rng(0), (20, 10))
     np.testing.assert_array_equal(again["observation"], drawn["observation"])
+
+
+def test_pictures_are_kept_in_levels_of_a_255th() -> None:
+    answers = Answers(capacity=4, size=3, actions=1, image=2)
+    # 255 · [0, 0.5, 1.2] → [0, 127.5, 255 clipped]; halves go to the even level.
+    answers.add(np.array([[0.0, 0.5, -7.0], [1.2, 0.1, 8.0]], np.float32), np.array([[1.0], [2.0]], np.float32))
+    drawn = answers.sample(np.random.default_rng(0), (1, 50))
+    assert drawn["image"].dtype == np.uint8 and drawn["image"].shape == (1, 50, 2)
+    columns = (drawn[name][0] for name in ("image", "observation", "teacher"))
+    rows = {(*image, *vector, *teacher) for image, vector, teacher in zip(*columns, strict=True)}
+    assert rows == {(0, 128, -7.0, 1.0), (255, 26, 8.0, 2.0)}
+    copy = Answers(4, 3, 1, image=2)
+    copy.restore(answers.state())
+    np.testing.assert_array_equal(copy.sample(np.random.default_rng(0), (1, 50))["image"], drawn["image"])
+
+
+def test_the_student_normalises_each_field_as_the_teacher_does_the_one_of_its_name() -> None:
+    rays, goal, speed = (ObservationField(name, (size,), "m") for name, size in (("r", 2), ("goal", 1), ("speed", 2)))
+    picture = ObservationField("depth", (1, 3, 1), "m")
+    task = Task(
+        name="seeing",
+        environment=EnvironmentSpec("somewhere"),
+        observation=(picture, speed, goal),
+        head=DiscreteHead(("a", "b")),
+        control_period_s=0.25,
+        presets=("",),
+        make=None,  # type: ignore[arg-type]
+        evaluate=None,  # type: ignore[arg-type]
+        bounds=(np.zeros(6), np.array([20.0, 20.0, 20.0, 9.0, 9.0, 9.0])),
+        teacher_observation=(rays, goal, speed),
+    )
+    teacher = Normaliser((1.0, 2.0, 3.0, 4.0, 5.0), (10.0, 20.0, 30.0, 40.0, 50.0), 7.0)
+    made = student_normaliser(task, teacher)
+    assert made == Normaliser((0.0, 0.0, 0.0, 4.0, 5.0, 3.0), (20.0, 20.0, 20.0, 40.0, 50.0, 30.0), 7.0)
+    assert student_normaliser(replace(task, teacher_observation=None), teacher) == teacher
+    with pytest.raises(TaskError, match=r"the teacher sees; those are \['r', 'goal'\]"):
+        student_normaliser(replace(task, teacher_observation=(rays, goal)), teacher)

@@ -7,12 +7,20 @@ import pytest
 from gymnasium.spaces import Box
 
 from policy.bundle import Bundle
-from policy.network import normalise
-from policy.spec import NetworkSpec
+from policy.network import forward_float, normalise, split, weight_shapes
+from policy.spec import (
+    Convolution,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+)
 from tests.train import small_runs
 from train.algorithms.common.distributions import log_softmax, sample_actions
 from train.algorithms.common.normalisation import CLIP, RunningNormaliser, widening_steps
-from train.networks.forward import mlp
+from train.networks.forward import Acting, mlp
 from train.networks.optimiser import adam_step
 from train.networks.weights import initial_weights, orthogonal
 from train.suites.gymnasium_task import bounds_of
@@ -41,6 +49,27 @@ def test_mlp_by_hand() -> None:
     # x = 3: hidden [3, −2] → [3, 0] → 6.5;  x = −1: hidden [−1, 2] → [0, 2] → 6.5;  x = 0: [0, 1] → 3.5
     outputs = mlp(weights, np.array([[3.0], [-1.0], [0.0]], np.float32))
     np.testing.assert_array_equal(outputs[:, 0], [6.5, 6.5, 3.5])
+
+
+@pytest.mark.parametrize("filters", [(2,), (2, 3)], ids=["one convolution", "two"])
+def test_a_vector_joins_the_flattened_convolutions(filters: tuple[int, ...]) -> None:
+    network = NetworkSpec((5,), convolutions=tuple(Convolution(count, 3, 1) for count in filters))
+    fields = (ObservationField("depth", (6, 7, 1), "m"), ObservationField("velocity", (3,), "m/s"))
+    normaliser = Normaliser((0.0,) * 42 + (1.0, 2.0, 3.0), (20.0,) * 42 + (1.0, 4.0, 2.0))
+    spec = PolicySpec(
+        "seeing", fields, normaliser, network, DiscreteHead(("a", "b")), 0.25, EnvironmentSpec("somewhere")
+    )
+    random = np.random.default_rng(0)
+    weights = initial_weights(random, network, (6, 7, 1), 2, head_gain=1.0, vector=3)
+    assert {name: value.shape for name, value in weights.items()} == weight_shapes(spec)
+    levels = random.integers(0, 256, (4, 6, 7, 1), np.uint8)
+    vectors = random.normal(size=(4, 3)).astype(np.float32)
+    observations = np.concatenate([levels.reshape(4, -1) * np.float32(20.0 / 255.0), vectors], axis=1)
+    wanted = forward_float(spec, weights, observations)
+    image, vector = split(spec, normalise(normaliser, observations))
+    for pair in ((image, vector), (levels, vector)):
+        np.testing.assert_allclose(Acting(network)(weights, pair), wanted, atol=1e-5)
+    assert np.abs(Acting(network)(weights, (image, 0 * vector)) - wanted).max() > 0.01
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (3, 7), (7, 3)])

@@ -49,6 +49,7 @@ def test_a_task_has_one_file_under_all_its_names_and_its_suites_comes_last(tmp_p
 def test_without_a_method_the_first_with_a_settings_file_is_taken() -> None:
     assert default_method(resolve("navigation"), None) == "ppo"
     assert default_method(resolve("navigation"), "III") == "distill"
+    assert default_method(resolve("navigation-depth"), None) == "distill"
     assert default_method(resolve("cartpole"), "III") == "ppo"
     assert default_method(resolve("MountainCarContinuous-v0"), None) == "ddpg"
     assert default_method(resolve("SomebodysOwn-v0"), None) == "ppo"

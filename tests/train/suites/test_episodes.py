@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from airlearning_envs.flights import blind_policy
 from train.suites.episodes import EpisodeStream, StepResult, judge
 from train.suites.make import make_task
 
@@ -86,7 +87,11 @@ def test_a_restored_stream_goes_on_to_the_same_bits(steps: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("CartPole-v1", {}), ("navigation", {"arenas": {"hard": 0.5, "shipped": 0.5}, "settings": {"wind_m_s": 1.0}})],
+    [
+        ("CartPole-v1", {}),
+        ("navigation", {"arenas": {"hard": 0.5, "shipped": 0.5}, "settings": {"wind_m_s": 1.0}}),
+        ("navigation-depth", {"arenas": {"hard": 0.5, "shipped": 0.5}}),
+    ],
 )
 def test_real_tasks_restore_to_the_same_bits(name: str, options: dict) -> None:
     task = make_task(name, None, options)
@@ -102,6 +107,37 @@ def test_real_tasks_restore_to_the_same_bits(name: str, options: dict) -> None:
         one, other = stream.step(chosen), copy.step(chosen)
         np.testing.assert_array_equal(one.observation, other.observation)
         np.testing.assert_array_equal(one.reward, other.reward)
+
+
+def test_pictures_and_what_a_teacher_sees_are_of_the_same_states() -> None:
+    options = {"arenas": {"hard": 0.5, "shipped": 0.5}}
+    task = make_task("navigation-depth", None, options)
+    assert [part.name for part in task.observation][:2] == ["depth", "goal_bearing"] and task.vector_size == 8
+    stream, rays = EpisodeStream(task.make(6, 11)), EpisodeStream(make_task("navigation", None, options).make(6, 11))
+    for _ in range(45):
+        np.testing.assert_array_equal(stream.teacher_observation, rays.observation)
+        np.testing.assert_array_equal(rays.teacher_observation, rays.observation)
+        assert stream.observation.shape == (6, task.observation_size) and stream.observation.dtype == np.float32
+        np.testing.assert_array_equal(stream.observation[:, -8:], rays.observation[:, -8:])
+        # The middle rays, 2 degrees to the left and right, and the middle columns of the row at eye level; the two
+        # see the same wall or cylinder, but for its edges.
+        ahead = stream.observation[:, :-8].reshape(6, 84, 84)[:, 41, 40:44].min(axis=1)
+        assert np.median(np.abs(ahead - rays.observation[:, 11:13].min(axis=1))) < 1.0
+        actions = blind_policy(rays.observation)
+        stream.step(actions)
+        rays.step(actions)
+
+
+def test_a_policy_that_needs_no_picture_flies_alike_with_one() -> None:
+    depth, rays = make_task("navigation-depth"), make_task("navigation")
+    shown: list[tuple[int, ...]] = []
+
+    def blind(observation: np.ndarray) -> np.ndarray:
+        shown.append(observation.shape)
+        return blind_policy(observation)
+
+    assert depth.evaluate(blind, 20, 3, "hard") == rays.evaluate(blind_policy, 20, 3, "hard")
+    assert set(shown) == {(20, 7064)}
 
 
 def test_longer_episodes_than_the_first_buffer_are_remembered() -> None:

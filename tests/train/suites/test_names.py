@@ -12,6 +12,7 @@ from train.suites.names import ATARI_WORDS, GYMNASIUM_WORDS, Suite, known_words,
     ("names", "canonical", "suite", "file_name", "short_name"),
     [
         (["navigation", "Navigation"], "navigation", Suite.NAVIGATION, "navigation", "navigation"),
+        (["AirLearning/NavigationDepth-v0"], "navigation-depth", Suite.NAVIGATION, *["navigation-depth"] * 2),
         (
             ["cartpole", "CartPole-v1", "gym,CartPole-v1", "gym,cartpole", "CARTPOLE", "gymnasium, CartPole-v1"],
             "CartPole-v1",
@@ -65,7 +66,7 @@ def test_the_papers_halfcheetah_is_pybullets_and_mujocos_is_another_task() -> No
 
 def test_words_and_their_files_are_all_different() -> None:
     words = known_words()
-    assert len(words) == len(set(words)) == 1 + len(GYMNASIUM_WORDS) + len(ATARI_WORDS)
+    assert len(words) == len(set(words)) == 2 + len(GYMNASIUM_WORDS) + len(ATARI_WORDS)
     for kind in ("canonical", "file_name", "short_name"):
         assert len({getattr(resolve(word), kind) for word in words}) == len(words)
 

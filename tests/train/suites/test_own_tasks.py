@@ -14,7 +14,6 @@ from policy.bundle import Bundle
 from tests.train.small_runs import train
 from train import __main__ as command
 from train import evaluate
-from train.suites.errors import TaskError
 from train.suites.make import make_task
 
 MODULE = """
@@ -143,8 +142,8 @@ def test_the_case_studys_task_by_its_gymnasium_id(tmp_path: Path) -> None:
     assert evaluate.main([*words, "--output", str(report)]) == 0
     assert json.loads(report.read_text())["task"] == "navigation"
     assert make_task("AirLearning/NavigationContinuous-v0").outputs == 3
-    with pytest.raises(TaskError, match="Dict"):
-        make_task("AirLearning/NavigationDepth-v0")
+    for name in ("AirLearning/NavigationDepth-v0", "airlearning_envs.gym_env:AirLearning/NavigationDepth-v0"):
+        assert make_task(name).name == "navigation-depth"
 
 
 def test_gymnasium_makes_it_by_its_full_name_without_an_import() -> None:
