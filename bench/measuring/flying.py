@@ -16,7 +16,7 @@ from policy.spec import Precision
 
 if TYPE_CHECKING:
     from airlearning_envs.config import NavigationConfig
-    from airlearning_envs.flights import FlightResults
+    from airlearning_envs.flights import FlightResults, Observe
     from policy.bundle import Bundle
 
 LOOP_BATCH = 64
@@ -54,6 +54,7 @@ def fly_on_host(
     flights: Flights,
     where: Where = Where.HOST,
     progress: Progress = lambda done, total: None,
+    observe: Observe | None = None,
 ) -> Success:
     """Fly with any policy; the embedded simulator runs in this process.
 
@@ -64,7 +65,7 @@ def fly_on_host(
     from airlearning_envs.config import preset
 
     config = preset(flights.preset).with_settings(flights.changed)
-    results, through = _flown(config, decide, flights, progress)
+    results, through = _flown(config, decide, flights, progress, observe)
     low, high = results.interval()
     reached = results.success
     means = {name: getattr(results, name)[reached].mean(dtype=np.float64) if reached.any() else None for name in MEANS}
@@ -88,18 +89,23 @@ def fly_on_host(
 
 
 def _flown(
-    config: NavigationConfig, decide: Callable[[Any], Any], flights: Flights, progress: Progress
+    config: NavigationConfig,
+    decide: Callable[[Any], Any],
+    flights: Flights,
+    progress: Progress,
+    observe: Observe | None,
 ) -> tuple[FlightResults, str | None]:
     """The flights, and which simulator's they are, in words; None for the embedded one."""
     from airlearning_envs.flights import CutShortError, fly
     from airlearning_envs.simulators.opening import open_simulator
 
+    shown: dict[str, Any] = {} if observe is None else {"observe": observe}
     simulator = open_simulator(flights.simulator, config, flights.options)
     if simulator is None:
-        return fly(config, decide, flights.episodes, flights.seed, LOOP_BATCH, progress), None
+        return fly(config, decide, flights.episodes, flights.seed, LOOP_BATCH, progress, **shown), None
     with closing(simulator):
         try:
-            results = fly(config, decide, flights.episodes, flights.seed, 1, progress, simulator)
+            results = fly(config, decide, flights.episodes, flights.seed, 1, progress, simulator, **shown)
         except CutShortError as error:
             results = error.finished
             say(f"cut short after {results.episodes} episodes: {error}")
@@ -161,10 +167,11 @@ def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: st
     import numpy as np
 
     from airlearning_envs.config import preset
-    from airlearning_envs.rules.observation import observation_fields
+    from airlearning_envs.flights import shown_to
     from device.agent.fingerprint import fingerprint
 
-    bundle.spec.check_observation(observation_fields(preset(flights.preset).with_settings(flights.changed)))
+    fields, observe = shown_to(bundle.spec.observation, preset(flights.preset).with_settings(flights.changed))
+    bundle.spec.check_observation(fields)
     return Report(
         kind=Kind.SUCCESS,
         run=run,
@@ -174,7 +181,7 @@ def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: st
         runtime_version=np.__version__,
         target="local",
         device=fingerprint(),
-        success=fly_on_host(reference(bundle, precision), flights, progress=progress),
+        success=fly_on_host(reference(bundle, precision), flights, progress=progress, observe=observe),
         notes=("numpy reference on the host; no artifact was executed",),
     )
 

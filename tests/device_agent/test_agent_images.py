@@ -108,7 +108,7 @@ def test_the_other_runtimes_load_it_too(
 
 @pytest.fixture(scope="module")
 def seeing(watching: Bundle, tmp_path_factory: pytest.TempPathFactory, make_artifacts: Callable) -> Bundle:
-    """A policy of a depth picture and two vector fields, of the size of AirLearning/NavigationDepth."""
+    """A policy of a depth picture and two vector fields, of another task."""
     random = np.random.default_rng(3)
     fields = (("depth", (84, 84, 1), "m"), ("goal", (2,), "1"), ("motion", (6,), "1"))
     picture = math.prod(fields[0][1])
@@ -117,7 +117,7 @@ def seeing(watching: Bundle, tmp_path_factory: pytest.TempPathFactory, make_arti
         name="seeing",
         observation=tuple(ObservationField(*each) for each in fields),
         normaliser=Normaliser((0.0,) * (picture + 8), (20.0,) * picture + (1.0,) * 8, 5.0),
-        environment=EnvironmentSpec("AirLearning/NavigationDepth-v0"),
+        environment=EnvironmentSpec("Seeing-v0"),
     )
     pictures, vectors = random.uniform(0.0, 20.0, (80, picture)), random.normal(0.0, 1.0, (80, 8))
     observations = np.concatenate([pictures, vectors], axis=1).astype(np.float32)
@@ -151,4 +151,4 @@ def test_a_policy_of_a_picture_and_a_vector_is_fed_one_flat_row(
     assert "depth (7056), goal (2), motion (6)" in short["error"]["message"]
     assert "observation[7063] (motion[5])" in wrong["error"]["message"]
     assert integer["golden"]["max_error_steps"] <= 3.0 and served["ok"]
-    assert "field 0 is 'depth' of shape (84, 84, 1)" in flown["error"]["message"], "flights have no depth pictures yet"
+    assert "field 1 is 'goal' of shape (2,)" in flown["error"]["message"], "of another task than the simulator's"
