@@ -1,6 +1,6 @@
 """Where bundles live (host only): artifacts/NAME is what the user made; with the repository come zoo/NAME, the case
-study's policies, zoo/late/NAME, trained with late commands, and zoo/benchmark/NAME, those of the benchmark cells
-(cartpole-dqn, pong-ppo, …)."""
+study's policies, zoo/late/NAME, trained with late commands, zoo/depth/NAME, which see depth pictures, and
+zoo/benchmark/NAME, those of the benchmark cells (cartpole-dqn, pong-ppo, …)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from policy.manifest import MANIFEST_FILE
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 ZOO, ARTIFACTS = PROJECT_ROOT / "zoo", PROJECT_ROOT / "artifacts"
-SHELVES = ("late", "benchmark")
+SHELVES = ("late", "depth", "benchmark")
 """Folders of zoo/ that hold bundles: a command that takes all policies means none of theirs."""
 _said: set[str] = set()
 
