@@ -39,7 +39,8 @@ def wilson_interval(successes: int, trials: int, z: float = Z_95) -> tuple[float
         return 0.0, 1.0
     p, zz = successes / trials, z * z / trials
     middle, spread = p + zz / 2.0, z * math.sqrt(p * (1.0 - p) / trials + zz / (4.0 * trials))
-    return max(0.0, (middle - spread) / (1.0 + zz)), min(1.0, (middle + spread) / (1.0 + zz))
+    low, high = max(0.0, (middle - spread) / (1.0 + zz)), min(1.0, (middle + spread) / (1.0 + zz))
+    return min(low, p), max(high, p)  # at 0 and at 1 the end is the rate itself, which rounding may miss
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ def test_wilson_interval_worked_by_hand() -> None:
     assert (low, high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
     assert wilson_interval(0, 0) == (0.0, 1.0)
+    assert all(wilson_interval(n, n)[1] == 1.0 and wilson_interval(0, n)[0] == 0.0 for n in range(1, 3001))
 
 
 @pytest.mark.parametrize("episodes", [1, 5, 70])
