@@ -30,7 +30,7 @@ from airlearning_envs.flights import CutShortError, FlightResults, Observe, fly
 from airlearning_envs.progress import progress_bar
 from airlearning_envs.record import frames, load_decide, save_film
 from airlearning_envs.render import Scene
-from airlearning_envs.simulators.opening import add_simulator_arguments, open_simulator, simulator_options
+from airlearning_envs.simulators.opening import add_simulator_arguments, json_object, open_simulator, simulator_options
 from airlearning_envs.task import NavigationTask
 from policy import interruption
 from policy.errors import PolicyError
@@ -53,7 +53,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--preset", default="hard", help=f"one of {', '.join(PRESETS)} (default hard)")
     parser.add_argument("--episodes", type=_positive, default=100, help="default 100")
     parser.add_argument("--seed", type=int, default=7, help="seed of the episodes (default 7)")
-    parser.add_argument("--settings", type=_object, default={}, help="of the task as JSON, e.g. '{\"latency\": 0.2}'")
+    parser.add_argument(
+        "--settings", type=json_object, default={}, help="of the task as JSON, e.g. '{\"latency\": 0.2}'"
+    )
     parser.add_argument("--record", type=Path, metavar="FILE", help="film the first episode: a .gif or .mp4")
     parser.add_argument("--json", action="store_true", help="print what came of it as JSON")
     add_simulator_arguments(parser)
@@ -64,16 +66,6 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of episodes; allowed is 1 or more")
     return int(text)
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object")
-    return value
 
 
 def report(arguments: argparse.Namespace, simulator: Any, results: FlightResults) -> dict[str, Any]:
@@ -127,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(as_typed(f"fly: {error}\n  next: {parser.prog} --help"), file=sys.stderr)
         return EXIT_WRONG
     except KeyboardInterrupt:
-        print("fly: interrupted before the first episode had ended.", file=sys.stderr)
+        print("fly: interrupted.", file=sys.stderr)
         return interruption.EXIT_INTERRUPTED
 
 
@@ -148,9 +140,11 @@ def _run(arguments: argparse.Namespace) -> int:
                 results = fly(config, decide, arguments.episodes, arguments.seed, progress=progress, **one)
             except CutShortError as error:
                 results = error.finished
-                interrupted = isinstance(error.reason, KeyboardInterrupt)
-                status = interruption.EXIT_INTERRUPTED if interrupted else EXIT_FAILED
-                print(as_typed(f"fly: {error}"), file=sys.stderr)
+                status = EXIT_FAILED
+                if isinstance(error.reason, KeyboardInterrupt):
+                    status = interruption.EXIT_INTERRUPTED
+                else:
+                    print(as_typed(f"fly: {error}"), file=sys.stderr)
     finally:
         if simulator is not None:
             simulator.close()

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from airlearning_envs.simulators.opening import EMBEDDED, add_simulator_arguments, simulator_options
+from airlearning_envs.simulators.opening import EMBEDDED, add_simulator_arguments, json_object, simulator_options
 from bench import command_line
 
 if TYPE_CHECKING:
@@ -52,7 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--late", type=_delays, default=[], metavar="0,50,100", help='milliseconds, or "measured" (default: not late)'
     )
     parser.add_argument(
-        "--settings", type=_settings, default={}, metavar="JSON", help="settings of the task, e.g. '{\"wind_m_s\": 2}'"
+        "--settings",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help="settings of the task, e.g. '{\"wind_m_s\": 2}'",
     )
     add_simulator_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -72,16 +75,6 @@ def _delays(text: str) -> list[float | str]:
     return [0.0, *(delay / 1000.0 for delay in delays if delay), *[MEASURED] * (MEASURED in words)]
 
 
-def _settings(text: str) -> dict[str, Any]:
-    try:
-        settings = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not valid JSON: {error}") from None
-    if not isinstance(settings, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object")
-    return settings
-
-
 def _run(arguments: argparse.Namespace) -> int:
     from airlearning_envs.config import preset
     from bench.measuring import session
@@ -96,8 +89,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.on == "host":
         where = arguments.results or store.DEFAULT_STORE
         store.prepare(where)
-        reports = list(_on_host(arguments))
-        store.add(reports, where)
+        reports = []
+        for report in _on_host(arguments):
+            store.add([report], where)
+            reports.append(report)
     else:
         with session.opened(arguments) as asking:
             asking.ask_each(lambda served: _asked(served, arguments, asking.run))
@@ -108,9 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
     baselines = baseline_reports(_embedded(_flights(arguments)), arguments.target, reports[0].run)
     store.add(baselines, where)
     reports += baselines
-    status = session.answer(arguments, reports, success_table(reports), differences=_differences(reports))
-    cut_short = any(r.success is not None and r.success.episodes < arguments.episodes for r in reports)
-    return command_line.EXIT_FAILED if cut_short else status
+    return session.answer(arguments, reports, success_table(reports), differences=_differences(reports))
 
 
 def _flights(arguments: argparse.Namespace, late: float | dict[str, Any] = 0.0) -> Flights:
@@ -134,7 +127,9 @@ def _asked(served: Served, arguments: argparse.Namespace, run: str) -> Iterator[
     for late in arguments.late or [0.0]:
         flights = _flights(arguments, _measured(served, run) if late == MEASURED else late)
         with command_line.progress_bar(f"flying {served.name}{_words(late)}") as progress:
-            yield ask(served, run, flights, progress)
+            report = ask(served, run, flights, progress)
+        yield report
+        _refuse_cut_short(report, flights)
 
 
 def _measured(served: Served, run: str) -> dict[str, Any]:
@@ -161,8 +156,19 @@ def _on_host(arguments: argparse.Namespace) -> Iterator[Report]:
         for precision in arguments.precision:
             for late in arguments.late or [0.0]:
                 name = f"flying {bundle.spec.name} {precision.value}{_words(late)}"
+                flights = _flights(arguments, late)
                 with command_line.progress_bar(name) as progress:
-                    yield host_success(bundle, precision, _flights(arguments, late), run, progress)
+                    report = host_success(bundle, precision, flights, run, progress)
+                yield report
+                _refuse_cut_short(report, flights)
+
+
+def _refuse_cut_short(report: Report, flights: Flights) -> None:
+    """End where a simulator was lost, or Ctrl-C was typed, before all episodes were flown; what was flown is stored."""
+    if report.success is not None and report.success.episodes < flights.episodes:
+        raise command_line.BenchError(
+            f"{report.success.episodes} of {flights.episodes} episodes were flown; they are stored. Why: see above."
+        )
 
 
 def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,21 @@ def simulator_options(arguments: argparse.Namespace) -> dict[str, Any]:
             known = ", ".join(dialect.value for dialect in Dialect)
             raise SettingsError(f"--dialect is {options['dialect']!r}; allowed are {known}.") from None
     return options
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Settings of the task as they are typed.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no JSON object.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object")
+    return value
 
 
 def _pairs(text: str) -> dict[str, str]:

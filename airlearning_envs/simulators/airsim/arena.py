@@ -26,7 +26,6 @@ PREFIX = "arena_"
 WALL_M = 1.0
 _PRESENT_M = 1e5
 _MOVED_M = 0.05
-_NONE = type(None)
 
 
 class Shape(Enum):

@@ -75,15 +75,15 @@ class Link(ABC):
     def close(self) -> None:
         """Hang up."""
 
-    def _decoded(self, kind: type[Kind], method: str, value: Any, dialect: Dialect) -> Kind:
+    def _decoded(self, kind: type[Kind], method: str, value: Any) -> Kind:
         if kind is type(None):  # whatever it says
             return None
         try:
-            return decode(kind, value, dialect)
+            return decode(kind, value, self.dialect)
         except BadCastError:
             raise AirSimError(
-                f"{method} answered {str(value)[:60]!r}, which is no {kind.__name__} of {dialect.value}. Leave the "
-                "dialect out: it is detected."
+                f"{method} answered {str(value)[:60]!r}, which is no {kind.__name__} of {self.dialect.value}. Leave "
+                "the dialect out: it is detected."
             ) from None
 
 
@@ -96,7 +96,7 @@ class OwnLink(Link):
         self.through = "the project's own client"
 
     def call(self, kind: type[Kind], method: str, *args: Any) -> Kind:  # noqa: D102
-        return self._decoded(kind, method, self._rpc.call(method, *self._encoded(args)), self.dialect)
+        return self._decoded(kind, method, self._rpc.call(method, *self._encoded(args)))
 
     def start(self, method: str, *args: Any) -> int:  # noqa: D102
         if self._started is not None:
@@ -146,7 +146,7 @@ class ClientLink(Link):
 
     def call(self, kind: type[Kind], method: str, *args: Any) -> Kind:  # noqa: D102
         value = self._ask({"method": method, "args": self._tagged(args)}, method)
-        return self._decoded(kind, method, value, self.dialect)
+        return self._decoded(kind, method, value)
 
     def start(self, method: str, *args: Any) -> int:  # noqa: D102
         number = next(self._numbers)

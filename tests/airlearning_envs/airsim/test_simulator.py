@@ -60,11 +60,22 @@ WAYS = [
 ]
 
 
+def _require(client: str) -> None:
+    """Skip where AirSim's own client is meant and there is none."""
+    if client == links.THEIRS and not links.CLIENTS_PYTHON.exists():
+        pytest.skip("AirSim's Python clients are not installed: make airsim")
+
+
+@pytest.fixture(params=[links.OWN, links.THEIRS])
+def client(request: pytest.FixtureRequest) -> str:
+    _require(request.param)
+    return str(request.param)
+
+
 @pytest.fixture(params=WAYS, ids=lambda way: f"{way[0].value}-{way[1]}", scope="class")
 def way(request: pytest.FixtureRequest) -> tuple[Dialect, str]:
     dialect, client = request.param
-    if client == links.THEIRS and not links.CLIENTS_PYTHON.exists():
-        pytest.skip("AirSim's Python clients are not installed: make airsim")
+    _require(client)
     return dialect, client
 
 
@@ -263,10 +274,7 @@ def test_a_command_without_api_control_is_noticed() -> None:
             simulator.fly([command(2.0)])
 
 
-@pytest.mark.parametrize("client", [links.OWN, links.THEIRS])
 def test_a_server_that_ends_in_mid_flight_leaves_the_finished_episodes(client: str) -> None:
-    if client == links.THEIRS and not links.CLIENTS_PYTHON.exists():
-        pytest.skip("AirSim's Python clients are not installed: make airsim")
     simulator = Served(HARD, StandIn(), client, reconnect_s=0.2)
 
     def progress(done: int, total: int) -> None:
@@ -279,10 +287,7 @@ def test_a_server_that_ends_in_mid_flight_leaves_the_finished_episodes(client: s
     assert caught.value.finished.episodes == 2 and (caught.value.finished.cause != EndCause.NONE).all()
 
 
-@pytest.mark.parametrize("client", [links.OWN, links.THEIRS])
 def test_a_connection_that_comes_back_costs_one_flight(client: str) -> None:
-    if client == links.THEIRS and not links.CLIENTS_PYTHON.exists():
-        pytest.skip("AirSim's Python clients are not installed: make airsim")
     simulator = Served(HARD, world := StandIn(), client)
     cut = False
 
@@ -300,10 +305,7 @@ def test_a_connection_that_comes_back_costs_one_flight(client: str) -> None:
     assert world._width("0") == 90.0 and world.call("simListSceneObjects", ["arena.*"]) == []
 
 
-@pytest.mark.parametrize("client", [links.OWN, links.THEIRS])
 def test_an_interrupted_call_leaves_the_server_in_order(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if client == links.THEIRS and not links.CLIENTS_PYTHON.exists():
-        pytest.skip("AirSim's Python clients are not installed: make airsim")
     simulator = Served(HARD, world := StandIn(), client)
 
     def interrupted(*_: object) -> None:
