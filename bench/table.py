@@ -39,6 +39,7 @@ NAMES = (
     "flight-dynamics",
     "flight-rises",
     "airsim-flights",
+    "depth",
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
 
@@ -119,6 +120,9 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
         "recommend": lambda: (words.kept_table(), []),
         simulators.AIRSIM_FLIGHTS: lambda: simulators.airsim_flights(everything(simulators.AIRSIM_FLIGHTS), preset),
+        case_study.DEPTH: lambda: case_study.case_study(
+            stored(case_study.DEPTH), preset, name=case_study.DEPTH, other_preset="shipped"
+        ),
         flight_dynamics.DYNAMICS: lambda: (flight_dynamics.errors(), []),
         flight_dynamics.RISES: lambda: (flight_dynamics.rises(), []),
     }

@@ -23,7 +23,8 @@ from bench.report.store import StoreError
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, filled, joined, kilobytes, machine, megabytes, times
 
-CASE_STUDY, SUMMARY = "case-study", "summary"
+CASE_STUDY, SUMMARY, DEPTH = "case-study", "summary", "depth"
+TITLES = {CASE_STUDY: "Case study", DEPTH: "A policy of depth pictures"}
 PATH = "runtime"
 NOTES = """\
 p50, p99: one decision at batch 1 (set input, invoke, read the action), {{ threads }} thread(s), {{ runs }} runs each, \
@@ -33,7 +34,9 @@ MB resident: the agent's whole process (Python, numpy, runtime) at its peak whil
 artifact, interpreter and packed weights.
 Success: greedy, {{ episodes }} fresh episodes of preset {{ preset }}, 95 % Wilson intervals; points to fp32: on the \
 same episodes, paired, 95 % interval (Newcombe's method 10).
+{% if device %}
 Paper's: QuaRL's figures on a {{ device }}, other networks and another task, no intervals given.
+{% endif %}
 """
 FINDING = """\
 On {{ machine }} int8 decides up to {{ faster }} as fast as fp32 in the same runtime ({{ fastest }}), from artifacts \
@@ -42,8 +45,16 @@ more than {{ most }} points, whatever lies within the paired 95 % intervals.
 """
 
 
-def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
+def case_study(
+    selection: Selection, preset: str = "hard", *, name: str = CASE_STUDY, other_preset: str | None = None
+) -> tuple[Table, list[Report]]:
     """Policies × precisions: latency, speed-up, memory, size and success, with the paper's figures labelled as such.
+
+    Args:
+        selection: the measurements.
+        preset: that success and its difference to fp32 are shown of.
+        name: of the table.
+        other_preset: one whose success stands beside it.
 
     Returns:
         The table and the measurements that it stands on.
@@ -53,6 +64,8 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
     """
     rows: list[dict[str, str]] = []
     used: list[Report | None] = []
+    presets = (preset, *filter(None, [other_preset]))
+    in_paper = any(policy in selection.policies() for policy, _ in PAPER)
     for policy in selection.policies():
         fp32 = None
         for precision in selection.precisions(policy):
@@ -60,8 +73,9 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
             of: dict[str, Any] = {"policy": policy, "precision": precision}
             of |= {"runtime": latency.runtime, "sha256": latency.sha256} if latency else {}
             memory = selection.last(Kind.MEMORY, **of)
-            success = selection.best_success(preset=preset, **of)
-            found = [report for report in (latency, memory, success) if report is not None]
+            flown_there = {each: selection.best_success(preset=each, **of) for each in presets}
+            success = flown_there[preset]
+            found = [report for report in (latency, memory, *flown_there.values()) if report is not None]
             if not found or found[0].artifact is None:
                 continue
             fp32 = success if precision == FP32 else fp32
@@ -72,6 +86,7 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
             )
             used += [*found, partner, keras, compiled]
             held, paper = memory.memory if memory else None, PAPER.get((policy, precision))
+            theirs = f"{paper[0]:g} ms, {100 * paper[1]:.0f} %" if paper else NOT_KNOWN
             rows.append(
                 {
                     "policy": policy,
@@ -86,17 +101,19 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
                     "KB artifact": kilobytes(found[0].artifact.bytes),
                     f"% success, {preset}": rate(success),
                     "points to fp32": gained(paired(success, fp32) if precision != FP32 else None),
-                    f"paper's, {PAPER_DEVICE}": f"{paper[0]:g} ms, {100 * paper[1]:.0f} %" if paper else NOT_KNOWN,
+                    **{f"% success, {each}": rate(flown_there[each]) for each in presets[1:]},
+                    **({f"paper's, {PAPER_DEVICE}": theirs} if in_paper else {}),
                     "measured": joined(circumstances(latency, memory, success)),
                 }
             )
         rows.append({})
     if not used:
         raise StoreError("no measurement of a policy is stored yet.\n  next: make demo")
-    blind = selection.best_success(BLIND, None, preset)
-    if blind is not None:
-        used.append(blind)
-        said = {"policy": BLIND, f"% success, {preset}": rate(blind), "measured": joined(circumstances(blind))}
+    blind = {each: selection.best_success(BLIND, None, each) for each in presets}
+    if any(blind.values()):
+        used += blind.values()
+        said = {f"% success, {each}": rate(report) for each, report in blind.items()}
+        said |= {"policy": BLIND, "measured": joined(circumstances(*blind.values()))}
         rows.append(dict.fromkeys(next(filter(None, rows)), NOT_KNOWN) | said)
     unique = list({report.id: report for report in used if report}.values())
     device = [report for report in unique if report.policy != BLIND and report.artifact is not None]
@@ -108,14 +125,14 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
             threads=some(report.threads for report in device if report.threads),
             runs=some(report.latency.runs for report in timed if report.latency),
             episodes=flown(unique),
-            preset=preset,
-            device=PAPER_DEVICE,
+            preset=joined(presets),
+            device=PAPER_DEVICE if in_paper else None,
         ),
         *withheld_notes(device, "p50", "p99"),
         *said_of(timed),
         dynamics_note(preset),
     )
-    table = Table.of(CASE_STUDY, "Case study", rows, notes, left=2)
+    table = Table.of(name, TITLES[name], rows, notes, left=2)
     return table.said_once("runtime", "measured", but=BLIND), unique
 
 

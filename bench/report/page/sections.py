@@ -130,6 +130,16 @@ def agreement_blocks(sources: Sources) -> Iterator[Block]:
 
 DEVICE = (
     Entry("case-study", "The case study on a device", "make bench", case_study_blocks),
+    Entry(
+        "depth",
+        "A policy of depth pictures",
+        "python bench/success.py --policy II-depth",
+        lambda sources: [
+            case_study.case_study(
+                sources.selection(case_study.DEPTH), sources.preset, name=case_study.DEPTH, other_preset="shipped"
+            )[0]
+        ],
+    ),
     Entry("latency-flown", "Latency, flown", "python bench/success.py --policy I --late 50,100", latency_flown_blocks),
     Entry(
         "virtual-pi",

@@ -43,7 +43,7 @@ class Sources:
 
     @cached_property
     def bundles(self) -> dict[str, Bundle]:
-        """Every committed bundle by name: the case study's, those trained with late commands, the benchmark's by task.
+        """Every committed bundle by name: the navigation policies', then the benchmark's by task.
 
         Raises:
             BundleError: one is damaged; says which.
@@ -54,9 +54,10 @@ class Sources:
         def loaded(folder: Path) -> list[Bundle]:
             return [Bundle.load(manifest.parent) for manifest in sorted(folder.glob("[!.]*/manifest.json"))]
 
-        case = sorted((*loaded(self.zoo), *loaded(self.zoo / "late")), key=lambda each: policy_order(each.spec.name))
+        navigation = [bundle for shelf in (".", "late", "depth") for bundle in loaded(self.zoo / shelf)]
+        navigation.sort(key=lambda each: policy_order(each.spec.name))
         others = sorted(loaded(self.zoo / "benchmark"), key=lambda each: str(each.spec.provenance.get("task")))
-        return {bundle.spec.name: bundle for bundle in (*case, *others)}
+        return {bundle.spec.name: bundle for bundle in (*navigation, *others)}
 
     @cached_property
     def studies(self) -> dict[str, tuple[Experiment, Results | None]]:

@@ -29,7 +29,7 @@ def few_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(output: Path, *options: str) -> int:
-    teacher = [] if "ppo" in options else ["--teacher", "I"]
+    teacher = [] if "ppo" in options else ["--teacher", "zoo/I"]  # a name means what was trained here, if anything was
     return command.main([*SMALL, *teacher, *options, "--output-path", str(output)])
 
 
