@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from bench import command_line
 if TYPE_CHECKING:
     from bench.measuring.flying import Flights
     from bench.measuring.questions import Served
+    from bench.measuring.session import Session
     from bench.report.document import Report
 
 MEASURED = "measured"
@@ -95,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
             reports.append(report)
     else:
         with session.opened(arguments) as asking:
-            asking.ask_each(lambda served: _asked(served, arguments, asking.run))
+            asking.ask_each(lambda served: _asked(served, arguments, asking))
         reports, where = asking.reports, asking.where
     if arguments.late:
         table, _ = latency_flown(Selection(tuple(reports)), arguments.preset)
@@ -119,11 +121,13 @@ def _embedded(flights: Flights) -> Flights:
     return dataclasses.replace(flights, simulator=EMBEDDED, options={})
 
 
-def _asked(served: Served, arguments: argparse.Namespace, run: str) -> Iterator[Report]:
+def _asked(served: Served, arguments: argparse.Namespace, asking: Session) -> Iterator[Report]:
     """Fly once for each delay."""
     from bench.measuring.questions import ask_success, ask_success_in_loop
 
-    ask = ask_success if arguments.on == "device" else ask_success_in_loop
+    run, specs = asking.run, {bundle.spec.name: bundle.spec for _, bundle in asking.bundles}
+    in_loop = functools.partial(ask_success_in_loop, spec=specs[served.loaded["policy"]])
+    ask = ask_success if arguments.on == "device" else in_loop
     for late in arguments.late or [0.0]:
         flights = _flights(arguments, _measured(served, run) if late == MEASURED else late)
         with command_line.progress_bar(f"flying {served.name}{_words(late)}") as progress:

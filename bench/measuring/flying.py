@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airlearning_envs.config import NavigationConfig
     from airlearning_envs.flights import FlightResults, Observe
     from policy.bundle import Bundle
+    from policy.spec import PolicySpec
 
 LOOP_BATCH = 64
 """Drones simulated at a time when the host simulates and the device decides."""
@@ -54,17 +55,32 @@ def fly_on_host(
     flights: Flights,
     where: Where = Where.HOST,
     progress: Progress = lambda done, total: None,
-    observe: Observe | None = None,
+    spec: PolicySpec | None = None,
 ) -> Success:
     """Fly with any policy; the embedded simulator runs in this process.
 
     Where another one is lost after some episodes, the success is that of those, and a line on stderr says why.
+
+    Args:
+        decide: observations (E, N) to actions (E,).
+        flights: which, and where.
+        where: the decisions are made.
+        progress: is told of each episode.
+        spec: of the policy: whether it is shown range rays or depth pictures; None: rays.
+
+    Raises:
+        SpecError: the policy does not fly this task.
     """
     import numpy as np
 
     from airlearning_envs.config import preset
+    from airlearning_envs.flights import as_it_is, shown_to
 
     config = preset(flights.preset).with_settings(flights.changed)
+    observe: Observe = as_it_is
+    if spec is not None:
+        fields, observe = shown_to(spec.observation, config)
+        spec.check_observation(fields)
     results, through = _flown(config, decide, flights, progress, observe)
     low, high = results.interval()
     reached = results.success
@@ -93,19 +109,18 @@ def _flown(
     decide: Callable[[Any], Any],
     flights: Flights,
     progress: Progress,
-    observe: Observe | None,
+    observe: Observe,
 ) -> tuple[FlightResults, str | None]:
     """The flights, and which simulator's they are, in words; None for the embedded one."""
     from airlearning_envs.flights import CutShortError, fly
     from airlearning_envs.simulators.opening import open_simulator
 
-    shown: dict[str, Any] = {} if observe is None else {"observe": observe}
     simulator = open_simulator(flights.simulator, config, flights.options)
     if simulator is None:
-        return fly(config, decide, flights.episodes, flights.seed, LOOP_BATCH, progress, **shown), None
+        return fly(config, decide, flights.episodes, flights.seed, LOOP_BATCH, progress, observe=observe), None
     with closing(simulator):
         try:
-            results = fly(config, decide, flights.episodes, flights.seed, 1, progress, simulator, **shown)
+            results = fly(config, decide, flights.episodes, flights.seed, 1, progress, simulator, observe=observe)
         except CutShortError as error:
             results = error.finished
             say(f"cut short after {results.episodes} episodes: {error}")
@@ -166,12 +181,8 @@ def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: st
     """
     import numpy as np
 
-    from airlearning_envs.config import preset
-    from airlearning_envs.flights import shown_to
     from device.agent.fingerprint import fingerprint
 
-    fields, observe = shown_to(bundle.spec.observation, preset(flights.preset).with_settings(flights.changed))
-    bundle.spec.check_observation(fields)
     return Report(
         kind=Kind.SUCCESS,
         run=run,
@@ -181,7 +192,7 @@ def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: st
         runtime_version=np.__version__,
         target="local",
         device=fingerprint(),
-        success=fly_on_host(reference(bundle, precision), flights, progress=progress, observe=observe),
+        success=fly_on_host(reference(bundle, precision), flights, progress=progress, spec=bundle.spec),
         notes=("numpy reference on the host; no artifact was executed",),
     )
 

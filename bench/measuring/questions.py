@@ -8,13 +8,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.command_line import Progress
 from bench.measuring.flying import MEANS, Flights, fly_on_host
 from bench.report.document import MAX_SAMPLES, Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
 from device.agent.measure import MAX_SAMPLES as BLOCK_RUNS
 from device.agent.measure import Statistics, thin
+
+if TYPE_CHECKING:
+    from policy.spec import PolicySpec
 
 BLOCKS = 4
 """Contestants take turns this often, so that a machine that changes its pace changes it for all of them."""
@@ -198,9 +201,16 @@ def ask_success(served: Served, run: str, flights: Flights, progress: Progress =
 
 
 def ask_success_in_loop(
-    served: Served, run: str, flights: Flights, progress: Progress = lambda done, total: None
+    served: Served,
+    run: str,
+    flights: Flights,
+    progress: Progress = lambda done, total: None,
+    spec: PolicySpec | None = None,
 ) -> Report:
-    """Hardware in the loop: the host simulates, the device decides on each observation and times it."""
+    """Hardware in the loop: the host simulates, the device decides on each observation and times it.
+
+    ``spec``: of the policy that is served, which says what it is shown; None: range rays.
+    """
     import numpy as np
 
     times: list[int] = []
@@ -210,6 +220,6 @@ def ask_success_in_loop(
         times.extend(reply["inference_ns"])
         return np.asarray(reply["actions"])
 
-    success = fly_on_host(decide, flights, Where.LOOP, progress)
+    success = fly_on_host(decide, flights, Where.LOOP, progress, spec)
     median = Statistics.of(sorted(times)).percentiles.get("p50")
     return served.report(Kind.SUCCESS, run, success=dataclasses.replace(success, decide_p50_ns=median))

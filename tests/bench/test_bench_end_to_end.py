@@ -109,6 +109,19 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     assert "tiny" in printed_table
 
 
+def test_a_policy_of_depth_pictures_flies_alike_wherever_it_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
+    common = ["--policy", "II-depth", "--precision", "int8", "--results", str(tmp_path / "results.jsonl"), "--json"]
+    flown = {}
+    for where in ("device", "loop", "host"):
+        assert success.main([*common, "--episodes", "32", "--on", where]) == 0
+        flown[where] = json.loads(capsys.readouterr().out)["reports"][0]["success"]
+    assert flown["device"]["outcomes"] == flown["loop"]["outcomes"] == flown["host"]["outcomes"]
+    assert flown["device"]["successes"] > 20
+
+
 def test_the_demos_commands_end_with_table_and_pictures(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
