@@ -70,7 +70,7 @@ def test_the_float_graphs(runtimes: Runtimes, network: NetworkSpec, half: bool) 
     weights, observations = random_weights(spec), observations_of(spec, 40, 2)
     stored: Weights = half_weights(weights) if half else weights
     expected, tolerance = forward_float(spec, stored, observations), float_tolerance(spec, stored, observations)
-    assert 1e-7 < tolerance.min() and tolerance.max() < 2e-3 * np.abs(expected).max()
+    assert tolerance.min() > 1e-7 and tolerance.max() < 2e-3 * np.abs(expected).max()
     other = observations.copy()
     other[:, -spec.vector_size :] = 0.0
     moved = np.abs(forward_float(spec, stored, other) - expected).max()

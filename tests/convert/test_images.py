@@ -130,7 +130,7 @@ def test_float_convolutions_and_layer_normalisation(runtimes: Runtimes, half: bo
     stored: Weights = half_weights(weights) if half else weights
     expected = forward_float(spec, stored, observations)
     tolerance = float_tolerance(spec, stored, observations)
-    assert 1e-7 < tolerance.min() and tolerance.max() < 1e-3 * np.abs(expected).max()
+    assert tolerance.min() > 1e-7 and tolerance.max() < 1e-3 * np.abs(expected).max()
     for runtime, process in runtimes.items():
         data = graph_of(runtime).float_graph(spec, weights, half)  # type: ignore[attr-defined]
         outputs = process.execute(spec, data, observations).outputs
