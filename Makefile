@@ -127,11 +127,11 @@ train: $(INSTALLED)
 	@$(RUN) -m train --task navigation --policy $(POLICY)
 
 convert: $(INSTALLED)
-	@$(RUN) -m convert --policy $(POLICIES) --bits $(BITS)
+	@$(RUN) -m convert --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
 
 deploy: $(INSTALLED)
 	$(REACHED)
-	@$(RUN) -m convert --missing --policy $(POLICIES) --bits $(BITS)
+	@$(RUN) -m convert --missing --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
 	@for policy in $(POLICIES); do \
 	  $(RUN) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) --runtime $(RUNTIME); done
 

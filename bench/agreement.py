@@ -194,9 +194,9 @@ def _device(arguments: argparse.Namespace, device: dict[str, Any]) -> Iterator[C
                 with asking.device.serving(bundle.spec.name, precision, runtime) as served:
                     device.update(served.device)
                     there = executed_there(served, observations)
-                where = f"{runtime.value} {here.version}"
+                where, tolerance = f"{runtime.value} {here.version}", bundle.expected(entry).tolerance
                 yield compare(
-                    bundle.spec.name, precision, where, f"{where}, {arguments.target}", here, there, entry.tolerance
+                    bundle.spec.name, precision, where, f"{where}, {arguments.target}", here, there, tolerance
                 )
                 progress(next(done), total)
 
@@ -223,9 +223,9 @@ def compare(
     there: str,
     ours: Execution,
     theirs: Execution,
-    tolerance: float | None = None,
+    tolerance: np.ndarray | None = None,
 ) -> Comparison:
-    """Compare outputs (n, A) and the actions chosen from them; ``tolerance`` where outputs are asked to be near."""
+    """Compare outputs (n, A) and the actions chosen from them; ``tolerance`` (n, A) where they have to be near."""
     import numpy as np
 
     step = output_step(ours.outputs) if precision.is_integer else None
@@ -235,9 +235,13 @@ def compare(
             chosen = [int(ours.actions[index]), int(theirs.actions[index])]
             gap = max(float(np.ptp(outputs[index][chosen])) for outputs in (ours.outputs, theirs.outputs))
             differences.append(Difference(int(index), chosen[0], chosen[1], gap))
-    # A thousandth of a step: the outputs are products of levels and the scale, rounded to float32.
-    allowed = tolerance if tolerance is None or step is None else (INTEGER_STEPS + 1e-3) * step
-    largest = float(np.abs(theirs.outputs - ours.outputs).max())
+    errors = np.abs(theirs.outputs - ours.outputs)
+    largest, allowed = float(errors.max()), None
+    if tolerance is not None:  # of the output that comes nearest to what it is allowed
+        # A thousandth of a step: the outputs are products of levels and the scale, rounded to float32.
+        limits = tolerance if step is None else np.full(errors.shape, (INTEGER_STEPS + 1e-3) * step)
+        worst = int((errors / limits).argmax())
+        largest, allowed = float(errors.flat[worst]), float(limits.flat[worst])
     found = len(ours.outputs), largest, step, allowed, tuple(differences)
     return Comparison(policy, precision.value, here, there, *found)
 

@@ -12,6 +12,7 @@ from itertools import product
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from convert.acceptance import FLOOR
 from convert.calibration import CalibrationReport, inspect
 from convert.pipeline import Converted, Job, convert_each
 from policy import interruption
@@ -50,6 +51,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--format", default="all", choices=["tflite", "onnx", "all"], help="default: all")
     made.add_argument("--missing", action="store_true", help="make only what the bundle does not have yet")
     made.add_argument("--calibration", action="store_true", help="also print the table of activation ranges")
+    made.add_argument(
+        "--accept", action="store_true", help=f"also write what acts as the policy in less than {FLOOR:.0%}% of cases"
+    )
     made.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
     return made
 
@@ -62,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interruption.heard():
             bundles, jobs = _jobs(arguments)
-            _convert(jobs, done)
+            _convert(jobs, done, arguments.accept)
     except PolicyError as error:
         print(as_typed(f"convert: {error}"), file=sys.stderr)
         return 1
@@ -84,12 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     print(_table(done))
     print(f"{len(done)} artifacts in {time.perf_counter() - started:.1f} s, each executed in every runtime it names.")
-    for bundle in (bundle for bundle in bundles if any(bundle is job[0] for job in jobs)):
-        report = _calibration(bundle)
-        for warning in report.warnings:
-            print(f"warning: {bundle.spec.name}: {warning}")
-        if arguments.calibration:
-            print(_calibration_table(bundle, report))
+    for warning in dict.fromkeys(f"warning: {each.policy}: {said}" for each in done for said in each.entry.warnings):
+        print(warning)
+    if arguments.calibration:
+        for bundle in (bundle for bundle in bundles if any(bundle is job[0] for job in jobs)):
+            print(_calibration_table(bundle, _calibration(bundle)))
     return 0
 
 
@@ -112,7 +115,7 @@ def _all_names() -> list[str]:
     return names
 
 
-def _convert(jobs: Sequence[Job], done: list[Converted]) -> None:
+def _convert(jobs: Sequence[Job], done: list[Converted], accept: bool) -> None:
     """Make these artifacts; each is in ``done`` as soon as it is finished."""
     if not jobs:
         return
@@ -125,7 +128,7 @@ def _convert(jobs: Sequence[Job], done: list[Converted]) -> None:
             done.append(converted)
             progress.update(task, advance=1, description=f"{converted.policy}/{converted.entry.file}")
 
-        convert_each(jobs, advance)
+        convert_each(jobs, advance, accept=accept)
 
 
 def _as_json(converted: Converted) -> dict[str, object]:
@@ -133,18 +136,16 @@ def _as_json(converted: Converted) -> dict[str, object]:
         "policy": converted.policy,
         **entry_values(converted.entry),
         "ratio_to_fp32": converted.entry.record.size / converted.fp32_bytes,
-        "agreement_with_fp32": converted.fp32_agreement,
     }
 
 
 def _table(done: list[Converted]) -> str:
     """Artifact, size and parity, one line each, then the schemes as footnotes."""
-    head = ["policy", "artifact", "bytes", "of fp32", "actions = fp32", "largest error in each runtime"]
+    head = ["policy", "artifact", "bytes", "of fp32", "acts as fp32", "largest error in each runtime"]
     rows = []
     for converted in done:
         entry = converted.entry
-        agreement = "–" if converted.fp32_agreement is None else f"{converted.fp32_agreement:.1%}"
-        ratio = f"{entry.record.size / converted.fp32_bytes:.3f}"
+        agreement, ratio = f"{entry.fp32_agreement:.1%}", f"{entry.record.size / converted.fp32_bytes:.3f}"
         errors = ", ".join(f"{name.value} {_error(entry, name)}" for name in entry.runtimes)
         rows.append([converted.policy, entry.file, f"{entry.record.size:,}", ratio, agreement, errors])
     text = _columns([head, *rows], right={2, 3, 4})

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policy.coverage import excited
 from policy.errors import QuantizationError
 from policy.integer import IntegerNetwork
-from policy.network import Weights, as_batch, hidden_activations, layer_names
+from policy.network import Weights, as_batch, hidden_activations, layer_names, normalise
 from policy.quantization import INT8_MAX, INT8_MIN, Affine, check_finite
 from policy.spec import PolicySpec
 
@@ -24,6 +25,8 @@ FEWEST_ROWS = 256
 FEWEST_IMAGES = 64
 # Values outside the calibrated range are cut; more of them than this are worth a warning.
 OUTSIDE_WARNING = 0.01
+# Of a field's recorded values so many lie beyond what the normaliser lets through.
+CUT_WARNING = 0.05
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,10 @@ def inspect(
         # Only the winner counts, and the range is made for it: smaller outputs are cut on purpose.
         fresh[-1] = fresh[-1].max(axis=1, keepdims=True)
     ranges = tuple(_range(*items) for items in zip(names, seen, fresh, maps, strict=True))
-    return CalibrationReport(len(observations), ranges, tuple(_warnings(spec, observations, ranges)))
+    unchecked = excited(spec, weights, observations).any(axis=0) & ~excited(spec, weights, golden).any(axis=0)
+    return CalibrationReport(
+        len(observations), ranges, tuple(_warnings(spec, observations, ranges, int(unchecked.sum())))
+    )
 
 
 def _range(name: str, seen: np.ndarray, fresh: np.ndarray, affine: Affine) -> ActivationRange:
@@ -93,7 +99,9 @@ def _range(name: str, seen: np.ndarray, fresh: np.ndarray, affine: Affine) -> Ac
     return ActivationRange(name, float(seen.min()), float(seen.max()), affine.scale, outside, idle)
 
 
-def _warnings(spec: PolicySpec, observations: np.ndarray, ranges: tuple[ActivationRange, ...]) -> list[str]:
+def _warnings(
+    spec: PolicySpec, observations: np.ndarray, ranges: tuple[ActivationRange, ...], unchecked: int
+) -> list[str]:
     found = []
     fewest = FEWEST_IMAGES if spec.network.convolutions else FEWEST_ROWS
     if len(observations) < fewest:
@@ -101,12 +109,17 @@ def _warnings(spec: PolicySpec, observations: np.ndarray, ranges: tuple[Activati
     different = len(np.unique(observations, axis=0))
     if different < len(observations) / 2:
         found.append(f"only {different} of {len(observations)} calibration rows differ from each other.")
-    start = 0
+    start, normalised = 0, normalise(spec.normaliser, observations)
     for field in spec.observation:
         part = observations[:, start : start + field.size]
         start += field.size
         if len(observations) > 1 and (part.max(axis=0) == part.min(axis=0)).all():
             found.append(f"observation field {field.name!r} never changes in the calibration set.")
+        cut = float((np.abs(normalised[:, start - field.size : start]) >= spec.normaliser.clip).mean())
+        if cut > CUT_WARNING:
+            found.append(f"{cut:.1%} of the recorded values of {field.name!r} are cut by the normaliser's clip.")
+    if unchecked:
+        found.append(f"{unchecked} units are excited by the calibration set and by no golden observation.")
     found.extend(
         f"{item.name}: {item.outside:.1%} of the golden observations' values lie outside the calibrated range."
         for item in ranges

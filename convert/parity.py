@@ -11,7 +11,7 @@ import numpy as np
 
 from convert.executor import Execution
 from convert.reference import Reference
-from device.agent.golden import first_wrong_action
+from device.agent.golden import SMALLEST, first_wrong_action
 from policy.errors import PolicyError
 from policy.manifest import Parity
 from policy.network import choose_actions
@@ -31,20 +31,22 @@ def check(runtime: RuntimeName, artifact: str, spec: PolicySpec, execution: Exec
     """
     where = f"{artifact} in {runtime.value} {execution.version}"
     outputs = _checked_outputs(where, spec, execution, len(reference.outputs))
-    # (references, n): largest error of each golden vector against each reference
-    errors = np.stack([np.abs(outputs - own).max(axis=1) for own in reference.own])
-    best = int(errors.max(axis=1).argmin())
-    vector, error = int(errors[best].argmax()), float(errors[best].max())
-    if error > reference.own_tolerance:
+    # (references, n, output_size): how far each output is from each reference, and how far of what is allowed
+    errors, limits = np.stack([np.abs(outputs - own) for own in reference.own]), np.stack(reference.own_tolerance)
+    shares = errors / np.maximum(limits, SMALLEST)
+    best = int(shares.max(axis=(1, 2)).argmin())
+    vector, output = divmod(int(shares[best].argmax()), spec.output_size)
+    error, allowed = float(errors[best, vector, output]), float(limits[best, vector, output])
+    if error > allowed:
         raise ParityError(
-            f"{where}: golden vector {vector} is off by {reference.describe(error)}; "
-            f"allowed are {reference.describe(reference.own_tolerance)}. Nothing was written."
+            f"{where}: golden vector {vector}, output {output} is off by {reference.describe(error, output)}; "
+            f"allowed are {reference.describe(allowed, output)}. Nothing was written."
         )
     worst = float(errors[0].max())
     agreement = 1.0
     if spec.is_discrete:
         agreement = float(np.mean(execution.actions == choose_actions(spec, reference.outputs)))
-    steps = None if reference.step is None else round(worst / reference.step, 3)
+    steps = None if reference.step is None else round(float((errors[0] / reference.step).max()), 3)
     return Parity(execution.version, worst, steps, agreement)
 
 

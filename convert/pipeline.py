@@ -9,14 +9,16 @@ from itertools import product
 import numpy as np
 
 from convert import onnx_graph, tflite_graph
+from convert.acceptance import agreement, hold_to_floor
+from convert.calibration import inspect
 from convert.executor import ExecutionError, RuntimeProcess, runtime_processes
 from convert.parity import ParityError, check
 from convert.reference import Reference, float_reference, integer_reference
-from policy.bundle import Bundle
+from policy.bundle import Bundle, Expected
 from policy.bundle_writer import add_artifact
 from policy.integer import quantize_network, trained_with
 from policy.manifest import ArtifactEntry, FileRecord, Parity
-from policy.network import Weights, choose_actions
+from policy.network import Weights
 from policy.quantization import Floats, to_fp16
 from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
@@ -34,6 +36,7 @@ class Candidate:
     data: bytes
     reference: Reference
     normalised: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
@@ -49,14 +52,11 @@ class Converted:
         policy: the policy's name.
         entry: as it stands in the manifest.
         fp32_bytes: size of the fp32 artifact of the same format.
-        fp32_agreement: fraction of the golden observations on which this precision's reference chooses the fp32
-            policy's action; None for a continuous head.
     """
 
     policy: str
     entry: ArtifactEntry
     fp32_bytes: int
-    fp32_agreement: float | None
 
 
 def build_graph(
@@ -87,15 +87,21 @@ def half_weights(weights: Weights) -> dict[str, Floats]:
 
 def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat) -> Candidate:
     """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
-    spec, weights, observations = bundle.spec, bundle.weights(), bundle.golden().observations
+    spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()
     graphs = GRAPHS[artifact_format]
     if precision.is_integer:
-        network = quantize_network(spec, weights, bundle.calibration(), precision.bits)
-        reference = integer_reference(spec, network, observations)
+        calibration = bundle.calibration()
+        network = quantize_network(spec, weights, calibration, precision.bits)
+        reference = integer_reference(spec, network, golden.observations)
         data = graphs.integer_graph(spec, network)
-        return Candidate(precision, artifact_format, data, reference, spec.network.layer_norm)
+        warnings = inspect(spec, weights, network, calibration, golden.observations).warnings
+        return Candidate(precision, artifact_format, data, reference, spec.network.layer_norm, warnings)
     half = precision is Precision.FP16
-    reference = float_reference(spec, half_weights(weights) if half else weights, observations)
+    reference = (
+        float_reference(spec, half_weights(weights), golden.observations)
+        if half
+        else float_reference(spec, weights, golden.observations, golden.outputs)
+    )
     return Candidate(precision, artifact_format, graphs.float_graph(spec, weights, half=half), reference)
 
 
@@ -120,9 +126,24 @@ def judge(bundle: Bundle, candidate: Candidate, runtimes: Runtimes) -> dict[Runt
     return parities
 
 
-def convert(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat, runtimes: Runtimes) -> Converted:
-    """Build, judge and write one artifact."""
+def convert(
+    bundle: Bundle,
+    precision: Precision,
+    artifact_format: ArtifactFormat,
+    runtimes: Runtimes,
+    *,
+    accept: bool = False,
+) -> Converted:
+    """Build, judge and write one artifact.
+
+    Raises:
+        ParityError: a runtime does not compute it rightly. Nothing was written.
+        AcceptanceError: it acts too differently from the policy, and ``accept`` is false. Nothing was written.
+    """
     candidate = build(bundle, precision, artifact_format)
+    found = agreement(bundle.spec, candidate.reference.outputs, bundle.golden().outputs)
+    if not accept:
+        hold_to_floor(bundle.spec, candidate.file, precision, found, candidate.warnings)
     parities = judge(bundle, candidate, runtimes)
     entry = ArtifactEntry(
         file=candidate.file,
@@ -132,35 +153,49 @@ def convert(bundle: Bundle, precision: Precision, artifact_format: ArtifactForma
         execution=execution(candidate),
         record=FileRecord.of(candidate.data),
         golden_file=f"{precision.value}.golden.npz",
-        tolerance=candidate.reference.tolerance,
-        output_step=candidate.reference.step,
+        output_step=None if candidate.reference.step is None else tuple(map(float, candidate.reference.step)),
         runtimes=parities,
+        fp32_agreement=found,
+        warnings=candidate.warnings,
     )
-    add_artifact(bundle, entry, candidate.data, candidate.reference.outputs)
+    add_artifact(bundle, entry, candidate.data, Expected(candidate.reference.outputs, candidate.reference.tolerance))
     fp32 = candidate.data if precision is Precision.FP32 else _fp32_data(bundle, artifact_format)
-    return Converted(bundle.spec.name, entry, len(fp32), _fp32_agreement(bundle, candidate))
+    return Converted(bundle.spec.name, entry, len(fp32))
 
 
 def convert_all(
-    bundles: Iterable[Bundle], precisions: Iterable[Precision], formats: Iterable[ArtifactFormat]
+    bundles: Iterable[Bundle],
+    precisions: Iterable[Precision],
+    formats: Iterable[ArtifactFormat],
+    *,
+    accept: bool = False,
 ) -> list[Converted]:
     """Convert every bundle to every precision in every format; as :func:`convert_each`."""
-    return convert_each(list(product(bundles, precisions, formats)))
+    return convert_each(list(product(bundles, precisions, formats)), accept=accept)
 
 
 def convert_each(
-    jobs: Sequence[Job], on_artifact: Callable[[Converted], None] = lambda converted: None
+    jobs: Sequence[Job],
+    on_artifact: Callable[[Converted], None] = lambda converted: None,
+    *,
+    accept: bool = False,
 ) -> list[Converted]:
     """Make these artifacts, in order; each runtime is started once.
 
+    Args:
+        jobs: what to make.
+        on_artifact: is told of each.
+        accept: write an artifact also if it acts too differently from the policy: what measures does so.
+
     Raises:
-        ParityError: names the first artifact that fails; those before it are written, it and those after it are not.
+        ParityError, AcceptanceError: name the first artifact that fails; those before it are written, it and those
+            after it are not.
     """
     formats = {artifact_format for _, _, artifact_format in jobs}
     done = []
     with runtime_processes(tuple(r for r in RuntimeName if r.artifact_format in formats)) as runtimes:
         for bundle, precision, artifact_format in jobs:
-            done.append(convert(bundle, precision, artifact_format, runtimes))
+            done.append(convert(bundle, precision, artifact_format, runtimes, accept=accept))
             on_artifact(done[-1])
     return done
 
@@ -206,10 +241,3 @@ def execution(candidate: Candidate) -> str:
 def _fp32_data(bundle: Bundle, artifact_format: ArtifactFormat) -> bytes:
     empty = np.zeros((0, bundle.spec.observation_size), np.float32)
     return build_graph(bundle.spec, bundle.weights(), empty, Precision.FP32, artifact_format)
-
-
-def _fp32_agreement(bundle: Bundle, candidate: Candidate) -> float | None:
-    if not bundle.spec.is_discrete:
-        return None
-    chosen = choose_actions(bundle.spec, candidate.reference.outputs)
-    return float(np.mean(chosen == bundle.golden().actions))

@@ -7,7 +7,7 @@
   convolutions likewise. With a layer normalisation in float between the integers: within one step of them, for a float
   that lies on the border of two levels may get either (``NORM_STEPS``).
 
-What a device then compares with (``ArtifactEntry.tolerance``) is wider: by what separates the two integer references on
+What a device then compares with (``Reference.tolerance``) is wider: by what separates the two integer references on
 the golden observations, for the device may round the other way, and by one step, for kernels that were not tried here
 (``DEVICE_STEPS``).
 """
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from convert.rounding import forward_fixed_point
-from policy.float_errors import float_tolerance
-from policy.integer import IntegerNetwork, forward_integer
-from policy.network import Weights, forward_float
+from convert.rounding import fixed_point_head_inputs
+from policy.float_errors import Doubles, float_tolerance, head_rounding
+from policy.integer import IntegerNetwork, head_inputs
+from policy.network import Weights, apply_head, forward_float
 from policy.quantization import Floats
 from policy.spec import ContinuousHead, PolicySpec
 
@@ -48,48 +48,70 @@ class Reference:
         observations: float32 (n, observation_size), raw.
         outputs: float32 (n, output_size), by the numpy reference of the artifact's precision.
         own: references of which one has to be met within ``own_tolerance``; ``outputs`` is the first.
-        own_tolerance: in the unit of the outputs.
-        tolerance: largest allowed |output − outputs| on any device.
-        step: one step of the output's scale; None for a float artifact.
+        own_tolerance: for each of them, (n, output_size) or what broadcasts to it, in the outputs' units.
+        tolerance: largest allowed |output − outputs| on any device, (n, output_size).
+        step: one step of each output's scale, (output_size,): the largest that squashing can make of it; None for a
+            float artifact.
     """
 
     observations: Floats
     outputs: Floats
     own: tuple[Floats, ...]
-    own_tolerance: float
-    tolerance: float
-    step: float | None
+    own_tolerance: tuple[Doubles, ...]
+    tolerance: Doubles
+    step: Doubles | None
 
-    def describe(self, error: float) -> str:
-        """An error in words: in steps where there are steps."""
-        return f"{error:.3g}" if self.step is None else f"{error / self.step:.2f} steps ({error:.3g})"
+    def describe(self, error: float, output: int) -> str:
+        """An error of an output in words: in steps where there are steps."""
+        return f"{error:.3g}" if self.step is None else f"{error / self.step[output]:.2f} steps ({error:.3g})"
 
 
-def float_reference(spec: PolicySpec, weights: Weights, observations: Floats) -> Reference:
-    """The reference of an fp32 artifact; of an fp16 one when ``weights`` are those that its half weights stand for."""
-    outputs = forward_float(spec, weights, observations)
-    tolerance = float(float_tolerance(spec, weights, observations).max())
-    return Reference(observations, outputs, (outputs,), tolerance, tolerance, None)
+def float_reference(
+    spec: PolicySpec, weights: Weights, observations: Floats, outputs: Floats | None = None
+) -> Reference:
+    """The reference of a float artifact.
+
+    Args:
+        spec: the policy.
+        weights: of an fp16 artifact those that its half weights stand for.
+        observations: raw.
+        outputs: what was recorded for them when the policy was trained, where it was; else they are computed here.
+    """
+    if outputs is None:
+        outputs = forward_float(spec, weights, observations)
+    tolerance = np.broadcast_to(float_tolerance(spec, weights, observations), outputs.shape)
+    return Reference(observations, outputs, (outputs,), (tolerance,), tolerance, None)
 
 
 def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: Floats) -> Reference:
     """The reference of an int8 … int2 artifact, with the tolerance that the two ways of rounding make necessary."""
-    step = action_step(spec, network)
-    own = forward_integer(spec, network, observations), forward_fixed_point(spec, network, observations)
-    apart = float(np.abs(own[0] - own[1]).max())
-    slack = STEP_SLACK * step
+    raw = head_inputs(spec, network, observations), fixed_point_head_inputs(spec, network, observations)
+    apart = np.abs(raw[0].astype(np.float64) - raw[1]).max(axis=0) / network.output_step
     normalised = any(layer.norm is not None for layer in network.layers)
-    own_steps = OWN_STEPS + NORM_STEPS if normalised else OWN_STEPS
-    return Reference(observations, own[0], own, own_steps * step, apart + DEVICE_STEPS * step + slack, step)
+    own_steps = np.full(spec.output_size, OWN_STEPS + NORM_STEPS if normalised else OWN_STEPS)
+    return Reference(
+        observations,
+        outputs=apply_head(spec, raw[0]),
+        own=tuple(apply_head(spec, each) for each in raw),
+        own_tolerance=tuple(_within(spec, network, each, own_steps) for each in raw),
+        tolerance=_within(spec, network, raw[0], apart + DEVICE_STEPS + STEP_SLACK),
+        step=output_steps(spec, network),
+    )
 
 
-def action_step(spec: PolicySpec, network: IntegerNetwork) -> float:
-    """One step of the head's levels, in the unit of the outputs: the largest that squashing and gain can make of it."""
+def _within(spec: PolicySpec, network: IntegerNetwork, raw: Floats, steps: Doubles) -> Doubles:
+    """How far so many steps (output_size,) of the head's levels take each output, (n, output_size), in its unit.
+
+    Where a tanh is flat that is next to nothing.
+    """
+    middle, far = apply_head(spec, raw).astype(np.float64), (steps * network.output_step).astype(np.float32)
+    largest: Doubles = np.max([np.abs(apply_head(spec, end) - middle) for end in (raw - far, raw + far)], axis=0)
+    return largest + head_rounding(spec)
+
+
+def output_steps(spec: PolicySpec, network: IntegerNetwork) -> Doubles:
+    """One step of the head's levels, (output_size,), in each output's unit: the largest that squashing makes of it."""
     if not isinstance(spec.head, ContinuousHead):
-        return network.output_step
-    # |d tanh| and |d clip| are at most 1
-    return network.output_step * _widest(spec.head) / 2
-
-
-def _widest(head: ContinuousHead) -> float:
-    return max(high - low for low, high in zip(head.low, head.high, strict=True))
+        return np.full(spec.output_size, network.output_step)
+    # |d tanh| and |d clip| are at most 1, then the gain
+    return network.output_step * (np.array(spec.head.high) - np.array(spec.head.low)) / 2

@@ -18,7 +18,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.integer import IntegerLayer, IntegerNetwork, forward_integer
+from policy.integer import IntegerLayer, IntegerNetwork, head_inputs
+from policy.network import apply_head
 from policy.quantization import Affine, Floats
 from policy.spec import PolicySpec
 
@@ -49,11 +50,16 @@ def fixed_point_requantize(
 
 def forward_fixed_point(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
     """``policy.integer.forward_integer`` in the arithmetic of TFLite's built-in kernels, bit by bit."""
+    return apply_head(spec, fixed_point_head_inputs(spec, network, observations))
+
+
+def fixed_point_head_inputs(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
+    """``policy.integer.head_inputs`` in the same arithmetic."""
 
     def requantize(layer: IntegerLayer, input_map: Affine, accumulator: NDArray[np.float64]) -> NDArray[np.int64]:
         return fixed_point_requantize(accumulator.astype(np.int64), *fixed_point_multipliers(layer, input_map))
 
-    return forward_integer(spec, network, observations, quantize_half_away, requantize)
+    return head_inputs(spec, network, observations, quantize_half_away, requantize)
 
 
 def quantize_half_away(values: np.ndarray, affine: Affine) -> NDArray[np.int32]:

@@ -33,6 +33,8 @@ SPEC_FILE, WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE = (
     "golden.npz",
 )
 DEVICE_FILES = (SPEC_FILE, GOLDEN_FILE)
+LARGEST_TOLERANCE = 0.25
+"""Of what an output spans, on the mean over the golden observations: a wider one checks nothing."""
 HOST_FILES = (*DEVICE_FILES, WEIGHTS_FILE, CALIBRATION_FILE)
 
 
@@ -55,6 +57,19 @@ class Golden:
         """The golden vectors of a policy on these observations, computed by the numpy reference."""
         outputs = network.forward_float(spec, weights, observations)
         return cls(network.as_batch(spec, observations), outputs, network.choose_actions(spec, outputs))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an artifact has to compute on the golden observations.
+
+    Attributes:
+        outputs: of the numpy reference of its precision, (n, output_size).
+        tolerance: largest allowed |output − outputs| on a device, likewise, in the outputs' units.
+    """
+
+    outputs: np.ndarray
+    tolerance: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -162,12 +177,26 @@ class Bundle:
         """The bytes of a file that the manifest lists, verified."""
         return _verified(self.path / name, self._record(name))
 
-    def expected_outputs(self, entry: ArtifactEntry) -> NDArray[np.float32]:
-        """What the numpy reference of this precision computes on the golden observations, (n, output_size)."""
-        outputs = self._checked(self._arrays(entry.golden_file), "outputs", entry.golden_file, self.spec.output_size)
-        if len(outputs) != len(self.golden().observations):
+    def expected(self, entry: ArtifactEntry) -> Expected:
+        """What this artifact has to compute on the golden observations, float32.
+
+        Raises:
+            BundleError: it is of other observations, or its tolerance would let an artifact compute anything.
+        """
+        arrays, golden = self._arrays(entry.golden_file), self.golden()
+        outputs, tolerance = (
+            self._checked(arrays, name, entry.golden_file, self.spec.output_size) for name in ("outputs", "tolerance")
+        )
+        if not len(outputs) == len(tolerance) == len(golden.outputs):
             raise BundleError(f"{self.path / entry.golden_file} does not belong to the bundle's golden observations.")
-        return outputs
+        largest = tolerance.mean(axis=0) / network.output_spans(self.spec, golden.outputs)
+        if tolerance.min() < 0 or largest.max() > LARGEST_TOLERANCE:
+            raise BundleError(
+                f"{self.path / entry.golden_file}: the tolerance is {largest.max():.3g} of what output "
+                f"{int(largest.argmax())} spans; allowed are 0 to {LARGEST_TOLERANCE:g}.",
+                f"Type: make convert BITS={entry.precision.bits} POLICY={self.spec.name}",
+            )
+        return Expected(outputs, tolerance)
 
     def _record(self, name: str) -> FileRecord:
         try:

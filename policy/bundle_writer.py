@@ -20,7 +20,17 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from policy import network
-from policy.bundle import CALIBRATION_FILE, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, Bundle, Golden, read_manifest
+from policy.bundle import (
+    CALIBRATION_FILE,
+    GOLDEN_FILE,
+    SPEC_FILE,
+    WEIGHTS_FILE,
+    Bundle,
+    Expected,
+    Golden,
+    read_manifest,
+)
+from policy.coverage import covering
 from policy.files import PART, locked, write_atomically
 from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
 from policy.spec import PolicySpec
@@ -42,14 +52,16 @@ def write_bundle(
         path: the folder to make.
         spec, weights: the policy.
         calibration: raw observations (n, observation_size) recorded from real rollouts.
-        golden_observations: likewise; other ones than the calibration's make a better test.
+        golden_observations: likewise; other ones than the calibration's make a better test. Those of the calibration's
+            are added that excite units which none of them does.
         extra_files: more files to keep in the bundle by plain name, e.g. the learning curve.
 
     Raises:
         SpecError: the weights or observations do not fit the spec.
     """
     network.check_weights(spec, weights)
-    golden = Golden.record(spec, weights, golden_observations)
+    observations = network.as_batch(spec, golden_observations), network.as_batch(spec, calibration)
+    golden = Golden.record(spec, weights, covering(spec, weights, *observations))
     contents = {
         SPEC_FILE: spec.to_json().encode(),
         WEIGHTS_FILE: save({name: np.ascontiguousarray(value) for name, value in weights.items()}),
@@ -71,16 +83,16 @@ def _stored(spec: PolicySpec, observations: NDArray[np.float32]) -> np.ndarray:
     return observations if levels is None else levels
 
 
-def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected_outputs: np.ndarray) -> Bundle:
+def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected: Expected) -> Bundle:
     """Put an artifact that passed the parity gate into the bundle. The manifest is written last, atomically.
 
     Args:
         bundle: as loaded.
         entry: its record must be that of ``data``.
         data: the artifact.
-        expected_outputs: the reference's outputs on the golden observations, float32 (n, output_size).
+        expected: of it, on the golden observations.
     """
-    golden = npz(outputs=expected_outputs.astype(np.float32))
+    golden = npz(outputs=expected.outputs.astype(np.float32), tolerance=expected.tolerance.astype(np.float32))
     with locked(bundle.path):
         for left in bundle.path.glob(f".*{PART}"):  # by a process that was killed; the lock says it is not at work
             left.unlink(missing_ok=True)

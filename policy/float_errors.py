@@ -51,11 +51,17 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         x, variance = join(spec, name, x, vector), join(spec, name, variance, np.zeros_like(vector))
     tolerance: Doubles = DEVIATIONS * np.sqrt(variance.max(axis=0))
     if isinstance(spec.head, ContinuousHead):
-        low, high = np.array(spec.head.low), np.array(spec.head.high)
-        largest = np.maximum(np.abs(low), np.abs(high))
-        # |d squash| ≤ 1, then the gain; the squashing, the product and the sum are rounded too
-        tolerance = tolerance * (high - low) / 2 + HEAD_ROUNDINGS * UNIT_ROUNDOFF * (high - low + largest)
-    return tolerance
+        # |d squash| ≤ 1, then the gain
+        tolerance = tolerance * (np.array(spec.head.high) - np.array(spec.head.low)) / 2
+    return tolerance + head_rounding(spec)
+
+
+def head_rounding(spec: PolicySpec) -> Doubles:
+    """What rounding a continuous head's squashing, product and sum may do to each output, (output_size,)."""
+    if not isinstance(spec.head, ContinuousHead):
+        return np.zeros(spec.output_size)
+    low, high = np.array(spec.head.low), np.array(spec.head.high)
+    return HEAD_ROUNDINGS * UNIT_ROUNDOFF * (high - low + np.maximum(np.abs(low), np.abs(high)))
 
 
 def _through_convolution(

@@ -286,7 +286,18 @@ def forward_integer(
     quantize: Quantize = quantization.quantize_affine,
     requantize: Requantize = float_multiplier,
 ) -> Floats:
-    """Raw observations (batch, observation_size) to outputs (batch, output_size), float32.
+    """Raw observations (batch, observation_size) to outputs (batch, output_size), float32; as :func:`head_inputs`."""
+    return apply_head(spec, head_inputs(spec, network, observations, quantize, requantize))
+
+
+def head_inputs(
+    spec: PolicySpec,
+    network: IntegerNetwork,
+    observations: np.ndarray,
+    quantize: Quantize = quantization.quantize_affine,
+    requantize: Requantize = float_multiplier,
+) -> Floats:
+    """Raw observations (batch, observation_size) to what the head squashes (batch, output_size): levels times the step.
 
     Args:
         spec, network: the policy.
@@ -298,4 +309,4 @@ def forward_integer(
     for layer in network.layers:
         levels = join(spec, layer.name, forward_layer(layer, input_map, levels, requantize), vector)
         input_map = layer.result
-    return apply_head(spec, quantization.dequantize_affine(levels, input_map))
+    return quantization.dequantize_affine(levels, input_map)

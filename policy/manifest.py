@@ -12,10 +12,12 @@ from typing import Any
 
 from policy import json_values
 from policy.errors import BundleError
-from policy.json_values import JsonValueError, called
+from policy.json_values import OMITTED, JsonValueError, called
 from policy.spec_parts import ArtifactFormat, Precision, RuntimeName
 
-MANIFEST_FORMAT_VERSION = 1
+MANIFEST_FORMAT_VERSION = 2
+WITHOUT_ARTIFACTS = 1
+"""Of this version everything but the artifacts is read: they passed another gate, and are made again when needed."""
 MANIFEST_FILE = "manifest.json"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -65,7 +67,8 @@ class Parity:
     agreement: float
 
     def __post_init__(self) -> None:
-        _require_not_negative(self, "max_error", "max_error_steps", "agreement")
+        for name in ("max_error", "max_error_steps", "agreement"):
+            _require_not_negative(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,13 @@ class ArtifactEntry:
         scheme: how the weights were quantized, in words.
         execution: how a device executes it, in words; for n < 8 bits it says that the container is int8.
         record: size and hash.
-        golden_file: the file with the reference's outputs of this precision on the golden observations.
-        tolerance: largest allowed |output − expected| on the golden observations.
-        output_step: one step of the output's scale; None for a float artifact.
+        golden_file: the file with the reference's outputs of this precision on the golden observations, and how far a
+            device's may be from them.
+        output_step: one step of each output's scale, in its unit, at most; None for a float artifact.
         runtimes: for each runtime that executes it, what the parity gate measured.
+        fp32_agreement: how far it acts as the trained policy on the golden observations, 1 at most
+            (``convert.acceptance.agreement``).
+        warnings: sentences on what is suspicious about it, e.g. its calibration.
     """
 
     file: str
@@ -92,12 +98,13 @@ class ArtifactEntry:
     execution: str
     record: FileRecord
     golden_file: str
-    tolerance: float
-    output_step: float | None
+    output_step: tuple[float, ...] | None
     runtimes: Mapping[RuntimeName, Parity]
+    fp32_agreement: float = 1.0
+    warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:
-        _require_not_negative(self, "tolerance", "output_step")
+        _require_not_negative("output_step", *(self.output_step or ()))
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,9 @@ class Manifest:
         except JsonValueError as error:
             raise BundleError(f"{where} cannot be read: {error}; it is truncated or tampered with.") from error
         version = data.get("format_version")
-        if version != MANIFEST_FORMAT_VERSION:
+        if version == WITHOUT_ARTIFACTS:
+            data = {**data, "artifacts": []}
+        elif version != MANIFEST_FORMAT_VERSION:
             raise BundleError(
                 f"{where} has format_version {version!r}; this program reads {MANIFEST_FORMAT_VERSION}.",
                 "Use the program version that wrote the bundle, or train and convert it again.",
@@ -205,9 +214,8 @@ def _require_plain(name: str) -> None:
         )
 
 
-def _require_not_negative(owner: ArtifactEntry | Parity, *names: str) -> None:
+def _require_not_negative(name: str, *numbers: float | None) -> None:
     # NaN is refused where JSON is read: no error is greater than it, so that such a tolerance would let all pass.
-    for name in names:
-        number = getattr(owner, name)
+    for number in numbers:
         if number is not None and number < 0:
             raise JsonValueError(f"{name} is {number}; it must not be negative")

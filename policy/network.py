@@ -253,6 +253,14 @@ def head_constants(head: ContinuousHead) -> tuple[Floats, Floats]:
     return ((high - low) / 2).astype(np.float32), ((high + low) / 2).astype(np.float32)
 
 
+def output_spans(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:
+    """What each output can be or was, (output_size,): the bounds of a continuous head; of a discrete one, whose outputs
+    are compared with each other, all that lies between the least and the greatest of ``outputs`` (n, output_size)."""
+    if isinstance(spec.head, ContinuousHead):
+        return np.asarray(spec.head.high, np.float64) - np.asarray(spec.head.low, np.float64)
+    return np.full(spec.output_size, float(np.ptp(outputs)) or 1.0)
+
+
 def choose_actions(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:
     """Outputs (batch, n) to actions: the first largest of a discrete head, int64 (batch,); else the outputs."""
     return outputs.argmax(axis=1) if spec.is_discrete else outputs

@@ -216,7 +216,7 @@ def convert_copy(copy: Bundle, pairs: Sequence[Pair]) -> None:
     say(f"{copy.spec.name}: converting a copy to {words} …")
     began, done = time.monotonic(), itertools.count(1)
     with progress_bar("converting") as progress:
-        convert_each([(copy, *job) for job in jobs], lambda _: progress(next(done), len(jobs)))
+        convert_each([(copy, *job) for job in jobs], lambda _: progress(next(done), len(jobs)), accept=True)
     say(f"  {len(jobs)} artifacts passed the parity gate in {time.monotonic() - began:.1f} s")
 
 

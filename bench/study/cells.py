@@ -93,7 +93,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     runtime = RuntimeName(asked.get("runtime", RUNTIMES[0]))
     with tempfile.TemporaryDirectory(prefix="cells-") as folder:
         copy = copy_bundle(bundle, Path(folder) / spec.name, origin="zoo")
-        convert_all([copy], [precision], list(ArtifactFormat))
+        convert_all([copy], [precision], list(ArtifactFormat), accept=True)
         copy = Bundle.load(copy.path)
         entry = find_artifact(copy, spec.name, precision, runtime)
         with ArtifactPolicy(spec, copy.artifact_data(entry), runtime) as artifact:

@@ -9,9 +9,12 @@ import numpy as np
 
 from device.agent.protocol import AgentError, ErrorCode
 from device.agent.runtimes import Executor, Floats
+from policy.bundle import Expected
 from policy.manifest import ArtifactEntry
 from policy.network import choose_actions
 from policy.spec import PolicySpec, RuntimeName
+
+SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 def decide_all(executor: Executor, observations: Iterable[Floats]) -> tuple[Floats, np.ndarray]:
@@ -38,7 +41,7 @@ def check_golden(
     entry: ArtifactEntry,
     executor: Executor,
     observations: Iterable[Floats],
-    expected: np.ndarray,
+    expected: Expected,
     float_actions: np.ndarray,
     runtime: RuntimeName,
 ) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def check_golden(
 
     Args:
         observations: each float32 (1, N).
-        expected: (n, A) outputs of the reference.
+        expected: outputs of the reference, and how far from them they may be.
         float_actions: (n,) or (n, A) actions of the float policy.
 
     Returns:
@@ -56,16 +59,19 @@ def check_golden(
         AgentError: GOLDEN: names the vector, what was computed and what was expected.
     """
     outputs, actions = decide_all(executor, observations)
-    finite = np.isfinite(outputs).all(axis=1)
-    errors = np.where(finite, np.abs(outputs.astype(np.float64) - expected).max(axis=1), np.inf)
-    worst = int(errors.argmax())
-    if errors[worst] > entry.tolerance:
-        failed = int((errors > entry.tolerance).sum())
-        computed = f"an error of {_in_words(errors[worst], entry)}" if finite[worst] else "NaN or infinity"
+    finite = np.isfinite(outputs)
+    errors = np.where(finite, np.abs(outputs.astype(np.float64) - expected.outputs), np.inf)
+    tolerance = expected.tolerance
+    # The output that is nearest to being refused, or farthest beyond; the least positive float: where none may differ.
+    worst, output = divmod(int((errors / np.maximum(tolerance, SMALLEST)).argmax()), errors.shape[1])
+    error, allowed = float(errors[worst, output]), float(tolerance[worst, output])
+    if error > allowed:
+        failed = int((errors > tolerance).any(axis=1).sum())
+        computed = f"an error of {_in_words(error, entry, output)}" if finite[worst, output] else "NaN or infinity"
         raise AgentError(
             ErrorCode.GOLDEN,
-            f"{entry.file} computes wrongly in {runtime.value} on this device: golden vector {worst} has {computed}, "
-            f"allowed is {_in_words(entry.tolerance, entry)}. {failed} of {len(errors)} vectors fail.",
+            f"{entry.file} computes wrongly in {runtime.value} on this device: golden vector {worst}, output {output} "
+            f"has {computed}, allowed is {_in_words(allowed, entry, output)}. {failed} of {len(errors)} vectors fail.",
             "Load another runtime or precision, or convert the policy again.",
         )
     wrong = first_wrong_action(spec, outputs, actions)
@@ -80,19 +86,19 @@ def check_golden(
     def agreement(others: np.ndarray) -> float:
         if spec.is_discrete:
             return float((actions == others).mean())
-        return float((np.abs(actions.astype(np.float64) - others) <= entry.tolerance).all(axis=1).mean())
+        return float((np.abs(actions.astype(np.float64) - others) <= tolerance).all(axis=1).mean())
 
     return {
         "vectors": len(errors),
-        "max_error": float(errors[worst]),
-        "max_error_steps": None if not entry.output_step else float(errors[worst] / entry.output_step),
-        "tolerance": entry.tolerance,
-        "action_agreement": agreement(choose_actions(spec, expected)),
+        "max_error": error,
+        "max_error_steps": None if not entry.output_step else error / entry.output_step[output],
+        "tolerance": allowed,
+        "action_agreement": agreement(choose_actions(spec, expected.outputs)),
         "fp32_agreement": agreement(float_actions),
     }
 
 
-def _in_words(error: float, entry: ArtifactEntry) -> str:
-    """An error in the unit of the outputs, and in steps of their scale where they have one."""
-    steps = f" ({error / entry.output_step:.3f} steps)" if entry.output_step else ""
+def _in_words(error: float, entry: ArtifactEntry, output: int) -> str:
+    """An error of an output in its unit, and in steps of its scale where it has one."""
+    steps = f" ({error / entry.output_step[output]:.3f} steps)" if entry.output_step else ""
     return f"{error:.5g}{steps}"

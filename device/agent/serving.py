@@ -147,7 +147,7 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
     runtime, entry = choose(bundle, request, in_use)
     if not (bundle.path / entry.file).exists():
         raise BundleError(f"{bundle.path / entry.file} is listed but not on this device.", "Deploy this precision.")
-    expected = bundle.expected_outputs(entry)
+    expected = bundle.expected(entry)
     golden = bundle.golden()
     observations = [np.ascontiguousarray(row[None]) for row in golden.observations]
     verified = time.perf_counter_ns()

@@ -203,7 +203,7 @@ def measured(
         data = b"0" * 1000 * precision.bits
         return ArtifactEntry(
             f"{precision.value}.tflite", precision, ArtifactFormat.TFLITE, "", "float32 arithmetic",
-            FileRecord.of(data), "golden", 0.1, None, {},
+            FileRecord.of(data), "golden", None, {},
         )  # fmt: skip
 
     def played(*returns: float) -> Evaluation:

@@ -196,7 +196,7 @@ def test_a_nature_network_converts_in_every_precision(tmp_path: Path, runtimes: 
     # Two filters exchanged: everything loads and runs, and the numbers are others.
     swapped = {**weights, "conv_1/kernel": weights["conv_1/kernel"][..., [1, 0, *range(2, 64)]]}
     candidate = build(bundle, Precision.FP32, ArtifactFormat.TFLITE)
-    with pytest.raises(ParityError, match=r"golden vector \d+ is off by"):
+    with pytest.raises(ParityError, match=r"golden vector \d+, output \d+ is off by"):
         judge(bundle, replace(candidate, data=tflite_graph.float_graph(spec, swapped)), runtimes)
 
 

@@ -18,7 +18,7 @@ from airlearning_envs.flights import blind_policy
 from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
 from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
 from policy import network
-from policy.bundle import Bundle
+from policy.bundle import Bundle, Expected
 from policy.bundle_writer import add_artifact, write_bundle
 from policy.integer import forward_integer, quantize_network
 from policy.manifest import ArtifactEntry, FileRecord, Parity
@@ -156,12 +156,11 @@ def continuous_policy() -> tuple[PolicySpec, dict[str, np.ndarray]]:
 def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
     """Real fp32 and int8 graphs in both formats, with the tolerances of conversion."""
     from convert import onnx_graph, tflite_graph
+    from convert.reference import output_steps
 
     spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()
     integers = quantize_network(spec, weights, bundle.calibration())
-    step = integers.output_step
-    if isinstance(spec.head, ContinuousHead):
-        step *= max((high - low) / 2 for low, high in zip(spec.head.low, spec.head.high, strict=True))
+    step = output_steps(spec, integers)
     makers = {
         (Precision.FP32, ArtifactFormat.TFLITE): lambda: tflite_graph.float_graph(spec, weights),
         (Precision.FP32, ArtifactFormat.ONNX): lambda: onnx_graph.float_graph(spec, weights),
@@ -179,13 +178,13 @@ def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
             execution="test",
             record=FileRecord.of(data),
             golden_file=f"{precision.value}.golden.npz",
-            tolerance=tolerance_steps * step if precision.is_integer else 1e-4,
-            output_step=step if precision.is_integer else None,
+            output_step=tuple(step) if precision.is_integer else None,
             runtimes={
                 name: Parity("0", 0.0, None, 1.0) for name in RUNTIMES if name.artifact_format is artifact_format
             },
         )
-        bundle = add_artifact(bundle, entry, data, expected)
+        tolerance = tolerance_steps * step if precision.is_integer else np.full(spec.output_size, 1e-4)
+        bundle = add_artifact(bundle, entry, data, Expected(expected, np.broadcast_to(tolerance, expected.shape)))
     return bundle
 
 

@@ -55,11 +55,13 @@ def test_a_whole_conversation_in_each_runtime(
         assert loaded["loaded"]["runtime"] == runtime
         assert loaded["loaded"]["runtime_version"] == hello["runtimes"][runtime]
         golden = loaded["golden"]
-        assert golden["vectors"] == 48 and golden["max_error"] <= golden["tolerance"] == entry.tolerance
+        assert golden["vectors"] == 48 and golden["max_error"] <= golden["tolerance"]
+        tolerance = pilot.expected(entry).tolerance
+        assert golden["tolerance"] in tolerance
         assert all(loaded["cold"][name] > 0 for name in ("verify_ns", "build_ns", "first_ns", "golden_ns"))
         reply = agent.ask("act", observations=fresh_observations.tolist())
         expected = numpy_outputs(pilot, precision, fresh_observations)
-        assert np.abs(np.array(reply["outputs"]) - expected).max() <= entry.tolerance
+        assert (np.abs(np.array(reply["outputs"]) - expected) <= tolerance.max()).all()
         assert reply["actions"] == np.array(reply["outputs"], np.float32).argmax(axis=1).tolist()
         assert len(reply["inference_ns"]) == 32 and min(reply["inference_ns"]) > 0
     assert agent.ask("memory")["memory"]["clean"] is False  # fp32 was loaded before int8
@@ -73,7 +75,7 @@ def test_everything_that_conversion_lists_is_served_in_every_runtime_that_it_nam
     from convert.pipeline import convert_all
 
     precisions = [Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4]
-    convert_all([Bundle.load(copied)], precisions, list(ArtifactFormat))
+    convert_all([Bundle.load(copied)], precisions, list(ArtifactFormat), accept=True)
     manifest = Bundle.load(copied).manifest
     assert len(manifest.artifacts) == 8
     for runtime in RuntimeName:
@@ -82,7 +84,7 @@ def test_everything_that_conversion_lists_is_served_in_every_runtime_that_it_nam
             if runtime in entry.runtimes:
                 reply = agent.ask("load", precision=entry.precision.value, runtime=runtime.value)
                 assert reply["loaded"]["file"] == entry.file and reply["loaded"]["execution"] == entry.execution
-                assert reply["golden"]["max_error"] == pytest.approx(entry.runtimes[runtime].max_error, abs=1e-6)
+                assert reply["golden"]["max_error"] <= entry.runtimes[runtime].max_error + 1e-6
                 assert reply["golden"]["action_agreement"] == entry.runtimes[runtime].agreement
 
 
@@ -91,11 +93,12 @@ def test_a_continuous_policy_acts_in_physical_units(
     runtime: str, gliding: Bundle, start_agent: Start, fresh_observations: np.ndarray
 ) -> None:
     agent = start_agent(gliding.path)
-    tolerance = agent.ask("load", precision="fp32", runtime=runtime)["golden"]["tolerance"]
+    agent.ask("load", precision="fp32", runtime=runtime)
+    tolerance = gliding.expected(gliding.artifact(Precision.FP32, RuntimeName(runtime).artifact_format)).tolerance.max()
     reply = agent.ask("act", observation=fresh_observations[0].tolist())
     assert reply["action"] == reply["outputs"]
     expected = numpy_outputs(gliding, "fp32", fresh_observations[:1])[0]
-    assert np.abs(np.array(reply["action"]) - expected).max() <= tolerance
+    assert (np.abs(np.array(reply["action"]) - expected) <= tolerance).all()
 
 
 def test_latency_is_in_nanoseconds_with_what_the_runs_support(agent: Any) -> None:

@@ -84,7 +84,7 @@ def test_an_image_policy_is_verified_measured_and_asked(
     replies, _ = converse(watching.path, lines)
     hello, load, memory, runtime, decide, one, many, short, wrong, integer, served = replies
     assert hello["bundle"]["observation_size"] == 28_224
-    assert load["golden"]["vectors"] == 16 and load["golden"]["action_agreement"] == 1.0
+    assert load["golden"]["vectors"] >= 16 and load["golden"]["action_agreement"] == 1.0
     assert memory["memory"]["running_peak"] and runtime["runs"] == decide["runs"] == 10
     expected = forward_float(watching.spec, watching.weights(), fresh)
     np.testing.assert_allclose(one["outputs"], expected[0], rtol=0, atol=1e-4)

@@ -75,14 +75,15 @@ def test_an_artifact_of_other_weights_fails_its_golden_vectors(
     name = f"{precision}.{RuntimeName(runtime).artifact_format.value}"
     golden = f"{precision}.golden.npz"
     with np.load(copied / golden, allow_pickle=False) as archive:
-        outputs = archive["outputs"]
+        outputs, tolerance = archive["outputs"], archive["tolerance"]
     outputs[17, 3] += 1.0  # as if vector 17 had been computed by another network
-    (copied / golden).write_bytes(npz(outputs=outputs))
+    (copied / golden).write_bytes(npz(outputs=outputs, tolerance=tolerance))
     record_again(copied, golden)
     agent = start_agent(copied)
     reply = agent.request("load", precision=precision, runtime=runtime)
     assert reply["error"]["code"] == "golden"
-    assert name in reply["error"]["message"] and "golden vector 17 has an error of 1" in reply["error"]["message"]
+    assert name in reply["error"]["message"]
+    assert "golden vector 17, output 3 has an error of 1" in reply["error"]["message"]
     assert "1 of 48 vectors fail" in reply["error"]["message"]
     assert agent.request("memory")["error"]["code"] == "not_loaded"
 
@@ -103,19 +104,19 @@ class Miscounting:
 
 def test_an_action_that_is_not_that_of_its_own_outputs_and_nan_fail_the_golden_vectors(pilot: Bundle) -> None:
     entry = pilot.artifact(Precision.INT8, ArtifactFormat.TFLITE)
-    expected, golden = pilot.expected_outputs(entry), pilot.golden()
+    expected, golden = pilot.expected(entry), pilot.golden()
 
     def check(outputs: np.ndarray, by: int) -> dict[str, Any]:
         executor = Miscounting(outputs, by)
         rows = list(golden.observations[:, None])
         return check_golden(pilot.spec, entry, executor, rows, expected, golden.actions, RuntimeName.LITERT)
 
-    assert check(expected, by=0)["action_agreement"] == 1.0
+    assert check(expected.outputs, by=0)["action_agreement"] == 1.0
     with pytest.raises(AgentError, match="chooses wrongly in litert on this device: on golden vector 0"):
-        check(expected, by=1)
-    broken = expected.copy()
+        check(expected.outputs, by=1)
+    broken = expected.outputs.copy()
     broken[5, 2] = np.nan
-    with pytest.raises(AgentError, match="golden vector 5 has NaN or infinity"):
+    with pytest.raises(AgentError, match="golden vector 5, output 2 has NaN or infinity"):
         check(broken, by=0)
 
 

@@ -58,12 +58,12 @@ def test_the_agent_serves_over_ssh(serving: Connection, bundle: Bundle) -> None:
         assert hello["agent"]["pid"] == agent.pid
         assert hello["runtimes"] == {"litert": "2.3.0"}, "exactly what was sent, nothing of the device's own"
         load = agent.request("load", precision="int8")
-        assert load["golden"]["vectors"] == 32
+        assert load["golden"]["vectors"] >= 32
         assert load["golden"]["action_agreement"] == 1.0
         golden = bundle.golden()
         reply = agent.request("act", observations=golden.observations.tolist())
         entry = bundle.artifact(INT8, RuntimeName.LITERT.artifact_format)
-        expected = bundle.expected_outputs(entry).argmax(axis=1)
+        expected = bundle.expected(entry).outputs.argmax(axis=1)
         assert reply["actions"] == expected.tolist()
 
 
@@ -139,7 +139,8 @@ def test_an_artifact_that_computes_something_else_is_not_switched_on(
     wrong = tmp_path / "tiny"
     shutil.copytree(bundle.path, wrong)
     entry = bundle.artifact(INT8, RuntimeName.LITERT.artifact_format)
-    rewrite(wrong, entry.golden_file, npz(outputs=bundle.expected_outputs(entry)[:, ::-1].copy()))
+    expected = bundle.expected(entry)
+    rewrite(wrong, entry.golden_file, npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance))
     with pytest.raises(CheckFailedError, match=f"Release {before} still serves"):
         deploy(serving, Bundle.load(wrong), [INT8])
     assert current(serving, "tiny") == before

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from policy.bundle import Expected
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.network import weight_shapes
 from policy.spec import (
@@ -48,10 +49,10 @@ def entry_of(data: bytes, precision: Precision = Precision.INT8, suffix: str = "
         execution="int8 × int8",
         record=FileRecord.of(data),
         golden_file=f"{precision.value}.golden.npz",
-        tolerance=0.25,
-        output_step=0.125,
+        output_step=(0.125, 0.125),
         runtimes={RuntimeName.LITERT: Parity("2.3.0", 0.0, 0.0, 1.0)},
     )
 
 
 OUTPUTS = np.zeros((5, 2), np.float32)
+EXPECTED = Expected(OUTPUTS, np.full((5, 2), 0.25))

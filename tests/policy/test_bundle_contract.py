@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from policy.bundle import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, Bundle
+from policy.bundle import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, Bundle, Expected
 from policy.bundle_writer import add_artifact, npz, write_bundle
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE, FileRecord
 from policy.network import forward_float
-from tests.policy.small_bundle import CALIBRATION, GOLDEN, OUTPUTS, SPEC, WEIGHTS, entry_of, files
+from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, OUTPUTS, SPEC, WEIGHTS, entry_of, files
 
 
 def test_what_is_written_is_read(bundle: Bundle) -> None:
@@ -92,7 +92,7 @@ def test_a_folder_without_a_manifest_is_no_bundle(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: m.update(format_version=2), "format_version 2; this program reads 1"),
+        (lambda m: m.update(format_version=3), "format_version 3; this program reads 2"),
         (lambda m: m.pop("format_version"), "format_version None"),
         (lambda m: m.pop("origin"), "lacks the field 'origin'"),
         (lambda m: m["files"].pop(WEIGHTS_FILE), f"does not list {WEIGHTS_FILE}"),
@@ -120,11 +120,9 @@ def test_a_manifest_that_is_none_is_refused(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        # No error is greater than NaN: such a tolerance would let an artifact compute anything.
-        (lambda a: a.update(tolerance=float("nan")), "tolerance is nan; it must be finite"),
-        (lambda a: a.update(tolerance=float("inf")), "tolerance is inf; it must be finite"),
-        (lambda a: a.update(tolerance=-1), "tolerance is -1.0; it must not be negative"),
-        (lambda a: a.update(output_step="wide"), "output_step is 'wide'; it must be a number"),
+        (lambda a: a.update(output_step=[1, float("inf")]), "output_step is inf; it must be finite"),
+        (lambda a: a.update(output_step=[0, -1]), "output_step is -1.0; it must not be negative"),
+        (lambda a: a.update(output_step="wide"), "output_step is 'wide'; it must be a list"),
         (lambda a: a.update(runtimes={"litert": 1}), "litert is 1; it must be an object"),
         (lambda a: a.update(file=SPEC_FILE), f"lists {SPEC_FILE} twice"),
     ],
@@ -132,13 +130,30 @@ def test_a_manifest_that_is_none_is_refused(
 def test_an_artifact_entry_that_is_none_is_refused(
     bundle: Bundle, change: Callable[[dict[str, Any]], object], words: str
 ) -> None:
-    add_artifact(bundle, entry_of(b"graph"), b"graph", OUTPUTS)
+    add_artifact(bundle, entry_of(b"graph"), b"graph", EXPECTED)
     path = bundle.path / MANIFEST_FILE
     manifest = json.loads(path.read_text())
     change(manifest["artifacts"][0])
     path.write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match=words):
         Bundle.load(bundle.path)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "words"),
+    [
+        # No error is greater than NaN: such a tolerance would let an artifact compute anything.
+        (np.full((5, 2), np.nan), "'tolerance' holds NaN or infinity"),
+        (np.full((5, 2), 1e30), r"the tolerance is [\d.e+]+ of what output 0 spans; allowed are 0 to 0.25"),
+        (np.full((5, 2), -0.1), "allowed are 0 to 0.25"),
+        (np.full((4, 2), 0.1), "does not belong to the bundle's golden observations"),
+        (np.full((5, 1), 0.1), r"'tolerance' is float32\[5, 1\]; the spec wants float32\[n, 2\]"),
+    ],
+)
+def test_a_tolerance_that_would_let_all_pass_is_refused(bundle: Bundle, tolerance: np.ndarray, words: str) -> None:
+    made = add_artifact(bundle, entry_of(b"graph"), b"graph", Expected(OUTPUTS, tolerance))
+    with pytest.raises(BundleError, match=words):
+        made.expected(entry_of(b"graph"))
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format_version": 1', "[]", "\x00", "[" * 100_000])
@@ -153,7 +168,7 @@ def test_a_truncated_manifest_is_refused(bundle: Bundle, text: str) -> None:
 )
 @pytest.mark.parametrize("place", ["files", "artifact", "golden"])
 def test_a_name_that_leaves_the_bundle_is_refused(bundle: Bundle, name: str, place: str) -> None:
-    add_artifact(bundle, entry_of(b"graph"), b"graph", OUTPUTS)
+    add_artifact(bundle, entry_of(b"graph"), b"graph", EXPECTED)
     path = bundle.path / MANIFEST_FILE
     manifest = json.loads(path.read_text())
     if place == "files":

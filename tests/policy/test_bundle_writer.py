@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import policy.bundle_writer as writer_module
-from policy.bundle import Bundle
+from policy.bundle import Bundle, Expected
 from policy.bundle_writer import add_artifact, copy_bundle, write_bundle
 from policy.errors import BundleError, SpecError
 from policy.files import PART, write_atomically
@@ -20,7 +20,7 @@ from policy.spec import (
     ArtifactFormat,
     Precision,
 )
-from tests.policy.small_bundle import CALIBRATION, GOLDEN, OUTPUTS, SPEC, WEIGHTS, entry_of, files
+from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, OUTPUTS, SPEC, WEIGHTS, entry_of, files
 
 
 def test_misshapen_input_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -91,18 +91,18 @@ def test_a_bundle_that_is_replaced_is_never_absent(bundle: Bundle, tmp_path: Pat
 
 def test_an_artifact_is_listed_with_its_golden_outputs(bundle: Bundle) -> None:
     outputs = np.arange(10, dtype=np.float32).reshape(5, 2)
-    add_artifact(bundle, entry_of(b"graph"), b"graph", outputs)
+    add_artifact(bundle, entry_of(b"graph"), b"graph", Expected(outputs, EXPECTED.tolerance))
     read = Bundle.load(bundle.path)
     entry = read.artifact(Precision.INT8, ArtifactFormat.TFLITE)
     assert entry == entry_of(b"graph")
     assert read.artifact_data(entry) == b"graph"
-    np.testing.assert_array_equal(read.expected_outputs(entry), outputs)
+    np.testing.assert_array_equal(read.expected(entry).outputs, outputs)
     with pytest.raises(BundleError, match=r"no fp32 onnx artifact; it has int8\.tflite.*make convert BITS=32 POLICY=T"):
         read.artifact(Precision.FP32, ArtifactFormat.ONNX)
 
 
 def test_a_tampered_artifact_is_refused(bundle: Bundle) -> None:
-    add_artifact(bundle, entry_of(b"graph"), b"graph", OUTPUTS)
+    add_artifact(bundle, entry_of(b"graph"), b"graph", EXPECTED)
     (bundle.path / "int8.tflite").write_bytes(b"grapH")
     with pytest.raises(BundleError, match=r"int8\.tflite was tampered with"):
         Bundle.load(bundle.path)
@@ -113,7 +113,7 @@ def test_an_interrupted_conversion_leaves_a_bundle_that_loads(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, survived: int
 ) -> None:
     """The old artifact may be gone from the manifest, but nothing is listed that is not there as listed."""
-    add_artifact(bundle, entry_of(b"old"), b"old", OUTPUTS)
+    add_artifact(bundle, entry_of(b"old"), b"old", EXPECTED)
     writes = 0
 
     def fails_later(path: Path, data: bytes) -> None:
@@ -125,32 +125,32 @@ def test_an_interrupted_conversion_leaves_a_bundle_that_loads(
 
     monkeypatch.setattr(writer_module, "write_atomically", fails_later)
     with pytest.raises(PowerFailureError):
-        add_artifact(Bundle.load(bundle.path), entry_of(b"new"), b"new", OUTPUTS + 1)
+        add_artifact(Bundle.load(bundle.path), entry_of(b"new"), b"new", Expected(OUTPUTS + 1, EXPECTED.tolerance))
     monkeypatch.undo()
     assert Bundle.load(bundle.path).manifest.artifacts == {}
-    add_artifact(Bundle.load(bundle.path), entry_of(b"new"), b"new", OUTPUTS + 1)
+    add_artifact(Bundle.load(bundle.path), entry_of(b"new"), b"new", Expected(OUTPUTS + 1, EXPECTED.tolerance))
     assert Bundle.load(bundle.path).manifest.artifacts == {"int8.tflite": entry_of(b"new")}
 
 
 def test_half_a_file_of_a_killed_conversion_goes_with_the_next(bundle: Bundle) -> None:
     (bundle.path / f".int8.tflite.0123{PART}").write_bytes(b"ha")
-    add_artifact(bundle, entry_of(b"graph"), b"graph", OUTPUTS)
+    add_artifact(bundle, entry_of(b"graph"), b"graph", EXPECTED)
     assert not list(bundle.path.glob(".*"))
 
 
 def test_artifacts_share_golden_outputs_only_when_they_are_the_same(bundle: Bundle) -> None:
-    add_artifact(bundle, entry_of(b"one"), b"one", OUTPUTS)
-    add_artifact(bundle, entry_of(b"two", suffix="onnx"), b"two", OUTPUTS)
+    add_artifact(bundle, entry_of(b"one"), b"one", EXPECTED)
+    add_artifact(bundle, entry_of(b"two", suffix="onnx"), b"two", EXPECTED)
     assert set(Bundle.load(bundle.path).manifest.artifacts) == {"int8.tflite", "int8.onnx"}
     # Another quantization: what the older artifact was checked against is gone, and it with it.
-    add_artifact(bundle, entry_of(b"three", suffix="onnx"), b"three", OUTPUTS + 1)
+    add_artifact(bundle, entry_of(b"three", suffix="onnx"), b"three", Expected(OUTPUTS + 1, EXPECTED.tolerance))
     assert set(Bundle.load(bundle.path).manifest.artifacts) == {"int8.onnx"}
 
 
 def test_two_conversions_at_once_both_stay(bundle: Bundle) -> None:
     first, second = Bundle.load(bundle.path), Bundle.load(bundle.path)
-    add_artifact(first, entry_of(b"one"), b"one", OUTPUTS)
-    add_artifact(second, entry_of(b"two", Precision.FP32), b"two", OUTPUTS)
+    add_artifact(first, entry_of(b"one"), b"one", EXPECTED)
+    add_artifact(second, entry_of(b"two", Precision.FP32), b"two", EXPECTED)
     assert set(Bundle.load(bundle.path).manifest.artifacts) == {"int8.tflite", "fp32.tflite"}
 
 
@@ -159,7 +159,7 @@ def test_many_conversions_at_once_all_stay(bundle: Bundle) -> None:
 
     def add(precision: Precision) -> None:
         data = precision.value.encode()
-        add_artifact(Bundle.load(bundle.path, ()), entry_of(data, precision), data, OUTPUTS)
+        add_artifact(Bundle.load(bundle.path, ()), entry_of(data, precision), data, EXPECTED)
 
     with ThreadPoolExecutor(len(precisions)) as pool:
         list(pool.map(add, precisions))
@@ -168,7 +168,7 @@ def test_many_conversions_at_once_all_stay(bundle: Bundle) -> None:
 
 def test_an_artifact_whose_file_is_gone_is_not_there(bundle: Bundle) -> None:
     assert not bundle.has_artifact(Precision.INT8, ArtifactFormat.TFLITE)
-    bundle = add_artifact(bundle, entry_of(b"graph"), b"graph", OUTPUTS)
+    bundle = add_artifact(bundle, entry_of(b"graph"), b"graph", EXPECTED)
     assert bundle.has_artifact(Precision.INT8, ArtifactFormat.TFLITE)
     assert not bundle.has_artifact(Precision.INT8, ArtifactFormat.ONNX)
     (bundle.path / "int8.tflite").unlink()
@@ -182,7 +182,7 @@ def test_a_manifest_round_trip(bundle: Bundle) -> None:
 
 
 def test_a_copy_has_the_policy_but_not_its_artifacts(bundle: Bundle, tmp_path: Path) -> None:
-    add_artifact(bundle, entry_of(b"graph"), b"graph", OUTPUTS)
+    add_artifact(bundle, entry_of(b"graph"), b"graph", EXPECTED)
     copy = copy_bundle(Bundle.load(bundle.path), tmp_path / "copy", "zoo")
     assert copy.manifest.origin == "zoo"
     assert copy.manifest.artifacts == {}

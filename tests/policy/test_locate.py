@@ -16,7 +16,7 @@ from policy.locate import similar, working_bundle
 from policy.spec import (
     Normaliser,
 )
-from tests.policy.small_bundle import CALIBRATION, GOLDEN, OUTPUTS, SPEC, WEIGHTS, entry_of
+from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, SPEC, WEIGHTS, entry_of
 
 
 def test_a_name_finds_the_users_bundle_then_the_zoos(tmp_path: Path) -> None:
@@ -24,14 +24,14 @@ def test_a_name_finds_the_users_bundle_then_the_zoos(tmp_path: Path) -> None:
     write_bundle(zoo / "T", SPEC, WEIGHTS, CALIBRATION, GOLDEN)
     first = working_bundle("T", artifacts, zoo)
     assert (first.path, first.manifest.origin) == (artifacts / "T", "zoo")
-    add_artifact(first, entry_of(b"graph"), b"graph", OUTPUTS)
+    add_artifact(first, entry_of(b"graph"), b"graph", EXPECTED)
     assert working_bundle("T", artifacts, zoo).manifest.artifacts, "the working copy is kept"
 
     newer = {**WEIGHTS, "head/bias": WEIGHTS["head/bias"] + 1}
     write_bundle(zoo / "T", SPEC, newer, CALIBRATION, GOLDEN)
     assert not working_bundle("T", artifacts, zoo).manifest.artifacts, "a copy of an older zoo is made again"
 
-    add_artifact(working_bundle("T", artifacts, zoo), entry_of(b"graph"), b"graph", OUTPUTS)
+    add_artifact(working_bundle("T", artifacts, zoo), entry_of(b"graph"), b"graph", EXPECTED)
     write_bundle(zoo / "T", replace(SPEC, normaliser=Normaliser((1.0,) * 3, (1.0,) * 3)), newer, CALIBRATION, GOLDEN)
     renewed = working_bundle("T", artifacts, zoo)
     assert renewed.spec.normaliser.mean == (1.0,) * 3 and not renewed.manifest.artifacts, "also when the weights stay"

@@ -1,0 +1,61 @@
+"""Whether an artifact still acts as the policy that was trained: it may compute exactly what its weights say, and the
+weights, after the rounding or on a poor calibration set, may say something else.
+
+The parity gate (``convert.parity``) asks whether a runtime computes what the integers mean; here is asked what the
+integers are worth. Below FLOOR an artifact is only written when the user accepts it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policy.errors import PolicyError
+from policy.integer import trained_with
+from policy.spec import ContinuousHead, PolicySpec, Precision
+
+FLOOR = 0.75
+"""Of the int8 artifacts of all committed policies the lowest has 0.82, of a policy with another one's weights 0.27."""
+# An output that hardly moves explains no variance of its own: it is measured against so much of its range.
+SMALLEST_DEVIATION = 0.05
+
+
+class AcceptanceError(PolicyError):
+    """An artifact acts too differently from the policy; nothing was written."""
+
+
+def agreement(spec: PolicySpec, outputs: np.ndarray, wanted: np.ndarray) -> float:
+    """How far outputs (n, output_size) act as the policy's own on the same observations, 1 at most.
+
+    Of a discrete head: the fraction of observations with the same action. Of a continuous one: the least, over its
+    outputs, of the explained share of the variance,
+
+        1 − mean (y − w)² / max(var w, (SMALLEST_DEVIATION · (high − low))²)
+
+    which is 0 or less for an output that is stuck.
+    """
+    if not isinstance(spec.head, ContinuousHead):
+        return float(np.mean(outputs.argmax(axis=1) == wanted.argmax(axis=1)))
+    width = np.array(spec.head.high) - np.array(spec.head.low)
+    own = wanted.astype(np.float64)
+    variance = np.maximum(own.var(axis=0), (SMALLEST_DEVIATION * width) ** 2)
+    return float((1.0 - ((outputs - own) ** 2).mean(axis=0) / variance).min())
+
+
+def hold_to_floor(spec: PolicySpec, file: str, precision: Precision, found: float, warnings: tuple[str, ...]) -> None:
+    """Refuse an artifact whose agreement with the policy is below the floor.
+
+    One of the width that the policy was trained with is what was trained, and its float weights are not.
+
+    Raises:
+        AcceptanceError: says how much it has, what is allowed, and what may be wrong.
+    """
+    if found >= FLOOR or (precision.is_integer and trained_with(spec, precision.bits) is not None):
+        return
+    what = "same actions" if spec.is_discrete else "explained variance of the worst output"
+    reasons = f" Its calibration: {' '.join(warnings)}" if warnings else ""
+    raise AcceptanceError(
+        f"{spec.name}/{file} acts too differently from the policy that was trained: {found:.1%} ({what}, on the golden "
+        f"observations), allowed is {FLOOR:.0%}. Nothing was written.{reasons}",
+        "Take more bits, train with --quantization-method quantization-aware, or write it all the same: --accept "
+        "(make convert ACCEPT=1).",
+    )

@@ -1,0 +1,37 @@
+"""Which units of a network observations excite: a unit that no golden vector excites is checked by none."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.network import Weights, hidden_activations
+from policy.spec import PolicySpec
+
+
+def excited(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDArray[np.bool_]:
+    """Whether each hidden unit or filter is above zero, (n, units), layer after layer; a filter: anywhere."""
+    _, *hidden, _ = hidden_activations(spec, weights, observations)
+    vector = spec.vector_size
+    found = []
+    for index, values in enumerate(hidden):
+        if vector and index == len(spec.network.convolutions) - 1:
+            # flattened, and behind it the vector that joins there, which is no unit
+            values = values[:, :-vector].reshape(len(values), -1, spec.network.convolutions[index].filters)
+        positions = tuple(range(1, values.ndim - 1))
+        found.append((values > 0).any(axis=positions) if positions else values > 0)
+    return np.concatenate(found, axis=1)
+
+
+def covering(spec: PolicySpec, weights: Weights, golden: np.ndarray, calibration: np.ndarray) -> np.ndarray:
+    """The golden observations, and behind them those of the calibration's that excite units which none of them does.
+
+    Chosen greedily: always the row that excites most of what is left.
+    """
+    left = ~excited(spec, weights, golden).any(axis=0)
+    candidates = excited(spec, weights, calibration) if len(calibration) else np.zeros((0, len(left)), bool)
+    chosen: list[int] = []
+    while len(candidates) and (gain := (candidates & left).sum(axis=1)).max() > 0:
+        chosen.append(int(gain.argmax()))
+        left &= ~candidates[chosen[-1]]
+    return golden if not chosen else np.concatenate([golden, calibration[chosen]])

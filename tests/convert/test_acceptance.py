@@ -1,0 +1,182 @@
+"""What an artifact is worth: wrong artifacts that compute what their integers say, and are refused by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from convert import __main__ as cli
+from convert import pipeline, tflite_graph
+from convert.acceptance import FLOOR, AcceptanceError, agreement
+from convert.executor import RuntimeProcess
+from convert.parity import ParityError, check
+from convert.reference import integer_reference
+from policy.bundle import CALIBRATION_FILE, WEIGHTS_FILE, Bundle
+from policy.bundle_writer import npz, write_bundle
+from policy.coverage import excited
+from policy.integer import IntegerNetwork, quantize_network
+from policy.locate import ZOO
+from policy.manifest import MANIFEST_FILE, FileRecord
+from policy.network import weight_shapes
+from policy.spec import (
+    ArtifactFormat,
+    ContinuousHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Precision,
+    RuntimeName,
+    Squash,
+)
+
+Runtimes = dict[RuntimeName, RuntimeProcess]
+TFLITE = ArtifactFormat.TFLITE
+
+
+def put(bundle: Bundle, name: str, data: bytes) -> Bundle:
+    """The bundle with another file in it and a manifest that agrees, which only the numbers can give away."""
+    (bundle.path / name).write_bytes(data)
+    manifest = replace(bundle.manifest, files={**bundle.manifest.files, name: FileRecord.of(data)})
+    (bundle.path / MANIFEST_FILE).write_text(manifest.to_json())
+    return Bundle(bundle.path, bundle.spec, manifest)
+
+
+def same_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8])
+def test_another_policys_weights_are_refused(bundle: Bundle, runtimes: Runtimes, precision: Precision) -> None:
+    random = np.random.default_rng(8)
+    others = {
+        name: (value + random.normal(0, 0.5, value.shape)).astype(np.float32)
+        for name, value in bundle.weights().items()
+    }
+    swapped = put(bundle, WEIGHTS_FILE, save(others))
+    before = same_files(bundle.path)
+    # fp32 is held to the outputs that training recorded; what is rounded, to acting like them
+    with pytest.raises(ParityError if precision is Precision.FP32 else AcceptanceError, match="Nothing was written"):
+        pipeline.convert(swapped, precision, TFLITE, runtimes)
+    assert same_files(bundle.path) == before
+
+
+def test_a_narrow_calibration_is_refused_with_its_reason_and_written_when_it_is_accepted(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mean = np.array(bundle.spec.normaliser.mean, np.float32)
+    timid = mean + np.float32(0.03) * (bundle.calibration() - mean)
+    put(bundle, CALIBRATION_FILE, npz(observations=timid))
+    asked = ["--policy", str(bundle.path), "--bits", "8", "--format", "tflite"]
+    before = same_files(bundle.path)
+    assert cli.main(asked) == 1
+    refused = capsys.readouterr().err
+    assert f"allowed is {FLOOR:.0%}. Nothing was written." in refused and "--accept" in refused
+    assert "lie outside the calibrated range" in refused
+    assert same_files(bundle.path) == before
+
+    assert cli.main([*asked, "--accept", "--json"]) == 0
+    (written,) = json.loads(capsys.readouterr().out)
+    assert written["fp32_agreement"] < FLOOR
+    assert any("lie outside the calibrated range" in warning for warning in written["warnings"])
+    entry = Bundle.load(bundle.path).manifest.artifacts["int8.tflite"]
+    assert list(entry.warnings) == written["warnings"] and entry.fp32_agreement == written["fp32_agreement"]
+
+
+LOW, HIGH = (1000.0, -0.3), (2000.0, 0.3)
+"""A motor's pulse width in microseconds beside a tilt in radians."""
+
+
+@pytest.fixture
+def tilting(tmp_path: Path) -> Bundle:
+    spec = PolicySpec(
+        name="tilting",
+        observation=(ObservationField("state", (6,), "1"),),
+        normaliser=Normaliser((0.5,) * 6, (2.0,) * 6, 5.0),
+        network=NetworkSpec((32, 16)),
+        head=ContinuousHead(LOW, HIGH, Squash.TANH),
+        control_period_s=0.05,
+        environment=EnvironmentSpec("Test-v0"),
+    )
+    random = np.random.default_rng(3)
+    weights = {
+        name: random.normal(0.0, 1.0 / np.sqrt(shape[0]), shape).astype(np.float32)
+        for name, shape in weight_shapes(spec).items()
+    }
+    observations = random.normal(0.5, 2.0, (600, 6)).astype(np.float32)
+    return write_bundle(tmp_path / "tilting", spec, weights, observations[:500], observations[500:])
+
+
+def stuck(network: IntegerNetwork) -> IntegerNetwork:
+    """The second output always at its upper limit."""
+    head = network.layers[-1]
+    kernel, bias = head.kernel.copy(), head.bias.copy()
+    kernel[:, 1], bias[1] = 0, 2**20
+    return replace(network, layers=(*network.layers[:-1], replace(head, kernel=kernel, bias=bias)))
+
+
+def test_a_tilt_that_is_stuck_beside_a_pulse_width_is_refused(
+    tilting: Bundle, runtimes: Runtimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One tolerance for both would be that of the pulse width: more than the tilt's whole range."""
+    right = tflite_graph.integer_graph
+    network = quantize_network(tilting.spec, tilting.weights(), tilting.calibration())
+    reference = integer_reference(tilting.spec, network, tilting.golden().observations)
+    assert reference.step is not None and reference.step[0] > HIGH[1] - LOW[1]
+    assert reference.tolerance[:, 1].max() < 0.05 < reference.tolerance[:, 0].max()
+    monkeypatch.setattr(tflite_graph, "integer_graph", lambda spec, network: right(spec, stuck(network)))
+    with pytest.raises(ParityError, match=r"output 1 is off by .* steps"):
+        pipeline.convert(tilting, Precision.INT8, TFLITE, runtimes)
+    # And where the weights themselves say so, they are not worth the policy.
+    golden = tilting.golden().outputs
+    assert agreement(tilting.spec, np.where([False, True], np.float32(HIGH[1]), golden), golden) < 0 < FLOOR
+
+
+def test_where_a_tanh_is_flat_next_to_nothing_is_allowed(tilting: Bundle) -> None:
+    network = quantize_network(tilting.spec, tilting.weights(), tilting.calibration())
+    reference = integer_reference(tilting.spec, network, tilting.golden().observations)
+    half = (np.array(HIGH) - np.array(LOW)) / 2
+    squashed = np.abs((reference.outputs - np.array(LOW)) / half - 1)
+    assert squashed.max() > 0.9
+    # d tanh = 1 − tanh²
+    slope = 1 - squashed**2
+    steep, flat = slope > 0.9, slope < 0.2
+    assert (reference.tolerance / half)[flat].max() < 0.5 * (reference.tolerance / half)[steep].min()
+
+
+def test_an_error_that_the_relu_cuts_is_not_handed_on(small: tuple[PolicySpec, dict[str, np.ndarray], object]) -> None:
+    """A deep network's tolerance grows with its layers, not with the units that are off."""
+    from policy.float_errors import float_tolerance
+
+    spec, weights, *_, observations = small
+    off = {**weights, "dense_0/bias": weights["dense_0/bias"] - np.float32(1e3)}  # all of the first layer is off
+    assert float_tolerance(spec, off, observations).max() < 0.2 * float_tolerance(spec, weights, observations).max()
+
+
+def test_golden_vectors_excite_every_unit_that_the_calibration_excites(tmp_path: Path) -> None:
+    bundle = Bundle.load(ZOO / "I")
+    spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
+    few = write_bundle(tmp_path / "I", spec, weights, calibration, bundle.golden().observations[:2])
+    golden = few.golden().observations
+    assert 2 < len(golden) < 40
+    np.testing.assert_array_equal(
+        excited(spec, weights, golden).any(axis=0), excited(spec, weights, calibration).any(axis=0)
+    )
+
+
+def test_the_parity_of_a_continuous_policy_is_told_output_by_output(tilting: Bundle) -> None:
+    from convert.executor import Execution
+
+    network = quantize_network(tilting.spec, tilting.weights(), tilting.calibration())
+    reference = integer_reference(tilting.spec, network, tilting.golden().observations)
+    outputs = reference.outputs.copy()
+    steepest = int(np.abs(outputs[:, 1]).argmin())
+    outputs[steepest, 1] += np.float32(0.02)  # a fiftieth of a pulse width's tolerance
+    with pytest.raises(ParityError, match=f"golden vector {steepest}, output 1 is off by"):
+        check(RuntimeName.LITERT, "tilting/int8.tflite", tilting.spec, Execution("2", outputs, outputs), reference)
