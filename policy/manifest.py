@@ -19,6 +19,7 @@ MANIFEST_FORMAT_VERSION = 2
 WITHOUT_ARTIFACTS = 1
 """Of this version everything but the artifacts is read: they passed another gate, and are made again when needed."""
 MANIFEST_FILE = "manifest.json"
+SMALLEST_STEP = 1e-30
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -105,6 +106,8 @@ class ArtifactEntry:
 
     def __post_init__(self) -> None:
         _require_not_negative("output_step", *(self.output_step or ()))
+        if self.output_step is not None and min(self.output_step, default=0.0) < SMALLEST_STEP:
+            raise JsonValueError(f"output_step is {min(self.output_step)}; it must be at least {SMALLEST_STEP:g}")
 
 
 @dataclass(frozen=True)

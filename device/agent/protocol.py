@@ -63,6 +63,12 @@ PROTOCOL_VERSION = 1
 # A row of an 84×84 depth image is about 150 kB of JSON; 64 such rows and some air.
 MAX_LINE_BYTES = 16 * 2**20
 
+MAX_VALUES = 1_900_000
+"""Values a line may hold, an object, list or word counted several times: some 32 bytes each, once they are read."""
+MAX_DEPTH = 16
+"""Lists and objects within each other; a request needs three."""
+_WEIGHTS = {b",": 1, b":": 3, b"[": 3, b"{": 6, b'"': 2}
+
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
@@ -82,6 +88,7 @@ class ErrorCode(Enum):
     SPEC = "spec"
     GOLDEN = "golden"
     RUNTIME = "runtime"
+    NOT_FINITE = "not_finite"
     UNAVAILABLE = "unavailable"
     INTERNAL = "internal"
 
@@ -118,8 +125,15 @@ def parse_json(line: bytes) -> dict[str, Any]:
     """One line as a JSON object.
 
     Raises:
-        AgentError: BAD_JSON or BAD_REQUEST, saying where it breaks.
+        AgentError: BAD_JSON or BAD_REQUEST, saying where it breaks; LINE_TOO_LONG of more values than are held.
     """
+    values = sum(weight * line.count(sign) for sign, weight in _WEIGHTS.items())
+    if values > MAX_VALUES:
+        raise AgentError(
+            ErrorCode.LINE_TOO_LONG,
+            f"the line holds about {values:,} values; {MAX_VALUES:,} are allowed.",
+            "Send fewer observations in one request.",
+        )
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and over-long integers are ValueErrors
@@ -132,10 +146,30 @@ def parse_json(line: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise AgentError(
             ErrorCode.BAD_REQUEST,
-            f"the line is {short(data)}; a request is a JSON object.",
+            f"the line is {_kind(data)}; a request is a JSON object.",
             'Type one with an "op", for example {"op": "help"}',
         )
+    if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _depth(data) > MAX_DEPTH:
+        raise AgentError(
+            ErrorCode.BAD_REQUEST,
+            f"the line's lists and objects are nested more than {MAX_DEPTH} deep.",
+            'Type {"op": "help"} for examples.',
+        )
     return data
+
+
+def _kind(data: object) -> str:
+    return f"a list of {len(data)}" if isinstance(data, list) else short(data)
+
+
+def _depth(data: Any) -> int:
+    """How deep lists and objects are within each other, counted no further than MAX_DEPTH + 1."""
+    depth, level = 0, [data]  # breadth first: recursion would end in the interpreter's own limit
+    while level and depth <= MAX_DEPTH:
+        level = [each for each in level if isinstance(each, list | dict)]
+        depth += bool(level)
+        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
+    return depth
 
 
 def request_id(data: Mapping[str, Any]) -> str | int | None:

@@ -106,7 +106,8 @@ def open_artifact(name: RuntimeName, model: Path | bytes, spec: PolicySpec, thre
 
     Args:
         name: the runtime.
-        model: the artifact's path (mapped into memory where the runtime can) or its bytes.
+        model: the artifact's bytes, verified; or its path, which a runtime maps, so that whoever changes the file
+            changes what is decided.
         spec: the policy; the graph's inputs and outputs must be its.
         threads: threads of the runtime.
 
@@ -122,12 +123,17 @@ def open_artifact(name: RuntimeName, model: Path | bytes, spec: PolicySpec, thre
     except AgentError:
         raise
     except Exception as error:  # each runtime has errors of its own kinds
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-        raise AgentError(
-            ErrorCode.RUNTIME,
-            f"{name.value} cannot execute this artifact: {first_line}",
-            "Convert it again, or load another runtime or precision.",
-        ) from error
+        raise runtime_error(name, error) from error
+
+
+def runtime_error(name: RuntimeName, error: Exception) -> AgentError:
+    """RUNTIME: the runtime refuses an artifact, in its own words."""
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    return AgentError(
+        ErrorCode.RUNTIME,
+        f"{name.value} cannot execute this artifact: {first_line}",
+        "Convert it again, or load another runtime or precision.",
+    )
 
 
 class LiteExecutor:

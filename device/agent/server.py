@@ -223,11 +223,13 @@ class Agent:
         else:
             listed = enumerate(request.observations or ())
             rows = [serving.read_observation(row, f"observations[{index}]") for index, row in listed]
-        actions, outputs, times = [], [], []
+        actions: list[Any] = []
+        outputs, times = [], []
         for row in rows:
             start = time.perf_counter_ns()
             action = serving.executor.decide(row)
             times.append(time.perf_counter_ns() - start)
+            serving.check_finite(f"observations[{len(actions)}]" if request.observations else "this observation")
             actions.append(action if isinstance(action, int) else action.tolist())
             if request.outputs:
                 outputs.append(serving.executor.outputs().tolist())

@@ -17,7 +17,14 @@ from device.agent.golden import check_golden
 from device.agent.memory import MemoryLog
 from device.agent.operations import Load
 from device.agent.protocol import AgentError, ErrorCode, short
-from device.agent.runtimes import Executor, import_runtime, imported_runtime, installed_runtimes, open_artifact
+from device.agent.runtimes import (
+    Executor,
+    import_runtime,
+    imported_runtime,
+    installed_runtimes,
+    open_artifact,
+    runtime_error,
+)
 from policy.bundle import DEVICE_FILES, Bundle
 from policy.errors import BundleError
 from policy.manifest import ArtifactEntry
@@ -71,6 +78,20 @@ class Serving:
             "runtime_version": self.runtime_version,
             "threads": self.threads,
         }
+
+    def check_finite(self, where: str) -> None:
+        """Refuse the decision that was just made where its outputs are no numbers: argmax of NaN is an action, too.
+
+        Raises:
+            AgentError: NOT_FINITE: names the observation.
+        """
+        outputs = self.executor.outputs()
+        if not np.isfinite(outputs).all():
+            raise AgentError(
+                ErrorCode.NOT_FINITE,
+                f"{self.entry.file} computes {outputs[~np.isfinite(outputs)][0]} from {where}; that is no decision.",
+                "Take the robot's own fallback; the observation may be outside of all that the policy was trained on.",
+            )
 
     def read_observation(self, values: Any, where: str = "observation") -> NDArray[np.float32]:
         """One raw observation from JSON as float32 (1, N).
@@ -147,7 +168,8 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
     runtime, entry = choose(bundle, request, in_use)
     if not (bundle.path / entry.file).exists():
         raise BundleError(f"{bundle.path / entry.file} is listed but not on this device.", "Deploy this precision.")
-    expected = bundle.expected(entry)
+    # What is verified is what is executed: the file may change, and be cut off, from here on.
+    data, expected = bundle.artifact_data(entry), bundle.expected(entry)
     golden = bundle.golden()
     observations = [np.ascontiguousarray(row[None]) for row in golden.observations]
     verified = time.perf_counter_ns()
@@ -161,11 +183,16 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
 
     built_from = time.perf_counter_ns()
     count = request.threads or threads
-    executor = open_artifact(runtime, bundle.path / entry.file, bundle.spec, count)
+    executor = open_artifact(runtime, data, bundle.spec, count)
     built = time.perf_counter_ns()
-    executor.decide(observations[0])
-    first = time.perf_counter_ns()
-    check = check_golden(bundle.spec, entry, executor, observations, expected, golden.actions, runtime)
+    try:
+        executor.decide(observations[0])
+        first = time.perf_counter_ns()
+        check = check_golden(bundle.spec, entry, executor, observations, expected, golden.actions, runtime)
+    except AgentError:
+        raise
+    except (ValueError, RuntimeError) as error:  # a graph that can be built and not executed
+        raise runtime_error(runtime, error) from error
     end = time.perf_counter_ns()
     memory.give_back_free_heap()
     log.after_load, log.running_peak, log.peak_reset = memory.read().now, None, False

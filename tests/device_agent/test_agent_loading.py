@@ -17,9 +17,10 @@ from device.agent.golden import check_golden
 from device.agent.protocol import AgentError
 from device.agent.runtimes import _match, _Tensor, installed_runtimes
 from policy.bundle import Bundle
-from policy.bundle_writer import npz
+from policy.bundle_writer import npz, write_bundle
 from policy.manifest import FileRecord
 from policy.spec import ArtifactFormat, ObservationField, Precision, RuntimeName
+from tests.device_agent.conftest import add_artifacts, flying_policy, recorded_observations
 
 Start = Callable[..., Any]
 
@@ -65,6 +66,46 @@ def test_a_tampered_artifact_is_refused_and_the_old_one_goes_on_serving(
     after = agent.ask("act", observation=fresh_observations[0].tolist())
     assert (after["action"], after["outputs"]) == (before["action"], before["outputs"])
     assert agent.ask("hello")["loaded"]["precision"] == "fp32"
+
+
+@pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
+def test_what_was_verified_decides_whatever_becomes_of_the_file(
+    runtime: str, copied: Path, start_agent: Start, fresh_observations: np.ndarray
+) -> None:
+    agent = start_agent(copied)
+    agent.ask("load", precision="fp32", runtime=runtime)
+    before = agent.ask("act", observations=fresh_observations.tolist())
+    path = copied / f"fp32.{RuntimeName(runtime).artifact_format.value}"
+    data = bytearray(path.read_bytes())
+    with path.open("r+b") as file:  # in place: who has mapped it sees it
+        file.write(bytes(data[: len(data) // 2]) + bytes(len(data) - len(data) // 2))
+    after = agent.ask("act", observations=fresh_observations.tolist())
+    assert (after["actions"], after["outputs"]) == (before["actions"], before["outputs"])
+    path.write_bytes(b"")
+    assert agent.ask("act", observations=fresh_observations.tolist())["outputs"] == before["outputs"]
+
+
+@pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
+def test_no_decision_is_made_of_outputs_that_are_no_numbers(runtime: str, tmp_path: Path, start_agent: Start) -> None:
+    spec, weights = flying_policy()
+    spec = dataclasses.replace(spec, normaliser=dataclasses.replace(spec.normaliser, clip=float("inf")))
+    observations = recorded_observations(60, 0)
+    bundle = add_artifacts(write_bundle(tmp_path / "open", spec, weights, observations[:40], observations[40:]))
+    agent = start_agent(bundle.path)
+    agent.ask("load", precision="fp32", runtime=runtime)
+    far = np.full((2, spec.observation_size), 1e-3, np.float32)
+    far[1] = 3e38  # a finite number, whose products are none
+    reply = agent.request("act", observations=far.tolist())
+    assert reply["error"]["code"] == "not_finite" and "observations[1]" in reply["error"]["message"]
+    assert agent.request("act", observation=far[1].tolist())["error"]["code"] == "not_finite"
+    assert agent.ask("act", observation=far[0].tolist())["action"] >= 0
+
+
+@pytest.mark.parametrize("step", [5e-324, 0.0])
+def test_a_step_that_nothing_can_be_divided_by_is_refused(copied: Path, start_agent: Start, step: float) -> None:
+    rewrite(copied, lambda m: [entry.update(output_step=[step] * 25) for entry in m["artifacts"]])
+    reply = start_agent(copied).request("load", precision="int8")
+    assert reply["error"]["code"] == "bundle" and "it must be at least 1e-30" in reply["error"]["message"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,38 @@ def test_a_wrong_line_is_answered_with_what_is_allowed_and_what_to_type(
     assert said in reply["error"]["message"] + reply["error"]["next"]
     assert reply["error"]["next"]
     assert len(json.dumps(reply)) < 2000
+
+
+@pytest.mark.parametrize("depth", [17, 330, 500, 988])
+@pytest.mark.parametrize(
+    "opening", ['{"op": "act", "observation": ', '{"op": "episodes", "settings": {"wind_m_s": ', '{"op": ']
+)
+def test_what_is_nested_too_deeply_is_said_whatever_it_is(opening: str, depth: int) -> None:
+    """Python's own limit lies somewhere between 330 and 1,000, for what comes after the parser."""
+    line = opening + "[" * depth + "]" * depth + "}" * opening.count("{")
+    reply = reply_to(line.encode())
+    assert reply["error"]["code"] in ("bad_request", "bad_json") and "nested" in reply["error"]["message"]
+
+
+def test_brackets_in_words_are_no_nesting() -> None:
+    assert reply_to(json.dumps({"op": "help", "id": "[" * 40}).encode())["ok"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" + b"[]," * 700_000 + b"[]]",
+        b'{"op": "act", "observation": [' + b"1," * 2_000_000 + b"1]}",
+        b'["' + b'","' * 700_000 + b'"]',
+    ],
+)
+def test_a_line_of_more_values_than_a_small_device_holds_is_refused_unread(line: bytes) -> None:
+    tracemalloc.start()
+    reply = reply_to(line)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert reply["error"]["code"] == "line_too_long" and "1,900,000 are allowed" in reply["error"]["message"]
+    assert peak < 2e6, "it was read first"
 
 
 def test_the_reply_repeats_the_requests_id_also_when_it_is_refused() -> None:
