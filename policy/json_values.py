@@ -17,7 +17,16 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from policy.names import is_text
+
 OMITTED = {"omitted": True}
+MOST_CONTAINERS = 200_000
+"""Objects and lists of a document: an empty one takes 64 bytes of memory for two of text."""
+DEEPEST = 64
+"""Levels of objects and lists inside a free-form value."""
+LONGEST_TEXT = 1000
+"""Characters of a string that is not free-form."""
+_LINE_SIGNS = str.maketrans("", "", "\n\t")
 
 
 def null_is(value: Any) -> dict[str, Any]:
@@ -38,8 +47,11 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     """The JSON object in ``text``.
 
     Raises:
-        JsonValueError: it is no JSON, nested beyond Python's limit, or no object.
+        JsonValueError: it is no JSON, nested beyond Python's limit, no object, or of too many parts.
     """
+    containers = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if containers > MOST_CONTAINERS:
+        raise JsonValueError(f"it has more than {MOST_CONTAINERS} objects and lists")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
@@ -79,6 +91,7 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
         KeyError: a member is missing; has its name.
     """
     if kind is Any:
+        check_free(value, name)
         return value
     arguments, origin = get_args(kind), get_origin(kind)
     if origin is UnionType:
@@ -103,6 +116,29 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
     if kind is float:
         return _number(value, name)
     return _typed(value, kind, name, {int: "a whole number", str: "a string", bool: "true or false"}[kind])
+
+
+def check_free(value: Any, name: str) -> None:
+    """Refuse a free-form value that could not be written again, printed or walked through.
+
+    Raises:
+        JsonValueError: NaN or infinity, a control sign or a lone surrogate in a string, or more than DEEPEST levels.
+    """
+    left = [(value, name, 0)]
+    while left:
+        item, place, level = left.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            raise JsonValueError(f"{place} is {item}; it must be finite")
+        if isinstance(item, str) and not item.translate(_LINE_SIGNS).isprintable():
+            raise JsonValueError(f"{place} is {shortened(item)}; it must be printable")
+        if level > DEEPEST:
+            raise JsonValueError(f"{shortened(place)} lies {level} levels deep; allowed are {DEEPEST}")
+        if isinstance(item, dict):
+            for key in item:
+                _typed(key, str, f"a name in {place}", "a string")
+            left += [(inner, f"{place}.{key}", level + 1) for key, inner in item.items()]
+        elif isinstance(item, (list, tuple)):
+            left += [(inner, place, level + 1) for inner in item]
 
 
 def _object(kind: Any, data: Mapping[str, Any], name: str) -> Any:
@@ -138,7 +174,7 @@ def _member(kind: type[Enum], value: Any, name: str) -> Any:
         if member.value == value:
             return member
     allowed = ", ".join(str(member.value) for member in kind)
-    raise JsonValueError(f"{name} {value!r} is not known; allowed are {allowed}")
+    raise JsonValueError(f"{name} {shortened(value)} is not known; allowed are {allowed}")
 
 
 def _number(value: Any, name: str) -> float:
@@ -156,6 +192,11 @@ def _number(value: Any, name: str) -> float:
 def _typed(value: Any, kind: type, name: str, wanted: str) -> Any:
     if type(value) is not kind:  # True is no whole number
         raise JsonValueError(f"{name} is {shortened(value)}; it must be {wanted}")
+    if isinstance(value, str) and not is_text(value, LONGEST_TEXT):
+        raise JsonValueError(
+            f"{name} is {shortened(value)}; it must be printable, of at most {LONGEST_TEXT} characters, "
+            "without control signs and line breaks"
+        )
     return value
 
 
