@@ -30,10 +30,11 @@ from policy.bundle import (
     Golden,
     read_manifest,
 )
-from policy.bundle_arrays import LARGEST_ARRAYS
+from policy.bundle_arrays import LARGEST_ARRAYS, LARGEST_NPZ
+from policy.bundle_files import LARGEST_OTHER, LARGEST_SPEC
 from policy.files import PART, locked, write_atomically
 from policy.json_values import shortened
-from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
+from policy.manifest import LARGEST_RECORD, MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
 from policy.names import is_file_name
 from policy.spec import PolicySpec, require
 
@@ -81,6 +82,11 @@ def write_bundle(
         ),
         **(extra_files or {}),
     }
+    PolicySpec.from_json(contents[SPEC_FILE])
+    for name, data in contents.items():
+        largest = {SPEC_FILE: LARGEST_SPEC, WEIGHTS_FILE: LARGEST_RECORD}.get(name, LARGEST_OTHER)
+        largest = LARGEST_NPZ if name.endswith(".npz") else largest
+        require(len(data) <= largest, f"{name} would have {len(data)} bytes; a bundle's has at most {largest}.")
     manifest = Manifest(spec.name, {name: FileRecord.of(data) for name, data in contents.items()})
     with locked(Path(path).parent):
         _replace_folder(Path(path), {**contents, MANIFEST_FILE: manifest.to_json().encode()})

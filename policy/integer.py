@@ -33,11 +33,10 @@ from policy.network import (
     split,
     windows,
 )
-from policy.quantization import INT8_MAX, Affine, Floats
+from policy.quantization import INT8_MAX, MULTIPLIER_LIMIT, Affine, Floats, scales_of_zeros, silent_map
 from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
 from policy.quantization_aware import kernel_scales as scales_of_kernel
 from policy.ranges import calibrated_ranges
-from policy.silent_channels import MULTIPLIER_LIMIT, scales_of_zeros, silent_map
 from policy.spec import PolicySpec
 
 INT32_MAX = 2**31 - 1

@@ -20,6 +20,7 @@ from policy.bundle import GOLDEN_FILE, SPEC_FILE, Bundle
 from policy.bundle_writer import add_artifact, write_bundle
 from policy.errors import BundleError, SpecError
 from policy.json_values import MOST_PARTS
+from policy.locate import working_bundle
 from policy.manifest import MANIFEST_FILE
 from policy.names import is_file_name, is_policy_name, is_text
 from policy.spec import PolicySpec
@@ -176,6 +177,12 @@ def test_a_manifest_field_that_is_none_is_refused(
 def test_a_path_that_is_none_is_refused(path: str) -> None:
     with pytest.raises(BundleError):
         Bundle.load(path)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "a" * 300, "\x1b[2J", ""])
+def test_a_typed_name_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"there is no policy .*; allowed are printable names"):
+        working_bundle(name, tmp_path / "artifacts", tmp_path / "zoo")
 
 
 @pytest.mark.parametrize(
