@@ -29,7 +29,7 @@ from ai_edge_litert import schema_py_generated as schema
 from convert import tflite_layers as layers
 from convert.flatbuffer import GraphWriter
 from convert.interface import ACTION, LOGITS, OBSERVATION
-from policy.integer import IntegerNetwork
+from policy.integer import IntegerNetwork, check_multipliers
 from policy.network import Weights, head_constants, layer_names, normaliser_constants, observation_shape
 from policy.spec import ContinuousHead, PolicySpec, Squash
 
@@ -63,7 +63,12 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
 
 
 def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
-    """The policy with int8 weights and activations, exactly the integers and scales of ``network``."""
+    """The policy with int8 weights and activations, exactly the integers and scales of ``network``.
+
+    Raises:
+        QuantizationError: LiteRT could not prepare a layer of it; named.
+    """
+    check_multipliers(network)
 
     def add(graph: GraphWriter, x: int, vector: int | None) -> int:
         q = layers.quantize(graph, x, "input_levels", network.input)

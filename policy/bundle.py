@@ -8,13 +8,17 @@
     int8.tflite, …        artifacts;  int8.golden.npz: the reference's outputs of that precision
     manifest.json         size and hash of each of them, and the parity figures of each artifact
 
-Loading verifies sizes, hashes, shapes and the spec, and names what is wrong. A device holds a part of the bundle under
-the same manifest; it reads only, and what writes bundles, ``policy.bundle_writer``, stays on the host.
+Loading verifies sizes, hashes, shapes and the spec, and names what is wrong; where the weights are needed, it also
+computes the golden outputs again. A bundle comes from elsewhere: its files are read by ``policy.reading.files``, its
+arrays by ``policy.reading.arrays``. A device holds a part of the bundle under the same manifest; it reads only, and
+what writes bundles, ``policy.bundle_writer``, stays on the host.
 """
 
 from __future__ import annotations
 
-import io
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +26,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy import network
-from policy.errors import BundleError, SpecError
+from policy.errors import BundleError, QuantizationError, SpecError
+from policy.json_values import shortened
 from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
+from policy.reading.arrays import LARGEST_NPZ, Wanted, read_arrays
+from policy.reading.files import (
+    LARGEST_MANIFEST,
+    LARGEST_OTHER,
+    LARGEST_SPEC,
+    MIB,
+    is_there,
+    read_file,
+    verified,
+    verify,
+)
 from policy.spec import ArtifactFormat, PolicySpec, Precision
 
 SPEC_FILE, WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE = (
@@ -32,6 +48,8 @@ SPEC_FILE, WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE = (
     "calibration.npz",
     "golden.npz",
 )
+WEIGHTS_HEADER, ARTIFACT_OVERHEAD = MIB, 16 * MIB
+"""Bytes that weights.safetensors and an artifact may have beside their parameters."""
 DEVICE_FILES = (SPEC_FILE, GOLDEN_FILE)
 LARGEST_TOLERANCE = 0.25
 """Of what an output spans, on the mean over the golden observations: a wider one checks nothing."""
@@ -92,28 +110,35 @@ class Bundle:
             BundleError: names the file that is missing, truncated, tampered with, of a future version or inconsistent.
         """
         folder = Path(path)
+        with _named(folder):
+            return cls._load(folder, require)
+
+    @classmethod
+    def _load(cls, folder: Path, require: tuple[str, ...]) -> Bundle:
         manifest = read_manifest(folder)
         records = manifest.records()
-        for name in require:
+        for name in (*require, SPEC_FILE):
             if name not in records:
                 raise BundleError(f"{folder / MANIFEST_FILE} does not list {name}, which is needed here.")
-        for name, record in records.items():
-            if name != SPEC_FILE and (name in require or (folder / name).exists()):
-                _verify(folder / name, record)
-        if SPEC_FILE not in records:
-            raise BundleError(f"{folder / MANIFEST_FILE} does not list {SPEC_FILE}, which is needed here.")
         try:
-            spec = PolicySpec.from_json(_verified(folder / SPEC_FILE, records[SPEC_FILE]))
+            spec = PolicySpec.from_json(verified(folder / SPEC_FILE, records[SPEC_FILE], LARGEST_SPEC))
         except SpecError as error:
             raise BundleError(f"{folder / SPEC_FILE}: {error}") from error
         if spec.name != manifest.policy:
             raise BundleError(f"{folder}: the manifest is of policy {manifest.policy!r}, policy.json of {spec.name!r}.")
         bundle = cls(folder, spec, manifest)
-        bundle.golden()
+        for name, record in records.items():
+            if name != SPEC_FILE and (name in require or is_there(folder / name)):
+                verify(folder / name, record, bundle._largest(name))
+        golden = bundle.golden()
         if CALIBRATION_FILE in require:
             bundle.calibration()
         if WEIGHTS_FILE in require:
-            bundle.weights()
+            from policy.bundle_checks import check_golden_outputs  # not on the device
+
+            hashes = tuple(records[name].sha256 for name in (SPEC_FILE, WEIGHTS_FILE, GOLDEN_FILE))
+            where = folder / GOLDEN_FILE
+            check_golden_outputs(spec, bundle.weights(), golden.observations, golden.outputs, where, hashes)
         return bundle
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
@@ -122,30 +147,30 @@ class Bundle:
         from safetensors.numpy import load  # not on the device
 
         data = self.data(WEIGHTS_FILE)
-        try:
-            weights: dict[str, NDArray[np.float32]] = load(data)
-            network.check_weights(self.spec, weights)
-        except (SafetensorError, SpecError) as error:
-            raise BundleError(f"{self.path / WEIGHTS_FILE}: {error}") from error
+        with _named(self.path / WEIGHTS_FILE):
+            try:
+                weights: dict[str, NDArray[np.float32]] = load(data)
+                network.check_weights(self.spec, weights)
+            except (SafetensorError, SpecError) as error:
+                raise BundleError(f"{self.path / WEIGHTS_FILE}: {error}") from error
         return weights
 
     def calibration(self) -> NDArray[np.float32]:
         """Raw observations recorded from real rollouts, float32 (n, observation_size) (host only)."""
-        arrays = self._arrays(CALIBRATION_FILE)
-        return self._observations(arrays, CALIBRATION_FILE)
+        observations = self._arrays(CALIBRATION_FILE, {"observations": self._observations})["observations"]
+        return observations.astype(np.float32, copy=False)
 
     def golden(self) -> Golden:
         """The golden vectors; their shapes are checked."""
-        arrays = self._arrays(GOLDEN_FILE)
-        observations = self._observations(arrays, GOLDEN_FILE)
-        outputs = self._checked(arrays, "outputs", GOLDEN_FILE, self.spec.output_size)
-        actions = arrays.get("actions", np.zeros(0))
-        wanted = network.choose_actions(self.spec, outputs)
-        if not len(outputs) == len(observations) > 0 or actions.shape != wanted.shape or actions.dtype != wanted.dtype:
-            raise BundleError(f"{self.path / GOLDEN_FILE}: observations, outputs and actions do not belong together.")
-        if not np.array_equal(actions, wanted):
-            raise BundleError(f"{self.path / GOLDEN_FILE}: an action is not the one that its outputs choose.")
-        return Golden(observations, outputs, actions)
+        spec, where = self.spec, self.path / GOLDEN_FILE
+        actions = Wanted(("int64",), None) if spec.is_discrete else self._outputs
+        wanted = {"observations": self._observations, "outputs": self._outputs, "actions": actions}
+        arrays = self._arrays(GOLDEN_FILE, wanted)
+        if not len(arrays["outputs"]):
+            raise BundleError(f"{where} holds no golden vectors.", "Make or fetch the bundle again.")
+        if not np.array_equal(arrays["actions"], network.choose_actions(spec, arrays["outputs"])):
+            raise BundleError(f"{where}: an action is not the one that its outputs choose.")
+        return Golden(arrays["observations"].astype(np.float32, copy=False), arrays["outputs"], arrays["actions"])
 
     def artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactEntry:
         """The artifact of this precision and format.
@@ -165,17 +190,17 @@ class Bundle:
     def has_artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> bool:
         """Whether the artifact is listed and its file is there (:meth:`load` verified what is)."""
         return any(
-            (entry.precision, entry.format) == (precision, artifact_format) and (self.path / entry.file).exists()
+            (entry.precision, entry.format) == (precision, artifact_format) and is_there(self.path / entry.file)
             for entry in self.manifest.artifacts.values()
         )
 
     def artifact_data(self, entry: ArtifactEntry) -> bytes:
         """The bytes of an artifact, verified against the manifest."""
-        return _verified(self.path / entry.file, entry.record)
+        return verified(self.path / entry.file, entry.record, self._largest(entry.file))
 
     def data(self, name: str) -> bytes:
         """The bytes of a file that the manifest lists, verified."""
-        return _verified(self.path / name, self._record(name))
+        return verified(self.path / name, self._record(name), self._largest(name))
 
     def expected(self, entry: ArtifactEntry) -> Expected:
         """What this artifact has to compute on the golden observations, float32.
@@ -183,10 +208,9 @@ class Bundle:
         Raises:
             BundleError: it is of other observations, or its tolerance would let an artifact compute anything.
         """
-        arrays, golden = self._arrays(entry.golden_file), self.golden()
-        outputs, tolerance = (
-            self._checked(arrays, name, entry.golden_file, self.spec.output_size) for name in ("outputs", "tolerance")
-        )
+        wanted, golden = {"outputs": self._outputs, "tolerance": self._outputs}, self.golden()
+        arrays = self._arrays(entry.golden_file, wanted)
+        outputs, tolerance = arrays["outputs"], arrays["tolerance"]
         if not len(outputs) == len(tolerance) == len(golden.outputs):
             raise BundleError(f"{self.path / entry.golden_file} does not belong to the bundle's golden observations.")
         largest = tolerance.mean(axis=0) / network.output_spans(self.spec, golden.outputs)
@@ -198,34 +222,59 @@ class Bundle:
             )
         return Expected(outputs, tolerance)
 
+    def check_expected(self, entry: ArtifactEntry) -> None:
+        """Compute the expected outputs of an artifact again, from weights and calibration (host only).
+
+        Raises:
+            BundleError: they are others than those in ``entry.golden_file``; names it.
+        """
+        from policy.bundle_checks import check_expected_outputs  # not on the device
+
+        where, precision = self.path / entry.golden_file, entry.precision
+        stored, observations = self.expected(entry).outputs, self.golden().observations
+        with _named(where):
+            try:
+                check_expected_outputs(
+                    self.spec, self.weights(), self.calibration(), precision, observations, stored, where
+                )
+            except QuantizationError as error:
+                raise BundleError(f"{self.path}: {entry.file} cannot be this policy's: {error}") from error
+
+    @property
+    def _observations(self) -> Wanted:
+        return Wanted(("float32", "uint8") if self.spec.is_image else ("float32",), self.spec.observation_size)
+
+    @property
+    def _outputs(self) -> Wanted:
+        return Wanted(("float32",), self.spec.output_size)
+
     def _record(self, name: str) -> FileRecord:
         try:
             return self.manifest.records()[name]
         except KeyError:
             raise BundleError(f"{self.path / MANIFEST_FILE} does not list {name}, which is needed here.") from None
 
-    def _arrays(self, name: str) -> dict[str, np.ndarray]:
-        data = self.data(name)
-        try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-                return {key: archive[key] for key in archive.files}
-        except Exception as error:  # numpy, zipfile, zlib and the tokenizer of headers raise a dozen kinds
-            raise BundleError(f"{self.path / name} is no readable npz file: {error}") from error
+    def _largest(self, name: str) -> int:
+        """Bytes that a file of this policy may have at most."""
+        if name == SPEC_FILE:
+            return LARGEST_SPEC
+        if name == WEIGHTS_FILE:
+            return 4 * self._parameters + WEIGHTS_HEADER
+        if name in self.manifest.artifacts:
+            return 8 * self._parameters + ARTIFACT_OVERHEAD
+        return LARGEST_NPZ if name.endswith(".npz") else LARGEST_OTHER
 
-    def _observations(self, arrays: dict[str, np.ndarray], name: str) -> NDArray[np.float32]:
-        stored = arrays.get("observations")
-        if stored is not None and stored.dtype == np.uint8 and self.spec.is_image:
-            arrays = {"observations": stored.astype(np.float32)}
-        return self._checked(arrays, "observations", name, self.spec.observation_size)
+    @property
+    def _parameters(self) -> int:
+        return sum(math.prod(shape) for shape in network.weight_shapes(self.spec).values())
 
-    def _checked(self, arrays: dict[str, np.ndarray], key: str, name: str, width: int) -> NDArray[np.float32]:
-        array = arrays.get(key)
-        if array is None or array.dtype != np.float32 or array.ndim != 2 or array.shape[1] != width:
-            found = "absent" if array is None else f"{array.dtype}{list(array.shape)}"
-            raise BundleError(f"{self.path / name}: {key!r} is {found}; the spec wants float32[n, {width}].")
-        if not np.isfinite(array).all():
-            raise BundleError(f"{self.path / name}: {key!r} holds NaN or infinity.")
-        return array
+    def _arrays(self, name: str, wanted: dict[str, Wanted]) -> dict[str, np.ndarray]:
+        arrays = read_arrays(self.data(name), wanted, str(self.path / name))
+        for key, array in arrays.items():
+            # A block at a time: the truth values of all would be a quarter as large again.
+            if not all(np.isfinite(array[start : start + 1024]).all() for start in range(0, len(array), 1024)):
+                raise BundleError(f"{self.path / name}: {key!r} holds NaN or infinity.")
+        return arrays
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -234,41 +283,17 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         BundleError: it is missing or cannot be read.
     """
-    return Manifest.from_json(_read(folder / MANIFEST_FILE), folder / MANIFEST_FILE)
+    with _named(folder / MANIFEST_FILE):
+        return Manifest.from_json(read_file(folder / MANIFEST_FILE, LARGEST_MANIFEST), folder / MANIFEST_FILE)
 
 
-def _read(path: Path) -> bytes:
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Whatever else reading may raise is the bundle's fault too: one kind of error, which names what was read."""
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        hint = "Train one (make train POLICY=I) or name one that exists." if path.name == MANIFEST_FILE else ""
-        raise BundleError(f"{path} is missing.", hint) from None
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def _verified(path: Path, record: FileRecord) -> bytes:
-    data = _read(path)
-    _compare(path, FileRecord.of(data), record)
-    return data
-
-
-def _verify(path: Path, record: FileRecord) -> None:
-    """As :func:`_verified`, a block at a time: a device has little memory, and the agent's peak is measured."""
-    try:
-        found = FileRecord.of_file(path)
-    except FileNotFoundError:
-        raise BundleError(f"{path} is missing.") from None
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror}.") from error
-    _compare(path, found, record)
-
-
-def _compare(path: Path, found: FileRecord, wanted: FileRecord) -> None:
-    if found.size != wanted.size:
-        state = "truncated" if found.size < wanted.size else "longer than it was written"
-        raise BundleError(f"{path} is {state}: {found.size} bytes, the manifest says {wanted.size}.")
-    if found.sha256 != wanted.sha256:
-        raise BundleError(
-            f"{path} was tampered with or damaged: its sha256 is not the manifest's.", "Make or fetch the bundle again."
-        )
+        yield
+    except BundleError:
+        raise
+    except Exception as error:
+        shown = shortened(str(error))
+        raise BundleError(f"{path} cannot be read: {type(error).__name__} {shown}.") from error

@@ -23,6 +23,7 @@ from policy import network
 from policy.bundle import (
     CALIBRATION_FILE,
     GOLDEN_FILE,
+    HOST_FILES,
     SPEC_FILE,
     WEIGHTS_FILE,
     Bundle,
@@ -32,9 +33,14 @@ from policy.bundle import (
 )
 from policy.coverage import covering
 from policy.files import PART, locked, write_atomically
-from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
-from policy.spec import PolicySpec
+from policy.json_values import shortened
+from policy.manifest import LARGEST_RECORD, MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
+from policy.reading.arrays import LARGEST_ARRAYS, LARGEST_NPZ
+from policy.reading.files import LARGEST_OTHER, LARGEST_SPEC
+from policy.reading.names import is_file_name
+from policy.spec import PolicySpec, require
 
+NO_GOLDEN_ROWS = "golden_observations has no rows, so that nothing could be checked; at least one is needed."
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
@@ -57,9 +63,18 @@ def write_bundle(
         extra_files: more files to keep in the bundle by plain name, e.g. the learning curve.
 
     Raises:
-        SpecError: the weights or observations do not fit the spec.
+        SpecError: the weights or observations do not fit the spec, or are none that a bundle can hold; nothing was
+            written.
     """
     network.check_weights(spec, weights)
+    _check_observations(spec, calibration, "calibration")
+    _check_observations(spec, golden_observations, "golden_observations")
+    require(np.size(golden_observations) > 0, NO_GOLDEN_ROWS, "Record some: real ones, other than the calibration's.")
+    for name in extra_files or {}:
+        require(
+            is_file_name(name) and name not in (*HOST_FILES, MANIFEST_FILE),
+            f"an extra file is called {shortened(name)}; allowed are plain printable names other than a bundle's own.",
+        )
     observations = network.as_batch(spec, golden_observations), network.as_batch(spec, calibration)
     golden = Golden.record(spec, weights, covering(spec, weights, *observations))
     contents = {
@@ -71,10 +86,24 @@ def write_bundle(
         ),
         **(extra_files or {}),
     }
+    PolicySpec.from_json(contents[SPEC_FILE])
+    for name, data in contents.items():
+        largest = {SPEC_FILE: LARGEST_SPEC, WEIGHTS_FILE: LARGEST_RECORD}.get(name, LARGEST_OTHER)
+        largest = LARGEST_NPZ if name.endswith(".npz") else largest
+        require(len(data) <= largest, f"{name} would have {len(data)} bytes; a bundle's has at most {largest}.")
     manifest = Manifest(spec.name, {name: FileRecord.of(data) for name, data in contents.items()})
     with locked(Path(path).parent):
         _replace_folder(Path(path), {**contents, MANIFEST_FILE: manifest.to_json().encode()})
     return Bundle.load(path)
+
+
+def _check_observations(spec: PolicySpec, observations: np.ndarray, what: str) -> None:
+    """Refuse what :meth:`Bundle.load` would refuse once it is written."""
+    batch = network.as_batch(spec, observations)
+    require(bool(np.isfinite(batch).all()), f"{what} holds NaN or infinity; allowed are finite observations.")
+    columns = spec.observation_size + (2 * spec.output_size if what == "golden_observations" else 0)
+    most = LARGEST_ARRAYS // (4 * columns)
+    require(len(batch) <= most, f"{what} has {len(batch)} rows; a bundle holds at most {most} of this policy.")
 
 
 def _stored(spec: PolicySpec, observations: NDArray[np.float32]) -> np.ndarray:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+LONGEST_MESSAGE = 2000
+"""Characters: what a message quotes may come from a file of megabytes."""
+
 
 class PolicyError(ValueError):
     """Base of all errors that the contract raises.
@@ -11,6 +14,8 @@ class PolicyError(ValueError):
     """
 
     def __init__(self, message: str, next_step: str = "") -> None:
+        if len(message) > LONGEST_MESSAGE:
+            message = f"{message[:LONGEST_MESSAGE]}…"
         super().__init__(f"{message} {next_step}".strip())
         self.next_step = next_step
 

@@ -33,7 +33,7 @@ from policy.network import (
     split,
     windows,
 )
-from policy.quantization import INT8_MAX, Affine, Floats
+from policy.quantization import INT8_MAX, MULTIPLIER_LIMIT, Affine, Floats, scales_of_zeros, silent_map
 from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
 from policy.quantization_aware import kernel_scales as scales_of_kernel
 from policy.ranges import calibrated_ranges
@@ -137,19 +137,30 @@ def quantize_network(
     maps = [quantization.affine_from_range(*ranges[name]) for name in (INPUT, *layer_names(spec))]
     if trained is not None:
         maps[1:-1] = [trained.hidden_map(name) for name in spec.network.hidden_names]
+    weight_range = WeightRange.LARGEST if trained is None else trained.weight_range
+    scales = {
+        name: scales_of_kernel(weights[f"{name}/kernel"], weight_bits, weight_range) for name in layer_names(spec)
+    }
+    for index in reversed(range(1, len(maps) - 1)):
+        if maps[index].scale == 1.0 and not any(ranges[layer_names(spec)[index - 1]]):
+            following = layer_names(spec)[index]
+            linear = ranges.get(linear_part(following))
+            output = maps[index + 1] if linear is None else quantization.affine_from_range(*linear)
+            maps[index] = silent_map(maps[index], scales[following], output)
     layers = []
     for index, name in enumerate(layer_names(spec)):
         normalised = linear_part(name) in ranges
         output = quantization.affine_from_range(*ranges[linear_part(name)]) if normalised else maps[index + 1]
         relu = name != "head" and not normalised
-        weight_range = WeightRange.LARGEST if trained is None else trained.weight_range
-        kernel_scales = scales_of_kernel(weights[f"{name}/kernel"], weight_bits, weight_range)
+        kernel_scales = scales[name]
+        bias_floats = weights[f"{name}/bias"].astype(np.float64)
+        kernel_scales = scales_of_zeros(weights[f"{name}/kernel"], bias_floats, kernel_scales, maps[index], output)
         if weight_bits == 8 and relu:
             kernel_scales = agreeing_scales(kernel_scales, maps[index].scale, output.scale)
         kernel = quantization.quantize_symmetric(weights[f"{name}/kernel"], kernel_scales, weight_bits)
         # b_q = round(b / (s_in · s_c))
         bias_steps = np.float64(maps[index].scale) * kernel_scales.astype(np.float64)
-        bias = np.rint(weights[f"{name}/bias"].astype(np.float64) / bias_steps)
+        bias = np.rint(bias_floats / bias_steps)
         _check_accumulator(name, kernel, bias)
         stride, norm = 1, None
         if index < len(spec.network.convolutions):
@@ -206,6 +217,25 @@ def requantization_multipliers(layer: IntegerLayer, input_map: Affine) -> NDArra
     """m_c = s_in · s_c / s_out in float32, (out,): what one accumulator step is worth in output steps."""
     scale = np.float32(input_map.scale) * layer.kernel_scales / np.float32(layer.output.scale)
     return scale.astype(np.float32)
+
+
+def check_multipliers(network: IntegerNetwork) -> None:
+    """Refuse a network that LiteRT cannot prepare: an accumulator's step is too many steps of its output.
+
+    Raises:
+        QuantizationError: names the layer and the channel.
+    """
+    input_map = network.input
+    for layer in network.layers:
+        multipliers, input_map = requantization_multipliers(layer, input_map), layer.result
+        if multipliers.max() >= MULTIPLIER_LIMIT:
+            channel = int(multipliers.argmax())
+            raise QuantizationError(
+                f"layer {layer.name!r}, channel {channel}: a step of its accumulator is {multipliers.max():.3g} steps "
+                f"of its output; LiteRT takes less than {MULTIPLIER_LIMIT:g}. On the calibration set its input or its "
+                "output hardly varies.",
+                "Record a calibration set that moves the outputs, or use BITS=16.",
+            )
 
 
 def accumulate(layer: IntegerLayer, input_map: Affine, levels: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -17,7 +17,18 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from policy.reading.names import is_text
+
 OMITTED = {"omitted": True}
+MOST_PARTS = 200_000
+"""Numbers, strings, objects and lists of a document, about: an empty list takes 64 bytes of memory for two of text. A
+normaliser of 28,224 elements has 56,000."""
+DEEPEST = 64
+"""Levels of objects and lists inside a free-form value."""
+LONGEST_TEXT = 1000
+"""Characters of a string that is not free-form."""
+_SCALARS = {int: "a whole number", str: "a string", bool: "true or false", float: "a number"}
+_LINE_SIGNS = str.maketrans("", "", "\n\t")
 
 
 def null_is(value: Any) -> dict[str, Any]:
@@ -30,6 +41,10 @@ def called(name: str) -> dict[str, Any]:
     return {"name": name}
 
 
+_Place = tuple[str, Any]
+"""A member's name, and the place of the object that has it; None for the outermost."""
+
+
 class JsonValueError(ValueError):
     """A value is not of the type that is wanted; the message says what it is."""
 
@@ -38,8 +53,12 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     """The JSON object in ``text``.
 
     Raises:
-        JsonValueError: it is no JSON, nested beyond Python's limit, or no object.
+        JsonValueError: it is no JSON, nested beyond Python's limit, no object, or of too many parts.
     """
+    signs = (",", "[", "{")
+    parts = sum(text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in signs)
+    if parts > MOST_PARTS:
+        raise JsonValueError(f"it has {parts} numbers, strings, lists and objects; allowed are {MOST_PARTS}")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
@@ -79,6 +98,7 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
         KeyError: a member is missing; has its name.
     """
     if kind is Any:
+        check_free(value, name)
         return value
     arguments, origin = get_args(kind), get_origin(kind)
     if origin is UnionType:
@@ -92,6 +112,8 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
         items = _typed(value, list, name, "a list")
         if arguments[1:] != (...,) and len(items) != len(arguments):
             raise JsonValueError(f"{name} has {len(items)} numbers; it must have {len(arguments)}")
+        if arguments[0] in _SCALARS:  # the common case, and the long one: without the search for its kind
+            return tuple([_scalar(arguments[0], item, name) for item in items])
         inside = dataclasses.is_dataclass(arguments[0])
         places = [f"{name}[{index}]" if inside else name for index in range(len(items))]
         return tuple(read(arguments[0], item, place) for item, place in zip(items, places, strict=True))
@@ -100,9 +122,43 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
         return {read(arguments[0], key, name): read(arguments[1], item, f"{name}.{key}") for key, item in members}
     if issubclass(kind, Enum):
         return _member(kind, value, name)
-    if kind is float:
-        return _number(value, name)
-    return _typed(value, kind, name, {int: "a whole number", str: "a string", bool: "true or false"}[kind])
+    return _scalar(kind, value, name)
+
+
+def _scalar(kind: type, value: Any, name: str) -> Any:
+    return _number(value, name) if kind is float else _typed(value, kind, name, _SCALARS[kind])
+
+
+def check_free(value: Any, name: str) -> None:
+    """Refuse a free-form value that could not be written again, printed or walked through.
+
+    Raises:
+        JsonValueError: NaN or infinity, a control sign or a lone surrogate in a string, or more than DEEPEST levels.
+    """
+    left: list[tuple[Any, _Place, int]] = [(value, (name, None), 0)]
+    while left:
+        item, place, level = left.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            raise JsonValueError(f"{_said(place)} is {item}; it must be finite")
+        if isinstance(item, str) and not item.translate(_LINE_SIGNS).isprintable():
+            raise JsonValueError(f"{_said(place)} is {shortened(item)}; it must be printable")
+        if level > DEEPEST:
+            raise JsonValueError(f"{_said(place)} lies {level} levels deep; allowed are {DEEPEST}")
+        if isinstance(item, Mapping):
+            for key, inner in item.items():
+                if type(key) is not str or not is_text(key, LONGEST_TEXT):
+                    raise JsonValueError(f"{_said(place)} has the member {shortened(key)}; its name must be printable")
+                left.append((inner, (key, place), level + 1))
+        elif isinstance(item, (list, tuple)):
+            left += [(inner, place, level + 1) for inner in item]
+
+
+def _said(place: _Place) -> str:
+    """NAME.MEMBER.MEMBER, put together only where it is said."""
+    names = [place[0]]
+    while (place := place[1]) is not None:
+        names.append(place[0])
+    return ".".join(reversed(names))
 
 
 def _object(kind: Any, data: Mapping[str, Any], name: str) -> Any:
@@ -138,7 +194,7 @@ def _member(kind: type[Enum], value: Any, name: str) -> Any:
         if member.value == value:
             return member
     allowed = ", ".join(str(member.value) for member in kind)
-    raise JsonValueError(f"{name} {value!r} is not known; allowed are {allowed}")
+    raise JsonValueError(f"{name} {shortened(value)} is not known; allowed are {allowed}")
 
 
 def _number(value: Any, name: str) -> float:
@@ -156,10 +212,17 @@ def _number(value: Any, name: str) -> float:
 def _typed(value: Any, kind: type, name: str, wanted: str) -> Any:
     if type(value) is not kind:  # True is no whole number
         raise JsonValueError(f"{name} is {shortened(value)}; it must be {wanted}")
+    if isinstance(value, str) and not is_text(value, LONGEST_TEXT):
+        raise JsonValueError(
+            f"{name} is {shortened(value)}; it must be printable, of at most {LONGEST_TEXT} characters, "
+            "without control signs and line breaks"
+        )
     return value
 
 
 def shortened(value: object) -> str:
     """A value as messages show it."""
+    if isinstance(value, (list, tuple, str, bytes)):
+        value = value[:60]  # of millions, those that are shown
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}…"

@@ -15,7 +15,9 @@ from policy.bundle import WEIGHTS_FILE, Bundle
 from policy.bundle_writer import copy_bundle
 from policy.errors import BundleError
 from policy.files import locked
+from policy.json_values import shortened
 from policy.manifest import MANIFEST_FILE
+from policy.reading.names import is_file_name
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 ZOO, ARTIFACTS = PROJECT_ROOT / "zoo", PROJECT_ROOT / "artifacts"
@@ -76,6 +78,11 @@ def shown(path: Path) -> Path:
 
 
 def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
+    if not is_file_name(name):
+        raise BundleError(
+            f"there is no policy {shortened(name)}; allowed are printable names of at most 255 bytes, and paths.",
+            "Type: python -m train --help",
+        )
     own, shipped = artifacts / name, shipped_folder(name, zoo)
     if own.exists():
         bundle = Bundle.load(own)

@@ -13,6 +13,7 @@ from typing import Any
 from policy import json_values
 from policy.errors import BundleError
 from policy.json_values import OMITTED, JsonValueError, called
+from policy.reading.names import POLICY_NAMES_ALLOWED, is_file_name, is_policy_name
 from policy.spec_parts import ArtifactFormat, Precision, RuntimeName
 
 MANIFEST_FORMAT_VERSION = 2
@@ -20,6 +21,9 @@ WITHOUT_ARTIFACTS = 1
 """Of this version everything but the artifacts is read: they passed another gate, and are made again when needed."""
 MANIFEST_FILE = "manifest.json"
 SMALLEST_STEP = 1e-30
+LARGEST_RECORD = 2**30
+"""Bytes of any file of a bundle; a policy of 657 MB was measured (``bench/pressure.py``)."""
+MOST_FILES = 1000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -31,8 +35,12 @@ class FileRecord:
     sha256: str
 
     def __post_init__(self) -> None:
-        if self.size < 0 or not _SHA256.fullmatch(self.sha256):
-            raise JsonValueError(f"a record has {self.size} bytes and the sha256 {self.sha256[:80]!r}")
+        if not 0 <= self.size <= LARGEST_RECORD or not _SHA256.fullmatch(self.sha256):
+            size, sha256 = json_values.shortened(self.size), json_values.shortened(self.sha256)
+            raise JsonValueError(
+                f"a record has {size} bytes and the sha256 {sha256}; "
+                f"allowed are 0 … {LARGEST_RECORD} bytes and 64 hexadecimal digits"
+            )
 
     @classmethod
     def of(cls, data: bytes) -> FileRecord:
@@ -192,7 +200,13 @@ class Manifest:
                 artifacts[entry.file] = entry
             for name in (*files, *artifacts, *(entry.golden_file for entry in artifacts.values())):
                 _require_plain(name)
+            if len(files) + len(artifacts) > MOST_FILES:
+                raise BundleError(f"{where} lists {len(files) + len(artifacts)} files; allowed are {MOST_FILES}.")
+            for entry in artifacts.values():
+                _require_own_names(entry, files, where)
             policy, origin = (json_values.read(str, data[key], key) for key in ("policy", "origin"))
+            if not is_policy_name(policy):
+                raise BundleError(f"{where} is of policy {policy!r}; allowed are {POLICY_NAMES_ALLOWED}.")
             return cls(policy, files, artifacts, origin)
         except KeyError as error:
             raise BundleError(f"{where} lacks the field {error.args[0]!r}.") from error
@@ -210,11 +224,24 @@ def entry_values(entry: ArtifactEntry) -> dict[str, Any]:
 
 def _require_plain(name: str) -> None:
     """Refuse a file name that leaves the bundle or is the manifest's own."""
-    if not name or name != Path(name).name or name in (".", "..", MANIFEST_FILE) or "\\" in name or "\0" in name:
+    if not is_file_name(name) or name == MANIFEST_FILE:
         raise BundleError(
             f"the manifest names the file {json_values.shortened(name)}; "
-            "only plain names inside the bundle are allowed."
+            "only plain names inside the bundle are allowed, printable and of at most 255 bytes."
         )
+
+
+def _require_own_names(entry: ArtifactEntry, files: Mapping[str, FileRecord], where: Path) -> None:
+    """Refuse an artifact under another label than its file's: it would be served as what it is not."""
+    file, golden = f"{entry.precision.value}.{entry.format.value}", f"{entry.precision.value}.golden.npz"
+    if (entry.file, entry.golden_file) != (file, golden):
+        raise BundleError(
+            f"{where} calls {entry.file}, with {entry.golden_file}, the {entry.precision.value} {entry.format.value} "
+            f"artifact; the file of that one is {file}, its golden_file {golden}.",
+            f"Convert again: make convert BITS={entry.precision.bits}",
+        )
+    if golden not in files:
+        raise BundleError(f"{where} lists {file}, but not its golden_file {golden}.", "Convert again: make convert")
 
 
 def _require_not_negative(name: str, *numbers: float | None) -> None:

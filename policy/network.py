@@ -255,10 +255,10 @@ def head_constants(head: ContinuousHead) -> tuple[Floats, Floats]:
 
 def output_spans(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:
     """What each output can be or was, (output_size,): the bounds of a continuous head; of a discrete one, whose outputs
-    are compared with each other, all that lies between the least and the greatest of ``outputs`` (n, output_size)."""
+    are compared with each other, all from the least to the greatest of ``outputs`` (n, output_size), if they differ."""
     if isinstance(spec.head, ContinuousHead):
         return np.asarray(spec.head.high, np.float64) - np.asarray(spec.head.low, np.float64)
-    return np.full(spec.output_size, float(np.ptp(outputs)) or 1.0)
+    return np.full(spec.output_size, float(np.ptp(outputs)) or np.inf)
 
 
 def choose_actions(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:

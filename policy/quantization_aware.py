@@ -26,7 +26,7 @@ from policy.quantization import (
     check_finite,
     symmetric_scales,
 )
-from policy.spec_parts import require
+from policy.spec_parts import LARGEST_FLOAT32, require
 
 INPUT = "input"
 """Name of the normalised observation among the ranges."""
@@ -64,7 +64,7 @@ class TrainedQuantization:
         )
         for name, (low, high) in self.ranges.items():
             require(
-                bool(np.isfinite(low) and np.isfinite(high)) and low <= high,
+                -LARGEST_FLOAT32 <= low <= high <= LARGEST_FLOAT32,
                 f"quantization.ranges.{name} is {low} … {high}; it must be finite and ordered.",
             )
             require(name == INPUT or low == 0.0, f"quantization.ranges.{name} begins at {low}, not at a ReLU's 0.")

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from policy import json_values
 from policy.errors import SpecError
-from policy.json_values import OMITTED
+from policy.json_values import OMITTED, shortened
 from policy.quantization_aware import INPUT, TrainedQuantization
+from policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
 from policy.spec_parts import (
+    LARGEST_SIDE,
     NATURE_CONVOLUTIONS,
     Activation,
     ArtifactFormat,
@@ -85,10 +88,18 @@ class PolicySpec:
     quantization: TrainedQuantization | None = field(default=None, metadata=OMITTED)
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "policy.name is empty.")
+        require(
+            is_policy_name(self.name),
+            f"policy.name is {shortened(self.name)}; allowed are {POLICY_NAMES_ALLOWED}.",
+            "Give it another name: the folder that it is trained into names it.",
+        )
         require(len(self.observation) > 0, "policy.observation has no fields.")
-        names = [f.name for f in self.observation]
-        require(len(set(names)) == len(names), f"policy.observation repeats a field name: {names}.")
+        repeated = [name for name, count in Counter(f.name for f in self.observation).items() if count > 1]
+        require(not repeated, f"policy.observation repeats a field name: {shortened(repeated)}.")
+        require(
+            self.observation_size <= LARGEST_SIDE,
+            f"policy.observation has {shortened(self.observation_size)} elements; allowed are {LARGEST_SIDE}.",
+        )
         found, wanted = len(self.normaliser.mean), self.observation_size
         require(found in (1, wanted), f"normaliser has {found} elements, the observation {wanted}.")
         if self.network.convolutions:
@@ -97,7 +108,7 @@ class PolicySpec:
                 require(
                     len(behind.shape) <= 1,
                     "a network with convolutions takes an image field first, and vector fields may follow; "
-                    f"{behind.name!r} behind the image has the shape {behind.shape}.",
+                    f"{behind.name!r} behind the image has the shape {shortened(behind.shape)}.",
                 )
         period = self.control_period_s
         require(0 < period < math.inf, f"control_period_s is {period}; it must be positive and finite.")
@@ -111,7 +122,8 @@ class PolicySpec:
             wanted_ranges, ranges = {INPUT, *self.network.hidden_names}, set(self.quantization.ranges)
             require(
                 ranges == wanted_ranges,
-                f"quantization.ranges are those of {sorted(ranges)}; the network has {sorted(wanted_ranges)}.",
+                f"quantization.ranges are those of {shortened(sorted(ranges))}; "
+                f"the network has {shortened(sorted(wanted_ranges))}.",
             )
 
     @property
@@ -160,7 +172,16 @@ class PolicySpec:
         return {"format_version": SPEC_FORMAT_VERSION, **json_values.write(self)}
 
     def to_json(self) -> str:
-        """The spec as an indented JSON document that ends in a newline."""
+        """The spec as an indented JSON document that ends in a newline.
+
+        Raises:
+            SpecError: the environment's settings or the provenance hold what :meth:`from_json` would refuse.
+        """
+        try:
+            for name in ("settings", "provenance"):
+                json_values.check_free(self.provenance if name == "provenance" else self.environment.settings, name)
+        except json_values.JsonValueError as error:
+            raise SpecError(f"policy.json: {error}.") from None
         return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
 
     @classmethod
@@ -177,7 +198,7 @@ class PolicySpec:
         version = data.get("format_version")
         require(
             version == SPEC_FORMAT_VERSION,
-            f"policy.json has format_version {version!r}; this program reads {SPEC_FORMAT_VERSION}.",
+            f"policy.json has format_version {shortened(version)}; this program reads {SPEC_FORMAT_VERSION}.",
             "Use the program version that wrote it, or train the policy again.",
         )
         try:
@@ -186,6 +207,10 @@ class PolicySpec:
             raise SpecError(f"policy.json lacks the field {error.args[0]!r}.") from error
         except json_values.JsonValueError as error:
             raise SpecError(f"policy.json: {error}.") from error
+        except SpecError:
+            raise
+        except Exception as error:  # whatever else a document that nobody wrote may bring about
+            raise SpecError(f"policy.json cannot be read: {type(error).__name__} {shortened(str(error))}.") from error
         return spec
 
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
 from policy.errors import SpecError
-from policy.json_values import OMITTED, JsonValueError, null_is, read
+from policy.json_values import OMITTED, JsonValueError, null_is, read, shortened
+from policy.reading.names import LONGEST_NAME, is_text
 
 # The graphs compute in float32: what is larger than this is infinite there, and what is smaller has no reciprocal.
 LARGEST_FLOAT32, SMALLEST_DIVISOR, LARGEST_DIVISOR = 3.4028235e38, 1.2e-38, 8.0e37
+
+# What no policy comes near: a document that claims more would only be worked on for long, or fill the memory.
+LARGEST_SIDE = 2**24
+"""Elements of an observation, a layer, a kernel's side or a stride."""
+MOST_OUTPUTS = 65_536
+MOST_LAYERS, MOST_SIDES = 1000, 8
 
 E = TypeVar("E", bound=Enum)
 
@@ -111,6 +119,19 @@ def require(condition: bool, message: str, next_step: str = "") -> None:
         raise SpecError(message, next_step)
 
 
+def require_name(name: str, what: str) -> None:
+    """Raise SpecError unless it is printable text of at most LONGEST_NAME characters."""
+    require(
+        is_text(name),
+        f"{what} is {shortened(name)}; allowed are {LONGEST_NAME} printable characters, no control signs.",
+    )
+
+
+def require_few_outputs(count: int) -> None:
+    """Raise SpecError for a head of more than MOST_OUTPUTS outputs."""
+    require(count <= MOST_OUTPUTS, f"the head has {count} outputs; allowed are {MOST_OUTPUTS}.")
+
+
 @dataclass(frozen=True)
 class ObservationField:
     """One named part of the observation vector.
@@ -127,7 +148,13 @@ class ObservationField:
 
     def __post_init__(self) -> None:
         require(bool(self.name), "an observation field has no name.")
-        require(all(side > 0 for side in self.shape), f"observation field {self.name!r} has the shape {self.shape}.")
+        require_name(self.name, "an observation field's name")
+        require_name(self.unit, f"the unit of observation field {self.name!r}")
+        require(
+            all(0 < side <= LARGEST_SIDE for side in self.shape) and len(self.shape) <= MOST_SIDES,
+            f"observation field {self.name!r} has the shape {shortened(self.shape)}; "
+            f"allowed are up to {MOST_SIDES} sides of 1 … {LARGEST_SIDE}.",
+        )
 
     @property
     def size(self) -> int:
@@ -172,7 +199,10 @@ class Convolution:
 
     def __post_init__(self) -> None:
         sizes = (self.filters, self.kernel, self.stride)
-        require(all(size > 0 for size in sizes), f"network.convolutions has {sizes}; all three must be positive.")
+        require(
+            all(0 < size <= LARGEST_SIDE for size in sizes),
+            f"network.convolutions has {shortened(sizes)}; all three must be positive, {LARGEST_SIDE} at most.",
+        )
 
     def output_side(self, side: int) -> int:
         """Height or width of the output for an input of ``side``: ⌊(side − kernel) / stride⌋ + 1."""
@@ -199,7 +229,12 @@ class NetworkSpec:
     layer_norm: bool = field(default=False, metadata=OMITTED)
 
     def __post_init__(self) -> None:
-        require(all(width > 0 for width in self.hidden), f"network.hidden is {self.hidden}; widths must be positive.")
+        require(
+            all(0 < width <= LARGEST_SIDE for width in self.hidden),
+            f"network.hidden is {shortened(self.hidden)}; widths must be positive, {LARGEST_SIDE} at most.",
+        )
+        layers = len(self.convolutions) + len(self.hidden)
+        require(layers <= MOST_LAYERS, f"network has {layers} layers before the head; allowed are {MOST_LAYERS}.")
 
     @property
     def hidden_names(self) -> tuple[str, ...]:
@@ -247,8 +282,11 @@ class DiscreteHead:
 
     def __post_init__(self) -> None:
         require(len(self.action_names) >= 2, f"a discrete head needs two actions, got {len(self.action_names)}.")
-        repeated = sorted({name for name in self.action_names if self.action_names.count(name) > 1})
-        require(not repeated, f"a discrete head names an action twice: {repeated}.")
+        require_few_outputs(len(self.action_names))
+        for name in self.action_names:
+            require_name(name, "an action's name")
+        repeated = sorted(name for name, count in Counter(self.action_names).items() if count > 1)
+        require(not repeated, f"a discrete head names an action twice: {shortened(repeated)}.")
 
     @property
     def size(self) -> int:
@@ -267,9 +305,13 @@ class ContinuousHead:
 
     def __post_init__(self) -> None:
         require(len(self.low) == len(self.high) > 0, f"head has {len(self.low)} lows but {len(self.high)} highs.")
+        require_few_outputs(len(self.low))
         finite = all(abs(v) <= LARGEST_FLOAT32 for v in (*self.low, *self.high))
         ordered = all(low < high for low, high in zip(self.low, self.high, strict=True))
-        require(finite and ordered, f"head bounds {self.low} … {self.high} must be finite with low < high.")
+        require(
+            finite and ordered,
+            f"head bounds {shortened(self.low)} … {shortened(self.high)} must be finite with low < high.",
+        )
 
     @property
     def size(self) -> int:
@@ -283,3 +325,6 @@ class EnvironmentSpec:
 
     id: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_name(self.id, "environment.id")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,13 +24,14 @@ from device.host.wheels import WheelSet
 from policy.bundle import DEVICE_FILES, Bundle
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE
+from policy.reading.files import LARGEST_MANIFEST, read_file, verified
+from policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
 from policy.spec import Precision, RuntimeName
 
 STARTER = "run-agent"
 CODE, BUNDLE = "lib", "bundle"
-# Imported by a function that the agent never calls: Gymnasium's face of the simulator.
-STAYS_AT_HOME = ["airlearning_envs.gym_env"]
-_POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+# Imported by functions that the agent never calls: Gymnasium's face of the simulator, and what needs the weights.
+STAYS_AT_HOME = ["airlearning_envs.gym_env", "policy.bundle_checks"]
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class Payload:
 
 
 def check_policy_name(name: str) -> str:
-    """A policy's name becomes a folder on the device: letters, digits, ``.``, ``_`` and ``-`` only.
+    """A policy's name becomes a folder on the device: the rule of ``policy.reading.names``.
 
     Raises:
         VerificationError: it has other signs.
     """
-    if not _POLICY_NAME.match(name):
+    if not is_policy_name(name):
         raise VerificationError(
-            f"The policy is called {name!r}; allowed are 1 to 64 letters, digits, '.', '_' and '-'.",
+            f"The policy is called {name!r}; allowed are {POLICY_NAMES_ALLOWED}.",
             "Give it another name in policy.json and manifest.json (train it under that name).",
         )
     return name
@@ -129,10 +129,12 @@ def build_payload(
 def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequence[RuntimeName]) -> list[PayloadFile]:
     """The device's part of a bundle, each file compared with the manifest's hash.
 
+    What the device will compare an artifact with is computed again here: it has neither weights nor calibration.
+
     Raises:
-        BundleError: as ``build_payload``.
+        BundleError: as ``build_payload``, or an artifact's expected outputs are not those of the weights.
     """
-    manifest = (bundle.path / MANIFEST_FILE).read_bytes()
+    manifest = read_file(bundle.path / MANIFEST_FILE, LARGEST_MANIFEST)
     names = {name: bundle.manifest.files[name] for name in DEVICE_FILES}
     for precision in precisions:
         for runtime in runtimes:
@@ -143,17 +145,17 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
                     f"{entry.file} was not checked in {runtime.value}; the manifest names {checked}.",
                     f"Type: make convert BITS={precision.bits} POLICY={bundle.spec.name}, or choose another --runtime.",
                 )
+            if entry.golden_file not in names:  # of both formats the same
+                bundle.check_expected(entry)
             names[entry.file] = entry.record
             names[entry.golden_file] = bundle.manifest.files[entry.golden_file]
     files = [PayloadFile(f"{BUNDLE}/{MANIFEST_FILE}", manifest)]
     for name, record in sorted(names.items()):
-        path = bundle.path / name
-        data = path.read_bytes() if path.is_file() else b""
-        file = PayloadFile(f"{BUNDLE}/{name}", data)
-        if len(data) != record.size or file.sha256 != record.sha256:
-            state = "is missing" if not path.is_file() else "was tampered with or damaged (its sha256 differs)"
-            raise BundleError(f"{path} {state}; nothing was sent.", f"Type: make convert POLICY={bundle.spec.name}")
-        files.append(file)
+        try:
+            data = verified(bundle.path / name, record, record.size)
+        except BundleError as error:
+            raise BundleError(f"{error} Nothing was sent.", f"Type: make convert POLICY={bundle.spec.name}") from error
+        files.append(PayloadFile(f"{BUNDLE}/{name}", data))
     return files
 
 

@@ -22,7 +22,7 @@ from policy.spec import (
 )
 
 SPEC = PolicySpec(
-    name="by hand",
+    name="by-hand",
     observation=(ObservationField("distance", (), "m"), ObservationField("speed", (), "m/s")),
     normaliser=Normaliser((1.0, -2.0), (2.0, 0.5), 4.0),
     network=NetworkSpec((2,)),

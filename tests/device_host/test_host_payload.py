@@ -17,8 +17,10 @@ from device.host.places import project_root
 from device.host.probe import PythonFacts
 from device.host.wheels import WheelSet, load_pins
 from policy.bundle import Bundle
+from policy.bundle_writer import npz
 from policy.errors import BundleError
 from policy.spec import Precision, RuntimeName
+from tests.policy.small_bundle import sign
 
 INT8, FP32 = Precision.INT8, Precision.FP32
 LITERT, ONNX = RuntimeName.LITERT, RuntimeName.ONNXRUNTIME
@@ -119,11 +121,20 @@ def test_a_tampered_artifact_is_not_sent(bundle: Bundle, tmp_path: Path) -> None
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    with pytest.raises(BundleError, match=r"int8\.tflite was tampered with.*nothing was sent"):
+    with pytest.raises(BundleError, match=r"int8\.tflite was tampered with.*Nothing was sent"):
         build_payload(copy, [INT8], [LITERT], WHEELS)
     file.unlink()
     with pytest.raises(BundleError, match=r"int8\.tflite is missing"):
         build_payload(copy, [INT8], [LITERT], WHEELS)
+
+
+def test_expected_outputs_of_another_policy_are_not_sent(bundle: Bundle, tmp_path: Path) -> None:
+    """The device would hold the artifact to them, and has no weights to tell."""
+    copy = copy_of(bundle, tmp_path / "copy")
+    expected = bundle.expected(bundle.artifact(INT8, LITERT.artifact_format))
+    sign(copy.path, "int8.golden.npz", npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance))
+    with pytest.raises(BundleError, match=r"int8\.golden\.npz: the golden outputs are not those of these weights"):
+        build_payload(Bundle.load(copy.path), [INT8], [LITERT], WHEELS)
 
 
 def test_what_was_never_checked_in_a_runtime_is_not_sent_for_it(bundle: Bundle, tmp_path: Path) -> None:

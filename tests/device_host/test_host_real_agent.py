@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from convert.pipeline import build_graph
 from device.host import __main__ as cli
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
@@ -19,8 +20,7 @@ from device.host.deploy import deploy
 from device.host.errors import AgentError, CheckFailedError, ConnectionLostError
 from device.host.releases import list_releases, rollback
 from policy.bundle import Bundle
-from policy.bundle_writer import npz
-from policy.spec import Precision, RuntimeName
+from policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_host.devices import Line, TestDevice
 
 INT8, FP32 = Precision.INT8, Precision.FP32
@@ -138,9 +138,9 @@ def test_an_artifact_that_computes_something_else_is_not_switched_on(
     before = current(serving, "tiny")
     wrong = tmp_path / "tiny"
     shutil.copytree(bundle.path, wrong)
-    entry = bundle.artifact(INT8, RuntimeName.LITERT.artifact_format)
-    expected = bundle.expected(entry)
-    rewrite(wrong, entry.golden_file, npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance))
+    flipped = {name: value[..., ::-1].copy() for name, value in bundle.weights().items() if name.startswith("head")}
+    weights = {**bundle.weights(), **flipped}
+    rewrite(wrong, "int8.tflite", build_graph(bundle.spec, weights, bundle.calibration(), INT8, ArtifactFormat.TFLITE))
     with pytest.raises(CheckFailedError, match=f"Release {before} still serves"):
         deploy(serving, Bundle.load(wrong), [INT8])
     assert current(serving, "tiny") == before
@@ -150,7 +150,9 @@ def rewrite(bundle: Path, name: str, data: bytes) -> None:
     """Replace a file of a bundle and its record, as an honest but mistaken tool would."""
     (bundle / name).write_bytes(data)
     manifest = json.loads((bundle / "manifest.json").read_text())
-    manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    artifacts = {entry["file"]: entry for entry in manifest["artifacts"]}
+    record = artifacts[name] if name in artifacts else manifest["files"][name]
+    record |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (bundle / "manifest.json").write_text(json.dumps(manifest))
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from policy import json_values
 from policy.bundle import Expected
-from policy.manifest import ArtifactEntry, FileRecord, Parity
+from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Parity
 from policy.network import weight_shapes
 from policy.spec import (
     ArtifactFormat,
@@ -56,3 +60,20 @@ def entry_of(data: bytes, precision: Precision = Precision.INT8, suffix: str = "
 
 OUTPUTS = np.zeros((5, 2), np.float32)
 EXPECTED = Expected(OUTPUTS, np.full((5, 2), 0.25))
+
+
+def sign(folder: Path, name: str, data: bytes) -> None:
+    """Replace a file of a bundle and mend the manifest: what an attacker writes, rather than an accident."""
+    (folder / name).write_bytes(data)
+    change(folder, MANIFEST_FILE, lambda m: m["files"].update({name: json_values.write(FileRecord.of(data))}))
+
+
+def change(folder: Path, name: str, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Change a JSON document of a bundle; one that the manifest lists is signed again."""
+    document = json.loads((folder / name).read_text())
+    edit(document)
+    data = json.dumps(document).encode()
+    if name == MANIFEST_FILE:
+        (folder / name).write_bytes(data)
+    else:
+        sign(folder, name, data)

@@ -146,7 +146,7 @@ def test_an_artifact_entry_that_is_none_is_refused(
         (np.full((5, 2), np.nan), "'tolerance' holds NaN or infinity"),
         (np.full((5, 2), 1e30), r"the tolerance is [\d.e+]+ of what output 0 spans; allowed are 0 to 0.25"),
         (np.full((5, 2), -0.1), "allowed are 0 to 0.25"),
-        (np.full((4, 2), 0.1), "does not belong to the bundle's golden observations"),
+        (np.full((4, 2), 0.1), "its rows do not belong together"),
         (np.full((5, 1), 0.1), r"'tolerance' is float32\[5, 1\]; the spec wants float32\[n, 2\]"),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_name_that_leaves_the_bundle_is_refused(bundle: Bundle, name: str, pla
     else:
         manifest["artifacts"][0]["file" if place == "artifact" else "golden_file"] = name
     path.write_text(json.dumps(manifest))
-    with pytest.raises(BundleError, match="only plain names inside the bundle"):
+    with pytest.raises(BundleError, match=r"only plain names inside the bundle|nul.x00byte.; it must be printable"):
         Bundle.load(bundle.path)
 
 
@@ -226,11 +226,14 @@ def test_weights_that_are_no_safetensors_are_refused(bundle: Bundle) -> None:
         ({"outputs": None}, "'outputs' is absent"),
         ({"outputs": np.full((5, 2), np.inf, np.float32)}, "'outputs' holds NaN or infinity"),
         ({"actions": np.zeros(4, np.int64)}, "do not belong together"),
-        ({"actions": None}, "do not belong together"),
-        ({"actions": np.array(3)}, "do not belong together"),
-        ({"actions": np.zeros(5, np.float32)}, "do not belong together"),
+        ({"actions": None}, r"'actions' is absent; the spec wants int64\[n\]"),
+        ({"actions": np.array(3)}, "do not belong together: there are 5 of observations, 5 of outputs, 1 of actions"),
+        ({"actions": np.zeros(5, np.float32)}, r"'actions' is float32\[5\]; the spec wants int64\[n\]"),
         ({"actions": np.array([0, 0, 1, 0, 0])}, "not the one that its outputs choose"),
-        ({"observations": GOLDEN[:0], "outputs": OUTPUTS[:0], "actions": np.zeros(0, np.int64)}, "do not belong"),
+        (
+            {"observations": GOLDEN[:0], "outputs": OUTPUTS[:0], "actions": np.zeros(0, np.int64)},
+            "holds no golden vectors",
+        ),
     ],
 )
 def test_golden_vectors_that_do_not_fit_are_refused(
@@ -259,5 +262,7 @@ def test_a_pickle_in_an_npz_is_not_executed(bundle: Bundle) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, observations=np.array([{"an": "object"}], dtype=object))
     rewrite(bundle, CALIBRATION_FILE, buffer.getvalue())
-    with pytest.raises(BundleError, match=f"{CALIBRATION_FILE} is no readable npz file"):
+    with pytest.raises(
+        BundleError, match=rf"{CALIBRATION_FILE}: 'observations' is object\[1\]; the spec wants float32"
+    ):
         Bundle.load(bundle.path).calibration()

@@ -13,7 +13,7 @@ from policy.ranges import calibrated_ranges, linear_part
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 
 SPEC = PolicySpec(
-    name="by hand",
+    name="by-hand",
     observation=(ObservationField("distance", (2,), "m"),),
     normaliser=Normaliser((1.0, 0.0), (2.0, 1.0), 5.0),
     network=NetworkSpec((2,)),

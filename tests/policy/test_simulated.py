@@ -28,7 +28,7 @@ from policy.spec import (
 )
 
 SPEC = PolicySpec(
-    name="by hand",
+    name="by-hand",
     observation=(ObservationField("distance", (2,), "m"),),
     normaliser=Normaliser((0.0, 0.0), (1.0, 1.0), 100.0),
     network=NetworkSpec((2,)),
@@ -160,13 +160,13 @@ IMAGES = PolicySpec(
     environment=EnvironmentSpec("Test-v0"),
 )
 NORMALISED = replace(
-    SPEC, network=NetworkSpec((16, 12), layer_norm=True), head=DiscreteHead(("a", "b", "c")), name="layer norm"
+    SPEC, network=NetworkSpec((16, 12), layer_norm=True), head=DiscreteHead(("a", "b", "c")), name="layer-norm"
 )
 
 
 IMAGE_AND_VECTOR = replace(
     IMAGES,
-    name="image and vector",
+    name="image-and-vector",
     observation=(*IMAGES.observation, ObservationField("velocity", (3,), "m/s")),
     normaliser=Normaliser((0.0,) * 200 + (1.0,) * 3, (255.0,) * 200 + (100.0,) * 3, 10.0),
 )
@@ -174,7 +174,7 @@ IMAGE_AND_VECTOR = replace(
 
 @pytest.mark.parametrize("bits", [8, 6, 3])
 @pytest.mark.parametrize(
-    "spec", [IMAGES, IMAGE_AND_VECTOR, NORMALISED], ids=["images", "image and vector", "layer norm"]
+    "spec", [IMAGES, IMAGE_AND_VECTOR, NORMALISED], ids=["images", "image-and-vector", "layer-norm"]
 )
 def test_random_policies_agree_with_their_integers(spec: PolicySpec, bits: int) -> None:
     random = np.random.default_rng(11)

@@ -105,7 +105,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> str:
         (lambda d: d["observation"][0].update(shape=[2, -2]), "'ranges' has the shape"),
         (lambda d: d["head"].update(action_names=["only"]), "needs two actions"),
         (lambda d: d.update(control_period_s=0), "must be positive"),
-        (lambda d: d.update(name=""), "policy.name is empty"),
+        (lambda d: d.update(name=""), "policy.name is ''; allowed are 1 to 64 letters"),
     ],
 )
 def test_a_spec_that_is_none_is_refused_by_the_name_of_the_field(

@@ -62,7 +62,7 @@ def bundle_name(request: RunRequest) -> str:
 
     Signs that a device's folder may not have become ``-``.
     """
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", request.output_path.resolve().name).strip(".-") or request.policy
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", request.output_path.resolve().name).strip("._-")[:64] or request.policy
 
 
 def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
