@@ -39,7 +39,7 @@ from policy.spec import (
 OBSERVATIONS = 1_000
 # Of the paired int8 artifacts' near-ties: the gap between the two chosen logits, in steps of the logits' scale.
 WIDEST_TIE_STEPS = 3.0
-SIZES = {"as I": (64, 64, 64), "as II": (256, 256, 256), "as III": (4096, 512, 1024)}
+SIZES = {"as-I": (64, 64, 64), "as-II": (256, 256, 256), "as-III": (4096, 512, 1024)}
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 
