@@ -1,4 +1,4 @@
-"""``python -m device.host``: deploy a policy to a device over SSH, go back, look, accept a host key."""
+"""``python -m device.host``: deploy a policy to a device over SSH, go back, look, remove, accept a host key."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from device.host.handshake import accept_command, fetch_host_key
 from device.host.hostkeys import KnownHosts, Verdict
 from device.host.probe import probe
 from device.host.progress import progress_bars
-from device.host.releases import DeviceReleases, list_releases, rollback
+from device.host.releases import DeviceReleases, list_releases, remove_releases, rollback
 from device.host.target import Target, resolve
+from device.host.text import printable
 from device.host.verbs import run_verb, verb_adder
 from device.host.wheels import fetch, parse_runtimes, select, select_unseen
 from policy.hints import Parser
@@ -41,8 +42,7 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
         result = deploy(connection, bundle, precisions, runtimes, wait_s=options.wait, progress=progress)
         name = connection.name
-    for warning in result.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    _warn(result.warnings)
     if result.unchanged:
         return result, f"{result.request.policy}: release {result.release} on {name} is this already; nothing was sent."
     checked = ", ".join(
@@ -58,13 +58,53 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     )
 
 
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {printable(warning)}", file=sys.stderr)
+
+
 def run_rollback(options: argparse.Namespace) -> tuple[Any, str]:
-    """Switch back to an older release."""
+    """Switch back to an older release: by itself to the last good one before the one that serves.
+
+    Good is what is not damaged, not marked bad, and was not rolled back from. It is checked again before it serves.
+    """
     with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
-        result = rollback(connection, options.policy, options.to, wait_s=options.wait, progress=progress)
-        return result, (
-            f"{result.policy}: release {result.release} serves on {connection.name} again (before: {result.previous})."
+        result = rollback(
+            connection,
+            options.policy,
+            options.to,
+            mark_bad_too=options.mark_bad,
+            wait_s=options.wait,
+            progress=progress,
         )
+        name = connection.name
+    _warn(result.warnings)
+    before = f"before: {result.previous}"
+    if result.marked_bad:
+        before += ", marked bad"
+    elif result.previous not in (None, result.release):
+        before += ", not marked bad; --mark-bad does that"
+    return result, f"{result.policy}: release {result.release} serves on {name} again ({before})."
+
+
+def run_remove(options: argparse.Namespace) -> tuple[Any, str]:
+    """Remove a policy's releases from the device: all but the one that serves, or one, or with --all the whole policy.
+
+    Unpacked wheels that no release needs any more go too. What was removed is listed.
+    """
+    with connect(options.target, identity=options.identity) as connection:
+        result = remove_releases(
+            connection,
+            options.policy,
+            options.release,
+            whole=options.all,
+            force=options.force,
+            wait_s=options.wait,
+        )
+        name = connection.name
+    gone = "; ".join(printable(each) for each in (*result.removed, *result.environments)) or "nothing"
+    left = f"Release {result.serving} serves." if result.serving else "None serves."
+    return result, f"{result.policy} on {name}: removed {gone}. {left}"
 
 
 def run_releases(options: argparse.Namespace) -> tuple[Any, str]:
@@ -81,9 +121,13 @@ def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
             for release in entry.releases:
                 mark = "*" if release.name == entry.current else " "
                 what = f"{','.join(release.precisions)} in {','.join(release.runtimes)}"
-                lines.append(f"{mark} {policy:<6} {release.name}  {what}  {release.created} by {release.by}")
+                told = f"{mark} {policy:<6} {release.name}  "
+                told += "" if release.damage else f"{what}  {release.created} by {release.by}  "
+                lines.append(printable(f"{told}{release.why_not}".rstrip()))
+    lines += [printable(f"problem: {problem}") for problem in found.problems]
     if found.locked_by is not None:
-        lines.append(f"being deployed to by {found.locked_by.get('user')}@{found.locked_by.get('host')}")
+        who = f"{found.locked_by.get('user')}@{found.locked_by.get('host')}"
+        lines.append(printable(f"being deployed to by {who}"))
     return "\n".join(lines) or f"Nothing is deployed on {name}. Type: make deploy"
 
 
@@ -191,8 +235,15 @@ def parser() -> argparse.ArgumentParser:
     deploying.add_argument("--runtime", default="litert", help="litert (default), tflite-runtime, onnxruntime or all")
     back = verb("rollback", run_rollback)
     back.add_argument("--policy", required=True, help="name (III)")
-    back.add_argument("--to", metavar="RELEASE", help="default: the one before the current one")
-    for added in (deploying, back):
+    back.add_argument("--to", metavar="RELEASE", help="default: the last good one before the current one")
+    back.add_argument("--mark-bad", action="store_true", help="mark the one that served until now as bad")
+    removing = verb("remove", run_remove)
+    removing.add_argument("--policy", required=True, help="name (III)")
+    which = removing.add_mutually_exclusive_group()
+    which.add_argument("--release", metavar="RELEASE", help="only this one; default: all but the one that serves")
+    which.add_argument("--all", action="store_true", help="the whole policy, with the release that serves")
+    removing.add_argument("--force", action="store_true", help="also what an agent runs from")
+    for added in (deploying, back, removing):
         added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")
     for name, run in (("releases", run_releases), ("status", run_status)):
         looking = verb(name, run)
