@@ -190,7 +190,7 @@ def _known_release(session: HelperSession, same: str | None) -> tuple[str | None
     if found["damaged"]:
         mark_bad(session, same, f"its files are not those that were deployed: {', '.join(found['damaged'])}")
     whole = not (found["damaged"] or found["missing_environments"])
-    return (same if whole else None), bool(found["mark"])
+    return (same if whole else None), bool(found["doubted"])
 
 
 def _record(payload: Payload) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class Release:
     """Why it is known to be bad: it failed a check on this device, or a person said so."""
     left: str = ""
     """When and by whom it was rolled back from; deploying it again, or going to it by name, ends that."""
+    good: str = ""
+    """When and by whom it was gone back to; the newest of these is never pruned."""
 
     @property
     def why_not(self) -> str:
@@ -152,8 +154,14 @@ def rollback(
         previous, asked_again = switch_on(connection, session, python, policy, wanted, serving)
         warnings += asked_again
         marked = False
-        if previous is not None and previous != wanted and (mark_bad_too or _is_before(known, wanted, previous)):
-            marked = _leave(session, previous, mark_bad_too, warnings)
+        back = previous is not None and _is_before(known, wanted, previous)
+        if not asked_again and back:
+            _mark(session, wanted, "good", "rolled back to", warnings)
+        if not asked_again and previous not in (None, wanted) and (mark_bad_too or back):
+            marked = _mark(session, previous, "bad" if mark_bad_too else "left", "rolled back from", warnings)
+            marked = marked and mark_bad_too
+        if asked_again and mark_bad_too:
+            warnings.append(f"Release {previous} was not marked bad: the line was lost before.")
     done = time.monotonic() - begun
     return RollbackResult(policy, release, wanted, previous, checks, done, marked, tuple(warnings))
 
@@ -227,18 +235,18 @@ def _is_before(known: Sequence[Release], wanted: str, previous: str) -> bool:
     return wanted in names and previous in names and names.index(wanted) < names.index(previous)
 
 
-def _leave(session: HelperSession, release: str, bad: bool, warnings: list[str]) -> bool:
-    """Note that a release was rolled back from, or that it is bad. Returns whether it is marked bad now."""
+def _mark(session: HelperSession, release: str, kind: str, what: str, warnings: list[str]) -> bool:
+    """Mark a release with what was done, when and by whom. Returns whether that succeeded."""
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    reason = f"rolled back from {when} by {user_name()}@{socket.gethostname()}"
+    reason = f"{what} {when} by {user_name()}@{socket.gethostname()}"
     try:
-        session.call("set_mark", release=release, kind="bad" if bad else "left", reason=reason)
+        session.call("set_mark", release=release, kind=kind, reason=reason)
     except VerificationError:  # its record is damaged: no rollback goes there anyway
         return False
     except HostError as error:
-        warnings.append(f"Release {release} could not be marked: {error.message}")
+        warnings.append(f"Release {release} could not be marked {kind}: {error.message}")
         return False
-    return bad
+    return True
 
 
 def remove_releases(

@@ -26,7 +26,7 @@ POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _LINE = 200  # characters
-BAD, LEFT = "bad", "left"
+BAD, LEFT, GOOD = MARKS = "bad", "left", "good"
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Mark:
-    """Why a release is not what a rollback without ``--to`` goes to.
+    """What became known of a release after it was published.
 
-    ``bad``: its files or golden vectors failed, or a person said so. ``left``: it was rolled back from.
+    ``bad``: its files or golden vectors failed, or a person said so. ``left``: it was rolled back from. To neither goes
+    a rollback without ``--to``. ``good``: a person went back to it; the newest of these is never pruned.
     """
 
     kind: str
@@ -131,7 +132,7 @@ def read_mark(folder: Path) -> Mark | None:
     except HelperError as error:
         return Mark(BAD, f"its mark is damaged: {error}")
     kind, reason = data.get("kind"), data.get("reason")
-    if kind not in (BAD, LEFT) or not isinstance(reason, str):
+    if kind not in MARKS or not isinstance(reason, str):
         return Mark(BAD, f"its mark is damaged: {MARK_FILE} has no kind and reason")
     return Mark(kind, reason[:_LINE] or "no reason was given")
 

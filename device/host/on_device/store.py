@@ -12,8 +12,8 @@ from typing import Any
 
 from device.host.on_device.files import HelperError, entries, open_regular, read_object, what_is
 from device.host.on_device.records import (
-    BAD,
-    LEFT,
+    GOOD,
+    MARKS,
     POLICY_NAME,
     RELEASE_NAME,
     Mark,
@@ -91,7 +91,8 @@ class Store:
 
     def is_good(self, policy: str, record: Record) -> bool:
         """Whether nothing is known against a release."""
-        return not record.damage and self.mark(policy, record.release) is None
+        mark = self.mark(policy, record.release)
+        return not record.damage and (mark is None or mark.kind == GOOD)
 
     def current(self, policy: str) -> str | None:
         """The release that ``current`` points to, or None, also when it points to something else."""
@@ -185,7 +186,7 @@ class Store:
         found = []
         for record in self.releases(policy):
             mark = self.mark(policy, record.release)
-            marks = {kind: mark.reason if mark is not None and mark.kind == kind else "" for kind in (BAD, LEFT)}
+            marks = {kind: mark.reason if mark is not None and mark.kind == kind else "" for kind in MARKS}
             found.append({**{key: getattr(record, key) for key in _SHOWN}, **marks})
         return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from device.host.on_device.files import HelperError, differences, remove, running_in, sync, what_is, write_json
-from device.host.on_device.records import BAD, LEFT, MARK_FILE, MARKER, RELEASE_FILE, read_marker
+from device.host.on_device.records import GOOD, MARK_FILE, MARKER, MARKS, RELEASE_FILE, read_marker
 from device.host.on_device.store import Store, number_of
 from device.host.on_device.wire import report
 
@@ -80,7 +80,7 @@ class Upkeep(Store):
             "runtimes": record.runtimes,
             "damaged": wrong,
             "missing_environments": missing,
-            "mark": mark.kind if mark else "",
+            "doubted": mark is not None and mark.kind != GOOD,
             "files": wheels["files"],
             "seconds": wheels["seconds"],
         }
@@ -94,7 +94,9 @@ class Upkeep(Store):
         self.require_layout()
         folder = self.folder(self.policy)
         before = self.current(self.policy)
-        remove(self.release_folder(self.policy, request["release"]) / MARK_FILE)
+        mark = self.mark(self.policy, request["release"])
+        if mark is not None and mark.kind != GOOD:
+            remove(self.release_folder(self.policy, request["release"]) / MARK_FILE)
         link = folder / f"current.{os.getpid()}"
         link.symlink_to(Path("releases") / request["release"])
         link.replace(folder / "current")
@@ -102,10 +104,10 @@ class Upkeep(Store):
         return {"current": request["release"], "previous": before}
 
     def set_mark(self, request: Request) -> Reply:
-        """Mark a release: a rollback without ``--to`` does not go to it until it is deployed again."""
+        """Mark a release: bad and left until it is deployed again, or good."""
         kind, reason = request["kind"], request["reason"]
-        if kind not in (BAD, LEFT):
-            raise HelperError("request", f"the mark is {kind!r}; allowed are {BAD} and {LEFT}")
+        if kind not in MARKS:
+            raise HelperError("request", f"the mark is {kind!r}; allowed are {', '.join(MARKS)}")
         record = self.find(self.policy, request["release"])
         write_json(
             self.release_folder(self.policy, record.release) / MARK_FILE, {"kind": kind, "reason": str(reason)[:200]}
@@ -115,15 +117,18 @@ class Upkeep(Store):
     def prune(self, request: Request) -> Reply:
         """Remove older releases, and wheels that no release needs.
 
-        What stays: the newest, the current one and ``previous``; the newest good one but the current one, and the
-        newest good one before it, so that there is something to go back to; and whatever a process runs from.
+        What stays: the newest, the current one and ``previous``; the newest good one but the current one, the newest
+        good one before it and the newest that somebody went back to, so that there is something to go back to; and
+        whatever a process runs from.
         """
         records, current = self.releases(self.policy), self.current(self.policy)
         names = [record.release for record in records]
         good = [record.release for record in records if self.is_good(self.policy, record)]
         before = [name for name in good if current is None or number_of(name) < number_of(current)]
         others = [name for name in good if name != current]
-        kept = {*names[-KEEP_RELEASES:], current, request.get("previous"), *before[-1:], *others[-1:]}
+        marks = {name: self.mark(self.policy, name) for name in good}
+        chosen = [name for name, mark in marks.items() if mark is not None]  # a good one has no other mark
+        kept = {*names[-KEEP_RELEASES:], current, request.get("previous"), *before[-1:], *others[-1:], *chosen[-1:]}
         busy = running_in(self.folder(self.policy) / "releases")
         gone = [name for name in names if name not in kept and name not in busy]
         for name in gone:
