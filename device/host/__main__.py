@@ -43,8 +43,11 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
         result = deploy(connection, bundle, precisions, runtimes, wait_s=options.wait, progress=progress)
         name = connection.name
     _warn(result.warnings)
+    compared = f"Compared {result.compared_files} files of its wheels there in {result.compared_s:.1f} s."
+    compared = compared if result.compared_files else ""
     if result.unchanged:
-        return result, f"{result.request.policy}: release {result.release} on {name} is this already; nothing was sent."
+        said = f"{result.request.policy}: release {result.release} on {name} is this already; nothing was sent. "
+        return result, f"{said}{compared}".rstrip()
     checked = ", ".join(
         f"{check.precision} in {check.runtime} ({check.vectors} golden vectors, "
         f"{100 * check.action_agreement:.1f} % same actions)"
@@ -54,7 +57,7 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
         f"{result.request.policy}: release {result.release} serves on {name} "
         f"(before: {result.previous or 'none'}). Checked there: {checked}. "
         f"Sent {result.sent_files} files, {result.sent_bytes / 1e6:.1f} MB, "
-        f"reused {result.reused_files} in {result.seconds:.1f} s."
+        f"reused {result.reused_files} in {result.seconds:.1f} s. {compared}".rstrip()
     )
 
 

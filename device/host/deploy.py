@@ -6,6 +6,7 @@ vector that differs, leaves nothing of the new release behind.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import socket
 import time
@@ -62,6 +63,10 @@ class DeployResult:
     seconds: float
     warnings: tuple[str, ...] = ()
     """What went wrong after the new release was switched on; it serves all the same."""
+    compared_files: int = 0
+    """Files of unpacked wheels that the device compared with the hashes recorded when they were unpacked."""
+    compared_s: float = 0.0
+    """Seconds that this took there."""
 
 
 def deploy(
@@ -116,15 +121,16 @@ def install(
         serving = state["current"]
         with still_serving(serving):
             tell(Step("compare what is there", 0, 0))
-            known, marked = _known_release(session, state["same"])
-            if known is not None and known == serving and not marked:
-                return DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
+            known, found = _known_release(session, state["same"])
+            if known is not None and known == serving and not found["doubted"]:
+                none = DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
+                return dataclasses.replace(none, compared_files=found["files"], compared_s=found["seconds"])
             sent = _Upload(connection, session, tell)
             if known is None:
                 release = f"{state['next_number']:04d}-{payload.digest[:8]}"
                 folders = [wheel.folder for wheel in wheel_set.wheels]
-                there = session.call("environments_compared", environments=folders, timeout=UNPACK_TIMEOUT_S)["whole"]
-                missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in there]
+                found = session.call("environments_compared", environments=folders, timeout=UNPACK_TIMEOUT_S)
+                missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in found["whole"]]
                 wheels = fetch(missing, wheel_cache, lambda wheel: tell(Step(f"download {wheel}", 0, 0)))
                 need = needed_bytes(payload, wheels)
                 sent.folder = session.call("receive", release=release, need_bytes=need, folders=payload.folders)[
@@ -156,6 +162,8 @@ def install(
         removed=removed,
         seconds=time.monotonic() - begun,
         warnings=warnings,
+        compared_files=found["files"],
+        compared_s=found["seconds"],
     )
 
 
@@ -179,18 +187,18 @@ def _prune(session: HelperSession, serving: str, previous: str | None) -> tuple[
         )
 
 
-def _known_release(session: HelperSession, same: str | None) -> tuple[str | None, bool]:
-    """A release on the device that has this very content and is still whole, and whether it is marked bad or left.
+def _known_release(session: HelperSession, same: str | None) -> tuple[str | None, Mapping[str, Any]]:
+    """A release on the device that has this very content and is still whole, and what its check found.
 
     One that has the content no longer is marked, so that nobody goes back to it.
     """
     if same is None:
-        return None, False
+        return None, {}
     found = session.call("check", release=same, timeout=UNPACK_TIMEOUT_S)
     if found["damaged"]:
         mark_bad(session, same, f"its files are not those that were deployed: {', '.join(found['damaged'])}")
     whole = not (found["damaged"] or found["missing_environments"])
-    return (same if whole else None), bool(found["doubted"])
+    return (same if whole else None), found
 
 
 def _record(payload: Payload) -> dict[str, Any]:
