@@ -24,6 +24,9 @@ from policy.hints import Parser
 from policy.locate import working_bundle
 from policy.spec import Precision
 
+INTERRUPTED = (
+    "what was half done on the device is discarded; `python -m device.host releases` shows which release serves."
+)
 USUAL_PYTHON = "3.11"  # of Raspberry Pi OS 12
 
 
@@ -267,7 +270,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Returns 0, 1 when it failed (the message says what to do), 2 for wrong usage, 130 interrupted."""
-    return run_verb(parser(), argv, "what was half done on the device is discarded.")
+    return run_verb(parser(), argv, INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from device.host.errors import (
 from device.host.local_device import running_local_device
 from device.host.payload import PayloadFile, starter
 from device.host.probe import probe
-from device.host.releases import list_releases, rollback
+from device.host.releases import list_releases, remove_releases, rollback
 from device.host.text import may_act, printable, printable_reply
 from device.host.wheels import WheelSet
 from tests.device_host.devices import (
@@ -168,6 +168,8 @@ def test_wheels_are_compared_by_hash(
     assert bring("c").wheels_sent == (str(wheel),), "and sent again, which mends it"
     assert unpacked.read_bytes() == f"{name:7}".encode() * 1000
     assert rollback(connection, name, first.release).release == first.release
+    assert remove_releases(connection, name, whole=True).environments == (wheel.folder,)
+    assert not unpacked.exists()
 
 
 # Links in the place of our own folders.

@@ -149,18 +149,34 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", list(DAMAGED))
-def test_a_damaged_record_stops_nothing_and_is_named(
+def test_every_damaged_record_is_named_and_refused(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet
+) -> None:
+    first, second, third = bring(connection, name, bare, "a", "b", "c")
+    record = device.policy_folder(name) / "releases" / second / "release.json"
+    whole = record.read_bytes()
+    for damage, reason in DAMAGED.values():
+        damage(record)
+        listed = shown(connection, name)
+        assert reason in listed[second].damage and not listed[first].damage and not listed[third].damage
+        with pytest.raises(VerificationError, match=f"release {second} of {name} is damaged") as refused:
+            rollback(connection, name, second)
+        assert reason in refused.value.message and f"Release {third} still serves" in refused.value.message
+        record.unlink(missing_ok=True)
+        record.write_bytes(whole)
+    assert not shown(connection, name)[second].damage
+    assert rollback(connection, name, second).release == second
+
+
+@pytest.mark.parametrize("case", ["a list", "truncated", "no precisions"])
+def test_a_damaged_record_stops_nothing(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, case: str
 ) -> None:
     damage, reason = DAMAGED[case]
     first, second, third = bring(connection, name, bare, "a", "b", "c")
     damage(device.policy_folder(name) / "releases" / second / "release.json")
     listed = shown(connection, name)
-    assert reason in listed[second].damage and not listed[first].damage and not listed[third].damage
-    with pytest.raises(VerificationError, match=f"release {second} of {name} is damaged") as refused:
-        rollback(connection, name, second)
-    assert f"Release {third} still serves" in refused.value.message
+    assert reason in listed[second].damage and not listed[third].damage
     assert rollback(connection, name).release == first, "passes over the damaged one"
     again = install(connection, stand_in_payload(name, "b"), bare)
     assert again.release.startswith("0004-") and not again.unchanged
