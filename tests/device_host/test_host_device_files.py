@@ -122,6 +122,14 @@ def test_bytecode_is_never_believed(
     assert not bytecode.exists()
 
 
+def test_a_mark_that_was_being_written_when_the_power_went_spoils_nothing(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    install(connection, stand_in_payload(name, "new"), bare)
+    (device.policy_folder(name) / "releases" / old.release / "mark.json.part").write_text("{")
+    assert rollback(connection, name).release == old.release
+
+
 def same_size(file: Path) -> str:
     file.write_bytes(file.read_bytes()[:-1] + b"#")
     return "numpy/content.bin differs"

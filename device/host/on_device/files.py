@@ -33,18 +33,26 @@ class HelperError(Exception):
 
 
 def what_is(path: Path) -> str:
-    """``folder``, ``file``, ``symbolic link``, ``special file`` or, if there is nothing, an empty text."""
+    """``folder``, ``file``, ``symbolic link``, ``special file``, ``closed place``, or "" if there is nothing.
+
+    Closed is what may not be looked at.
+    """
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return ""
+    except OSError:
+        return "closed place"
     kinds = ((stat.S_ISDIR, "folder"), (stat.S_ISREG, "file"), (stat.S_ISLNK, "symbolic link"))
     return next((name for is_kind, name in kinds if is_kind(mode)), "special file")
 
 
 def entries(folder: Path) -> list[Path]:
-    """What lies in a folder, sorted; nothing when it is absent, or a link that leads elsewhere."""
-    return sorted(folder.iterdir()) if what_is(folder) == "folder" else []
+    """What lies in a folder, sorted; nothing when it is absent, closed, or a link that leads elsewhere."""
+    try:
+        return sorted(folder.iterdir()) if what_is(folder) == "folder" else []
+    except OSError:
+        return []
 
 
 def open_regular(path: Path, flags: int = _LOOK) -> int:

@@ -16,6 +16,8 @@ from device.host.on_device.store import Store, number_of
 from device.host.on_device.wire import report
 
 KEEP_RELEASES = 3
+# What is ours in a release's folder; the last is left when the power is cut while a mark is written.
+OWN_FILES = (RELEASE_FILE, MARK_FILE, f"{MARK_FILE}.part")
 Request = dict[str, Any]
 Reply = dict[str, Any]
 
@@ -71,7 +73,7 @@ class Upkeep(Store):
         """Compare a release that is here already, and the wheels it needs, with what was recorded of them."""
         record = self.find(self.policy, request["release"])
         folder = self.release_folder(self.policy, record.release)
-        wrong = differences(folder, record.files, (RELEASE_FILE, MARK_FILE))
+        wrong = differences(folder, record.files, OWN_FILES)
         wheels = self.environments_compared({"environments": record.environments})
         missing = [f"envs/{name}: {', '.join(reasons)}" for name, reasons in wheels["damaged"].items()]
         mark = self.mark(self.policy, record.release)
