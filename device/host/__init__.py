@@ -13,7 +13,8 @@ On the device (several policies live side by side, and share the unpacked wheels
     ~/quarl/lock                          held while a deployment works on this device
     ~/quarl/envs/NAME-VERSION-HASH/       one unpacked wheel each; the device needs no pip and no internet
     ~/quarl/policies/III/incoming/ID/     an upload; gone, or renamed into releases/ when it passed every check
-    ~/quarl/policies/III/releases/ID/     run-agent, lib/, bundle/, release.json; the last three stay
+    ~/quarl/policies/III/releases/ID/     run-agent, lib/, bundle/, release.json, and mark.json of one that is not to be
+                                          gone back to; the last three stay, the last good one, what an agent runs from
     ~/quarl/policies/III/current          symbolic link to one of them, switched by rename(2)
 """
 
@@ -26,7 +27,7 @@ from device.host.connection import Connection, connect
 from device.host.deploy import deploy
 from device.host.errors import AgentError, HostError
 from device.host.probe import probe
-from device.host.releases import list_releases, rollback
+from device.host.releases import list_releases, remove_releases, rollback
 from device.host.target import Target
 
 __all__ = [
@@ -39,5 +40,6 @@ __all__ = [
     "deploy",
     "list_releases",
     "probe",
+    "remove_releases",
     "rollback",
 ]

@@ -1,4 +1,4 @@
-"""``python -m device.host``: deploy a policy to a device over SSH, go back, look, accept a host key."""
+"""``python -m device.host``: deploy a policy to a device over SSH, go back, look, remove, accept a host key."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from device.host.handshake import accept_command, fetch_host_key
 from device.host.hostkeys import KnownHosts, Verdict
 from device.host.probe import probe
 from device.host.progress import progress_bars
-from device.host.releases import DeviceReleases, list_releases, rollback
+from device.host.releases import DeviceReleases, list_releases, remove_releases, rollback
 from device.host.target import Target, resolve
+from device.host.text import printable
 from device.host.verbs import run_verb, verb_adder
 from device.host.wheels import fetch, parse_runtimes, select, select_unseen
 from policy.hints import Parser
 from policy.locate import working_bundle
 from policy.spec import Precision
 
+INTERRUPTED = (
+    "what was half done on the device is discarded; `python -m device.host releases` shows which release serves."
+)
 USUAL_PYTHON = "3.11"  # of Raspberry Pi OS 12
 
 
@@ -41,10 +45,12 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
         result = deploy(connection, bundle, precisions, runtimes, wait_s=options.wait, progress=progress)
         name = connection.name
-    for warning in result.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    _warn(result.warnings)
+    compared = f"Compared {result.compared_files} files of its wheels there in {result.compared_s:.1f} s."
+    compared = compared if result.compared_files else ""
     if result.unchanged:
-        return result, f"{result.request.policy}: release {result.release} on {name} is this already; nothing was sent."
+        said = f"{result.request.policy}: release {result.release} on {name} is this already; nothing was sent. "
+        return result, f"{said}{compared}".rstrip()
     checked = ", ".join(
         f"{check.precision} in {check.runtime} ({check.vectors} golden vectors, "
         f"{100 * check.action_agreement:.1f} % same actions)"
@@ -54,17 +60,57 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
         f"{result.request.policy}: release {result.release} serves on {name} "
         f"(before: {result.previous or 'none'}). Checked there: {checked}. "
         f"Sent {result.sent_files} files, {result.sent_bytes / 1e6:.1f} MB, "
-        f"reused {result.reused_files} in {result.seconds:.1f} s."
+        f"reused {result.reused_files} in {result.seconds:.1f} s. {compared}".rstrip()
     )
 
 
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {printable(warning)}", file=sys.stderr)
+
+
 def run_rollback(options: argparse.Namespace) -> tuple[Any, str]:
-    """Switch back to an older release."""
+    """Switch back to an older release: by itself to the last good one before the one that serves.
+
+    Good is what is not damaged, not marked bad, and was not rolled back from. It is checked again before it serves.
+    """
     with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
-        result = rollback(connection, options.policy, options.to, wait_s=options.wait, progress=progress)
-        return result, (
-            f"{result.policy}: release {result.release} serves on {connection.name} again (before: {result.previous})."
+        result = rollback(
+            connection,
+            options.policy,
+            options.to,
+            mark_bad_too=options.mark_bad,
+            wait_s=options.wait,
+            progress=progress,
         )
+        name = connection.name
+    _warn(result.warnings)
+    before = f"before: {result.previous}"
+    if result.marked_bad:
+        before += ", marked bad"
+    elif result.previous not in (None, result.release):
+        before += ", not marked bad; --mark-bad does that"
+    return result, f"{result.policy}: release {result.release} serves on {name} again ({before})."
+
+
+def run_remove(options: argparse.Namespace) -> tuple[Any, str]:
+    """Remove a policy's releases from the device: all but the one that serves, or one, or with --all the whole policy.
+
+    Unpacked wheels that no release needs any more go too. What was removed is listed.
+    """
+    with connect(options.target, identity=options.identity) as connection:
+        result = remove_releases(
+            connection,
+            options.policy,
+            options.release,
+            whole=options.all,
+            force=options.force,
+            wait_s=options.wait,
+        )
+        name = connection.name
+    gone = "; ".join(printable(each) for each in (*result.removed, *result.environments)) or "nothing"
+    left = f"Release {result.serving} serves." if result.serving else "None serves."
+    return result, f"{result.policy} on {name}: removed {gone}. {left}"
 
 
 def run_releases(options: argparse.Namespace) -> tuple[Any, str]:
@@ -81,9 +127,13 @@ def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
             for release in entry.releases:
                 mark = "*" if release.name == entry.current else " "
                 what = f"{','.join(release.precisions)} in {','.join(release.runtimes)}"
-                lines.append(f"{mark} {policy:<6} {release.name}  {what}  {release.created} by {release.by}")
+                told = f"{mark} {policy:<6} {release.name}  "
+                told += "" if release.damage else f"{what}  {release.created} by {release.by}  "
+                lines.append(printable(f"{told}{release.why_not}".rstrip()))
+    lines += [printable(f"problem: {problem}") for problem in found.problems]
     if found.locked_by is not None:
-        lines.append(f"being deployed to by {found.locked_by.get('user')}@{found.locked_by.get('host')}")
+        who = f"{found.locked_by.get('user')}@{found.locked_by.get('host')}"
+        lines.append(printable(f"being deployed to by {who}"))
     return "\n".join(lines) or f"Nothing is deployed on {name}. Type: make deploy"
 
 
@@ -191,8 +241,15 @@ def parser() -> argparse.ArgumentParser:
     deploying.add_argument("--runtime", default="litert", help="litert (default), tflite-runtime, onnxruntime or all")
     back = verb("rollback", run_rollback)
     back.add_argument("--policy", required=True, help="name (III)")
-    back.add_argument("--to", metavar="RELEASE", help="default: the one before the current one")
-    for added in (deploying, back):
+    back.add_argument("--to", metavar="RELEASE", help="default: the last good one before the current one")
+    back.add_argument("--mark-bad", action="store_true", help="mark the one that served until now as bad")
+    removing = verb("remove", run_remove)
+    removing.add_argument("--policy", required=True, help="name (III)")
+    which = removing.add_mutually_exclusive_group()
+    which.add_argument("--release", metavar="RELEASE", help="only this one; default: all but the one that serves")
+    which.add_argument("--all", action="store_true", help="the whole policy, with the release that serves")
+    removing.add_argument("--force", action="store_true", help="also what an agent runs from")
+    for added in (deploying, back, removing):
         added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")
     for name, run in (("releases", run_releases), ("status", run_status)):
         looking = verb(name, run)
@@ -213,7 +270,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Returns 0, 1 when it failed (the message says what to do), 2 for wrong usage, 130 interrupted."""
-    return run_verb(parser(), argv, "what was half done on the device is discarded.")
+    return run_verb(parser(), argv, INTERRUPTED)
 
 
 if __name__ == "__main__":

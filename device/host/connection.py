@@ -9,6 +9,7 @@ Nothing here ever adds an unknown host key by itself. Every wait has an end.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import time
@@ -58,12 +59,21 @@ class UploadResult:
 class Connection:
     """An authenticated connection. Made by ``connect``; not meant to be constructed elsewhere."""
 
-    def __init__(self, transport: paramiko.Transport, target: Target, endpoint: Endpoint, fingerprint: str) -> None:
+    def __init__(
+        self,
+        transport: paramiko.Transport,
+        target: Target,
+        endpoint: Endpoint,
+        fingerprint: str,
+        again: Callable[[], contextlib.AbstractContextManager[Connection]],
+    ) -> None:
         self._transport = transport
         self._sftp: paramiko.SFTPClient | None = None
         self.target = target
         self.endpoint = endpoint
         self.host_key_fingerprint = fingerprint
+        self.again = again
+        """A new connection to the same device with the same keys, for when this one is lost."""
 
     @property
     def name(self) -> str:
@@ -263,7 +273,15 @@ def connect(
         check_host_key(target, endpoint, key, known_hosts)
         transport.set_keepalive(KEEPALIVE_S)
         log_in(transport, endpoint, use_agent)
-        connection = Connection(transport, target, endpoint, key.fingerprint)
+        again = functools.partial(
+            connect,
+            target,
+            identity=identity,
+            known_hosts=known_hosts,
+            config_file=config_file,
+            local_folder=local_folder,
+        )
+        connection = Connection(transport, target, endpoint, key.fingerprint, again)
         stack.callback(connection.close)
         try:
             yield connection

@@ -6,13 +6,12 @@ vector that differs, leaves nothing of the new release behind.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import datetime
-import os
 import socket
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,17 @@ from typing import Any
 from device.host.connection import Connection
 from device.host.errors import DeviceFullError, HostError, RemoteCommandError
 from device.host.golden import GoldenCheck, Progress, Step, golden_checks
-from device.host.helper_session import SILENCE_S, HelperSession, helper
+from device.host.helper_session import SILENCE_S, UNPACK_TIMEOUT_S, HelperSession, helper
 from device.host.payload import Payload, build_payload
 from device.host.places import user_name
 from device.host.probe import probe
+from device.host.switching import begin, mark_bad, marked_when_refused, still_serving, switch_on
 from device.host.wheels import Wheel, WheelSet, fetch, select
 from policy.bundle import Bundle
 from policy.spec import Precision, RuntimeName
 
 BLOCK = 4096  # bytes; a file takes whole blocks of the device's file system
 RESERVE = 8 << 20  # bytes left free: a full disk harms more than us
-UNPACK_TIMEOUT_S = 600.0  # an SD card takes its time over a thousand small files
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,10 @@ class DeployResult:
     seconds: float
     warnings: tuple[str, ...] = ()
     """What went wrong after the new release was switched on; it serves all the same."""
+    compared_files: int = 0
+    """Files of unpacked wheels that the device compared with the hashes recorded when they were unpacked."""
+    compared_s: float = 0.0
+    """Seconds that this took there."""
 
 
 def deploy(
@@ -90,7 +93,7 @@ def deploy(
         UnsupportedDeviceError, WheelError: no wheels for this device. Nothing was sent.
         DeviceLockedError: another deployment is at work. Nothing was changed.
         DeviceFullError, VerificationError, CheckFailedError, ConnectionLostError: the old release still serves and
-            nothing of the new one is left.
+            nothing of the new one is left, unless the message says that it is unknown which one serves.
     """
     facts = probe(connection)
     wheel_set = select(facts, runtimes)
@@ -117,13 +120,17 @@ def install(
         state = begin(session, payload.policy, payload.digest, wait_s)
         serving = state["current"]
         with still_serving(serving):
-            known = _known_release(session, state["same"])
-            if known is not None and known == serving:
-                return DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
+            tell(Step("compare what is there", 0, 0))
+            known, found = _known_release(session, state["same"])
+            if known is not None and known == serving and not found["doubted"]:
+                none = DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
+                return dataclasses.replace(none, compared_files=found["files"], compared_s=found["seconds"])
             sent = _Upload(connection, session, tell)
             if known is None:
                 release = f"{state['next_number']:04d}-{payload.digest[:8]}"
-                missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in state["environments"]]
+                folders = [wheel.folder for wheel in wheel_set.wheels]
+                found = session.call("environments_compared", environments=folders, timeout=UNPACK_TIMEOUT_S)
+                missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in found["whole"]]
                 wheels = fetch(missing, wheel_cache, lambda wheel: tell(Step(f"download {wheel}", 0, 0)))
                 need = needed_bytes(payload, wheels)
                 sent.folder = session.call("receive", release=release, need_bytes=need, folders=payload.folders)[
@@ -132,12 +139,16 @@ def install(
                 sent.send_wheels(wheels)
                 sent.send_files(payload)
                 checks = golden_checks(connection, payload.policy, f"incoming/{release}", *asked, tell)
-                session.call("publish", record=_record(payload), files=payload.hashes)
+                session.call("publish", record=_record(payload), files=payload.hashes, sizes=payload.sizes)
             else:
                 release = known
-                checks = golden_checks(connection, payload.policy, f"releases/{release}", *asked, tell)
-            previous = session.call("switch", release=release)["previous"]
-        removed, warnings = _prune(session, release, previous)
+                with marked_when_refused(session, release):
+                    checks = golden_checks(connection, payload.policy, f"releases/{release}", *asked, tell)
+        python = wheel_set.python.path
+        previous, warnings = switch_on(connection, session, python, payload.policy, release, serving, silence_s)
+        removed: tuple[str, ...] = ()
+        if not warnings:  # else the session is over; the next deployment removes them
+            removed, warnings = _prune(session, release, previous)
     return DeployResult(
         request=request,
         release=release,
@@ -151,23 +162,9 @@ def install(
         removed=removed,
         seconds=time.monotonic() - begun,
         warnings=warnings,
+        compared_files=found["files"],
+        compared_s=found["seconds"],
     )
-
-
-def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float) -> dict[str, Any]:
-    """Take the device's lock under our name."""
-    by = {"user": user_name(), "host": socket.gethostname(), "pid": os.getpid(), "policy": policy}
-    return session.call("begin", policy=policy, digest=digest, by=by, wait_s=wait_s, timeout=wait_s + 60)
-
-
-@contextlib.contextmanager
-def still_serving(release: str | None) -> Iterator[None]:
-    """Errors within the block say that this release (None: no release) serves as before."""
-    try:
-        yield
-    except HostError as error:
-        error.also(f"Release {release} still serves." if release else "No release was serving before.")
-        raise
 
 
 def _prune(session: HelperSession, serving: str, previous: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -176,7 +173,12 @@ def _prune(session: HelperSession, serving: str, previous: str | None) -> tuple[
     Past the switch no failure undoes the deployment.
     """
     try:
-        return tuple(session.call("prune", previous=previous)["releases"]), ()
+        done = session.call("prune", previous=previous)
+        in_use = tuple(
+            f"Release {name} was not removed: process {', '.join(map(str, processes))} runs from it."
+            for name, processes in done["in_use"].items()
+        )
+        return tuple(done["releases"]), in_use
     except HostError as error:
         # Not the error's next step: it says that what was half done is discarded, and nothing was.
         return (), (
@@ -185,12 +187,18 @@ def _prune(session: HelperSession, serving: str, previous: str | None) -> tuple[
         )
 
 
-def _known_release(session: HelperSession, same: str | None) -> str | None:
-    """A release on the device that has this very content and is still whole."""
+def _known_release(session: HelperSession, same: str | None) -> tuple[str | None, Mapping[str, Any]]:
+    """A release on the device that has this very content and is still whole, and what its check found.
+
+    One that has the content no longer is marked, so that nobody goes back to it.
+    """
     if same is None:
-        return None
-    found = session.call("check", release=same)
-    return None if found["damaged"] or found["missing_environments"] else same
+        return None, {}
+    found = session.call("check", release=same, timeout=UNPACK_TIMEOUT_S)
+    if found["damaged"]:
+        mark_bad(session, same, f"its files are not those that were deployed: {', '.join(found['damaged'])}")
+    whole = not (found["damaged"] or found["missing_environments"])
+    return (same if whole else None), found
 
 
 def _record(payload: Payload) -> dict[str, Any]:

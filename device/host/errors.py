@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+from device.host.text import printable
+
 
 class HostError(RuntimeError):
     """Base of everything this room raises on purpose."""
@@ -21,6 +23,8 @@ class HostError(RuntimeError):
             cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
 
     def __init__(self, message: str, next_step: str = "") -> None:
+        # Much of it was said by a device or its server: it is shown, and does nothing to the terminal.
+        message, next_step = printable(message, "\n\t"), printable(next_step, "\n\t")
         super().__init__(f"{message}\n  next: {next_step}" if next_step else message)
         self.message = message
         self.next_step = next_step
@@ -28,6 +32,10 @@ class HostError(RuntimeError):
     def also(self, more: str) -> None:
         """Add a sentence to the message, in front of the next step."""
         HostError.__init__(self, f"{self.message} {more}", self.next_step)
+
+    def advise(self, next_step: str) -> None:
+        """Say another next step."""
+        HostError.__init__(self, self.message, next_step)
 
     def to_json(self) -> dict[str, str]:
         """The error as a program reads it."""

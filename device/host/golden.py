@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.errors import AgentError, CheckFailedError
+from policy.json_values import JsonValueError, read
 from policy.spec_parts import Precision, RuntimeName
 
 CHECK_TIMEOUT_S = 300.0  # a Pi loads a runtime from its SD card
-_FOUND = ("vectors", "max_error", "tolerance", "action_agreement")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def golden_checks(
         tell: told about each.
 
     Raises:
-        CheckFailedError: the agent did not start, or refused one of them.
+        CheckFailedError: the agent did not start, or refused one of them, or there is nothing to check.
     """
     checks: list[GoldenCheck] = []
     total = len(precisions) * len(runtimes)
@@ -74,9 +74,10 @@ def golden_checks(
                     reply = agent.request(
                         "load", precision=precision.value, runtime=runtime.value, timeout=CHECK_TIMEOUT_S
                     )
-                    found: dict[str, Any] = {name: reply["golden"][name] for name in _FOUND}
-                    checks.append(GoldenCheck(precision.value, runtime.value, **found))
-        except KeyError as error:
+                    golden = read(Mapping[str, Any], reply["golden"], "golden")
+                    found = {**golden, "precision": precision.value, "runtime": runtime.value}
+                    checks.append(read(GoldenCheck, found))
+        except (KeyError, JsonValueError) as error:
             raise CheckFailedError(
                 f"The agent on {connection.name} did not say {error} of its golden vectors; the release was not "
                 "switched on.",
@@ -87,5 +88,10 @@ def golden_checks(
                 f"The release did not pass its check on {connection.name} and was not switched on. {error.message}",
                 error.next_step,
             ) from error
+    if not checks or any(check.vectors < 1 for check in checks):
+        raise CheckFailedError(
+            f"No golden vector of the release was checked on {connection.name}; it was not switched on.",
+            "Deploy the policy again.",
+        )
     tell(Step("check on the device", len(checks), total))
     return tuple(checks)

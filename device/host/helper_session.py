@@ -18,13 +18,14 @@ from device.host.errors import (
     RemoteCommandError,
     VerificationError,
 )
+from device.host.on_device import files, records, store, upkeep, wire
 from device.host.on_device import helper as helper_module
-from device.host.on_device import store as store_module
 from device.host.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess, program_of
 
 HEARTBEAT_S = 5.0
 SILENCE_S = 30.0  # the device gives the lock back when it hears nothing for so long
 STEP_TIMEOUT_S = 120.0
+UNPACK_TIMEOUT_S = 600.0  # an SD card takes its time over a thousand small files
 # Reads exactly as many bytes as the first line says and runs them; the host then waits for the greeting.
 _BOOTSTRAP = 'import sys;b=sys.stdin.buffer;exec(compile(b.read(int(b.readline())),"quarl-helper","exec"))'
 
@@ -110,14 +111,31 @@ def _error(device: str, error: Mapping[str, Any]) -> HostError:
         )
     if code == "release":
         return ReleaseError(f"On {device} {message}.", "python -m device.host releases shows them.")
+    if code == "damaged":
+        return VerificationError(
+            f"On {device} {message}.",
+            "Deploy the policy again, or go to another release; python -m device.host releases shows which are good.",
+        )
+    if code == "serving":
+        return ReleaseError(
+            f"On {device} {message}. Nothing was removed.",
+            "python -m device.host rollback first, or remove --all for the whole policy.",
+        )
+    if code == "in-use":
+        return ReleaseError(f"On {device} {message}. Nothing was removed.", "End it first, or add --force.")
+    if code == "layout":
+        return RemoteCommandError(
+            f"{device} is not as a deployment left it: {message}. Nothing was changed.",
+            "Look at it on the device; when nothing in it is needed, remove it there with `rm`, then try again.",
+        )
     return RemoteCommandError(
         f"{device} could not do it: {message}.", "Look at the device's home folder and its rights."
     )
 
 
 def _script(silence_s: float) -> bytes:
-    """The program for the device: its two modules as text, entered by name, then started."""
-    parts = (store_module, helper_module)
+    """The program for the device: its modules as text, each after those it imports, then started."""
+    parts = (wire, files, records, store, upkeep, helper_module)
     modules = {part.__name__: Path(str(part.__file__)).read_text("utf-8") for part in parts}
     return program_of(modules, f"module.main({silence_s!r})\n")
 

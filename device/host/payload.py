@@ -65,6 +65,11 @@ class Payload:
         return {file.path: file.sha256 for file in self.files}
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every file by its path in the release."""
+        return {file.path: len(file.data) for file in self.files}
+
+    @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(len(file.data) for file in self.files)
@@ -181,6 +186,7 @@ def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:
     return f"""#!/bin/sh
 # Starts the agent of this release: one JSON object a line. Try {{"op": "help"}}.
 here=$(CDPATH= cd -P -- "$(dirname -- "$0")" && pwd -P) || exit 1
+case "$here" in *:*) echo "run-agent: $here has a ':', which PYTHONPATH cannot hold; move it" >&2; exit 64;; esac
 cd -- "$here" || exit 1
 exec env -i HOME="$HOME" PATH="$PATH" LANG=C.UTF-8 PYTHONPATH="{path}" PYTHONNOUSERSITE=1 PYTHONSAFEPATH=1 \\
   {shlex.quote(python)} -s{"S" if isolated else ""} -m device.agent --bundle "$here/{BUNDLE}" "$@"

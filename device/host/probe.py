@@ -10,10 +10,19 @@ from pathlib import Path
 from device.host.connection import Connection
 from device.host.errors import RemoteCommandError, UnsupportedDeviceError
 from device.host.remote_process import program_of
+from device.host.text import printable
 
 # Every line it prints is KEY=VALUE; a line without a known key (a login greeting) is skipped. Python is asked for
 # its own word size: a 32-bit Raspberry Pi OS runs under a 64-bit kernel, and `uname -m` names the kernel.
 PROBE_SCRIPT = r"""
+new='
+'
+case "$HOME" in
+  *"$new"*) echo "refused=has a line break"; exit 0;;
+  *:*) echo "refused=has a ':'"; exit 0;;
+  /*) ;;
+  *) echo "refused=does not begin with '/'"; exit 0;;
+esac
 echo "machine=$(uname -m)"
 echo "kernel=$(uname -sr)"
 echo "home=$HOME"
@@ -104,7 +113,7 @@ def parse_facts(output: str, device: str) -> TargetFacts:
     """Read what the probe script printed.
 
     Raises:
-        UnsupportedDeviceError: there is no Python 3.
+        UnsupportedDeviceError: there is no Python 3, or the home folder's name cannot stand in a path of packages.
         RemoteCommandError: the script did not run to its end.
     """
     values: dict[str, str] = {}
@@ -119,7 +128,12 @@ def parse_facts(output: str, device: str) -> TargetFacts:
             if implementation == "cpython" and all(other.version != facts.version for other in pythons):
                 pythons.append(facts)
         else:
-            values.setdefault(key, value.strip())
+            values.setdefault(key, printable(value.strip()))
+    if "refused" in values:
+        raise UnsupportedDeviceError(
+            f"The home folder of {device} {values['refused']}; the agent's path of packages cannot hold that.",
+            "Give the user another home folder there (sudo usermod -d /home/NAME -m NAME), or deploy as another user.",
+        )
     if "end" not in values:
         raise RemoteCommandError(
             f"The probe of {device} did not run to its end; it printed {output[-200:]!r}.",
@@ -152,7 +166,7 @@ def probe(connection: Connection) -> TargetFacts:
     """Ask the device what it is, with one command.
 
     Raises:
-        UnsupportedDeviceError: it has no Python 3.
+        UnsupportedDeviceError: it has no Python 3, or a home folder that cannot be used.
         RemoteCommandError, ConnectionLostError.
     """
     result = connection.run("exec sh -s", stdin=PROBE_SCRIPT.encode(), timeout=60, check=False)

@@ -13,6 +13,7 @@ from typing import Any
 import paramiko
 
 from device.host.errors import ConnectionLostError, HostError
+from device.host.text import may_act, printable, printable_reply
 
 _CHUNK = 1 << 16
 _STDERR_LINES = 200
@@ -46,6 +47,10 @@ for name, text in {dict(modules)!r}.items():
 {then}""".encode()
 
 
+def _log_line(line: bytes) -> str:
+    return printable(line.decode(errors="replace"), "\t")
+
+
 class RemoteProcess:
     """One command running on the device, with its input, output lines and the tail of its error output.
 
@@ -75,9 +80,9 @@ class RemoteProcess:
             if not chunk:
                 break
             *lines, rest = (rest + chunk).split(b"\n")
-            self._stderr.extend(line.decode(errors="replace") for line in lines)
+            self._stderr.extend(_log_line(line) for line in lines)
         if rest:
-            self._stderr.append(rest.decode(errors="replace"))
+            self._stderr.append(_log_line(rest))
 
     def stderr_lines(self, last: int = _STDERR_LINES) -> list[str]:
         """The last lines the process wrote to standard error."""
@@ -134,15 +139,18 @@ class RemoteProcess:
         Raises:
             EndOfOutputError, LineTimeoutError, NoReplyError, ConnectionLostError.
         """
+        # What the device says is made printable here, where it enters the host.
         self.send(json.dumps(request, allow_nan=False).encode() + b"\n")
         while True:
             line = self.read_line(timeout)
             try:
                 reply = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 reply = None
             if not isinstance(reply, dict):
                 raise NoReplyError(repr(line[:120]))
+            if may_act(line):
+                reply = printable_reply(reply)
             if "progress" in reply:
                 if progress is not None:
                     progress(int(reply["progress"]["done"]), int(reply["progress"]["total"]))

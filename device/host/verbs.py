@@ -57,7 +57,7 @@ def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, left: 
             print(as_typed(f"error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"interrupted; {getattr(options, 'left', left)}", file=sys.stderr)
+        print(as_typed(f"interrupted; {getattr(options, 'left', left)}"), file=sys.stderr)
         return interruption.EXIT_INTERRUPTED
     data = result if isinstance(result, dict) else plain(result)
     if said := json.dumps({"ok": True, **data}, default=plain) if options.json else as_typed(text):

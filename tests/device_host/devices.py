@@ -187,6 +187,8 @@ class Line:
         self._sockets: list[socket.socket] = []
         self._thaw = threading.Event()
         self._thaw.set()
+        self._back = threading.Event()
+        self._back.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.passed = 0
@@ -210,6 +212,8 @@ class Line:
         with contextlib.suppress(OSError):
             while block := source.recv(16384):
                 self._thaw.wait()
+                if not counted:
+                    self._back.wait()
                 sink.sendall(block)
                 if counted:
                     self.passed += len(block)
@@ -223,19 +227,31 @@ class Line:
         """Let nothing pass any more, as when a laptop sleeps or a cable is pulled; both ends stay open."""
         self._thaw.clear()
 
+    def hold_back(self) -> None:
+        """Let nothing pass from the server any more; what the client sends still arrives."""
+        self._back.clear()
+
     def cut(self) -> None:
-        """Close everything now."""
-        self._thaw.set()
+        """Close everything now; who connects again gets through."""
         for end in self._sockets:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+        self._sockets.clear()
+        self._thaw.set()
+        self._back.set()
+
+    def close(self) -> None:
+        """Take no new connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
     def __enter__(self) -> Line:
         return self
 
     def __exit__(self, *ignored: Any) -> None:
-        self._listener.close()
+        self.close()
         self.cut()
 
 

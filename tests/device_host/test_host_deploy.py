@@ -20,7 +20,7 @@ from device.host.errors import HostError, ReleaseError, VerificationError
 from device.host.golden import Step
 from device.host.helper_session import HelperSession
 from device.host.on_device.helper import Device, answer
-from device.host.on_device.store import RELEASE_FILE
+from device.host.on_device.records import RELEASE_FILE
 from device.host.releases import list_releases, rollback
 from device.host.wheels import WheelSet
 from policy.spec import Precision, RuntimeName
@@ -67,10 +67,11 @@ def test_a_damaged_release_is_not_taken_for_the_same(
 def test_an_update_sends_only_what_is_new(connection: Connection, name: str, bare: WheelSet) -> None:
     ballast = os.urandom(300_000)
     install(connection, stand_in_payload(name, "old", ballast=ballast), bare)
-    result = install(connection, stand_in_payload(name, "new", ballast=ballast), bare)
+    text = f"new of {name}"  # what another policy has is not sent either
+    result = install(connection, stand_in_payload(name, text, ballast=ballast), bare)
     assert (result.sent_files, result.reused_files) == (1, 3)
     assert result.sent_bytes < 10_000
-    assert served_text(connection, name) == "new"
+    assert served_text(connection, name) == text
 
 
 def test_three_releases_are_kept(device: TestDevice, connection: Connection, name: str, bare: WheelSet) -> None:
@@ -146,11 +147,13 @@ def test_pruning_counts_the_newest_and_the_serving_one(tmp_path: Path) -> None:
     assert answer(helper, {"op": "begin", "policy": "P", "by": {}})["ok"]
     for release in names:
         (helper.folder("P") / "releases" / release).mkdir(parents=True)
-        (helper.folder("P") / "releases" / release / RELEASE_FILE).write_text("{}")
+        record = {"policy": "P", "digest": "d" * 64, "created": "2026", "by": "ann", "environments": []}
+        record |= {"precisions": ["int8"], "runtimes": ["litert"], "files": {"run-agent": "d" * 64}}
+        (helper.folder("P") / "releases" / release / RELEASE_FILE).write_text(json.dumps(record))
     assert answer(helper, {"op": "switch", "release": names[0]})["ok"]
     assert answer(helper, {"op": "prune"})["releases"] == [names[1]]
     assert helper.current("P") == names[0], "its link still leads somewhere"
-    assert [record["release"] for record in helper.releases("P")] == [names[0], *names[2:]]
+    assert [record.release for record in helper.releases("P")] == [names[0], *names[2:]]
     helper.discard()
 
 

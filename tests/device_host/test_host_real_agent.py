@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import os
 import shutil
 import signal
@@ -111,6 +112,36 @@ def test_a_tampered_artifact_on_the_device_is_refused_by_the_agent(
         file.write_bytes(whole)
 
 
+def test_bytecode_that_is_not_of_its_source_is_not_executed(
+    serving: Connection, deployed: TestDevice, bundle: Bundle
+) -> None:
+    """Python runs what lies in __pycache__ as long as its head fits the source's time and size: a card's fault, too."""
+    folder = deployed.home / "quarl" / "policies" / "tiny" / "current" / "lib" / "policy" / "__pycache__"
+    with AgentSession(serving, "tiny") as agent:
+        agent.request("hello")
+    bytecode = next(folder.glob("spec.*.pyc"))
+    bytecode.write_bytes(bytecode.read_bytes()[:16] + marshal.dumps(compile("raise SystemExit(9)", "spec", "exec")))
+    with pytest.raises(AgentError, match="ended with status 9"), AgentSession(serving, "tiny") as agent:
+        agent.request("load", precision="int8")
+    assert deploy(serving, bundle, [INT8]).unchanged
+    with AgentSession(serving, "tiny") as agent:
+        assert agent.request("load", precision="int8")["ok"]
+
+
+def test_the_wheels_of_the_real_agent_are_compared_file_by_file(
+    serving: Connection, deployed: TestDevice, bundle: Bundle
+) -> None:
+    again = deploy(serving, bundle, [INT8])
+    files = sum(len(json.loads(path.read_text())["files"]) for path in (deployed.home / "quarl" / "envs").glob("*/.q*"))
+    assert again.unchanged and again.compared_files == files > 500
+    (library,) = (deployed.home / "quarl" / "envs").glob("numpy-*/numpy/version.py")
+    whole = library.read_bytes()
+    library.write_bytes(whole[:-1] + b"#")
+    mended = deploy(serving, bundle, [INT8])
+    assert [wheel.split()[0] for wheel in mended.wheels_sent] == ["numpy"]
+    assert library.read_bytes() == whole
+
+
 @pytest.mark.slow
 def test_a_bundle_for_another_observation_layout_is_not_switched_on(
     serving: Connection, bundle: Bundle, tmp_path: Path
@@ -213,7 +244,7 @@ def test_the_command_line_end_to_end(
     assert "no release of tiny before" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["deploy", "rollback", "releases", "status", "accept-host-key", "prefetch"])
+@pytest.mark.parametrize("verb", ["deploy", "rollback", "remove", "releases", "status", "accept-host-key", "prefetch"])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([verb, "--help"])

@@ -109,7 +109,7 @@ def test_power_cut_between_upload_and_switch(
     with pi.connect() as connection, pytest.raises(ConnectionLostError) as caught:
         other_than(old, connection)
         deploy(connection, bundle, new)
-    assert f"Release {old} still serves" in caught.value.message
+    assert f"Whether {old} or " in caught.value.message  # whether the device heard it nobody can know from outside
     pi.start()
     with pi.connect() as connection:
         current, releases, _ = state(connection)

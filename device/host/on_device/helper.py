@@ -4,7 +4,7 @@ One JSON object a line comes in, one goes out (``{"progress": …}`` lines may p
 host's heartbeat. The lock belongs to this process: when it dies, or the connection ends, or the host falls
 silent, what was half done is removed and the kernel releases the lock. So there is no stale lock to break.
 
-Sent to the device as text together with ``store.py``; only the standard library.
+Sent to the device as text together with the modules beside it; only the standard library.
 """
 
 from __future__ import annotations
@@ -13,43 +13,30 @@ import errno
 import fcntl
 import json
 import os
-import select
 import shutil
 import signal
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from device.host.on_device.store import (
-    MARKER,
-    RELEASE_FILE,
-    HelperError,
-    Store,
-    number_of,
-    remove,
-    sha256_of,
-    sync,
-    wheel_is_whole,
-    write_json,
-)
+from device.host.on_device.files import HelperError, entries, is_file_with, remove, sha256_of, sync, write_json
+from device.host.on_device.records import MARKER, RELEASE_FILE
+from device.host.on_device.store import number_of
+from device.host.on_device.upkeep import Reply, Request, Upkeep
+from device.host.on_device.wire import host_is_gone, report, requests, say
 
-KEEP_RELEASES = 3
 LOCK_POLL_S = 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-Request = dict[str, Any]
-Reply = dict[str, Any]
 
 
-class Device(Store):
+class Device(Upkeep):
     """The releases on this device, and this process's hold on them."""
 
     def __init__(self, home: str | Path) -> None:
         super().__init__(home)
         self.lock: TextIO | None = None
-        self.policy = ""
         self.incoming: Path | None = None
 
     def show(self, request: Request) -> Reply:
@@ -59,7 +46,7 @@ class Device(Store):
     def acquire(self, by: dict[str, Any], wait_s: float) -> None:
         """Take the lock, or say who has it."""
         self.root.mkdir(parents=True, exist_ok=True)
-        stream = (self.root / "lock").open("a+", encoding="utf-8")
+        stream = os.fdopen(self.open_lock(), "r+", encoding="utf-8")
         deadline = time.monotonic() + wait_s
         while True:
             try:
@@ -81,29 +68,31 @@ class Device(Store):
         """Take the lock, sweep what a dead deployment left, say what is here."""
         self.acquire(request["by"], request.get("wait_s", 0))
         self.policy = request["policy"]
+        try:
+            self.require_layout()
+        except HelperError:
+            self.discard()
+            raise
         swept = self.sweep()
         releases = self.releases(self.policy)
-        number = 1 + max([number_of(record["release"]) for record in releases] or [0])
-        same = [record["release"] for record in releases if record.get("digest") == request.get("digest")]
+        number = 1 + max([number_of(record.release) for record in releases] or [0])
+        same = [record.release for record in releases if record.digest and record.digest == request.get("digest")]
         return {
             "next_number": number,
             "current": self.current(self.policy),
-            "releases": [record["release"] for record in releases],
+            "releases": self.shown(self.policy),
             "same": same[-1] if same else None,
             "swept": swept,
-            "environments": sorted(path.name for path in self.environments()),
             "free_bytes": self.free_bytes(),
         }
 
     def sweep(self) -> list[str]:
         """Remove what a deployment that died left behind. Only under the lock: nobody else is at work."""
-        left = [path for policy in self.policies() for path in self.folder(policy).glob("incoming/*")]
-        left += list((self.root / "envs").glob("*.part"))
-        for path in left:
+        left = [path for policy in self.policies() for path in entries(self.folder(policy) / "incoming")]
+        left += [path for path in entries(self.root / "envs") if path.name.endswith(".part")]
+        links = [path for policy in self.policies() for path in self.folder(policy).glob("current.*")]
+        for path in (*left, *links):
             remove(path)
-        for policy in self.policies():
-            for link in self.folder(policy).glob("current.*"):
-                link.unlink()
         return [str(path.relative_to(self.root)) for path in left]
 
     def receive(self, request: Request) -> Reply:
@@ -111,6 +100,7 @@ class Device(Store):
         free, need = self.free_bytes(), request["need_bytes"]
         if free < need:
             raise HelperError("no-space", f"{need / 1e6:.1f} MB are needed, nothing was written", free_bytes=free)
+        self.require_layout()
         (self.folder(self.policy) / "releases").mkdir(parents=True, exist_ok=True)
         self.incoming = self.folder(self.policy) / "incoming" / request["release"]
         for name in ("", *request["folders"]):
@@ -128,17 +118,14 @@ class Device(Store):
         known: dict[str, Path] = {}
         for policy in self.policies():
             for record in self.releases(policy):
-                folder = self.folder(policy) / "releases" / record["release"]
-                known.update({digest: folder / name for name, digest in record.get("files", {}).items()})
+                folder = self.release_folder(policy, record.release)
+                known.update({digest: folder / name for name, (_, digest) in record.files.items()})
         done = []
         for name, digest in request["files"].items():
             source, target = known.get(digest), self.upload_folder() / name
-            if source is not None and source.is_file():
+            if source is not None and is_file_with(source, digest):  # damaged there, it will be sent
                 shutil.copyfile(source, target)
-                if sha256_of(target) == digest:
-                    done.append(name)
-                else:  # damaged there; it will be sent
-                    target.unlink()
+                done.append(name)
         return {"files": done}
 
     def verify(self, request: Request) -> Reply:
@@ -146,7 +133,7 @@ class Device(Store):
         wrong = []
         for name, expected in request["files"].items():
             path = self.upload_folder() / name
-            if not path.is_file() or sha256_of(path) != expected:
+            if not is_file_with(path, expected):
                 wrong.append(name)
             elif name in request["executable"]:
                 path.chmod(0o755)
@@ -162,31 +149,33 @@ class Device(Store):
         target = self.root / "envs" / request["folder"]
         part = target.with_name(target.name + ".part")
         for path in (part, target):  # a target that is here although the host sent it is not whole
-            if path.exists():
-                remove(path)
+            remove(path)
         part.mkdir(parents=True)
+        files: dict[str, tuple[int, str]] = {}
         try:
             with zipfile.ZipFile(wheel) as archive:
                 members = archive.infolist()
                 for index, member in enumerate(members):
-                    archive.extract(member, part)
+                    path = Path(archive.extract(member, part))
+                    if not member.is_dir():
+                        files[str(path.relative_to(part))] = (member.file_size, sha256_of(path))
                     if index % 20 == 0:
                         report(index, len(members))
                 report(len(members), len(members))
-            sizes = {member.filename: member.file_size for member in members if not member.is_dir()}
-            write_json(part / MARKER, {"wheel": request["file"], "sha256": request["sha256"], "files": sizes})
+            write_json(part / MARKER, {"wheel": request["file"], "sha256": request["sha256"], "files": files})
         except BaseException:
             remove(part)
             raise
         wheel.unlink()
         os.sync()  # a thousand small files: one sync is quicker than a thousand fsyncs
         part.rename(target)
-        return {"folder": target.name, "files": len(sizes)}
+        self.compared.pop(target.name, None)
+        return {"folder": target.name, "files": len(files)}
 
     def publish(self, request: Request) -> Reply:
         """Turn incoming/ID into releases/ID: from now on it is complete, but not yet current."""
         incoming = self.upload_folder()
-        write_json(incoming / RELEASE_FILE, dict(request["record"], files=request["files"]))
+        write_json(incoming / RELEASE_FILE, dict(request["record"], files=request["files"], sizes=request["sizes"]))
         for path in incoming.rglob("*"):
             sync(path)
         target = self.folder(self.policy) / "releases" / incoming.name
@@ -194,45 +183,6 @@ class Device(Store):
         self.incoming = None
         sync(target.parent)
         return {"release": target.name}
-
-    def check(self, request: Request) -> Reply:
-        """Compare a release that is here already with its own record."""
-        record = self.find(self.policy, request["release"])
-        folder = self.folder(self.policy) / "releases" / request["release"]
-        wrong = [
-            name
-            for name, digest in record.get("files", {}).items()
-            if not (folder / name).is_file() or sha256_of(folder / name) != digest
-        ]
-        missing = [name for name in record.get("environments", []) if not wheel_is_whole(self.root / "envs" / name)]
-        return {"record": record, "damaged": wrong, "missing_environments": missing}
-
-    def switch(self, request: Request) -> Reply:
-        """Point ``current`` at a release: a new link is made beside it and renamed over it, so it is never absent."""
-        self.find(self.policy, request["release"])
-        folder = self.folder(self.policy)
-        before = self.current(self.policy)
-        link = folder / f"current.{os.getpid()}"
-        link.symlink_to(Path("releases") / request["release"])
-        link.replace(folder / "current")
-        sync(folder)
-        return {"current": request["release"], "previous": before}
-
-    def prune(self, request: Request) -> Reply:
-        """Remove all but the newest releases, the current one and ``previous``, and wheels that no release needs."""
-        releases = [record["release"] for record in self.releases(self.policy)]
-        kept = {*releases[-KEEP_RELEASES:], self.current(self.policy), request.get("previous")}
-        gone = [release for release in releases if release not in kept]
-        for release in gone:
-            remove(self.folder(self.policy) / "releases" / release)
-        needed: set[str] = set()
-        for policy in self.policies():
-            for record in self.releases(policy):
-                needed.update(record.get("environments", []))
-        unused = [path for path in self.environments() if path.name not in needed]
-        for path in unused:
-            remove(path)
-        return {"releases": gone, "environments": [path.name for path in unused]}
 
     def discard(self, request: Request | None = None) -> Reply:
         """Remove what this deployment uploaded so far, and give the lock back."""
@@ -248,7 +198,20 @@ class Device(Store):
 
 # By name, so that a request can reach nothing else.
 NEED_NO_LOCK = ("show", "begin", "discard")
-OPERATIONS = (*NEED_NO_LOCK, "receive", "reuse", "verify", "unpack", "publish", "check", "switch", "prune")
+OPERATIONS = (
+    *NEED_NO_LOCK,
+    "receive",
+    "reuse",
+    "verify",
+    "unpack",
+    "publish",
+    "environments_compared",
+    "check",
+    "switch",
+    "set_mark",
+    "prune",
+    "drop",
+)
 
 
 def answer(device: Device, request: Request) -> Reply:
@@ -267,46 +230,6 @@ def answer(device: Device, request: Request) -> Reply:
         return {"ok": False, "error": {"code": code, "message": str(error), "free_bytes": device.free_bytes()}}
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         return {"ok": False, "error": {"code": "request", "message": repr(error)}}
-
-
-def say(data: Any) -> None:
-    """Write one line to the host."""
-    sys.stdout.write(json.dumps(data) + "\n")
-    sys.stdout.flush()
-
-
-def report(done: int, total: int) -> None:
-    """Tell the host how far a long step is."""
-    say({"progress": {"done": done, "total": total}})
-
-
-_received = bytearray()
-
-
-def host_is_gone() -> bool:
-    """Whether the host has hung up; what it sent meanwhile is kept."""
-    while select.select([0], [], [], 0)[0]:
-        block = os.read(0, 65536)
-        if not block:
-            return True
-        _received.extend(block)
-    return False
-
-
-def requests(silence_s: float) -> Iterator[Request]:
-    """The host's requests until it hangs up or says nothing, not even a heartbeat, for ``silence_s`` seconds."""
-    while True:
-        while b"\n" in _received:
-            line, _, rest = bytes(_received).partition(b"\n")
-            _received[:] = rest
-            if line.strip():
-                yield json.loads(line.decode())
-        if not select.select([0], [], [], silence_s)[0]:
-            return
-        block = os.read(0, 65536)
-        if not block:
-            return
-        _received.extend(block)
 
 
 def stop(number: int, frame: object) -> None:

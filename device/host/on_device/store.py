@@ -6,79 +6,42 @@ Sent to the device as text together with ``helper.py``; only the standard librar
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
 import os
-import shutil
-import time
 from pathlib import Path
 from typing import Any
 
-MARKER = ".quarl-wheel.json"
-RELEASE_FILE = "release.json"
-_SHOWN = ("release", "created", "by", "precisions", "runtimes", "digest")
-_BLOCK = 1 << 20  # bytes
+from device.host.on_device.files import HelperError, entries, open_regular, read_object, what_is
+from device.host.on_device.records import (
+    GOOD,
+    MARKS,
+    POLICY_NAME,
+    RELEASE_NAME,
+    Mark,
+    Record,
+    read_mark,
+    read_marker,
+    read_record,
+)
 
-
-class HelperError(Exception):
-    """A request that cannot be fulfilled: a code for programs and a message for people."""
-
-    def __init__(self, code: str, message: str, **facts: Any) -> None:
-        super().__init__(message)
-        self.code = code
-        self.facts = facts
-
-
-def sha256_of(path: Path) -> str:
-    """The hash of a file, read in blocks: a Pi has little memory."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        for block in iter(lambda: stream.read(_BLOCK), b""):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def remove(path: Path) -> None:
-    """Remove a folder for good, also while a dying upload still writes into it."""
-    for _ in range(20):
-        shutil.rmtree(path, ignore_errors=True)
-        if not path.exists():
-            return
-        time.sleep(0.1)
-
-
-def sync(path: Path) -> None:
-    """Bring a file or folder onto the disk, so that a power cut after the switch finds it whole."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write a small file whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as stream:
-        json.dump(data, stream, indent=1, sort_keys=True)
-        stream.flush()
-        os.fsync(stream.fileno())
-    part.replace(path)
-
-
-def wheel_is_whole(folder: Path) -> bool:
-    """Whether an unpacked wheel is there with every file at its full size (a power cut can leave empty files)."""
-    try:
-        marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-        return all((folder / name).stat().st_size == size for name, size in marker["files"].items())
-    except (OSError, ValueError, KeyError):
-        return False
+_SHOWN = ("release", "damage", "created", "by", "precisions", "runtimes", "digest")
+_MOST_HOLDER = 4096  # bytes
 
 
 def number_of(release: str) -> int:
     """The running number in front of a release's name, e.g. 7 of ``0007-1a2b3c4d``."""
     head = release.split("-")[0]
     return int(head) if head.isdigit() else 0
+
+
+def wheel_has_its_sizes(folder: Path) -> bool:
+    """Whether an unpacked wheel is there with every file at its full size (a power cut can leave empty files).
+
+    Quick, for a listing; what is to be run is compared by hash.
+    """
+    try:
+        return all((folder / name).lstat().st_size == size for name, (size, _) in read_marker(folder).items())
+    except (OSError, HelperError):
+        return False
 
 
 class Store:
@@ -91,42 +54,84 @@ class Store:
         """The folder of one policy."""
         return self.root / "policies" / policy
 
+    def release_folder(self, policy: str, release: str) -> Path:
+        """The folder of one release."""
+        return self.folder(policy) / "releases" / release
+
     def policies(self) -> list[str]:
         """Names of the policies that were ever deployed here."""
-        folder = self.root / "policies"
-        return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+        found = entries(self.root / "policies")
+        return [path.name for path in found if POLICY_NAME.match(path.name) and what_is(path) == "folder"]
 
-    def releases(self, policy: str) -> list[dict[str, Any]]:
-        """The records of a policy's releases, oldest first."""
-        folder = self.folder(policy) / "releases"
-        found = []
-        for path in folder.iterdir() if folder.is_dir() else ():
-            try:
-                record = json.loads((path / RELEASE_FILE).read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                continue  # not one of ours, or damaged: never offered
-            record["release"] = path.name
-            found.append(record)
-        return sorted(found, key=lambda record: number_of(record["release"]))
+    def releases(self, policy: str) -> list[Record]:
+        """The records of a policy's releases, oldest first, the damaged ones too."""
+        folder = self.folder(policy)
+        found = entries(folder / "releases") if what_is(folder) == "folder" else []
+        records = [read_record(path, policy) for path in found if RELEASE_NAME.match(path.name)]
+        return sorted(records, key=lambda record: number_of(record.release))
 
-    def find(self, policy: str, release: str) -> dict[str, Any]:
-        """The record of one release."""
+    def mark(self, policy: str, release: str) -> Mark | None:
+        """What marks a release, if anything does."""
+        return read_mark(self.release_folder(policy, release))
+
+    def find(self, policy: str, release: str) -> Record:
+        """The record of one release.
+
+        Raises:
+            HelperError: ``release``, there is none, or ``damaged``, its record cannot be used.
+        """
         releases = self.releases(policy)
         for record in releases:
-            if record["release"] == release:
+            if record.release == release:
+                if record.damage:
+                    raise HelperError("damaged", f"release {release} of {policy} is damaged: {record.damage}")
                 return record
-        names = ", ".join(record["release"] for record in releases) or "none"
+        names = ", ".join(record.release for record in releases) or "none"
         raise HelperError("release", f"there is no release {release} of {policy}; there are {names}")
 
+    def is_good(self, policy: str, record: Record) -> bool:
+        """Whether nothing is known against a release."""
+        mark = self.mark(policy, record.release)
+        return not record.damage and (mark is None or mark.kind == GOOD)
+
     def current(self, policy: str) -> str | None:
-        """The release that ``current`` points to, or None."""
+        """The release that ``current`` points to, or None, also when it points to something else."""
         link = self.folder(policy) / "current"
-        return link.readlink().name if link.is_symlink() and link.exists() else None
+        if what_is(link) != "symbolic link":
+            return None
+        head, name = os.path.split(str(link.readlink()))
+        there = head == "releases" and RELEASE_NAME.match(name) and what_is(self.release_folder(policy, name))
+        return name if there == "folder" else None
+
+    def misplaced(self, policy: str) -> list[str]:
+        """What of ours is not what it must be, by name: a link there would lead writes out of ~/quarl."""
+        folder = self.folder(policy)
+        wrong = []
+        for path in (folder.parent, self.root / "envs", folder, folder / "releases", folder / "incoming"):
+            if (kind := what_is(path)) not in ("", "folder"):
+                wrong.append(f"{path} is a {kind}; it must be a folder")
+        if (kind := what_is(folder / "current")) not in ("", "symbolic link"):
+            wrong.append(f"{folder / 'current'} is a {kind}; it must be a symbolic link to releases/ID")
+        elif kind and self.current(policy) is None:
+            wrong.append(f"{folder / 'current'} leads to {str((folder / 'current').readlink())!r}, which is no release")
+        return wrong
+
+    def problems(self) -> list[str]:
+        """Everything that is misplaced."""
+        found: dict[str, None] = {}
+        for path in entries(self.root / "policies"):
+            if POLICY_NAME.match(path.name):
+                found.update(dict.fromkeys(self.misplaced(path.name)))
+        for path in (self.root / "policies", self.root / "envs"):
+            if (kind := what_is(path)) not in ("", "folder"):
+                found[f"{path} is a {kind}; it must be a folder"] = None
+        if (kind := what_is(self.root / "lock")) not in ("", "file"):
+            found[f"{self.root / 'lock'} is a {kind}; it must be a file"] = None
+        return list(found)
 
     def environments(self) -> list[Path]:
-        """The unpacked wheels that are whole."""
-        folder = self.root / "envs"
-        return [path for path in folder.iterdir() if wheel_is_whole(path)] if folder.is_dir() else []
+        """The unpacked wheels that seem whole."""
+        return [path for path in entries(self.root / "envs") if wheel_has_its_sizes(path)]
 
     def free_bytes(self) -> int:
         """Bytes that an ordinary user may still write."""
@@ -136,34 +141,64 @@ class Store:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
+    def open_lock(self) -> int:
+        """The lock's file, made when missing.
+
+        Raises:
+            HelperError: something else is in its place: what is written to it would land elsewhere.
+        """
+        path = self.root / "lock"
+        try:
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            if what_is(path) in ("", "file"):
+                raise
+            raise HelperError("layout", f"{path} is a {what_is(path)}; it must be a file") from None
+        if os.fstat(descriptor).st_nlink > 1:
+            os.close(descriptor)
+            raise HelperError("layout", f"{path} is a second name of another file; it must be a file by itself")
+        return descriptor
+
     def holder(self) -> dict[str, Any]:
         """What the holder of the lock wrote about itself."""
         try:
-            return dict(json.loads((self.root / "lock").read_text(encoding="utf-8")))
-        except (OSError, ValueError):
+            said = read_object(self.root / "lock", _MOST_HOLDER)
+        except HelperError:
             return {}
+        return {key: value for key, value in said.items() if isinstance(value, (str, int))}
 
     def is_locked(self) -> bool:
         """Whether some process holds the lock now."""
         try:
-            with (self.root / "lock").open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            descriptor = open_regular(self.root / "lock")
         except OSError:
             return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
         return False
+
+    def shown(self, policy: str) -> list[dict[str, Any]]:
+        """A policy's releases for the host, oldest first."""
+        found = []
+        for record in self.releases(policy):
+            mark = self.mark(policy, record.release)
+            marks = {kind: mark.reason if mark is not None and mark.kind == kind else "" for kind in MARKS}
+            found.append({**{key: getattr(record, key) for key in _SHOWN}, **marks})
+        return found
 
     def overview(self) -> dict[str, Any]:
         """Everything that is deployed."""
-        policies = {}
-        for policy in self.policies():
-            shown = [{key: record.get(key) for key in _SHOWN} for record in self.releases(policy)]
-            policies[policy] = {"current": self.current(policy), "releases": shown}
         return {
             "root": str(self.root),
             "free_bytes": self.free_bytes(),
             "environments": sorted(path.name for path in self.environments()),
             "locked_by": self.holder() if self.is_locked() else None,
-            "policies": policies,
+            "policies": {
+                policy: {"current": self.current(policy), "releases": self.shown(policy)} for policy in self.policies()
+            },
+            "problems": self.problems(),
         }
