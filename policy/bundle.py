@@ -120,12 +120,7 @@ class Bundle:
         for name in (*require, SPEC_FILE):
             if name not in records:
                 raise BundleError(f"{folder / MANIFEST_FILE} does not list {name}, which is needed here.")
-        try:
-            spec = PolicySpec.from_json(verified(folder / SPEC_FILE, records[SPEC_FILE], LARGEST_SPEC))
-        except SpecError as error:
-            raise BundleError(f"{folder / SPEC_FILE}: {error}") from error
-        if spec.name != manifest.policy:
-            raise BundleError(f"{folder}: the manifest is of policy {manifest.policy!r}, policy.json of {spec.name!r}.")
+        spec = read_spec(folder, manifest)
         bundle = cls(folder, spec, manifest)
         for name, record in records.items():
             if name != SPEC_FILE and (name in require or is_there(folder / name)):
@@ -285,6 +280,25 @@ def read_manifest(folder: Path) -> Manifest:
     """
     with _named(folder / MANIFEST_FILE):
         return Manifest.from_json(read_file(folder / MANIFEST_FILE, LARGEST_MANIFEST), folder / MANIFEST_FILE)
+
+
+def read_spec(folder: Path, manifest: Manifest) -> PolicySpec:
+    """The spec of a bundle's folder, verified; no other file of it is looked at.
+
+    Raises:
+        BundleError: it is not listed, not that of the manifest, or cannot be read.
+    """
+    with _named(folder):
+        try:
+            record = manifest.records()[SPEC_FILE]
+            spec = PolicySpec.from_json(verified(folder / SPEC_FILE, record, LARGEST_SPEC))
+        except KeyError:
+            raise BundleError(f"{folder / MANIFEST_FILE} does not list {SPEC_FILE}, which is needed here.") from None
+        except SpecError as error:
+            raise BundleError(f"{folder / SPEC_FILE}: {error}") from error
+    if spec.name != manifest.policy:
+        raise BundleError(f"{folder}: the manifest is of policy {manifest.policy!r}, policy.json of {spec.name!r}.")
+    return spec
 
 
 @contextmanager

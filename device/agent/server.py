@@ -36,10 +36,8 @@ from device.agent.operations import (
 from device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, encode, parse_json, request_id
 from device.agent.runtimes import installed_runtimes
 from device.agent.serving import Serving, load
-from policy.bundle import SPEC_FILE
+from policy.bundle import read_manifest, read_spec
 from policy.errors import BundleError, PolicyError, SpecError
-from policy.manifest import MANIFEST_FILE, Manifest
-from policy.spec import PolicySpec
 
 PROGRESS_INTERVAL_NS = 500_000_000
 SLOW_CLOCK = 0.9
@@ -256,17 +254,14 @@ class Agent:
 
 
 def describe_bundle(path: Path) -> dict[str, Any]:
-    """What the bundle says of itself; hashes are verified when something is loaded from it.
+    """What the bundle says of itself; other files than its spec are verified when something is loaded from it.
 
     Raises:
-        BundleError: the manifest or the spec is missing or unreadable.
+        BundleError: the manifest or the spec is missing, damaged or unreadable.
     """
-    try:
-        manifest = Manifest.from_json((path / MANIFEST_FILE).read_bytes(), path / MANIFEST_FILE)
-        spec = PolicySpec.from_json((path / SPEC_FILE).read_bytes())
-    except OSError as error:
-        raise BundleError(f"{error.filename} cannot be read: {error.strerror}.", "Start with --bundle PATH.") from error
-    present = [entry for name, entry in sorted(manifest.artifacts.items()) if (path / name).exists()]
+    manifest = read_manifest(path)
+    spec = read_spec(path, manifest)
+    present = [entry for name, entry in sorted(manifest.artifacts.items()) if (path / name).is_file()]
     return {
         "path": str(path),
         "policy": spec.name,

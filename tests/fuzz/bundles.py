@@ -124,9 +124,11 @@ def tried(folder: Path, observations: np.ndarray, precision: str) -> str:
     """What host and agent make of a bundle, in a word: ``refused``, ``harmless``, or what is wrong."""
     try:
         bundle = Bundle.load(folder, HOST_FILES)
-        names = [entry.precision.value for entry in bundle.manifest.artifacts.values()]
+        for entry in bundle.manifest.artifacts.values():
+            if entry.precision.value == precision:
+                bundle.check_expected(entry)  # as before it is sent
     except PolicyError:
-        bundle, names = None, [precision]
+        bundle = None
     agent = Agent(folder)
     reply = json.loads(agent.handle(json.dumps({"op": "load", "precision": precision}).encode()))
     hello = json.loads(agent.handle(b'{"op": "hello"}'))
@@ -138,7 +140,7 @@ def tried(folder: Path, observations: np.ndarray, precision: str) -> str:
     acted = json.loads(agent.handle(json.dumps({"op": "act", "observations": observations.tolist()}).encode()))
     if not acted["ok"]:
         return "refused" if acted["error"]["code"] in ("bad_observation", "not_finite") else f"act: {acted['error']}"
-    if bundle is None or reply["loaded"]["precision"] not in names:
+    if bundle is None:
         return "harmless: not of the device's part"
     wanted = choose_actions(bundle.spec, reference(bundle, Precision(reply["loaded"]["precision"]), observations))
     return "harmless" if np.array_equal(np.array(acted["actions"]), wanted) else "acts otherwise than its label"
