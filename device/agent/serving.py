@@ -168,8 +168,7 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
     runtime, entry = choose(bundle, request, in_use)
     if not (bundle.path / entry.file).exists():
         raise BundleError(f"{bundle.path / entry.file} is listed but not on this device.", "Deploy this precision.")
-    # What is verified is what is executed: the file may change, and be cut off, from here on.
-    data, expected = bundle.artifact_data(entry), bundle.expected(entry)
+    expected = bundle.expected(entry)
     golden = bundle.golden()
     observations = [np.ascontiguousarray(row[None]) for row in golden.observations]
     verified = time.perf_counter_ns()
@@ -183,7 +182,8 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
 
     built_from = time.perf_counter_ns()
     count = request.threads or threads
-    executor = open_artifact(runtime, data, bundle.spec, count)
+    # These very bytes are verified and executed: the file may change, and be cut off, whenever it likes.
+    executor = open_artifact(runtime, bundle.artifact_data(entry), bundle.spec, count)
     built = time.perf_counter_ns()
     try:
         executor.decide(observations[0])
