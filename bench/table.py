@@ -40,6 +40,8 @@ NAMES = (
     "flight-rises",
     "airsim-flights",
     "depth",
+    "gate",
+    "gate-wrong",
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
 
@@ -91,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
-    from bench import agreement
+    from bench import agreement, gate
     from bench.recommending import words
     from bench.report import case_study, flight_dynamics, flights, simulators, store, virtual_pi
     from bench.report.selection import Selection, flown_today
@@ -123,6 +125,8 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         case_study.DEPTH: lambda: case_study.case_study(
             stored(case_study.DEPTH), preset, name=case_study.DEPTH, other_preset="shipped"
         ),
+        gate.GATE: lambda: (gate.kept_table(gate.GATE), []),
+        gate.WRONG: lambda: (gate.kept_table(gate.WRONG), []),
         flight_dynamics.DYNAMICS: lambda: (flight_dynamics.errors(), []),
         flight_dynamics.RISES: lambda: (flight_dynamics.rises(), []),
     }

@@ -107,7 +107,8 @@ def print_table(table: Table, console: Console) -> None:
         for index in columns:
             grid.add_column(headers[index], justify="left" if index < table.left else "right", no_wrap=True)
         for row in table.rows:
-            if row and all(row[index] == NOT_KNOWN for index in columns[table.left :]):
+            numbers = columns[table.left :]
+            if row and numbers and all(row[index] == NOT_KNOWN for index in numbers):
                 continue  # in this part the row says nothing
             if row:
                 grid.add_row(*(row[index].replace("[", "\\[") for index in columns))

@@ -78,6 +78,8 @@ def repacked(data: bytes, chance: random.Random) -> bytes:
         return scrambled(data, chance)
     name = chance.choice(sorted(arrays))
     array, buffer = arrays[name], io.BytesIO()
+    if array.dtype.kind not in "fiu":  # likewise
+        return scrambled(data, chance)
     if (fault := chance.randrange(9)) < 5:
         arrays[name] = (
             lambda: array.astype(chance.choice([np.float64, np.int8, np.float16, np.complex64])),

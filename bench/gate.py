@@ -1,0 +1,345 @@
+"""The gate: what conversion lets pass, on every committed bundle, and what it does with artifacts that are wrong.
+
+    python bench/gate.py
+    python bench/gate.py --keep
+
+Of each bundle its int8 artifact: how far from the reference an output may be on the golden observations, and how far
+it acts as the trained policy. Then wrong bundles and artifacts, made here of committed ones, each tried on the reader,
+the gate or the agent. Nothing is timed. --keep stores the answer in results/gate.json, from where bench/table.py makes
+its tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __package__ is None:  # started as a script, by whatever Python: go on with the project's
+    import project_python
+
+    project_python.ensure()
+
+from bench import command_line
+
+if TYPE_CHECKING:
+    from bench.report.tables import Table
+    from convert.executor import RuntimeProcess
+    from policy.bundle import Bundle
+    from policy.spec import RuntimeName
+
+GATE, WRONG = "gate", "gate-wrong"
+PULSE, TILT = (1000.0, 2000.0), (-0.3, 0.3)
+"""Bounds of a motor's pulse width, µs, and of a tilt, rad."""
+NARROW = 0.03
+"""Of the distance from the mean that a narrow calibration set keeps."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Try, print, keep."""
+    parser = command_line.parser(__doc__, "bench/gate.py")
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
+    return command_line.guarded(_run, parser.parse_args(argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from bench.report import store
+    from bench.report import tables as rendering
+    from bench.report.machine import this_machine
+
+    document: dict[str, Any] = {"machine": this_machine(), "bundles": list(_bundles()), "wrong": list(_wrong())}
+    if arguments.json:
+        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
+    else:
+        for table in (bundles_table(document), wrong_table(document)):
+            rendering.print_table(table, command_line.console())
+    if arguments.keep:
+        store.keep_answer(store.answer_file(GATE), document, _amounts, "vectors")
+    return command_line.EXIT_OK if all(each["refused"] for each in document["wrong"]) else command_line.EXIT_FAILED
+
+
+def _amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
+    return {(each["policy"],): each["vectors"] for each in document["bundles"]}
+
+
+def _bundles() -> Iterator[dict[str, Any]]:
+    """The int8 artifact of each committed bundle, held against its reference and the trained policy."""
+    import numpy as np
+
+    from convert.acceptance import agreement
+    from convert.pipeline import build
+    from policy.locate import ZOO
+    from policy.manifest import MANIFEST_FILE
+    from policy.network import output_spans
+    from policy.spec import ArtifactFormat, Precision
+
+    folders = [path.parent for path in ZOO.glob(f"**/{MANIFEST_FILE}")]
+    for bundle in sorted(map(_loaded, folders), key=lambda each: each.spec.name):
+        spec, golden = bundle.spec, bundle.golden()
+        reference = build(bundle, Precision.INT8, ArtifactFormat.TFLITE).reference
+        assert reference.step is not None
+        # What it was until the tolerance of each output was its own: of the widest output, where its tanh is steepest.
+        once = np.abs(reference.own[0] - reference.own[1]).max() + 1.001 * reference.step.max()
+        spans = output_spans(spec, golden.outputs)
+        yield {
+            "policy": spec.name,
+            "outputs": spec.output_size,
+            "discrete": spec.is_discrete,
+            "vectors": len(golden.outputs),
+            "before": float(once / spans.min()),
+            "now": [float(share) for share in reference.tolerance.mean(axis=0) / spans],
+            "agreement": agreement(spec, reference.outputs, golden.outputs),
+        }
+
+
+def _loaded(folder: Path) -> Bundle:
+    from policy.bundle import Bundle
+
+    return Bundle.load(folder)
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def _wrong() -> Iterator[dict[str, Any]]:
+    """Wrong bundles and artifacts, and what becomes of each."""
+    from convert.executor import runtime_processes
+    from policy.spec import RuntimeName
+
+    with tempfile.TemporaryDirectory() as folder, runtime_processes((RuntimeName.LITERT,)) as runtimes:
+        for attempt in (_other_weights, _stuck_output, _swapped_precisions, _narrow_calibration, _not_finite):
+            what, before, said = attempt(Path(folder) / attempt.__name__, runtimes)
+            yield {"what": what, "before": before, "refused": said is not None, "said": said}
+
+
+Runtimes = Mapping["RuntimeName", "RuntimeProcess"]
+Tried = tuple[str, str, str | None]
+"""What is wrong, what became of it before, and the sentence that refuses it now; None where nothing does."""
+
+
+def _other_weights(folder: Path, runtimes: Runtimes) -> Tried:
+    import numpy as np
+
+    from convert.pipeline import convert
+    from policy.bundle import WEIGHTS_FILE, Bundle
+    from policy.network import choose_actions, forward_float
+    from policy.spec import ArtifactFormat, Precision
+
+    late = _copy("I-late", folder / "late")
+    bundle = _signed(_copy("I", folder / "I"), {WEIGHTS_FILE: late.data(WEIGHTS_FILE)})
+    golden = bundle.golden()
+    chosen = choose_actions(bundle.spec, forward_float(bundle.spec, late.weights(), golden.observations))
+    share = float(np.mean(chosen == golden.actions))
+    said = [
+        refusal(lambda: Bundle.load(bundle.path)),
+        refusal(lambda: convert(bundle, Precision.FP32, ArtifactFormat.TFLITE, runtimes)),
+    ]
+    return (
+        "I with the weights of I-late, hashes mended",
+        f"passed, with {100 * share:.0f} % of I's actions",
+        said[0] and said[1] and said[0],
+    )
+
+
+def _stuck_output(folder: Path, runtimes: Runtimes) -> Tried:
+    import numpy as np
+
+    from convert.parity import check
+    from convert.pipeline import build
+    from policy.bundle_writer import write_bundle
+    from policy.spec import ArtifactFormat, ContinuousHead, Precision, RuntimeName
+
+    flown = _copy("bipedalwalker-ddpg", folder / "source")
+    head = flown.spec.head
+    assert isinstance(head, ContinuousHead)
+    bounds = [PULSE, TILT, *zip(head.low[2:], head.high[2:], strict=True)]
+    low, high = (tuple(ends) for ends in zip(*bounds, strict=True))
+    spec = replace(flown.spec, head=replace(head, low=low, high=high))
+    observations = flown.golden().observations
+    bundle = write_bundle(folder / "walker", spec, flown.weights(), flown.calibration(), observations)
+    candidate = build(bundle, Precision.INT8, ArtifactFormat.TFLITE)
+    execution = runtimes[RuntimeName.LITERT].execute(spec, candidate.data, candidate.reference.observations)
+    outputs = execution.outputs.copy()
+    outputs[:, 1] = TILT[1]
+    stuck = replace(execution, outputs=outputs, actions=outputs)
+    assert candidate.reference.step is not None
+    once = np.abs(candidate.reference.own[0] - candidate.reference.own[1]).max() + candidate.reference.step.max()
+    error = float(np.abs(outputs - candidate.reference.outputs)[:, 1].max())
+    verdict = "passed" if error <= once else "refused"
+    return (
+        f"a tilt of ±{TILT[1]:g} rad stuck at its limit beside a pulse width of {PULSE[0]:g} … {PULSE[1]:g} µs",
+        f"{verdict}: off by {error:.2f}, allowed was {once:.3g} for both",
+        refusal(lambda: check(RuntimeName.LITERT, "walker/int8.tflite", spec, stuck, candidate.reference)),
+    )
+
+
+def _swapped_precisions(folder: Path, runtimes: Runtimes) -> Tried:
+    from convert.pipeline import convert
+    from policy.bundle import Bundle
+    from policy.manifest import MANIFEST_FILE
+    from policy.spec import ArtifactFormat, Precision
+
+    bundle = _copy("I", folder)
+    for precision in (Precision.INT8, Precision.INT4):
+        convert(bundle, precision, ArtifactFormat.TFLITE, runtimes)
+    manifest = json.loads((bundle.path / MANIFEST_FILE).read_text())
+    one, other = manifest["artifacts"]
+    one["precision"], other["precision"] = other["precision"], one["precision"]
+    (bundle.path / MANIFEST_FILE).write_text(json.dumps(manifest))
+    return (
+        "the precisions of int8 and int4 exchanged in the manifest",
+        "served under the other's label",
+        refusal(lambda: Bundle.load(bundle.path)),
+    )
+
+
+def _narrow_calibration(folder: Path, runtimes: Runtimes) -> Tried:
+    import numpy as np
+
+    from convert.pipeline import build, convert, judge
+    from policy.bundle import CALIBRATION_FILE
+    from policy.bundle_writer import npz
+    from policy.spec import ArtifactFormat, Precision
+
+    bundle = _copy("I", folder)
+    mean = np.array(bundle.spec.normaliser.mean, np.float32)
+    narrow = mean + np.float32(NARROW) * (bundle.calibration() - mean)
+    bundle = _signed(bundle, {CALIBRATION_FILE: npz(observations=narrow)})
+    passed = refusal(lambda: judge(bundle, build(bundle, Precision.INT8, ArtifactFormat.TFLITE), runtimes)) is None
+    return (
+        f"I calibrated on observations {NARROW:.0%} as far from their mean as they are",
+        "passed: every runtime computes these integers" if passed else "refused",
+        refusal(lambda: convert(bundle, Precision.INT8, ArtifactFormat.TFLITE, runtimes)),
+    )
+
+
+def _not_finite(folder: Path, runtimes: Runtimes) -> Tried:
+    from convert.pipeline import convert
+    from device.agent.server import Agent
+    from policy.bundle_writer import write_bundle
+    from policy.spec import ArtifactFormat, Precision
+
+    known = _copy("I", folder / "source")
+    spec = replace(known.spec, normaliser=replace(known.spec.normaliser, clip=float("inf")))
+    observations = known.golden().observations
+    bundle = write_bundle(folder / "open", spec, known.weights(), known.calibration(), observations)
+    convert(bundle, Precision.FP32, ArtifactFormat.TFLITE, runtimes)
+    agent = Agent(bundle.path)
+    agent.handle(b'{"op": "load", "precision": "fp32", "runtime": "litert"}')
+    line = json.dumps({"op": "act", "observation": [3e38] * spec.observation_size})
+    reply = json.loads(agent.handle(line.encode()))
+    return (
+        "I without its clip, from an observation of 3e38: NaN",
+        "answered: ok, action 0",
+        None if reply["ok"] else reply["error"]["message"],
+    )
+
+
+def refusal(attempt: Callable[[], object]) -> str | None:
+    """The sentence that an attempt is refused with; None where it is not."""
+    from policy.errors import PolicyError
+
+    try:
+        attempt()
+    except PolicyError as error:
+        return str(error).removesuffix(error.next_step).strip()
+    return None
+
+
+def _copy(name: str, folder: Path) -> Bundle:
+    """A committed bundle, to be spoiled."""
+    from policy.bundle_writer import copy_bundle
+    from policy.locate import shipped_folder
+
+    source = shipped_folder(name)
+    assert source is not None
+    return copy_bundle(_loaded(source), folder, "zoo")
+
+
+def _signed(bundle: Bundle, contents: Mapping[str, bytes]) -> Bundle:
+    """The bundle with other files and a manifest that agrees with them."""
+    from policy.manifest import MANIFEST_FILE, FileRecord
+
+    for name, data in contents.items():
+        (bundle.path / name).write_bytes(data)
+    records = {name: FileRecord.of(data) for name, data in contents.items()}
+    manifest = replace(bundle.manifest, files={**bundle.manifest.files, **records})
+    (bundle.path / MANIFEST_FILE).write_text(manifest.to_json())
+    return replace(bundle, manifest=manifest)
+
+
+# --- what was answered ------------------------------------------------------------------------------------------------
+
+NOTES = """\
+Tolerance: how far an output may be from the reference, on the mean over the golden observations, as a share of what \
+it spans: a continuous action's bounds, or all outputs before an argmax. Before: one for all outputs of a policy, here of \
+the narrowest. Acts as the policy: of a discrete policy, the golden observations with the same action; of a continuous \
+one, the explained share of the variance of the output that has least. Below {{ floor }} an artifact is written with \
+--accept only.
+"""
+
+
+def bundles_table(document: Mapping[str, Any]) -> Table:
+    """Each committed bundle's int8 artifact."""
+    from bench.report.tables import Table
+    from bench.report.text import filled
+    from convert.acceptance import FLOOR
+
+    rows = [
+        {
+            "policy": each["policy"],
+            "outputs": f"{each['outputs']} {'logits' if each['discrete'] else 'actions'}",
+            "golden vectors": str(each["vectors"]),
+            "tolerance before": f"{100 * each['before']:.2f} %",
+            "tolerance, each output": _ends(each["now"]),
+            "acts as the policy": f"{100 * each['agreement']:.1f} %",
+        }
+        for each in document["bundles"]
+    ]
+    return Table.of(GATE, "int8 through the gate", rows, filled(NOTES, floor=f"{FLOOR:.0%}"), left=2)
+
+
+def _ends(shares: Sequence[float]) -> str:
+    low, high = (f"{100 * share:.2f}" for share in (min(shares), max(shares)))
+    return f"{low} %" if low == high else f"{low} … {high} %"
+
+
+def wrong_table(document: Mapping[str, Any]) -> Table:
+    """What is wrong, and what becomes of it."""
+    from bench.report.tables import Table
+
+    rows = [
+        {
+            "what is wrong": each["what"],
+            "before": each["before"],
+            "now": _cut(each["said"]) if each["said"] else "passes",
+        }
+        for each in document["wrong"]
+    ]
+    return Table.of(WRONG, "Wrong artifacts", rows, (f"Tried on {document['machine']}.",), left=3)
+
+
+def _cut(sentence: str) -> str:
+    """Without the folder that it was tried in."""
+    return " ".join(word.rpartition("/")[2] if word.startswith("/") else word for word in sentence.split())
+
+
+def kept_table(name: str) -> Table:
+    """One of the tables of the stored answer.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    from bench.report import store
+
+    document = store.kept_answer(store.answer_file(GATE), "python bench/gate.py --keep")
+    return {GATE: bundles_table, WRONG: wrong_table}[name](document)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
