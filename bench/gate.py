@@ -277,8 +277,8 @@ def _signed(bundle: Bundle, contents: Mapping[str, bytes]) -> Bundle:
 
 NOTES = """\
 Tolerance: how far an output may be from the reference, on the mean over the golden observations, as a share of what \
-it spans: a continuous action's bounds, or all outputs before an argmax. Before: one for all outputs of a policy, here of \
-the narrowest. Acts as the policy: of a discrete policy, the golden observations with the same action; of a continuous \
+it spans: a continuous action's bounds, or all outputs before an argmax. Before: one for all outputs of a policy, here \
+of the narrowest. Acts as the policy: of a discrete policy, the golden observations with the same action; of a continuous \
 one, the explained share of the variance of the output that has least. Below {{ floor }} an artifact is written with \
 --accept only.
 """
@@ -325,8 +325,9 @@ def wrong_table(document: Mapping[str, Any]) -> Table:
 
 
 def _cut(sentence: str) -> str:
-    """Without the folder that it was tried in."""
-    return " ".join(word.rpartition("/")[2] if word.startswith("/") else word for word in sentence.split())
+    """What is said first, without the folder that it was tried in."""
+    first = sentence.partition(" Nothing was written")[0].split()
+    return " ".join(word.rpartition("/")[2] if word.startswith("/") else word for word in first)
 
 
 def kept_table(name: str) -> Table:

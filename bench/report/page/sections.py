@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bench import agreement
+from bench import agreement, gate
 from bench.command_line import BenchError
 from bench.report import case_study, flights, plots, virtual_pi
 from bench.report.page.parts import Anchors, Block, Part, Picture, Section
@@ -148,6 +148,15 @@ DEVICE = (
         lambda sources: [virtual_pi.virtual_pi(sources.reports(virtual_pi.VIRTUAL_PI), sources.preset)[0]],
     ),
     Entry("agreement", "Agreement", "python bench/agreement.py --keep", agreement_blocks),
+    Entry(
+        "gate",
+        "The gate",
+        "python bench/gate.py --keep",
+        lambda sources: [
+            table(kept_answer(sources.results / f"{gate.GATE}.json", ""))
+            for table in (gate.bundles_table, gate.wrong_table)
+        ],
+    ),
     Entry(
         "origins",
         "Where the policies come from",
