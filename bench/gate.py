@@ -277,10 +277,10 @@ def _signed(bundle: Bundle, contents: Mapping[str, bytes]) -> Bundle:
 
 NOTES = """\
 Tolerance: how far an output may be from the reference, on the mean over the golden observations, as a share of what \
-it spans: a continuous action's bounds, or all outputs before an argmax. Before: one for all outputs of a policy, here \
-of the narrowest. Acts as the policy: of a discrete policy, the golden observations with the same action; of a continuous \
-one, the explained share of the variance of the output that has least. Below {{ floor }} an artifact is written with \
---accept only.
+it spans: a continuous action's bounds, or all outputs before an argmax. Before: one for all outputs of a policy, \
+here of the narrowest. Acts as the policy: of a discrete policy, the golden observations with the same action; of a \
+continuous one, the explained share of the variance of the output that has least. Below {{ floor }} an artifact is \
+written with --accept only.
 """
 
 

@@ -23,7 +23,7 @@ def test_what_is_wrong_is_refused_and_kept(
     ]  # fmt: skip
     assert len(document["bundles"]) >= 20
     for each in document["bundles"]:
-        assert max(each["now"]) <= each["before"] and each["agreement"] >= 0.75
+        assert max(each["now"]) <= 1.0001 * each["before"] and each["agreement"] >= 0.75
     assert json.loads((tmp_path / "gate.json").read_text())["wrong"] == document["wrong"]
     table = gate.kept_table(gate.WRONG)
     assert len(table.rows) == 5 and not any("/tmp" in cell for row in table.rows for cell in row)
@@ -32,7 +32,8 @@ def test_what_is_wrong_is_refused_and_kept(
 def test_a_wrong_one_that_passes_fails_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gate, "_bundles", lambda: iter(()))
+    found = {"policy": "I", "outputs": 2, "discrete": True, "vectors": 5, "before": 0.1, "now": [0.1], "agreement": 1.0}
+    monkeypatch.setattr(gate, "_bundles", lambda: iter([found]))
     monkeypatch.setattr(gate, "_wrong", lambda: iter([{"what": "x", "before": "y", "refused": False, "said": None}]))
     assert gate.main([]) == command_line.EXIT_FAILED
     assert "passes" in capsys.readouterr().out
