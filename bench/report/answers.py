@@ -11,13 +11,14 @@ from bench.report.notes import (
     machine_notes,
     percentile,
     rate,
+    ratio_cell,
     said_of,
     time_cell,
     withheld_notes,
 )
-from bench.report.selection import FP32, Selection, paired, speed_up, turn_ratios
+from bench.report.selection import FP32, Selection, paired
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, filled, joined, kilobytes, megabytes, times
+from bench.report.text import NOT_KNOWN, filled, joined, kilobytes, megabytes
 
 LATENCY_NOTES = """\
 {{ "{:,}".format(first.runs) }} runs each after {{ first.warmup }} warm-up, batch 1, in \
@@ -71,15 +72,6 @@ def latency_table(reports: Sequence[Report]) -> Table:
 
 def _names(report: Report, runtime: str) -> dict[str, str]:
     return {"policy": report.policy, "precision": report.precision or NOT_KNOWN, "runtime": runtime}
-
-
-def ratio_cell(slow: Report | None, fast: Report) -> str:
-    """A speed-up with its spread over the turns: ``2.52× [2.48, 2.57]``."""
-    if slow is fast:
-        return "1 (base)"
-    turns = turn_ratios(slow, fast)
-    spread = f" [{times(min(turns)).rstrip('×')}, {times(max(turns)).rstrip('×')}]" if len(turns) > 1 else ""
-    return times(speed_up(slow, fast)) + spread
 
 
 def memory_table(reports: Sequence[Report]) -> Table:

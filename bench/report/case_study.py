@@ -13,6 +13,7 @@ from bench.report.notes import (
     machine_notes,
     percentile,
     rate,
+    ratio_cell,
     said_of,
     some,
     withheld_notes,
@@ -29,7 +30,9 @@ PATH = "runtime"
 NOTES = """\
 p50, p99: one decision at batch 1 (set input, invoke, read the action), {{ threads }} thread(s), {{ runs }} runs each, \
 precisions taking turns. Speed-up over fp32: p50 of the fp32 artifact in the same runtime over this p50; over Keras \
-fp32: p50 of model(x) on the host over this p50; both the median of one run's turns.
+fp32: p50 of model(x) on the host over this p50; both the median of one run's turns, in brackets the least and the \
+greatest of them. Both are this processor's: on another one the order of precisions may be another, on a network as \
+small as I first of all.
 MB resident: the agent's whole process (Python, numpy, runtime) at its peak while serving; MB added by loading: \
 artifact, interpreter and packed weights.
 Success: greedy, {{ episodes }} fresh episodes of preset {{ preset }}, 95 % Wilson intervals; points to fp32: on the \
@@ -94,8 +97,8 @@ def case_study(
                     "runtime": found[0].runtime,
                     "p50": percentile(latency, "p50", partner),
                     "p99": percentile(latency, "p99", partner),
-                    "speed-up over fp32": "1 (base)" if precision == FP32 else times(speed_up(partner, latency)),
-                    "speed-up over Keras fp32": times(speed_up(keras, latency)),
+                    "speed-up over fp32": ratio_cell(partner, latency),
+                    "speed-up over Keras fp32": ratio_cell(keras, latency),
                     "MB resident": megabytes(held.resident if held else None),
                     "MB added by loading": megabytes(held.artifact_share if held else None),
                     "KB artifact": kilobytes(found[0].artifact.bytes),
@@ -146,7 +149,7 @@ def finding(selection: Selection, preset: str = "hard") -> str:
         if ratio is None or change is None or not (fp32 and int8 and fp32.artifact and int8.artifact):
             continue
         device = int8.device
-        faster[ratio] = policy
+        faster[ratio] = policy, ratio_cell(fp32, int8)
         smaller.append(fp32.artifact.bytes / int8.artifact.bytes)
         most.append(100 * max(abs(change.low), abs(change.high)))
         successes.append(change.episodes)
@@ -155,8 +158,8 @@ def finding(selection: Selection, preset: str = "hard") -> str:
     (said,) = filled(
         FINDING,
         machine=machine(device),
-        faster=times(max(faster)),
-        fastest=faster[max(faster)],
+        faster=faster[max(faster)][1],
+        fastest=faster[max(faster)][0],
         smaller=times(min(smaller)),
         smallest=times(max(smaller)),
         episodes=some(successes),
@@ -183,7 +186,8 @@ def summary(selection: Selection, preset: str = "hard") -> Table:
     blind = next((report for report in used if report.policy == BLIND), None)
     notes = (
         *machine_notes([report for report in used if report.policy != BLIND and report.artifact is not None]),
-        "p50: median time of one decision. MB resident: the whole process on the device. Success: with 95 % intervals"
+        "p50: median time of one decision; the order of precisions depends on the machine, on a network as small as I "
+        "first of all. MB resident: the whole process on the device. Success: with 95 % intervals"
         + (f"; flying straight to the goal, as if nothing were in between: {rate(blind)}." if blind else "."),
         dynamics_note(preset),
         f"The paper's: QuaRL's p50 and success on a {PAPER_DEVICE}, of other networks on another task.",

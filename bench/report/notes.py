@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from bench.report.document import Report, Transport
 from bench.report.intervals import PairedDifference
+from bench.report.selection import speed_up, turn_ratios
 from bench.report.text import NOT_KNOWN, joined, machine, nanoseconds, percent, points, times
 
 EMULATED = (
@@ -142,3 +143,12 @@ def some(values: Iterable[int]) -> str:
     """``2,000``, or the least and the greatest of different ones."""
     found = sorted(set(values))
     return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1]))) if found else NOT_KNOWN
+
+
+def ratio_cell(slow: Report | None, fast: Report | None) -> str:
+    """A speed-up with its spread over the turns: ``2.52× [2.48, 2.57]``."""
+    if slow is not None and slow is fast:
+        return "1 (base)"
+    turns = turn_ratios(slow, fast)
+    spread = f" [{times(min(turns)).rstrip('×')}, {times(max(turns)).rstrip('×')}]" if len(turns) > 1 else ""
+    return times(speed_up(slow, fast)) + spread

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.report.document import Counts, Kind, Report, Where
-from bench.report.notes import codes, dynamics_note, flown, machine_notes, rate, versions
-from bench.report.selection import Selection, policy_order, precision_order, speed_up
+from bench.report.notes import codes, dynamics_note, flown, machine_notes, rate, ratio_cell, versions
+from bench.report.selection import Selection, policy_order, precision_order
 from bench.report.store import StoreError
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, filled, joined, kilobytes, megabytes, nanoseconds, times
@@ -160,9 +160,7 @@ def virtual_pi(reports: Sequence[Report], preset: str = "hard", target: str = TA
                 "MB resident": megabytes(memory.memory.resident if memory and memory.memory else None),
                 "KB artifact": kilobytes(artifact.bytes if artifact else None),
                 f"% success, {preset}": rate(success),
-                "fp32's time over this one's, emulated": "1 (base)"
-                if latency is not None and partner is latency
-                else times(speed_up(partner, latency)),
+                "fp32's time over this one's, emulated": ratio_cell(partner, latency),
             }
         )
     unique = list({report.id: report for report in used if report}.values())

@@ -169,7 +169,7 @@ def test_the_virtual_pis_table_joins_counts_with_what_the_guest_measured(
     assert cells["instructions"] == "40,000"  # the latest
     assert cells["MB resident"] == "35.5"
     assert cells["% success, hard"].startswith("8")  # flown as the preset is
-    assert cells["fp32's time over this one's, emulated"] == "2.00×"
+    assert cells["fp32's time over this one's, emulated"] == "2.00× [2.00, 2.00]"
     assert not any(" ms" in cell or "1,000" in cell for row in table.rows for cell in row)  # no emulated time
     assert len(used) == 6
     assert any("EMULATED" in note for note in table.notes)

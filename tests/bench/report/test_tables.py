@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 from bench.report import store
-from bench.report.answers import latency_table, memory_table, ratio_cell, success_table
+from bench.report.answers import latency_table, memory_table, success_table
 from bench.report.case_study import case_study
 from bench.report.document import Artifact, Kind, Report, Transport, Where
 from bench.report.flights import latency_flown, zoo_table
-from bench.report.notes import said_of
+from bench.report.notes import ratio_cell, said_of
 from bench.report.selection import Selection, flown_today, paired, speed_up, turn_ratios
 from bench.report.store import StoreError
 from bench.report.tables import (
@@ -88,8 +88,8 @@ def test_the_case_study_joins_what_was_measured(study: list[Report]) -> None:
     table, used = case_study(Selection.of_target(study))
     int8 = cells(table, "III", "int8")
     assert int8["p50"] == "26.0 µs"
-    assert int8["speed-up over fp32"] == "4.54×"  # 118,000 / 26,000 = 4.538…
-    assert int8["speed-up over Keras fp32"] == "60.7×"  # 1,579,000 / 26,000 = 60.73…
+    assert int8["speed-up over fp32"] == "4.54× [4.54, 4.54]"  # 118,000 / 26,000 = 4.538…
+    assert int8["speed-up over Keras fp32"] == "60.7× [60.7, 60.7]"  # 1,579,000 / 26,000 = 60.73…
     assert int8["MB added by loading"] == "9.0"
     assert int8["MB resident"] == "42.5"  # 33 before + 9 loaded + 0.5 at the peak
     assert int8["KB artifact"] == "61.2"
@@ -143,7 +143,7 @@ def test_success_in_another_runtime_is_not_this_ones(study: list[Report], succes
 def test_a_ratio_is_never_formed_across_paths(study: list[Report], latency_report: Make) -> None:
     later = "2999-01-01T00:00:00.000+00:00"
     decide = latency_report("III", "fp32", 999_000, path="decide", time=later)
-    assert cells(case_study(Selection.of_target([*study, decide]))[0], "III", "int8")["speed-up over fp32"] == "4.54×"
+    assert cells(case_study(Selection.of_target([*study, decide]))[0], "III", "int8")["speed-up over fp32"] == "4.54× [4.54, 4.54]"
 
 
 def test_only_the_same_episodes_are_paired(success_report: Make) -> None:
