@@ -143,7 +143,10 @@ def test_success_in_another_runtime_is_not_this_ones(study: list[Report], succes
 def test_a_ratio_is_never_formed_across_paths(study: list[Report], latency_report: Make) -> None:
     later = "2999-01-01T00:00:00.000+00:00"
     decide = latency_report("III", "fp32", 999_000, path="decide", time=later)
-    assert cells(case_study(Selection.of_target([*study, decide]))[0], "III", "int8")["speed-up over fp32"] == "4.54× [4.54, 4.54]"
+    assert (
+        cells(case_study(Selection.of_target([*study, decide]))[0], "III", "int8")["speed-up over fp32"]
+        == "4.54× [4.54, 4.54]"
+    )
 
 
 def test_only_the_same_episodes_are_paired(success_report: Make) -> None:
