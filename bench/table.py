@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if __package__ is None:  # started as a script, by whatever Python: go on with the project's
     import project_python
@@ -42,6 +43,7 @@ NAMES = (
     "depth",
     "gate",
     "gate-wrong",
+    *(f"trained-{method}" for method in ("ppo", "a2c", "dqn", "ddpg", "d4pg")),
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
 
@@ -95,7 +97,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from bench import agreement, gate
     from bench.recommending import words
-    from bench.report import case_study, flight_dynamics, flights, simulators, store, virtual_pi
+    from bench.report import case_study, flight_dynamics, flights, simulators, store, trained, virtual_pi
     from bench.report.selection import Selection, flown_today
     from policy.locate import ZOO
 
@@ -127,6 +129,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         ),
         gate.GATE: lambda: (gate.kept_table(gate.GATE), []),
         gate.WRONG: lambda: (gate.kept_table(gate.WRONG), []),
+        **{trained.name_of(each): partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},
         flight_dynamics.DYNAMICS: lambda: (flight_dynamics.errors(), []),
         flight_dynamics.RISES: lambda: (flight_dynamics.rises(), []),
     }
@@ -138,6 +141,10 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         except store.StoreError as error:
             skipped[name] = str(error)
     return found, skipped
+
+
+def _without_reports(make: Callable[..., Table], *arguments: Any) -> tuple[Table, list[Report]]:
+    return make(*arguments), []
 
 
 def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[Table, list[Report]]]) -> None:
