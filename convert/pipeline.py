@@ -155,6 +155,7 @@ def convert(
         golden_file=f"{precision.value}.golden.npz",
         output_step=None if candidate.reference.step is None else tuple(map(float, candidate.reference.step)),
         runtimes=parities,
+        most_off=candidate.reference.most_off,
         fp32_agreement=found,
         warnings=candidate.warnings,
     )

@@ -36,6 +36,7 @@ NORM_STEPS = 1.0
 # error of a half is read one level off. That moves an output by a fraction of a step, so that it is rounded to the next
 # level at most, as a rule.
 DEVICE_STEPS = 1.0
+MORE_OFF = 1.5, 0.005
 # Steps come back as floats: scale · levels is rounded.
 STEP_SLACK = 1e-3
 
@@ -52,6 +53,7 @@ class Reference:
         tolerance: largest allowed |output − outputs| on any device, (n, output_size).
         step: one step of each output's scale, (output_size,): the largest that squashing can make of it; None for a
             float artifact.
+        most_off: share of all outputs that may be half a step or more off on a device; None where nothing is asked.
     """
 
     observations: Floats
@@ -60,6 +62,7 @@ class Reference:
     own_tolerance: tuple[Doubles, ...]
     tolerance: Doubles
     step: Doubles | None
+    most_off: float | None = None
 
     def describe(self, error: float, output: int) -> str:
         """An error of an output in words: in steps where there are steps."""
@@ -96,7 +99,15 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
         own_tolerance=tuple(_within(spec, network, each, own_steps) for each in raw),
         tolerance=_within(spec, network, raw[0], apart + DEVICE_STEPS + STEP_SLACK),
         step=output_steps(spec, network),
+        most_off=None if normalised else _most_off(raw[0], raw[1], network.output_step),
     )
+
+
+def _most_off(one: Floats, other: Floats, step: float) -> float:
+    """A device rounds in one of the two ways, so that none of its outputs differ, or those that differ between them; a
+    weight that is another one moves many. Some more are granted to kernels that were not tried here."""
+    apart = float((np.abs(one.astype(np.float64) - other) > OWN_STEPS * step).mean())
+    return MORE_OFF[0] * apart + MORE_OFF[1]
 
 
 def _within(spec: PolicySpec, network: IntegerNetwork, raw: Floats, steps: Doubles) -> Doubles:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy import network
-from policy.errors import BundleError, QuantizationError, SpecError
+from policy.errors import BundleError, SpecError
 from policy.json_values import shortened
 from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
 from policy.reading.arrays import LARGEST_NPZ, Wanted, read_arrays
@@ -203,6 +203,13 @@ class Bundle:
         Raises:
             BundleError: it is of other observations, or its tolerance would let an artifact compute anything.
         """
+        if (entry.output_step is None) is entry.precision.is_integer or (
+            entry.output_step is not None and len(entry.output_step) != self.spec.output_size
+        ):
+            raise BundleError(
+                f"{self.path / MANIFEST_FILE}: the output_step of {entry.file} is {entry.output_step}; allowed are "
+                f"{f'{self.spec.output_size} steps' if entry.precision.is_integer else 'none, of floats'}."
+            )
         wanted, golden = {"outputs": self._outputs, "tolerance": self._outputs}, self.golden()
         arrays = self._arrays(entry.golden_file, wanted)
         outputs, tolerance = arrays["outputs"], arrays["tolerance"]
@@ -216,24 +223,6 @@ class Bundle:
                 f"Type: make convert BITS={entry.precision.bits} POLICY={self.spec.name}",
             )
         return Expected(outputs, tolerance)
-
-    def check_expected(self, entry: ArtifactEntry) -> None:
-        """Compute the expected outputs of an artifact again, from weights and calibration (host only).
-
-        Raises:
-            BundleError: they are others than those in ``entry.golden_file``; names it.
-        """
-        from policy.bundle_checks import check_expected_outputs  # not on the device
-
-        where, precision = self.path / entry.golden_file, entry.precision
-        stored, observations = self.expected(entry).outputs, self.golden().observations
-        with _named(where):
-            try:
-                check_expected_outputs(
-                    self.spec, self.weights(), self.calibration(), precision, observations, stored, where
-                )
-            except QuantizationError as error:
-                raise BundleError(f"{self.path}: {entry.file} cannot be this policy's: {error}") from error
 
     @property
     def _observations(self) -> Wanted:

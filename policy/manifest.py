@@ -97,6 +97,7 @@ class ArtifactEntry:
         runtimes: for each runtime that executes it, what the parity gate measured.
         fp32_agreement: how far it acts as the trained policy on the golden observations, 1 at most
             (``convert.acceptance.agreement``).
+        most_off: share of all golden outputs that may be half a step or more off on a device; None: any.
         warnings: sentences on what is suspicious about it, e.g. its calibration.
     """
 
@@ -110,6 +111,7 @@ class ArtifactEntry:
     output_step: tuple[float, ...] | None
     runtimes: Mapping[RuntimeName, Parity]
     fp32_agreement: float = 1.0
+    most_off: float | None = field(default=None, metadata=OMITTED)
     warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:

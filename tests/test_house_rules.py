@@ -27,7 +27,8 @@ MAY_IMPORT_ROOMS = {
     # The parity gate executes an artifact with the very adapters that a device uses.
     "convert": {"policy", "device.agent"},
     "device.agent": {"policy", "airlearning_envs"},
-    "device.host": {"policy"},
+    # Before it sends an artifact it builds it again, and compares.
+    "device.host": {"policy", "convert"},
     # It writes what device.host reads (host key, ssh_config stanza), in device.host's own words; never the other way.
     "device.virtual_pi": {"policy", "device.host"},
     "train": {"policy", "airlearning_envs", "convert", "device.agent"},

@@ -35,7 +35,7 @@ class TimedPilot:
     """
 
     def __init__(self, serving: Serving) -> None:
-        self._decide, self._check_finite = serving.executor.decide, serving.check_finite
+        self._decide, self._finite_outputs = serving.executor.decide, serving.finite_outputs
         self._seen: NDArray[np.float32] | None = None
         self._actions: NDArray[Any] = np.zeros(0, np.int64)
         self.decisions = 0
@@ -54,7 +54,7 @@ class TimedPilot:
             start = clock()
             action = self._decide(observation)
             elapsed = clock() - start
-            self._check_finite("an observation of these flights")
+            self._finite_outputs("an observation of these flights")
             if len(self.times_ns) < MAX_TIMED:
                 self.times_ns.append(elapsed)
             decided.append(action)

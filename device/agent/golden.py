@@ -74,6 +74,15 @@ def check_golden(
             f"has {computed}, allowed is {_in_words(allowed, entry, output)}. {failed} of {len(errors)} vectors fail.",
             "Load another runtime or precision, or convert the policy again.",
         )
+    if entry.most_off is not None and entry.output_step is not None:
+        off = float((errors > np.array(entry.output_step) / 2).mean())
+        if off > entry.most_off:
+            raise AgentError(
+                ErrorCode.GOLDEN,
+                f"{entry.file} computes wrongly in {runtime.value} on this device: {off:.2%} of the golden outputs are "
+                f"a step off, allowed are {entry.most_off:.2%}: its weights are not those that were converted.",
+                "Deploy again, or convert the policy again.",
+            )
     wrong = first_wrong_action(spec, outputs, actions)
     if wrong is not None:
         raise AgentError(

@@ -16,6 +16,8 @@ from policy.errors import PolicyError
 from policy.spec import Precision, RuntimeName, parse_enum
 
 MAX_INTEGER = 10**9
+MAX_ROWS = 8192
+"""Observations in a request: an answer is held whole."""
 
 
 class TimedPath(Enum):
@@ -64,6 +66,13 @@ def _rows(name: str, value: Any) -> list[Any]:
     if not isinstance(value, list) or not value:
         raise bad_field(name, value, "a list that is not empty")
     return value
+
+
+def _many_rows(name: str, value: Any) -> list[Any]:
+    rows = _rows(name, value)
+    if len(rows) > MAX_ROWS:
+        raise bad_field(name, f"a list of {len(rows)}", f"a list of at most {MAX_ROWS} rows")
+    return rows
 
 
 def _settings(name: str, value: Any) -> Mapping[str, Any]:
@@ -149,7 +158,9 @@ class Act:
 
     # The values are checked against the loaded policy later.
     observation: list[Any] | None = _field(_rows, "one raw observation: a list of numbers", None)
-    observations: list[Any] | None = _field(_rows, "instead: a list of raw observations", None)
+    observations: list[Any] | None = _field(
+        _many_rows, f"instead: a list of raw observations, at most {MAX_ROWS}", None
+    )
     outputs: bool = _field(_flag, "whether to reply the outputs beside the action", True)
 
 

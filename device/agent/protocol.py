@@ -65,6 +65,8 @@ MAX_LINE_BYTES = 16 * 2**20
 
 MAX_VALUES = 1_900_000
 """Values a line may hold, an object, list or word counted several times: some 32 bytes each, once they are read."""
+MAX_WIDE_BYTES = 2**16
+"""Bytes of a line that is not ASCII: one wide sign makes four bytes of each."""
 MAX_DEPTH = 16
 """Lists and objects within each other; a request needs three."""
 _WEIGHTS = {b",": 1, b":": 3, b"[": 3, b"{": 6, b'"': 2}
@@ -127,6 +129,12 @@ def parse_json(line: bytes) -> dict[str, Any]:
     Raises:
         AgentError: BAD_JSON or BAD_REQUEST, saying where it breaks; LINE_TOO_LONG of more values than are held.
     """
+    if len(line) > MAX_WIDE_BYTES and not line.isascii():
+        raise AgentError(
+            ErrorCode.LINE_TOO_LONG,
+            f"the line has {len(line):,} bytes and signs beyond ASCII; of such lines {MAX_WIDE_BYTES:,} are read.",
+            "Send numbers, and words in ASCII.",
+        )
     values = sum(weight * line.count(sign) for sign, weight in _WEIGHTS.items())
     if values > MAX_VALUES:
         raise AgentError(

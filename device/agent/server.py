@@ -38,6 +38,7 @@ from device.agent.runtimes import installed_runtimes
 from device.agent.serving import Serving, load
 from policy.bundle import read_manifest, read_spec
 from policy.errors import BundleError, PolicyError, SpecError
+from policy.reading.files import is_regular
 
 PROGRESS_INTERVAL_NS = 500_000_000
 SLOW_CLOCK = 0.9
@@ -227,10 +228,12 @@ class Agent:
             start = time.perf_counter_ns()
             action = serving.executor.decide(row)
             times.append(time.perf_counter_ns() - start)
-            serving.check_finite(f"observations[{len(actions)}]" if request.observations else "this observation")
+            made = serving.finite_outputs(
+                f"observations[{len(actions)}]" if request.observations else "this observation"
+            )
             actions.append(action if isinstance(action, int) else action.tolist())
             if request.outputs:
-                outputs.append(serving.executor.outputs().tolist())
+                outputs.append(made)
         serving.decisions += len(rows)
         single = request.observation is not None
         reply: dict[str, Any] = {"action": actions[0]} if single else {"actions": actions}
@@ -261,7 +264,7 @@ def describe_bundle(path: Path) -> dict[str, Any]:
     """
     manifest = read_manifest(path)
     spec = read_spec(path, manifest)
-    present = [entry for name, entry in sorted(manifest.artifacts.items()) if (path / name).is_file()]
+    present = [entry for name, entry in sorted(manifest.artifacts.items()) if is_regular(path / name)]
     return {
         "path": str(path),
         "policy": spec.name,

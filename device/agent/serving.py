@@ -79,19 +79,21 @@ class Serving:
             "threads": self.threads,
         }
 
-    def check_finite(self, where: str) -> None:
-        """Refuse the decision that was just made where its outputs are no numbers: argmax of NaN is an action, too.
+    def finite_outputs(self, where: str) -> list[float]:
+        """The outputs of the decision that was just made: argmax of NaN is an action, too, and none to act on.
 
         Raises:
             AgentError: NOT_FINITE: names the observation.
         """
-        outputs = self.executor.outputs()
-        if not np.isfinite(outputs).all():
+        outputs: list[float] = self.executor.outputs().tolist()
+        if not math.isfinite(sum(outputs)):  # doubles that were float32: their sum is finite where all of them are
+            wrong = next(value for value in outputs if not math.isfinite(value))
             raise AgentError(
                 ErrorCode.NOT_FINITE,
-                f"{self.entry.file} computes {outputs[~np.isfinite(outputs)][0]} from {where}; that is no decision.",
+                f"{self.entry.file} computes {wrong} from {where}; that is no decision.",
                 "Take the robot's own fallback; the observation may be outside of all that the policy was trained on.",
             )
+        return outputs
 
     def read_observation(self, values: Any, where: str = "observation") -> NDArray[np.float32]:
         """One raw observation from JSON as float32 (1, N).

@@ -134,11 +134,13 @@ def build_payload(
 def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequence[RuntimeName]) -> list[PayloadFile]:
     """The device's part of a bundle, each file compared with the manifest's hash.
 
-    What the device will compare an artifact with is computed again here: it has neither weights nor calibration.
+    Each artifact is built again, and what the device will compare it with: it has neither weights nor calibration.
 
     Raises:
-        BundleError: as ``build_payload``, or an artifact's expected outputs are not those of the weights.
+        BundleError: as ``build_payload``, or an artifact is not what the weights make.
     """
+    from convert.rebuild import check_artifact  # loads TensorFlow's and ONNX's schemas
+
     manifest = read_file(bundle.path / MANIFEST_FILE, LARGEST_MANIFEST)
     names = {name: bundle.manifest.files[name] for name in DEVICE_FILES}
     for precision in precisions:
@@ -150,8 +152,11 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
                     f"{entry.file} was not checked in {runtime.value}; the manifest names {checked}.",
                     f"Type: make convert BITS={precision.bits} POLICY={bundle.spec.name}, or choose another --runtime.",
                 )
-            if entry.golden_file not in names:  # of both formats the same
-                bundle.check_expected(entry)
+            if entry.file not in names:
+                try:
+                    check_artifact(bundle, entry)
+                except BundleError as error:
+                    raise BundleError(f"{error} Nothing was sent.") from error
             names[entry.file] = entry.record
             names[entry.golden_file] = bundle.manifest.files[entry.golden_file]
     files = [PayloadFile(f"{BUNDLE}/{MANIFEST_FILE}", manifest)]

@@ -40,6 +40,12 @@ def is_there(path: Path) -> bool:
         raise BundleError(f"{path} cannot be read: {error.strerror}.") from error
 
 
+def is_regular(path: Path) -> bool:
+    """Whether it is a regular file, and no link to one."""
+    found = _status(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
 def read_file(path: Path, largest: int) -> bytes:
     """The bytes of a regular file of at most ``largest`` bytes.
 

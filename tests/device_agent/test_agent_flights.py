@@ -179,8 +179,8 @@ def test_a_drone_that_stands_still_is_not_decided_again() -> None:
     class Serving:
         executor = Executor()
 
-        def check_finite(self, where: str) -> None:
-            pass
+        def finite_outputs(self, where: str) -> list[float]:
+            return []
 
     pilot = TimedPilot(Serving())  # type: ignore[arg-type]
     rows = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]], np.float32)

@@ -21,6 +21,7 @@ from device.host.deploy import deploy
 from device.host.errors import AgentError, CheckFailedError, ConnectionLostError
 from device.host.releases import list_releases, rollback
 from policy.bundle import Bundle
+from policy.errors import BundleError
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_host.devices import Line, TestDevice
 
@@ -163,7 +164,7 @@ def test_a_bundle_for_another_observation_layout_is_not_switched_on(
 
 @pytest.mark.slow
 def test_an_artifact_that_computes_something_else_is_not_switched_on(
-    serving: Connection, bundle: Bundle, tmp_path: Path
+    serving: Connection, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hashes agree, the numbers do not (a wrong conversion): the golden vectors, on the device, say no."""
     before = current(serving, "tiny")
@@ -172,6 +173,9 @@ def test_an_artifact_that_computes_something_else_is_not_switched_on(
     flipped = {name: value[..., ::-1].copy() for name, value in bundle.weights().items() if name.startswith("head")}
     weights = {**bundle.weights(), **flipped}
     rewrite(wrong, "int8.tflite", build_graph(bundle.spec, weights, bundle.calibration(), INT8, ArtifactFormat.TFLITE))
+    with pytest.raises(BundleError, match=r"is not what these weights and this calibration make.*Nothing was sent"):
+        deploy(serving, Bundle.load(wrong), [INT8])
+    monkeypatch.setattr("convert.rebuild.check_artifact", lambda *asked: None)  # a host that is wrong itself
     with pytest.raises(CheckFailedError, match=f"Release {before} still serves"):
         deploy(serving, Bundle.load(wrong), [INT8])
     assert current(serving, "tiny") == before

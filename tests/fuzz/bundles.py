@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from convert.rebuild import check_artifact
 from device.agent.server import Agent
 from policy.bundle import GOLDEN_FILE, HOST_FILES, Bundle
 from policy.errors import PolicyError
@@ -128,7 +129,7 @@ def tried(folder: Path, observations: np.ndarray, precision: str) -> str:
         bundle = Bundle.load(folder, HOST_FILES)
         for entry in bundle.manifest.artifacts.values():
             if entry.precision.value == precision:
-                bundle.check_expected(entry)  # as before it is sent
+                check_artifact(bundle, entry)  # as before it is sent
     except PolicyError:
         bundle = None
     agent = Agent(folder)

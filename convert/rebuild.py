@@ -1,0 +1,49 @@
+"""Is an artifact what weights and calibration make? Asked before it is sent to a device, which has neither."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convert.pipeline import build
+from policy.bundle import Bundle
+from policy.errors import BundleError, QuantizationError
+from policy.manifest import ArtifactEntry
+
+ROUNDING = 1e-3
+"""A tolerance is stored as float32, and computed again on another processor."""
+
+
+def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> None:
+    """Build an artifact of a bundle again, and compare it and what a device will hold it to; milliseconds.
+
+    Raises:
+        BundleError: it is another one, or its expected outputs, tolerance or step are others; names which.
+    """
+    next_step = f"Convert it again: make convert BITS={entry.precision.bits} POLICY={bundle.spec.name}"
+    try:
+        candidate = build(bundle, entry.precision, entry.format)
+    except QuantizationError as error:
+        raise BundleError(f"{bundle.path}: {entry.file} cannot be this policy's: {error}", next_step) from error
+    if bundle.artifact_data(entry) != candidate.data:
+        raise BundleError(f"{bundle.path / entry.file} is not what these weights and this calibration make.", next_step)
+    wanted, stored, where = candidate.reference, bundle.expected(entry), bundle.path / entry.golden_file
+    wrong = ~(np.abs(stored.outputs.astype(np.float64) - wanted.outputs) <= wanted.own_tolerance[0])
+    if wrong.any():
+        row, output = (int(place) for place in np.argwhere(wrong)[0])
+        raise BundleError(
+            f"{where}: the golden outputs are not those of these weights and this calibration: output {output} of "
+            f"vector {row} is {stored.outputs[row, output]:g}, computed again {wanted.outputs[row, output]:g}; "
+            f"{int(wrong.any(axis=1).sum())} of {len(wrong)} vectors differ.",
+            next_step,
+        )
+    if (stored.tolerance > wanted.tolerance * (1 + ROUNDING)).any():
+        raise BundleError(f"{where}: the tolerance is wider than this artifact's.", next_step)
+    steps = None if wanted.step is None else tuple(map(float, wanted.step))
+    same_steps = steps == entry.output_step or (
+        steps is not None and entry.output_step is not None and np.allclose(steps, entry.output_step, rtol=ROUNDING)
+    )
+    most_off = 1.0 if wanted.most_off is None else wanted.most_off * (1 + ROUNDING)
+    if not same_steps or (1.0 if entry.most_off is None else entry.most_off) > most_off:
+        raise BundleError(
+            f"{bundle.path}: the manifest says another output_step or most_off of {entry.file}.", next_step
+        )

@@ -1,0 +1,128 @@
+"""Before an artifact is sent it is built again: another one is noticed, whatever its hashes say."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convert.executor import RuntimeProcess
+from convert.pipeline import convert
+from convert.rebuild import check_artifact
+from device.agent.server import Agent
+from policy.bundle import CALIBRATION_FILE, Bundle
+from policy.bundle_writer import npz
+from policy.errors import BundleError
+from policy.manifest import MANIFEST_FILE, FileRecord
+from policy.spec import ArtifactFormat, Precision, RuntimeName
+
+Runtimes = dict[RuntimeName, RuntimeProcess]
+TFLITE = ArtifactFormat.TFLITE
+PRECISIONS = (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4)
+
+
+@pytest.fixture
+def converted(bundle: Bundle, runtimes: Runtimes) -> Bundle:
+    for precision in PRECISIONS:
+        convert(bundle, precision, TFLITE, runtimes, accept=True)
+    return Bundle.load(bundle.path)
+
+
+def put(
+    folder: Path, contents: dict[str, bytes], change: Callable[[dict[str, Any]], object] = lambda m: None
+) -> Bundle:
+    """The bundle with other files, a manifest that agrees with them, and something changed in that."""
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+        record = {"bytes": len(data), "sha256": FileRecord.of(data).sha256}
+        if name in manifest["files"]:
+            manifest["files"][name] = record
+        for entry in manifest["artifacts"]:
+            if entry["file"] == name:
+                entry.update(record)
+    change(manifest)
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    return Bundle.load(folder)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_was_converted_passes(converted: Bundle, precision: Precision) -> None:
+    check_artifact(converted, converted.artifact(precision, TFLITE))
+
+
+def test_an_artifact_of_fewer_bits_under_a_wide_tolerance_is_refused(converted: Bundle) -> None:
+    """The agent has no weights: with a tolerance that is wide enough it would serve 4 bits as 8."""
+    expected = converted.expected(converted.artifact(Precision.INT8, TFLITE))
+    wide = np.full(expected.outputs.shape, 0.05 * np.ptp(converted.golden().outputs), np.float32)
+    golden = npz(outputs=expected.outputs, tolerance=wide)
+    narrow = put(converted.path, {"int8.golden.npz": golden})
+    with pytest.raises(BundleError, match=r"int8\.golden\.npz: the tolerance is wider than this artifact's"):
+        check_artifact(narrow, narrow.artifact(Precision.INT8, TFLITE))
+    fewer = put(converted.path, {"int8.tflite": (converted.path / "int4.tflite").read_bytes()})
+    with pytest.raises(BundleError, match=r"int8\.tflite is not what these weights and this calibration make"):
+        check_artifact(fewer, fewer.artifact(Precision.INT8, TFLITE))
+
+
+@pytest.mark.parametrize("name", ["int8.golden.npz", "fp32.golden.npz", "fp16.golden.npz"])
+def test_expected_outputs_of_another_policy_are_refused(converted: Bundle, name: str) -> None:
+    entry = converted.artifact(Precision(name.partition(".")[0]), TFLITE)
+    expected = converted.expected(entry)
+    other = put(converted.path, {name: npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance)})
+    with pytest.raises(BundleError, match="the golden outputs are not those of these weights and this calibration"):
+        check_artifact(other, entry)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda entry: entry.update(most_off=1.0),
+        lambda entry: entry.pop("most_off"),
+        lambda entry: entry.update(output_step=[1e-3 * step for step in entry["output_step"]]),
+    ],
+)
+def test_a_manifest_that_asks_less_is_refused(converted: Bundle, change: Callable[[dict[str, Any]], object]) -> None:
+    def of_int8(manifest: dict[str, Any]) -> None:
+        change(next(entry for entry in manifest["artifacts"] if entry["file"] == "int8.tflite"))
+
+    bundle = put(converted.path, {}, of_int8)
+    with pytest.raises(BundleError, match="the manifest says another output_step or most_off"):
+        check_artifact(bundle, bundle.artifact(Precision.INT8, TFLITE))
+
+
+def test_another_calibration_is_refused_and_none(converted: Bundle) -> None:
+    entry = converted.artifact(Precision.INT8, TFLITE)
+    calibration = converted.calibration()
+    half = put(converted.path, {CALIBRATION_FILE: npz(observations=calibration * np.float32(0.5))})
+    with pytest.raises(BundleError, match=r"int8\.tflite is not what these weights and this calibration make"):
+        check_artifact(half, entry)
+    none = put(converted.path, {CALIBRATION_FILE: npz(observations=calibration[:0])})
+    with pytest.raises(BundleError, match=r"int8\.tflite cannot be this policy's: the calibration set is empty"):
+        check_artifact(none, entry)
+
+
+def test_most_flips_that_change_actions_are_refused_by_the_agent_alone(converted: Bundle) -> None:
+    """An artifact that was changed within its tolerance moves more outputs by a step than rounding does."""
+    data, chance = (converted.path / "int8.tflite").read_bytes(), random.Random(2)
+    observations = converted.calibration()[:200]
+    line = json.dumps({"op": "act", "observations": observations.tolist(), "outputs": False}).encode()
+
+    def actions(changed: bytes) -> list[int] | None:
+        bundle = put(converted.path, {"int8.tflite": changed})
+        agent = Agent(bundle.path)
+        loaded = json.loads(agent.handle(b'{"op": "load", "precision": "int8", "runtime": "litert"}'))
+        assert loaded["ok"] or loaded["error"]["code"] in ("golden", "runtime", "bundle")
+        return json.loads(agent.handle(line))["actions"] if loaded["ok"] else None
+
+    right, otherwise = actions(data), 0
+    assert right is not None
+    for _ in range(60):
+        place = chance.randrange(len(data))
+        found = actions(data[:place] + bytes([data[place] ^ (1 << chance.randrange(8))]) + data[place + 1 :])
+        otherwise += found is not None and sum(a != b for a, b in zip(found, right, strict=True)) > 2
+    assert otherwise == 0
