@@ -20,7 +20,7 @@ def excited(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDA
             values = values[:, :-vector].reshape(len(values), -1, spec.network.convolutions[index].filters)
         positions = tuple(range(1, values.ndim - 1))
         found.append((values > 0).any(axis=positions) if positions else values > 0)
-    return np.concatenate(found, axis=1)
+    return np.concatenate([np.zeros((len(observations), 0), bool), *found], axis=1)  # a linear policy has none
 
 
 def covering(spec: PolicySpec, weights: Weights, golden: np.ndarray, calibration: np.ndarray) -> np.ndarray:
@@ -31,7 +31,7 @@ def covering(spec: PolicySpec, weights: Weights, golden: np.ndarray, calibration
     left = ~excited(spec, weights, golden).any(axis=0)
     candidates = excited(spec, weights, calibration) if len(calibration) else np.zeros((0, len(left)), bool)
     chosen: list[int] = []
-    while len(candidates) and (gain := (candidates & left).sum(axis=1)).max() > 0:
+    while left.any() and len(candidates) and (gain := (candidates & left).sum(axis=1)).max() > 0:
         chosen.append(int(gain.argmax()))
         left &= ~candidates[chosen[-1]]
     return golden if not chosen else np.concatenate([golden, calibration[chosen]])

@@ -85,6 +85,14 @@ class DeviceLockedError(HostError):
 class VerificationError(HostError):
     """What arrived on the device is not what was sent, or what was sent is not what the manifest says."""
 
+    blames_release = True
+
+
+class DamagedWheelsError(VerificationError):
+    """Wheels on the device, which releases share, are not as they were unpacked."""
+
+    blames_release = False
+
 
 class WheelError(HostError):
     """A pinned wheel does not exist for the device, or could not be fetched."""
@@ -95,7 +103,12 @@ class ReleaseError(HostError):
 
 
 class CheckFailedError(HostError):
-    """The release's own agent refused it on the device, so it was not switched on."""
+    """The release's own agent refused it on the device, so it was not switched on.
+
+    ``blames_release``: whether what it refused is the release's own, not the device's: memory, wheels, a lost line.
+    """
+
+    blames_release = False
 
 
 class AgentError(HostError):

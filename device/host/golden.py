@@ -12,6 +12,8 @@ from device.host.errors import AgentError, CheckFailedError
 from policy.json_values import JsonValueError, read
 from policy.spec_parts import Precision, RuntimeName
 
+OWN_FAULTS = ("golden", "bundle", "spec", "runtime")
+"""The agent's codes of what is wrong with a release itself."""
 CHECK_TIMEOUT_S = 300.0  # a Pi loads a runtime from its SD card
 
 
@@ -84,10 +86,12 @@ def golden_checks(
                 "Deploy again; if it says so again, the device runs another version of the agent.",
             ) from error
         except AgentError as error:
-            raise CheckFailedError(
+            failed = CheckFailedError(
                 f"The release did not pass its check on {connection.name} and was not switched on. {error.message}",
                 error.next_step,
-            ) from error
+            )
+            failed.blames_release = error.agent_code in OWN_FAULTS
+            raise failed from error
     if not checks or any(check.vectors < 1 for check in checks):
         raise CheckFailedError(
             f"No golden vector of the release was checked on {connection.name}; it was not switched on.",

@@ -76,7 +76,7 @@ class HelperSession:
         except NoReplyError:
             raise RemoteCommandError(f"The helper on {self._connection.name} answered with nonsense.") from None
         if not reply.get("ok"):
-            raise _error(self._connection.name, reply.get("error", {}))
+            raise _error(self._connection.name, reply.get("error"))
         return reply
 
     def close(self) -> None:
@@ -88,10 +88,12 @@ class HelperSession:
         self._heart.join(1.0)
 
 
-def _error(device: str, error: Mapping[str, Any]) -> HostError:
+def _error(device: str, said: Any) -> HostError:
+    error: Mapping[str, Any] = said if isinstance(said, dict) else {"message": str(said)[:200]}
     code, message = error.get("code"), error.get("message", "no reason given")
     if code == "locked":
-        holder = error.get("holder") or {}
+        holder = error.get("holder")
+        holder = holder if isinstance(holder, dict) else {}
         who = f"{holder.get('user', 'somebody')}@{holder.get('host', 'unknown')} (pid {holder.get('pid', '?')})"
         return DeviceLockedError(
             f"{device} is being deployed to by {who}, policy {holder.get('policy', '?')}, "
@@ -99,7 +101,8 @@ def _error(device: str, error: Mapping[str, Any]) -> HostError:
             "Wait for it to end, or add --wait 120.",
         )
     if code == "no-space":
-        free = error.get("free_bytes", 0) / 1e6
+        found = error.get("free_bytes")
+        free = found / 1e6 if isinstance(found, int) else 0.0
         return DeviceFullError(
             f"The disk of {device} is full ({free:.1f} MB free): {message}. What was written is removed.",
             "Make room on the device (`df -h ~`, `du -sh ~/*`), then run the same command again.",

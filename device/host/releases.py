@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from device.host.connection import Connection
-from device.host.errors import CheckFailedError, HostError, ReleaseError, RemoteCommandError, VerificationError
+from device.host.errors import (
+    CheckFailedError,
+    DamagedWheelsError,
+    HostError,
+    ReleaseError,
+    RemoteCommandError,
+    VerificationError,
+)
 from device.host.golden import GoldenCheck, Progress, golden_checks
 from device.host.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper
 from device.host.payload import check_policy_name
@@ -102,14 +109,19 @@ def list_releases(connection: Connection) -> DeviceReleases:
     facts = probe(connection)
     with helper(connection, facts.python.path) as session:
         found = session.call("show")
+    releases: DeviceReleases = _read(connection, DeviceReleases, found)
+    return releases
+
+
+def _read(connection: Connection, kind: Any, found: Any) -> Any:
+    """What the device told of its releases, as it must be."""
     try:
-        releases: DeviceReleases = read(DeviceReleases, found, "releases")
+        return read(kind, found, "releases")
     except (JsonValueError, KeyError) as error:
         raise RemoteCommandError(
             f"{connection.name} told something else than its releases: {error}.",
             "Deploy the policy again: the helper is sent anew each time.",
         ) from error
-    return releases
 
 
 def rollback(
@@ -146,7 +158,7 @@ def rollback(
     with helper(connection, python) as session:
         state = begin(session, policy, None, wait_s)
         serving = state["current"]
-        known = [read(Release, each, "release") for each in state["releases"]]
+        known: Sequence[Release] = _read(connection, tuple[Release, ...], state["releases"])
         warnings: list[str] = []
         with still_serving(serving):
             candidates = [release] if release else _before(known, serving, policy, connection)
@@ -174,31 +186,35 @@ def _first_good(
     warnings: list[str],
     tell: Progress,
 ) -> tuple[str, tuple[GoldenCheck, ...]]:
-    """The first candidate that passes its check; those before it are marked bad, and named in the warnings."""
+    """The first candidate that passes its check; those before it are named in the warnings, and marked bad where what
+    is wrong is their own."""
     for wanted in candidates:
         try:
-            return wanted, _checked(connection, session, policy, wanted, tell)
+            return wanted, _checked(connection, session, policy, wanted, warnings, tell)
         except (VerificationError, CheckFailedError) as error:
-            mark_bad(session, wanted, error.message)
+            own = error.blames_release
+            if own:  # wheels are shared, and memory may be free tomorrow
+                mark_bad(session, wanted, error.message)
             if wanted == candidates[-1]:
                 for warning in warnings:
                     error.also(warning)
                 raise
-            warnings.append(f"Release {wanted} was passed over and is marked bad: {error.message}")
+            warnings.append(f"Release {wanted} was passed over{' and is marked bad' * own}: {error.message}")
     raise AssertionError("there is at least one candidate")
 
 
 def _checked(
-    connection: Connection, session: HelperSession, policy: str, wanted: str, tell: Progress
+    connection: Connection, session: HelperSession, policy: str, wanted: str, warnings: list[str], tell: Progress
 ) -> tuple[GoldenCheck, ...]:
     """Check a release's files, the wheels it needs, and its golden vectors."""
     found = session.call("check", release=wanted, timeout=UNPACK_TIMEOUT_S)
     damaged = [*found["damaged"], *found["missing_environments"]]
     if damaged:
-        raise VerificationError(
+        raise (VerificationError if found["damaged"] else DamagedWheelsError)(
             f"Release {wanted} of {policy} on {connection.name} is damaged: {', '.join(damaged)}.",
             "Deploy it again, or roll back to another: --to RELEASE.",
         )
+    warnings += [f"envs/{name} was compared by size only: an older version unpacked it." for name in found["unhashed"]]
     try:
         precisions = [Precision(name) for name in found["precisions"]]
         runtimes = [RuntimeName(name) for name in found["runtimes"]]
@@ -211,12 +227,14 @@ def _checked(
 
 
 def _before(known: Sequence[Release], serving: str | None, policy: str, connection: Connection) -> list[str]:
-    """The good releases before the one that serves, newest first."""
+    """The good releases before the one that serves, newest first; where none is older, as after an old content was
+    deployed again, the newer ones."""
     names = [release.name for release in known]
     older = known[: names.index(serving)] if serving in names else known
-    good = [release.name for release in reversed(older) if not release.why_not]
-    if good:
-        return good
+    for some in (older, known):
+        good = [release.name for release in reversed(some) if not release.why_not and release.name != serving]
+        if good:
+            return good
     look = f"python -m device.host releases --target {connection.target}"
     if not older:
         raise ReleaseError(

@@ -19,6 +19,9 @@ _CHUNK = 1 << 16
 _STDERR_LINES = 200
 _MAX_LINE = 64 << 20  # bytes; a reply longer than this is a fault, not a reply
 
+_NONSENSE = (ValueError, RecursionError, AttributeError, KeyError, TypeError, OverflowError)
+"""What reading a device's line may raise where it is no reply: no JSON, no object, progress without numbers."""
+
 
 class EndOfOutputError(HostError):
     """The process has closed its output: it ended, or is about to."""
@@ -145,15 +148,15 @@ class RemoteProcess:
             line = self.read_line(timeout)
             try:
                 reply = json.loads(line)
-            except (ValueError, RecursionError):
-                reply = None
-            if not isinstance(reply, dict):
-                raise NoReplyError(repr(line[:120]))
-            if may_act(line):
-                reply = printable_reply(reply)
-            if "progress" in reply:
+                if may_act(line):
+                    reply = printable_reply(reply)
+                told = reply.get("progress")
+                done, total = (0, 0) if told is None else (int(told["done"]), int(told["total"]))
+            except _NONSENSE:
+                raise NoReplyError(repr(line[:120])) from None
+            if told is not None:
                 if progress is not None:
-                    progress(int(reply["progress"]["done"]), int(reply["progress"]["total"]))
+                    progress(done, total)
             elif reply.get("id", request.get("id")) == request.get("id"):
                 return reply
 

@@ -42,7 +42,8 @@ def marked_when_refused(session: HelperSession, release: str) -> Iterator[None]:
     try:
         yield
     except CheckFailedError as error:
-        mark_bad(session, release, error.message)
+        if error.blames_release:
+            mark_bad(session, release, error.message)
         raise
 
 

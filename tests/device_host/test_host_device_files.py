@@ -140,17 +140,12 @@ def one_more(file: Path) -> str:
     return "json.py does not belong there (file)"
 
 
-def older_marker(file: Path) -> str:
-    (file.parent.parent / ".quarl-wheel.json").write_text('{"files": {"numpy/content.bin": 7000}}')
-    return "it was unpacked by an older version, which recorded no hashes"
-
-
 def a_list(file: Path) -> str:
     (file.parent.parent / ".quarl-wheel.json").write_text("[]")
     return ".quarl-wheel.json is not a JSON object"
 
 
-@pytest.mark.parametrize("spoil", [same_size, one_more, older_marker, a_list], ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("spoil", [same_size, one_more, a_list], ids=lambda spoil: spoil.__name__)
 def test_wheels_are_compared_by_hash(
     device: TestDevice,
     connection: Connection,
@@ -173,11 +168,34 @@ def test_wheels_are_compared_by_hash(
     with pytest.raises(VerificationError) as refused:
         rollback(connection, name)
     assert f"envs/{wheel.folder}: {said}" in refused.value.message
+    state = list_releases(connection).policies[name]
+    assert not any(each.bad for each in state.releases), "wheels are shared: nothing is wrong with the release itself"
     assert bring("c").wheels_sent == (str(wheel),), "and sent again, which mends it"
     assert unpacked.read_bytes() == f"{name:7}".encode() * 1000
     assert rollback(connection, name, first.release).release == first.release
     assert remove_releases(connection, name, whole=True).environments == (wheel.folder,)
     assert not unpacked.exists()
+
+
+def test_wheels_of_an_older_version_are_gone_back_to_and_sent_again(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, tmp_path: Path
+) -> None:
+    """It recorded sizes only: enough to go back to what served yesterday, not to deploy on."""
+    wheel, cache = stand_in_wheel(tmp_path / "cache", f"{name:7}".encode() * 1000)
+    wheels = dataclasses.replace(bare, wheels=(wheel,))
+
+    def bring(text: str) -> DeployResult:
+        return install(
+            connection, stand_in_payload(name, text, environments=(wheel.folder,)), wheels, wheel_cache=cache
+        )
+
+    first, _ = bring("a"), bring("b")
+    marker = device.home / "quarl" / "envs" / wheel.folder / ".quarl-wheel.json"
+    marker.write_text('{"files": {"numpy/content.bin": 7000}}')
+    back = rollback(connection, name)
+    assert back.release == first.release and any("compared by size only" in said for said in back.warnings)
+    assert bring("c").wheels_sent == (str(wheel),)
+    assert remove_releases(connection, name, whole=True).environments == (wheel.folder,)
 
 
 # Links in the place of our own folders.

@@ -347,3 +347,34 @@ def test_the_command_line_removes_and_marks(
     assert "serves. Nothing was removed" in capsys.readouterr().err
     assert cli.main(["remove", "--policy", name, "--all"]) == 0
     assert f"removed {first}. None serves." in capsys.readouterr().out
+
+
+def test_a_mark_of_several_lines_is_one_line_and_stops_nothing(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet
+) -> None:
+    first, _ = bring(connection, name, bare, "a", "b")
+    mark = {"kind": "bad", "reason": "ImportError:\n\n  A module\x1b[2J that was " + "long " * 100}
+    (device.policy_folder(name) / "releases" / first / "mark.json").write_text(json.dumps(mark))
+    assert shown(connection, name)[first].bad.startswith("ImportError: A module [2J that was long")
+    assert len(shown(connection, name)[first].bad) <= 200
+    with pytest.raises(ReleaseError, match="is marked bad"):
+        rollback(connection, name)
+
+
+def test_a_folder_with_the_last_number_that_is_no_release_is_passed_by(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet
+) -> None:
+    (first,) = bring(connection, name, bare, "a")
+    (device.policy_folder(name) / "releases" / "99999999-zz").mkdir()
+    (device.policy_folder(name) / "releases" / "0002-zz").mkdir()
+    (third,) = bring(connection, name, bare, "b")
+    assert third.startswith("0003-") and served_text(connection, name) == "b"
+    assert rollback(connection, name).release == first
+
+
+def test_after_an_old_content_was_deployed_again_there_is_something_to_go_back_to(
+    connection: Connection, name: str, bare: WheelSet
+) -> None:
+    first, second = bring(connection, name, bare, "a", "b")
+    assert install(connection, stand_in_payload(name, "a"), bare).release == first
+    assert rollback(connection, name).release == second

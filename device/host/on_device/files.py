@@ -104,12 +104,12 @@ def sha256_of(path: Path) -> str:
 
 
 def is_file_with(path: Path, sha256: str, size: int | None = None) -> bool:
-    """Whether it is a regular file with this content; one of another size is not read."""
+    """Whether it is a regular file with this content; one of another size is not read, nor is one without a hash."""
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or size not in (None, status.st_size):
             return False
-        return sha256_of(path) == sha256
+        return not sha256 or sha256_of(path) == sha256
     except OSError:
         return False
 

@@ -75,7 +75,10 @@ class Device(Upkeep):
             raise
         swept = self.sweep()
         releases = self.releases(self.policy)
-        number = 1 + max([number_of(record.release) for record in releases] or [0])
+        taken = {number_of(record.release) for record in releases}
+        number = 1 + max([number_of(record.release) for record in releases if not record.damage] or [0])
+        while number in taken:
+            number += 1
         same = [record.release for record in releases if record.digest and record.digest == request.get("digest")]
         return {
             "next_number": number,

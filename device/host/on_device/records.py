@@ -123,6 +123,12 @@ def is_inside(name: str) -> bool:
     return name.isprintable() and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
+def one_line(text: Any) -> str:
+    """A reason as one printable line of at most 200 characters, whatever it was."""
+    shown = "".join(sign if sign.isprintable() else " " for sign in str(text)[: 10 * _LINE])
+    return " ".join(shown.split())[:_LINE] or "no reason was given"
+
+
 def read_mark(folder: Path) -> Mark | None:
     """The mark of the release in a folder; one that cannot be read counts as bad."""
     if what_is(folder) != "folder" or not what_is(folder / MARK_FILE):
@@ -130,15 +136,17 @@ def read_mark(folder: Path) -> Mark | None:
     try:
         data = read_object(folder / MARK_FILE, MOST_RECORD)
     except HelperError as error:
-        return Mark(BAD, f"its mark is damaged: {error}")
+        return Mark(BAD, one_line(f"its mark is damaged: {error}"))
     kind, reason = data.get("kind"), data.get("reason")
     if kind not in MARKS or not isinstance(reason, str):
         return Mark(BAD, f"its mark is damaged: {MARK_FILE} has no kind and reason")
-    return Mark(kind, reason[:_LINE] or "no reason was given")
+    return Mark(kind, one_line(reason))
 
 
 def read_marker(folder: Path) -> dict[str, tuple[int | None, str]]:
     """Size and sha256 of every file of an unpacked wheel, as recorded when it was unpacked.
+
+    An older version recorded no sha256; it is empty then.
 
     Raises:
         HelperError: with the code ``damaged`` and why.
@@ -148,8 +156,9 @@ def read_marker(folder: Path) -> dict[str, tuple[int | None, str]]:
     files = read_object(folder / MARKER, MOST_MARKER).get("files")
     found: dict[str, tuple[int | None, str]] = {}
     for name, value in files.items() if isinstance(files, dict) else ():
-        if type(value) is int:
-            raise HelperError("damaged", "it was unpacked by an older version, which recorded no hashes")
+        if type(value) is int and is_inside(name):
+            found[name] = (value, "")
+            continue
         if not (isinstance(value, list) and len(value) == 2 and type(value[0]) is int and isinstance(value[1], str)):
             break
         if is_inside(name) and _SHA256.match(value[1]):

@@ -113,7 +113,9 @@ class Store:
         if (kind := what_is(folder / "current")) not in ("", "symbolic link"):
             wrong.append(f"{folder / 'current'} is a {kind}; it must be a symbolic link to releases/ID")
         elif kind and self.current(policy) is None:
-            wrong.append(f"{folder / 'current'} leads to {str((folder / 'current').readlink())!r}, which is no release")
+            wrong.append(
+                f"{folder / 'current'} leads to {str((folder / 'current').readlink())[:80]!r}, which is no release"
+            )
         return wrong
 
     def problems(self) -> list[str]:

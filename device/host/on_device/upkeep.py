@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from device.host.on_device.files import HelperError, differences, remove, running_in, sync, what_is, write_json
-from device.host.on_device.records import GOOD, MARK_FILE, MARKER, MARKS, RELEASE_FILE, read_marker
+from device.host.on_device.files import HelperError, differences, entries, remove, running_in, sync, what_is, write_json
+from device.host.on_device.records import GOOD, MARK_FILE, MARKER, MARKS, RELEASE_FILE, one_line, read_marker
 from device.host.on_device.store import Store, number_of
 from device.host.on_device.wire import report
 
@@ -29,6 +29,7 @@ class Upkeep(Store):
         super().__init__(home)
         self.policy = ""
         self.compared: dict[str, list[str]] = {}  # unpacked wheels, and what in them is not as recorded
+        self.unhashed: set[str] = set()  # those of which only sizes were recorded
 
     def require_layout(self) -> None:
         """Refuse to work where a folder of ours is something else, for example a link that leads elsewhere.
@@ -49,19 +50,21 @@ class Upkeep(Store):
                 count, self.compared[name] = self.compare(self.root / "envs" / name)
                 files += count
         return {
-            "whole": [name for name in names if not self.compared[name]],
+            "whole": [name for name in names if not self.compared[name] and name not in self.unhashed],
             "damaged": {name: self.compared[name] for name in names if self.compared[name]},
+            "unhashed": [name for name in names if name in self.unhashed],
             "files": files,
             "seconds": time.monotonic() - begun,
         }
 
-    @staticmethod
-    def compare(folder: Path) -> tuple[int, list[str]]:
+    def compare(self, folder: Path) -> tuple[int, list[str]]:
         """The number of files of an unpacked wheel, and what is not as recorded."""
         try:
             files = read_marker(folder)
         except HelperError as error:
             return 0, [str(error)]
+        if not all(sha256 for _, sha256 in files.values()):
+            self.unhashed.add(folder.name)
 
         def compared(count: int) -> None:
             if count % 100 == 0:
@@ -82,6 +85,7 @@ class Upkeep(Store):
             "runtimes": record.runtimes,
             "damaged": wrong,
             "missing_environments": missing,
+            "unhashed": wheels["unhashed"],
             "doubted": mark is not None and mark.kind != GOOD,
             "files": wheels["files"],
             "seconds": wheels["seconds"],
@@ -112,7 +116,7 @@ class Upkeep(Store):
             raise HelperError("request", f"the mark is {kind!r}; allowed are {', '.join(MARKS)}")
         record = self.find(self.policy, request["release"])
         write_json(
-            self.release_folder(self.policy, record.release) / MARK_FILE, {"kind": kind, "reason": str(reason)[:200]}
+            self.release_folder(self.policy, record.release) / MARK_FILE, {"kind": kind, "reason": one_line(reason)}
         )
         return {}
 
@@ -147,7 +151,8 @@ class Upkeep(Store):
                 if record.damage and (record.release in busy or record.release == self.current(policy)):
                     return []  # it works, and nobody knows what it needs
                 needed.update(record.environments)
-        unused = [path for path in self.environments() if path.name not in needed]
+        there = [path for path in entries(self.root / "envs") if what_is(path) == "folder"]
+        unused = [path for path in there if path.name not in needed and not path.name.endswith(".part")]
         for path in unused:
             remove(path)
         return [path.name for path in unused]
