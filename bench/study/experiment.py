@@ -204,7 +204,7 @@ class Results:
     def plain(self) -> list[dict[str, Any]]:
         """The summary as JSON has it."""
         return [
-            {name: vars(value) if isinstance(value, Estimate) else value for name, value in row.items()}
+            {name: vars(value.shown) if isinstance(value, Estimate) else value for name, value in row.items()}
             for row in self.summary
         ]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from airlearning_envs.flights import wilson_interval
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
+from train.intervals import Interval, mean_interval
 from train.suites.episodes import Decide, Episodes, Judged, judge
 
 
@@ -24,7 +24,8 @@ class Evaluation:
         preset: name of the preset, or "" where the task has none.
         episodes: number of episodes.
         success, interval: share that succeeded, with its 95 % interval (low, high); None where the task has no success.
-        mean_return: mean of the undiscounted returns, with ``return_interval`` (95 %, normal).
+        mean_return: mean of the undiscounted returns, with ``return_interval`` (95 %, Student's t; None where they give
+            none: one episode, or equal ones).
         mean_length: mean number of steps.
         details: further figures of the task by name with their unit, e.g. mean flight time.
         returns: undiscounted return of each episode, by number: two policies are compared episode by episode.
@@ -36,9 +37,9 @@ class Evaluation:
     preset: str
     episodes: int
     success: float | None
-    interval: tuple[float, float] | None
+    interval: Interval | None
     mean_return: float
-    return_interval: tuple[float, float]
+    return_interval: Interval | None
     mean_length: float
     details: Mapping[str, float] = field(default_factory=dict)
     returns: tuple[float, ...] = ()
@@ -54,7 +55,7 @@ class Evaluation:
             successes = tuple(judged.success.tolist())
             success, interval = sum(successes) / episodes, wilson_interval(sum(successes), episodes)
         mean, length = float(returns.mean()), float(judged.lengths.mean())
-        means = success, interval, mean, mean_interval(returns), length
+        means = success, interval, mean, mean_interval(returns.tolist()), length
         return cls(preset, episodes, *means, returns=tuple(returns.tolist()), successes=successes)
 
 
@@ -152,9 +153,3 @@ def episode_seed(seed: int, purpose: str) -> int:
     Deterministic on every machine: the first bytes of SHA-256 of ``purpose:seed``.
     """
     return int.from_bytes(sha256(f"{purpose}:{seed}".encode()).digest()[:8], "big") >> 1
-
-
-def mean_interval(values: NDArray[np.float64]) -> tuple[float, float]:
-    """95 % interval of a mean: mean ± 1.96 · s / √n."""
-    half = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
-    return float(values.mean()) - half, float(values.mean()) + half
