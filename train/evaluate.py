@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from policy import interruption
@@ -252,7 +253,7 @@ def without_nan(value: Any) -> Any:
 
 def compared(one: Evaluation, other: Evaluation) -> dict[str, Any]:
     """Mean of (one − other) over the same episodes with its 95 % interval, of the return and of the success."""
-    mean, interval = difference(one.returns, other.returns)
+    mean, interval = difference(one.different, other.different)
     values: dict[str, Any] = {"mean_return": mean, "return_interval": interval}
     if one.successes:
         values["success"], values["interval"] = difference(one.successes, other.successes)
@@ -270,7 +271,7 @@ def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, Int
     if len(one) != len(other) or not len(one):
         raise ValueError(f"{len(one)} and {len(other)} episodes cannot be paired; judge the same ones with both.")
     differences = [float(mine) - float(its) for mine, its in zip(one, other, strict=True)]
-    return math.fsum(differences) / len(differences), mean_interval(differences)
+    return fmean(differences), mean_interval(differences)
 
 
 def print_report(report: dict[str, Any]) -> None:
@@ -315,7 +316,8 @@ def cells(row: Mapping[str, Any]) -> dict[str, str]:
     if has_zone:
         said["zone"] = "{}: {:g} – {:g} m".format(row["zone"], *row["goal_distance_m"])
     else:
-        said["episodes"] = str(row["episodes"])
+        different = f", {len(set(row['starts']))} different" if row["starts"] else ""
+        said["episodes"] = f"{row['episodes']}{different}"
     if row["success"] is not None:
         low, high = row["interval"]
         said |= {"success": f"{100 * row['success']:.1f} %", "95 %": f"{100 * low:.1f} – {100 * high:.1f}"}

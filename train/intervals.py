@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 CONFIDENCE = 0.95
 Interval = tuple[float, float]
 RETURN_INTERVAL, NORMAL_RETURN_INTERVAL = "return_interval_t_95", "return_interval_95"
 """Of a judgement in a bundle's provenance: Student's t; and mean ± 1.96 · s / √n, which older bundles have instead."""
+
+Value = TypeVar("Value")
+
+
+def counted_once(starts: Iterable[Hashable], values: Iterable[Value]) -> list[Value]:
+    """Values of the different episodes among these: greedy ones of one start are one and the same."""
+    found: dict[Hashable, Value] = {}
+    for start, value in zip(starts, values, strict=True):
+        found.setdefault(start, value)
+    return list(found.values())
 
 
 def student(degrees: int) -> float:

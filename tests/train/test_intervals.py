@@ -1,10 +1,12 @@
 """The interval of a mean that trainings and tables print."""
 
+import numpy as np
 import pytest
 
 from bench.report.intervals import Estimate
 from train.intervals import brackets, judged_interval, mean_interval, student
 from train.runs.run import describe
+from train.suites.episodes import Judged
 from train.suites.task import Evaluation
 
 
@@ -24,6 +26,14 @@ def test_one_episode_and_equal_ones_give_no_interval(values: list[float]) -> Non
     mean = values[0]
     judged = Evaluation("hard", len(values), None, None, mean, mean_interval(values), 9.0)
     assert describe(judged) == f"hard: return {mean:.2f} [–] over {len(values)} episodes"
+
+
+def test_equal_games_are_counted_once() -> None:
+    # Those that begin after 4 frames are one game: 17 and 20, mean 18.5, s = 3 / √2, t of 1 degree 12.7062: ± 19.06
+    judged = Evaluation.of(Judged(np.array([17.0, 20.0, 17.0]), np.array([9, 9, 9]), None), "", starts=(4, 9, 4))
+    assert (judged.mean_return, judged.episodes, judged.different) == (18.5, 3, [17.0, 20.0])
+    assert judged.return_interval == pytest.approx((18.5 - 19.0593, 18.5 + 19.0593), abs=1e-4)
+    assert describe(judged) == "return 18.50 [-0.56, 37.56] over 3 episodes, 2 of them different"
 
 
 def test_an_older_bundles_interval_says_the_standard_deviation() -> None:

@@ -283,6 +283,6 @@ def describe(result: Evaluation) -> str:
     name = f"{result.preset}: " if result.preset else ""
     if result.success is None or result.interval is None:
         interval = brackets(result.return_interval, ".2f")
-        return f"{name}return {result.mean_return:.2f} {interval} over {result.episodes} episodes"
+        return f"{name}return {result.mean_return:.2f} {interval} over {result.counted}"
     share, low, high = (100 * each for each in (result.success, *result.interval))
     return f"{name}success {share:.1f} % [{low:.1f}, {high:.1f}] of {result.episodes} episodes"
