@@ -20,13 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from policy import interruption
 from policy.hints import Parser, as_typed, make_room
 from train.__main__ import quiet_libraries
+from train.intervals import Interval, brackets, mean_interval
 from train.suites.names import Suite, resolve
 from train.trials import Trial, trials
 
@@ -243,7 +243,7 @@ def float_policy(bundle: Bundle) -> Decide:
 
 
 def without_nan(value: Any) -> Any:
-    """JSON values: a number that is not known (one episode has no interval) is null."""
+    """JSON values: a number that is not finite is null."""
     if isinstance(value, dict):
         return {name: without_nan(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
@@ -253,27 +253,25 @@ def without_nan(value: Any) -> Any:
 
 def compared(one: Evaluation, other: Evaluation) -> dict[str, Any]:
     """Mean of (one − other) over the same episodes with its 95 % interval, of the return and of the success."""
-    mean, interval = difference(one.returns, other.returns)
+    mean, interval = difference(one.different, other.different)
     values: dict[str, Any] = {"mean_return": mean, "return_interval": interval}
     if one.successes:
         values["success"], values["interval"] = difference(one.successes, other.successes)
     return dict(without_nan(values))
 
 
-def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Mean of the differences d of paired values, and mean d ± 1.96 · s_d / √n.
+def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, Interval | None]:
+    """Mean of the differences d of paired values, and its interval by Student's t.
 
     Episodes that are equal with both tell the interval that they are: that is why pairs are so much sharper.
 
     Raises:
         ValueError: they are not the same episodes.
     """
-    from train.suites.task import mean_interval
-
     if len(one) != len(other) or not len(one):
         raise ValueError(f"{len(one)} and {len(other)} episodes cannot be paired; judge the same ones with both.")
-    differences = np.asarray(one, np.float64) - np.asarray(other, np.float64)
-    return float(differences.mean()), mean_interval(differences)
+    differences = [float(mine) - float(its) for mine, its in zip(one, other, strict=True)]
+    return fmean(differences), mean_interval(differences)
 
 
 def print_report(report: dict[str, Any]) -> None:
@@ -294,17 +292,21 @@ def print_report(report: dict[str, Any]) -> None:
     for row in rows:
         table.add_row(*row.values())
     Console().print(table)
+    said = [cell for row in rows for cell in row.values()]
     for change in report["minus_float"]:
         where = f" on {change['preset']}" if change["preset"] else ""
         where += f", zone {change['zone']}" if "zone" in change else ""
         success = ""
         if "success" in change:
-            points = [None if side is None else 100 * side for side in change["interval"]]
-            success = f", success {100 * change['success']:+.2f} points {bracket(points, '+.2f')}"
-        print(
+            points = change["interval"] and tuple(100 * side for side in change["interval"])
+            success = f", success {100 * change['success']:+.2f} points {brackets(points, '+.2f')}"
+        said.append(
             f"{report['precision']} minus float, the same episodes{where}: "
-            f"return {change['mean_return']:+.3f} {bracket(change['return_interval'], '+.3f')}{success}"
+            f"return {change['mean_return']:+.3f} {brackets(change['return_interval'], '+.3f')}{success}"
         )
+        print(said[-1])
+    if any(brackets(None, "") in each for each in said):
+        print("[–]: a single episode, or episodes with equal returns, give no interval.")
 
 
 def cells(row: Mapping[str, Any]) -> dict[str, str]:
@@ -314,20 +316,16 @@ def cells(row: Mapping[str, Any]) -> dict[str, str]:
     if has_zone:
         said["zone"] = "{}: {:g} – {:g} m".format(row["zone"], *row["goal_distance_m"])
     else:
-        said["episodes"] = str(row["episodes"])
+        different = f", {len(set(row['starts']))} different" if row["starts"] else ""
+        said["episodes"] = f"{row['episodes']}{different}"
     if row["success"] is not None:
         low, high = row["interval"]
         said |= {"success": f"{100 * row['success']:.1f} %", "95 %": f"{100 * low:.1f} – {100 * high:.1f}"}
     said["return"] = f"{row['mean_return']:.2f}"
     if not has_zone:
-        said["return"] += f" {bracket(row['return_interval'], '.2f')}"
+        said["return"] += f" {brackets(row['return_interval'], '.2f')}"
         said["steps"] = f"{row['mean_length']:.1f}"
     return said
-
-
-def bracket(interval: Sequence[float | None], form: str) -> str:
-    """``[low, high]``, with – where one episode alone has no interval."""
-    return "[" + ", ".join("–" if side is None else format(side, form) for side in interval) + "]"
 
 
 if __name__ == "__main__":

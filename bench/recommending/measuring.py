@@ -159,12 +159,12 @@ def of_played(copy: Bundle, pair: Pair, played: Evaluation, reference: Evaluatio
     if played.success is not None and played.interval is not None:
         quality = Estimate(played.success, *played.interval)
     else:
-        quality = return_kept(played.returns, reference.returns)
+        quality = return_kept(played.different, reference.different)
     return Played(
         precision=pair[0].value,
         runtime=pair[1].value,
         quality=quality,
-        mean_return=Estimate.of_mean(played.returns),
+        mean_return=Estimate.of_mean(played.different),
         artifact_bytes=entry.record.size,
         file=entry.file,
         sha256=entry.record.sha256,

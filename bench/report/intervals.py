@@ -1,7 +1,8 @@
 """Intervals of 95 %: of means (Student's t), of relative errors, of paired differences of rates, of rank correlations.
 
 What no library here has is written out: Newcombe's paired interval, and the delta method of a ratio of paired means.
-The interval of a single rate is :func:`airlearning_envs.flights.wilson_interval`, since devices make it, too.
+The interval of a mean is that of :mod:`train.intervals`, which trainings print; that of a single rate is
+:func:`airlearning_envs.flights.wilson_interval`, since devices make it, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-CONFIDENCE = 0.95
+from train.intervals import CONFIDENCE, half_width, is_known
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Estimate:
     """A number with its 95 % interval.
 
     Both ends are None where a single value gives none. Values that are all the same have an interval without width,
-    which says nothing of how far another value may lie: it is never shown (:func:`bench.report.text.estimate`).
+    which is never shown (:func:`train.intervals.is_known`).
     """
 
     value: float
@@ -30,7 +31,7 @@ class Estimate:
 
     @classmethod
     def of_mean(cls, values: Sequence[float]) -> Estimate:
-        """mean ± t · s / √n, with t of n − 1 degrees of freedom (Student 1908)."""
+        """mean ± t · s / √n (:func:`train.intervals.half_width`)."""
         mean = math.fsum(values) / len(values)
         return cls._around(mean, [value - mean for value in values])
 
@@ -69,11 +70,13 @@ class Estimate:
 
     @classmethod
     def _around(cls, value: float, residuals: Sequence[float]) -> Estimate:
-        n = len(residuals)
-        if n < 2:
-            return cls(value)
-        half = student(n - 1) * math.sqrt(math.fsum(r * r for r in residuals) / (n - 1) / n)
-        return cls(value, value - half, value + half)
+        half = half_width(residuals)
+        return cls(value) if half is None else cls(value, value - half, value + half)
+
+    @property
+    def shown(self) -> Estimate:
+        """Itself, or the value alone where the interval says nothing."""
+        return self if is_known(self.low, self.high) else Estimate(self.value)
 
     @property
     def is_seen(self) -> bool:
@@ -98,13 +101,6 @@ class Estimate:
     def is_within(self, bound: float) -> bool:
         """Whether the whole interval lies at or below; of a single value the value itself is compared."""
         return (self.value if self.high is None else self.high) <= bound
-
-
-def student(degrees: int) -> float:
-    """The quantile of Student's t between ±which 95 % lie."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, 0.5 + CONFIDENCE / 2))
 
 
 def _check_paired(a: Sequence[object], b: Sequence[object]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -98,9 +97,9 @@ def estimate(found: Estimate | None, factor: float = 1.0, sign: str = "") -> str
     value = factor * found.value
     decimals = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
     text = _decimals(value, decimals, sign)
-    if found.low is None or found.high is None or math.isclose(found.low, found.high, rel_tol=1e-9, abs_tol=1e-12):
-        return text
-    return f"{text} [{', '.join(_decimals(factor * side, decimals, sign) for side in (found.low, found.high))}]"
+    ends = found.shown.low, found.shown.high
+    sides = [_decimals(factor * end, decimals, sign) for end in ends if end is not None]
+    return f"{text} [{', '.join(sides)}]" if sides else text
 
 
 def lost(error: Estimate | None, sign: str = "") -> str:

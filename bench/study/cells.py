@@ -53,10 +53,7 @@ each precision's artifact on the same episodes; differences are paired. 0: less 
 without brackets: all episodes are equal, so that they give no interval.
 Executed by {{ runtimes }} on {{ results.where }}. Steps and CPU-hours are those of the run that made the policy, not \
 of those before it, from each bundle's policy.json.
-{% for (played, different), subjects in games.items() %}
-Games of Atari differ in nothing but how many frames pass before the first action: of {{ played }} of \
-{{ subjects | join(", ") }} {{ different }} are different ones, and equal games are counted once.
-{% endfor %}
+{{ results.games }}
 {% if unjudged %}
 Not judged yet: {{ unjudged | join(", ") }} (python -m bench.study cells --keep).
 {% endif %}
@@ -178,11 +175,8 @@ def tables(results: Results) -> list[Table]:
         }
         for each in found
     ]
-    played = {each.subject: len(each.fp32.get("starts") or ()) or each.fp32["episodes"] for each in found}
-    games: dict[tuple[int, int], list[str]] = {}
-    for each in found:
-        if each.fp32.get("starts"):
-            games.setdefault((played[each.subject], each.fp32["episodes"]), []).append(each.subject)
+    repeated = {subject: played for (played, _), subjects in results.repeated.items() for subject in subjects}
+    played = {each.subject: repeated.get(each.subject, each.fp32["episodes"]) for each in found}
     cells = [each.cell for each in found]
     facts: dict[str, Any] = {
         "episodes": joined(f"{count:,}" for count in played.values()),
@@ -193,7 +187,7 @@ def tables(results: Results) -> list[Table]:
     trained = bundle_names()
     missing = sorted((cell for cell in load_cells() if cell.bundle_name not in trained), key=order)
     return [
-        results.table("cells", TABLE, rows, 3, games=games, cells=cells, **facts),
+        results.table("cells", TABLE, rows, 3, cells=cells, **facts),
         Table.of(
             "cells-open",
             "Cells without a committed policy",

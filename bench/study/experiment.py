@@ -17,6 +17,7 @@ from bench import command_line
 from bench.report.intervals import Estimate, paired_difference
 from bench.study import records
 from bench.study.records import Condition, Record
+from train.intervals import counted_once
 
 if TYPE_CHECKING:
     import argparse
@@ -204,7 +205,7 @@ class Results:
     def plain(self) -> list[dict[str, Any]]:
         """The summary as JSON has it."""
         return [
-            {name: vars(value) if isinstance(value, Estimate) else value for name, value in row.items()}
+            {name: vars(value.shown) if isinstance(value, Estimate) else value for name, value in row.items()}
             for row in self.summary
         ]
 
@@ -233,12 +234,31 @@ class Results:
         found = self.records_of(subject, condition, preset)
         if self.experiment.of_trainings:
             return [fmean(record[name]) for record in found if record[name]]
-        values: dict[Any, Any] = {}
-        for record in found:
-            starts = record["measures"].get("starts")
-            for number, value in enumerate(record[name] or ()):
-                values.setdefault(starts[number] if starts else (record["seed"], number), value)
-        return list(values.values())
+        values = [(record, number, value) for record in found for number, value in enumerate(record[name] or ())]
+        starts = (
+            record["measures"]["starts"][number] if record["measures"].get("starts") else (record["seed"], number)
+            for record, number, _ in values
+        )
+        return counted_once(starts, (value for _, _, value in values))
+
+    @functools.cached_property
+    def repeated(self) -> dict[tuple[int, int], list[str]]:
+        """Subjects whose episodes may be equal, by how many were played and how many of them are different ones."""
+        found: dict[tuple[int, int], dict[str, None]] = {}
+        for (subject, *_), group in self._groups.items():
+            if all(record["measures"].get("starts") for record in group):
+                played = sum(len(record["returns"]) for record in group)
+                found.setdefault((played, self._row(group)["episodes"]), {})[subject] = None
+        return {counts: list(subjects) for counts, subjects in found.items()}
+
+    @property
+    def games(self) -> str:
+        """Sentences, a line each, that say so below a table; "" where all episodes are different ones."""
+        return "\n".join(
+            "Games of Atari differ in nothing but how many frames pass before the first action: "
+            f"of {played} of {', '.join(names)} {different} are different ones, and equal games are counted once."
+            for (played, different), names in self.repeated.items()
+        )
 
     def row(self, subject: str, condition: Condition, preset: str = "") -> dict[str, Any]:
         """A cell's of the summary; empty where it was not measured."""

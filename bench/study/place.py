@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bench import command_line
 from bench.command_line import BenchError, say
 from bench.study.cells import BENCHMARK, EPISODES, SEED
+from train.intervals import RETURN_INTERVAL, brackets
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
@@ -67,8 +68,8 @@ def place(source: Path, zoo: Path, episodes: int, seed: int, force: bool) -> str
     if size > LARGEST_BYTES:
         raise BenchError(f"{source} has {size / 1e6:.1f} MB without artifacts; a committed one has 16 at most.")
     result = judged(fresh, episodes, seed)
-    low, high = result.return_interval
-    say(f"{source}: {result.mean_return:.2f} [{low:.2f}, {high:.2f}] over {episodes} episodes")
+    interval = result.return_interval
+    say(f"{source}: {result.mean_return:.2f} {brackets(interval, '.2f')} over {episodes} episodes")
     target = zoo / name
     if target.exists() and target.resolve() != source.resolve():  # of itself only the judgement is renewed
         before = judged(Bundle.load(target), episodes, seed)
@@ -84,8 +85,9 @@ def place(source: Path, zoo: Path, episodes: int, seed: int, force: bool) -> str
         "episodes": result.episodes,
         "seed": seed,
         "mean_return": round(result.mean_return, 4),
-        "return_interval_95": [round(low, 4), round(high, 4)],
     }
+    if interval is not None:
+        row[RETURN_INTERVAL] = [round(side, 4) for side in interval]
     spec = dataclasses.replace(fresh.spec, name=name, provenance={**fresh.spec.provenance, "judged": [row]})
     extra = {file: (source / file).read_bytes() for file in kept if file not in HOST_FILES}
     write_bundle(target, spec, fresh.weights(), fresh.calibration(), fresh.golden().observations, extra)

@@ -63,6 +63,7 @@ Error: (fp32 − quantized) / |fp32| of the mean return over the same episodes, 
 negative: better than fp32; 0: less than 0.005 % in all three numbers; without brackets: all episodes are equal.
 Episodes of each: {{ episodes | join(", ") }}. Simulated in float; how a device executes each width is said by \
 `python -m bench.study sweep POLICY`. {{ unknown }}: not measured.
+{{ results.games }}
 {{ results.measured }}
 """
 DETAILS = """\
@@ -72,6 +73,7 @@ Error: (fp32 − quantized) / |fp32|. Other action: share of the bundle's golden
 {% for words, which in executions.items() %}
 {{ which | join("; ") }} bits: {{ words }}.
 {% endfor %}
+{{ results.games }}
 {{ results.measured }}
 """
 

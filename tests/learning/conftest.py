@@ -10,7 +10,7 @@ from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationF
 from train.runs.request import RunRequest
 from train.runs.run import Run
 from train.suites.episodes import StepResult, judge
-from train.suites.task import Evaluation, Task, mean_interval
+from train.suites.task import Evaluation, Task
 
 LENGTH = 10  # cells from the start to the goal
 TIME_LIMIT = 40
@@ -48,11 +48,7 @@ class Corridor:
 
 def corridor_task() -> Task:
     def evaluate(decide: Callable, episodes: int, seed: int, preset: str) -> Evaluation:
-        judged = judge(Corridor(8), decide, episodes)
-        assert judged.success is not None
-        share = float(judged.success.mean())
-        mean, length = float(judged.returns.mean()), float(judged.lengths.mean())
-        return Evaluation(preset, episodes, share, (share, share), mean, mean_interval(judged.returns), length)
+        return Evaluation.of(judge(Corridor(8), decide, episodes), preset)
 
     return Task(
         name="corridor",

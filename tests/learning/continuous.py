@@ -14,7 +14,7 @@ from train.runs.request import RunRequest, Trained
 from train.runs.results import greedy, policy_spec
 from train.runs.run import Run
 from train.suites.episodes import StepResult, judge
-from train.suites.task import Evaluation, Task, mean_interval
+from train.suites.task import Evaluation, Task
 
 TIME_LIMIT = 10
 LOW, HIGH = -2.0, 4.0  # not symmetrical: a wrong unit of the action shows
@@ -56,9 +56,7 @@ class Beam:
 
 def beam_task() -> Task:
     def evaluate(decide: Callable, episodes: int, seed: int, preset: str) -> Evaluation:
-        judged = judge(Beam(8, seed), decide, episodes)
-        mean, length = float(judged.returns.mean()), float(judged.lengths.mean())
-        return Evaluation(preset, episodes, None, None, mean, mean_interval(judged.returns), length)
+        return Evaluation.of(judge(Beam(8, seed), decide, episodes), preset)
 
     return Task(
         name="beam",

@@ -17,7 +17,7 @@ from train.runs.request import RunRequest
 from train.runs.run import Run
 from train.suites.episodes import StepResult, judge
 from train.suites.make import make_task
-from train.suites.task import Evaluation, Task, mean_interval
+from train.suites.task import Evaluation, Task
 
 SETTINGS = dqn.DQNSettings(
     environments=16, rollout_steps=16, updates=32, minibatch=64, learning_rate=1e-3, learning_starts=2048,
@@ -127,9 +127,7 @@ class Lamp:
 
 def lamp_task() -> Task:
     def evaluate(decide: Callable, episodes: int, seed: int, preset: str) -> Evaluation:
-        judged = judge(Lamp(8, seed), decide, episodes)
-        mean, length = float(judged.returns.mean()), float(judged.lengths.mean())
-        return Evaluation(preset, episodes, None, None, mean, mean_interval(judged.returns), length)
+        return Evaluation.of(judge(Lamp(8, seed), decide, episodes), preset)
 
     return Task(
         name="lamp",

@@ -60,7 +60,7 @@ def test_the_fp32_artifact_plays_the_very_episodes_of_the_float_policy(
     artifact, float_policy = report["results"]
     assert artifact["returns"] == float_policy["returns"]
     assert artifact["mean_return"] > 300  # a policy that does not balance falls after ten steps
-    assert report["minus_float"] == [{"preset": "", "mean_return": 0.0, "return_interval": [0.0, 0.0]}]
+    assert report["minus_float"] == [{"preset": "", "mean_return": 0.0, "return_interval": None}]  # all are equal
     assert report["precision"] == "fp32"
     assert report["executed_by"].startswith("litert ")
     assert report["artifact"] == "fp32.tflite"
@@ -79,10 +79,26 @@ def test_the_default_is_the_float_policy_and_the_report_goes_to_a_file(
 ) -> None:
     report = report_of(capsys, bundle, "--episodes", "1", "--output", str(tmp_path / "new" / "report.json"))
     assert (report["precision"], report["task"]) == ("float", "CartPole-v1")
-    assert report["results"][0]["return_interval"] == [None, None]  # one episode has none
+    assert report["results"][0]["return_interval"] is None  # one episode has none
     assert json.loads((tmp_path / "new" / "report.json").read_text()) == report
     assert evaluate.main(["--input-path", str(bundle.path), "--episodes", "1"]) == 0
-    assert "[–, –]" in capsys.readouterr().out.replace("\n", "")
+    said = capsys.readouterr().out
+    assert "[–] │" in said
+    assert said.endswith("[–]: a single episode, or episodes with equal returns, give no interval.\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["pendulum-ddpg", "--episodes", "4", "--seed", "313"], "-118.15 [-126.21, -110.10]"),
+        (["cartpole-dqn", "--episodes", "20"], "500.00 [–]"),
+    ],
+)
+def test_a_committed_policy_is_judged_with_students_interval(
+    options: list[str], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate.main(["--input-path", *options]) == 0
+    assert shown in capsys.readouterr().out
 
 
 def test_an_artifact_is_judged_without_tensorflow(bundle: Bundle) -> None:
@@ -146,12 +162,12 @@ def test_another_task_is_refused_by_the_field_that_differs(bundle: Bundle) -> No
 
 
 def test_a_paired_difference_by_hand() -> None:
-    # d = 2, 0, 1: mean 1, s = 1, half width 1.96 / sqrt(3) = 1.13161; unpaired it would be 1.96 sqrt(1/3 + 0) = 1.13161
-    mean, (low, high) = evaluate.difference([3.0, 1.0, 2.0], [1.0, 1.0, 1.0])
+    # d = 2, 0, 1: mean 1, s = 1, t of 2 degrees of freedom 4.302653, half width 4.302653 / sqrt(3) = 2.48414
+    mean, interval = evaluate.difference([3.0, 1.0, 2.0], [1.0, 1.0, 1.0])
     assert mean == 1.0
-    np.testing.assert_allclose([low, high], [1 - 1.13161, 1 + 1.13161], atol=1e-5)
-    # returns that vary much but by the same amount with both: the difference is known exactly
-    assert evaluate.difference([500.0, 10.0, 90.0], [499.0, 9.0, 89.0]) == (1.0, (1.0, 1.0))
+    np.testing.assert_allclose(interval, [1 - 2.48414, 1 + 2.48414], atol=1e-5)
+    # returns that vary much but by the same amount with both: nothing says how far another difference may lie
+    assert evaluate.difference([500.0, 10.0, 90.0], [499.0, 9.0, 89.0]) == (1.0, None)
     with pytest.raises(ValueError, match="2 and 1 episodes cannot be paired"):
         evaluate.difference([1.0, 2.0], [1.0])
 
@@ -159,9 +175,9 @@ def test_a_paired_difference_by_hand() -> None:
 def test_an_evaluation_of_judged_episodes_by_hand() -> None:
     judged = Judged(np.array([1.0, 3.0, 5.0, 7.0]), np.array([2, 2, 4, 4]), np.array([True, False, True, True]))
     result = Evaluation.of(judged, "hard")
-    # mean 4, s² = (9 + 1 + 1 + 9) / 3, half width 1.96 sqrt(20/3) / 2 = 2.53035; Wilson's interval of 3 of 4
+    # mean 4, s² = (9 + 1 + 1 + 9) / 3, half width 3.182446 sqrt(20/3) / 2 = 4.10852; Wilson's interval of 3 of 4
     assert (result.mean_return, result.mean_length, result.success) == (4.0, 3.0, 0.75)
-    np.testing.assert_allclose(result.return_interval, [4 - 2.53035, 4 + 2.53035], atol=1e-5)
+    np.testing.assert_allclose(result.return_interval, [4 - 4.10852, 4 + 4.10852], atol=1e-5)
     assert result.interval is not None
     np.testing.assert_allclose(result.interval, [0.30064, 0.95441], atol=1e-5)
     assert result.returns == (1.0, 3.0, 5.0, 7.0)

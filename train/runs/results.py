@@ -19,6 +19,7 @@ from policy.bundle_writer import write_bundle
 from policy.equalisation import equalise
 from policy.network import apply_head, as_batch, choose_actions, forward_float, normalise, split
 from policy.spec import ContinuousHead, PolicySpec, Squash
+from train.intervals import RETURN_INTERVAL
 from train.networks.forward import Acting
 from train.networks.policy import Policy
 from train.quantization.fake import FakeQuantization, faked, scales_of
@@ -198,8 +199,8 @@ def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
         run.progress.say(f"final: {describe(result)}")
         mean = round(result.mean_return, 4)
         row: dict[str, Any] = {"preset": preset, "episodes": result.episodes, "mean_return": mean}
-        if result.episodes > 1:
-            row["return_interval_95"] = [round(side, 4) for side in result.return_interval]
+        if result.return_interval is not None:
+            row[RETURN_INTERVAL] = [round(side, 4) for side in result.return_interval]
         if result.success is not None and result.interval is not None:
             row |= {"success": round(result.success, 5), "interval_95": [round(side, 5) for side in result.interval]}
         rows.append(row)

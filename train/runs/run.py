@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy import interruption
+from train.intervals import brackets
 from train.runs.checkpoint import Checkpoint, save_checkpoint
 from train.runs.logs import CurveLog
 from train.runs.progress import TrainingProgress
@@ -281,7 +282,7 @@ def describe(result: Evaluation) -> str:
     """One line: success or return with its interval."""
     name = f"{result.preset}: " if result.preset else ""
     if result.success is None or result.interval is None:
-        low, high = result.return_interval
-        return f"{name}return {result.mean_return:.2f} [{low:.2f}, {high:.2f}] over {result.episodes} episodes"
+        interval = brackets(result.return_interval, ".2f")
+        return f"{name}return {result.mean_return:.2f} {interval} over {result.counted}"
     share, low, high = (100 * each for each in (result.success, *result.interval))
     return f"{name}success {share:.1f} % [{low:.1f}, {high:.1f}] of {result.episodes} episodes"

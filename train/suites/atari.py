@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -164,10 +163,10 @@ def atari_task(game: str, options: Mapping[str, Any]) -> Task:
         with closing(
             AtariEpisodes(game, min(JUDGING_ENVIRONMENTS, episodes), seed, chosen, training=False)
         ) as consoles:
-            judged = Evaluation.of(judge(consoles, decide, episodes), preset)
+            judged = judge(consoles, decide, episodes)
         # Where actions are not repeated at random, nothing else tells two games of a greedy policy apart.
         starts = () if chosen["sticky_actions"] else tuple(consoles.frames_before[number] for number in range(episodes))
-        return replace(judged, starts=starts)
+        return Evaluation.of(judged, preset, starts)
 
     return Task(
         name=game,

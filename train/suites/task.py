@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from airlearning_envs.flights import wilson_interval
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
+from train.intervals import Interval, counted_once, mean_interval
 from train.suites.episodes import Decide, Episodes, Judged, judge
 
 
@@ -24,21 +25,22 @@ class Evaluation:
         preset: name of the preset, or "" where the task has none.
         episodes: number of episodes.
         success, interval: share that succeeded, with its 95 % interval (low, high); None where the task has no success.
-        mean_return: mean of the undiscounted returns, with ``return_interval`` (95 %, normal).
+        mean_return: mean of the undiscounted returns of different episodes, with ``return_interval`` (95 %, Student's
+            t; None where they give none: one episode, or equal ones).
         mean_length: mean number of steps.
         details: further figures of the task by name with their unit, e.g. mean flight time.
         returns: undiscounted return of each episode, by number: two policies are compared episode by episode.
         successes: whether each succeeded; empty where the task has no success.
         starts: of each episode what its course follows from beside the actions, so that greedy episodes of one start
-            are one and the same; empty where every episode has its own.
+            are one and the same, which is counted once; empty where every episode has its own.
     """
 
     preset: str
     episodes: int
     success: float | None
-    interval: tuple[float, float] | None
+    interval: Interval | None
     mean_return: float
-    return_interval: tuple[float, float]
+    return_interval: Interval | None
     mean_length: float
     details: Mapping[str, float] = field(default_factory=dict)
     returns: tuple[float, ...] = ()
@@ -46,16 +48,27 @@ class Evaluation:
     starts: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, judged: Judged, preset: str = "") -> Evaluation:
+    def of(cls, judged: Judged, preset: str = "", starts: Sequence[int] = ()) -> Evaluation:
         """The evaluation of judged episodes (:func:`train.suites.episodes.judge`)."""
         episodes, returns, success, interval = len(judged.returns), judged.returns, None, None
         successes: tuple[bool, ...] = ()
         if judged.success is not None:
             successes = tuple(judged.success.tolist())
             success, interval = sum(successes) / episodes, wilson_interval(sum(successes), episodes)
-        mean, length = float(returns.mean()), float(judged.lengths.mean())
-        means = success, interval, mean, mean_interval(returns), length
-        return cls(preset, episodes, *means, returns=tuple(returns.tolist()), successes=successes)
+        different = counted_once(starts or range(episodes), returns.tolist())
+        means = success, interval, fmean(different), mean_interval(different), float(judged.lengths.mean())
+        found = tuple(returns.tolist()), successes, tuple(starts)
+        return cls(preset, episodes, *means, {}, *found)
+
+    @property
+    def different(self) -> list[float]:
+        """Returns of the different episodes."""
+        return counted_once(self.starts or range(self.episodes), self.returns)
+
+    @property
+    def counted(self) -> str:
+        """``20 episodes``; ``20 episodes, 15 of them different``."""
+        return f"{self.episodes} episodes" + (f", {len(self.different)} of them different" if self.starts else "")
 
 
 @dataclass(frozen=True)
@@ -152,9 +165,3 @@ def episode_seed(seed: int, purpose: str) -> int:
     Deterministic on every machine: the first bytes of SHA-256 of ``purpose:seed``.
     """
     return int.from_bytes(sha256(f"{purpose}:{seed}".encode()).digest()[:8], "big") >> 1
-
-
-def mean_interval(values: NDArray[np.float64]) -> tuple[float, float]:
-    """95 % interval of a mean: mean ± 1.96 · s / √n."""
-    half = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
-    return float(values.mean()) - half, float(values.mean()) + half

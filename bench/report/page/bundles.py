@@ -9,6 +9,7 @@ from bench.report.page.parts import Anchors, Block, Facts, Folded, Part, Picture
 from bench.report.page.sections import bundle_of
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, kilobytes
+from train.intervals import judged_interval
 
 if TYPE_CHECKING:
     from bench.report.page.sources import Sources
@@ -169,7 +170,7 @@ def judged_words(origin: Mapping[str, Any]) -> str:
     said = []
     for each in origin.get("judged") or []:
         words = figure_words(each.get("mean_return"))
-        if ends := each.get("return_interval_95"):
+        if ends := judged_interval(each):
             words += f" [{', '.join(map(figure_words, ends))}]"
         if (share := each.get("success")) is not None:
             words += f", success {100 * share:.1f} %"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
 from train.suites.episodes import Actions, Decide, Observations, StepResult, judge
-from train.suites.task import Evaluation, Task, mean_interval
+from train.suites.task import Evaluation, Task
 
 CELLS = 8
 PIXELS = 2  # a cell's side
@@ -59,9 +59,7 @@ def catch_task() -> Task:
     """The task; a perfect player returns 1, one that does not look about −0.7."""
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        judged = judge(Catch(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes)
-        mean, length = float(judged.returns.mean()), float(judged.lengths.mean())
-        return Evaluation(preset, episodes, None, None, mean, mean_interval(judged.returns), length)
+        return Evaluation.of(judge(Catch(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset)
 
     settings: dict[str, Any] = {"cells": CELLS, "pixels": PIXELS}
     return Task(

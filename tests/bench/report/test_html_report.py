@@ -257,10 +257,13 @@ def test_what_provenance_says_in_words() -> None:
     assert training_return({}) == "–"
     judged = [
         {"preset": "hard", "episodes": 3000, "mean_return": 5.2, "success": 0.9127, "interval_95": [0.9, 0.92]},
-        {"preset": "", "episodes": 100, "mean_return": 499.5, "return_interval_95": [499.0, 500.0]},
+        {"preset": "", "episodes": 100, "mean_return": 499.5, "return_interval_t_95": [499.0, 500.0]},
+        {"preset": "", "episodes": 4, "mean_return": 0.0, "return_interval_95": [-1.96, 1.96]},
+        {"preset": "", "episodes": 100, "mean_return": 500.0, "return_interval_95": [500.0, 500.0]},
     ]
     assert judged_words({"judged": judged}) == (
-        "hard: 5.2, success 91.3 % [90.0, 92.0] (3,000 episodes); 499.5 [499, 500] (100 episodes)"
+        "hard: 5.2, success 91.3 % [90.0, 92.0] (3,000 episodes); 499.5 [499, 500] (100 episodes); "
+        "0 [−3.182, 3.182] (4 episodes); 500 (100 episodes)"
     )
     assert [figure_words(value) for value in (8003584, 132.44, -0.00012345, None, "x", True)] == [
         "8,003,584", "132.4", "−0.0001234", "–", "x", "True",

@@ -84,7 +84,8 @@ def test_the_interval_of_a_mean_by_hand() -> None:
     half = 4.30265273 * math.sqrt(7) / math.sqrt(3)
     assert (estimate.value, estimate.low, estimate.high) == pytest.approx((3.0, 3.0 - half, 3.0 + half))
     assert Estimate.of_mean([4.0]) == Estimate(4.0, None, None)
-    assert text.estimate(Estimate.of_mean([500.0] * 300)) == "500.0", "equal episodes claim no certainty"
+    equal = Estimate.of_mean([500.0] * 300)
+    assert text.estimate(equal) == "500.0" and equal.shown == Estimate(500.0), "equal episodes claim no certainty"
     assert text.estimate(Estimate(500.0, 499.0, 501.0)) == "500.0 [499.0, 501.0]"
 
 

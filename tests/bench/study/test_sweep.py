@@ -237,6 +237,26 @@ def test_of_several_policies_the_widths_that_decide(swept: Swept) -> None:
     assert "Episodes of each: 2." in table.notes[1]
 
 
+def test_equal_games_are_counted_once_and_it_is_said(swept: Swept) -> None:
+    # The first and the third begin after 4 frames: of 21 − 17, 21 − 20, 21 − 17 two count: mean 2.5 of 21 = 11.9 %,
+    # s = 3 / √2, t of one degree of freedom 12.7062: ± 12.7062 · 1.5 / 21 = 90.8 %
+    conditions = [({}, 500.0), ({**QUARL, "bits": 8}, 400.0)]
+    found = [
+        {**record, "returns": returns, "measures": {**record["measures"], "starts": [4, 9, 4]}}
+        for name in ("pong-dqn", "pong-ppo")
+        for record, returns in zip(
+            swept(name, task="pong", conditions=conditions), ([21.0] * 3, [17.0, 20.0, 17.0]), strict=True
+        )
+    ]
+    said = "of 3 of pong-dqn, pong-ppo 2 are different ones, and equal games are counted once."
+    (table,) = sweep.tables(Results(EXPERIMENT, found))
+    assert table.rows[0][-1] == "11.9 [−78.9, 102.7]"
+    assert any(said in note for note in table.notes)
+    (table,) = sweep.tables(Results(EXPERIMENT, found[:2]))
+    assert "Means over 2 greedy episodes" in table.notes[0]
+    assert any(said.replace("pong-dqn, pong-ppo", "pong-dqn") in note for note in table.notes)
+
+
 def test_the_papers_error_is_that_of_the_weights_alone_on_the_first_preset(swept: Swept) -> None:
     conditions = [({}, 500.0), ({**QUARL, "bits": 8}, 100.0), ({**PAPERS, "bits": 8}, 400.0)]
     found = Results(EXPERIMENT, swept(presets=("hard", "shipped"), conditions=conditions))

@@ -1,0 +1,71 @@
+"""The 95 % interval of a mean, by Student's t: that of training, of judging and of every table of ``bench/``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+CONFIDENCE = 0.95
+Interval = tuple[float, float]
+RETURN_INTERVAL, NORMAL_RETURN_INTERVAL = "return_interval_t_95", "return_interval_95"
+"""Of a judgement in a bundle's provenance: Student's t; and mean ± 1.96 · s / √n, which older bundles have instead."""
+
+Value = TypeVar("Value")
+
+
+def counted_once(starts: Iterable[Hashable], values: Iterable[Value]) -> list[Value]:
+    """Values of the different episodes among these: greedy ones of one start are one and the same."""
+    found: dict[Hashable, Value] = {}
+    for start, value in zip(starts, values, strict=True):
+        found.setdefault(start, value)
+    return list(found.values())
+
+
+def student(degrees: int) -> float:
+    """The quantile of Student's t between ±which 95 % lie."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, 0.5 + CONFIDENCE / 2))
+
+
+def half_width(residuals: Sequence[float]) -> float | None:
+    """t · s / √n of values given as their differences from the mean, t of n − 1 degrees of freedom (Student 1908).
+
+    None of a single one.
+    """
+    n = len(residuals)
+    if n < 2:
+        return None
+    return student(n - 1) * math.sqrt(math.fsum(r * r for r in residuals) / (n - 1) / n)
+
+
+def is_known(low: float | None, high: float | None) -> bool:
+    """Whether an interval says something: one value has none, and that of equal values, which has no width, says
+    nothing of how far another value may lie."""
+    return low is not None and high is not None and not math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """mean ± t · s / √n; None where the values give none: a single one, or all of them equal."""
+    mean = math.fsum(values) / len(values)
+    half = half_width([value - mean for value in values])
+    return (mean - half, mean + half) if half is not None and is_known(mean - half, mean + half) else None
+
+
+def brackets(interval: Interval | None, form: str) -> str:
+    """``[low, high]``; ``[–]`` where there is none."""
+    return "[–]" if interval is None else f"[{', '.join(format(side, form) for side in interval)}]"
+
+
+def judged_interval(judged: Mapping[str, Any]) -> Interval | None:
+    """That of the mean return of a judgement in a bundle's provenance; an older bundle's 1.96 · s / √n says s."""
+    if RETURN_INTERVAL in judged:
+        low, high = judged[RETURN_INTERVAL]
+    elif NORMAL_RETURN_INTERVAL in judged:
+        ends = judged[NORMAL_RETURN_INTERVAL]
+        mean, half = sum(ends) / 2, (ends[1] - ends[0]) / 2 * student(judged["episodes"] - 1) / 1.96
+        low, high = mean - half, mean + half
+    else:
+        return None
+    return (low, high) if is_known(low, high) else None
