@@ -16,6 +16,7 @@ import numpy as np
 from convert.rebuild import check_artifact
 from device.agent.server import Agent
 from policy.bundle import GOLDEN_FILE, HOST_FILES, Bundle
+from policy.bundle_writer import npz
 from policy.errors import PolicyError
 from policy.integer import forward_integer, quantize_network
 from policy.manifest import MANIFEST_FILE, FileRecord
@@ -26,7 +27,7 @@ from tests.fuzz.values import scrambled, spoiled, text_of
 
 Files = dict[str, bytes]
 SPECIAL = ("fifo", "folder", "/dev/zero", "/dev/null", "away", "itself", "gone")
-ACTED = 20
+ACTED = 200
 """Observations that an accepted artifact decides on."""
 
 
@@ -35,7 +36,10 @@ def mutated(files: Files, chance: random.Random) -> tuple[Files, dict[str, str]]
     made, special = dict(files), {}
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
         name = chance.choice(sorted(made))
-        match chance.randrange(10):
+        match chance.randrange(12):
+            case 10 | 11:  # a bit of an artifact, or what it is held to
+                name = chance.choice(sorted(each for each in made if each.endswith((".tflite", ".golden.npz"))))
+                made[name] = flipped(made[name], chance) if name.endswith("tflite") else widened(made[name], chance)
             case 0:
                 special[name] = chance.choice(SPECIAL)
             case 1 | 2:
@@ -54,6 +58,24 @@ def mutated(files: Files, chance: random.Random) -> tuple[Files, dict[str, str]]
     if chance.random() < 0.6:
         made[MANIFEST_FILE] = mended(made)
     return made, special
+
+
+def flipped(data: bytes, chance: random.Random) -> bytes:
+    """One bit of it turned."""
+    place = chance.randrange(len(data)) if data else 0
+    return (
+        data[:place] + bytes(byte ^ (1 << chance.randrange(8)) for byte in data[place : place + 1]) + data[place + 1 :]
+    )
+
+
+def widened(data: bytes, chance: random.Random) -> bytes:
+    """The tolerance of an artifact made wider, where it is one."""
+    try:
+        with np.load(io.BytesIO(data)) as archive:
+            outputs, tolerance = archive["outputs"], archive["tolerance"]
+    except Exception:  # spoiled before
+        return scrambled(data, chance)
+    return npz(outputs=outputs, tolerance=tolerance * np.float32(chance.choice([1.5, 10, 1e3])))
 
 
 def mended(files: Files) -> bytes:
@@ -144,7 +166,7 @@ def tried(folder: Path, observations: np.ndarray, precision: str) -> str:
     if not acted["ok"]:
         return "refused" if acted["error"]["code"] in ("bad_observation", "not_finite") else f"act: {acted['error']}"
     if bundle is None:
-        return "harmless: not of the device's part"
+        return "refused by the host"
     wanted = choose_actions(bundle.spec, reference(bundle, Precision(reply["loaded"]["precision"]), observations))
     return "harmless" if np.array_equal(np.array(acted["actions"]), wanted) else "acts otherwise than its label"
 
