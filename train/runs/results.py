@@ -198,7 +198,7 @@ def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
         result = task.evaluate(decide, request.final_episodes, seed, preset)
         run.progress.say(f"final: {describe(result)}")
         mean = round(result.mean_return, 4)
-        row: dict[str, Any] = {"preset": preset, "episodes": result.episodes, "mean_return": mean}
+        row: dict[str, Any] = {"preset": preset, "episodes": result.episodes, "seed": seed, "mean_return": mean}
         if result.return_interval is not None:
             row[RETURN_INTERVAL] = [round(side, 4) for side in result.return_interval]
         if result.success is not None and result.interval is not None:
