@@ -30,6 +30,7 @@ LONGEST = (
     "tests/learning/",
     "tests/virtual_pi/",
     "tests/bench/report/",
+    "tests/fuzz/",
     "tests/bench/",
 )
 """Files and rooms that take longest, longest first: begun first, so that no process is left with one of them at the
