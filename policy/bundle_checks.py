@@ -22,10 +22,13 @@ from policy.spec import ContinuousHead, PolicySpec, Precision
 ROWS_AT_ONCE = 512
 """Golden vectors that are computed together, as many as training writes: the activations of all could be large."""
 FEW_ROUNDINGS = 8.0
-"""Of the largest output: so little apart, two sums of the same products need no analysis."""
+"""Of the largest output: so little apart, two sums of the same products need no analysis. Computed again is the fast
+forward pass, in float32; what is stored was exact, or float32 of another processor."""
 MOST_ELSEWHERE = 0.1
-"""Of an integer policy's outputs that may lie a step off: float32 sums of another processor move a scale's last bit,
-and with it the few levels on the border of two. Another calibration moves nearly all, be it by less than a step."""
+"""Of an integer policy's outputs that may lie a step off. Scales are the same bits on every processor
+(:mod:`policy.exact`); those of artifacts that were made before that came from float32 sums, whose last bits were the
+processor's, and these move the few levels on the border of two. Another calibration moves nearly all, be it by less
+than a step."""
 STEP_SLACK = 1e-3  # of a step: levels come back as floats, scale · level is rounded
 REMEMBERED = 1000
 

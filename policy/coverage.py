@@ -5,13 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.network import Weights, hidden_activations
+from policy.network import Floats, Weights, hidden_activations
 from policy.spec import PolicySpec
 
 
 def excited(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDArray[np.bool_]:
     """Whether each hidden unit or filter is above zero, (n, units), layer after layer; a filter: anywhere."""
-    _, *hidden, _ = hidden_activations(spec, weights, observations)
+    return units_above_zero(spec, hidden_activations(spec, weights, observations, exact=True))
+
+
+def units_above_zero(spec: PolicySpec, activations: list[Floats]) -> NDArray[np.bool_]:
+    """:func:`excited`, given :func:`policy.network.hidden_activations`."""
+    _, *hidden, _ = activations
     vector = spec.vector_size
     found = []
     for index, values in enumerate(hidden):

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import quantization
+from policy import exact, quantization
 from policy.errors import QuantizationError
 from policy.network import (
+    LAYER_NORM_EPSILON,
     Weights,
     apply_head,
     as_batch,
     join,
     layer_names,
-    layer_norm,
     linear_part,
     normalise,
     split,
@@ -284,7 +284,8 @@ def forward_norm(layer: IntegerLayer, levels: NDArray[np.int32]) -> NDArray[np.i
     """Levels (batch, out) through the layer's normalisation and ReLU; unchanged where it has none."""
     if layer.norm is None:
         return levels
-    y = layer_norm(quantization.dequantize_affine(levels, layer.output), layer.norm.gamma, layer.norm.beta)
+    x = quantization.dequantize_affine(levels, layer.output)
+    y = exact.layer_norm(x, layer.norm.gamma, layer.norm.beta, LAYER_NORM_EPSILON)
     return quantization.quantize_affine(np.maximum(y, np.float32(0.0)), layer.norm.output)
 
 
