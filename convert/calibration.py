@@ -14,6 +14,7 @@ import numpy as np
 
 from policy.coverage import units_above_zero
 from policy.errors import QuantizationError
+from policy.exact import COARSE
 from policy.integer import IntegerNetwork
 from policy.network import Weights, as_batch, hidden_activations, layer_names, normalise
 from policy.quantization import INT8_MAX, INT8_MIN, Affine, check_finite
@@ -78,8 +79,8 @@ def inspect(
         raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
     check_finite(observations, "calibration observations")
     # As the ranges were made: what is warned of stands in the manifest, alike wherever it was converted.
-    seen = hidden_activations(spec, weights, observations, exact=True)
-    fresh = hidden_activations(spec, weights, golden, exact=True)
+    seen = hidden_activations(spec, weights, observations, exact=COARSE)
+    fresh = hidden_activations(spec, weights, golden, exact=COARSE)
     unchecked = units_above_zero(spec, seen).any(axis=0) & ~units_above_zero(spec, fresh).any(axis=0)
     maps = (network.input, *(layer.result for layer in network.layers))
     names = ("input", *layer_names(spec))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.exact import COARSE
 from policy.network import Floats, Weights, hidden_activations
 from policy.spec import PolicySpec
 
 
 def excited(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDArray[np.bool_]:
     """Whether each hidden unit or filter is above zero, (n, units), layer after layer; a filter: anywhere."""
-    return units_above_zero(spec, hidden_activations(spec, weights, observations, exact=True))
+    return units_above_zero(spec, hidden_activations(spec, weights, observations, exact=COARSE))
 
 
 def units_above_zero(spec: PolicySpec, activations: list[Floats]) -> NDArray[np.bool_]:

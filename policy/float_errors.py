@@ -7,8 +7,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.exact import product
-from policy.network import LAYER_NORM_EPSILON, Weights, as_batch, convolve, join, layer_names, normalise, split
+from policy.exact import COARSE, LAYER_NORM_EPSILON
+from policy.exact import product as exact_product
+from policy.network import Weights, as_batch, convolve, join, layer_names, normalise, split
 from policy.spec import ContinuousHead, PolicySpec
 
 # Half the distance between 1 and the next float32.
@@ -19,6 +20,7 @@ DEVIATIONS = 4.0
 HEAD_ROUNDINGS = 8
 
 Doubles = NDArray[np.float64]
+product = partial(exact_product, parts=COARSE)
 
 
 def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> Doubles:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from policy import exact, quantization
 from policy.errors import QuantizationError
 from policy.network import (
-    LAYER_NORM_EPSILON,
     Weights,
     apply_head,
     as_batch,
@@ -285,7 +284,7 @@ def forward_norm(layer: IntegerLayer, levels: NDArray[np.int32]) -> NDArray[np.i
     if layer.norm is None:
         return levels
     x = quantization.dequantize_affine(levels, layer.output)
-    y = exact.layer_norm(x, layer.norm.gamma, layer.norm.beta, LAYER_NORM_EPSILON)
+    y = exact.layer_norm(x, layer.norm.gamma, layer.norm.beta)
     return quantization.quantize_affine(np.maximum(y, np.float32(0.0)), layer.norm.output)
 
 

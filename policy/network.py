@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from policy import exact as exactly
 from policy.errors import SpecError
+from policy.exact import LAYER_NORM_EPSILON
 from policy.quantization_aware import INPUT
 from policy.spec import ContinuousHead, NetworkSpec, Normaliser, PolicySpec, Squash
 
@@ -21,7 +22,6 @@ Weights = Mapping[str, Floats]
 Through = Callable[[str, Floats], Floats]
 
 IMAGES_AT_ONCE = 16  # of a convolution in numpy
-LAYER_NORM_EPSILON = 1e-5  # inside the root; Keras and PyTorch use 1e-3 and 1e-5
 
 
 def layer_names(spec: PolicySpec) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ def hidden_activations(
     weights: Weights,
     observations: np.ndarray,
     through: Through = lambda tensor, values: values,
-    exact: bool = False,
+    exact: int | None = None,
 ) -> list[Floats]:
     """[normalised observation, output of the first layer, …, raw output of the head].
 
@@ -176,7 +176,7 @@ def hidden_activations(
         observations: raw, (batch, observation_size).
         through: what becomes of each activation tensor before it is used, given its name (``input``, every layer's, and
             :func:`linear_part` of what is normalised): fake quantization.
-        exact: with the same bits on every processor, in two to three times the time.
+        exact: COARSE or FINE of :mod:`policy.exact`, with the same bits on every processor; None for float32 sums.
     """
     normalised = normalise(spec.normaliser, as_batch(spec, observations))
     first, vector = split(spec, normalised)
@@ -189,17 +189,18 @@ def hidden_activations(
         else:
             y = _linear(x.reshape(len(x), -1), kernel, bias, np.matmul, exact)
             if name != "head" and spec.network.layer_norm:
-                normalising = partial(exactly.layer_norm, epsilon=LAYER_NORM_EPSILON) if exact else layer_norm
-                y = normalising(through(linear_part(name), y), weights[f"{name}/gamma"], weights[f"{name}/beta"])
+                y = through(linear_part(name), y)
+                gamma, beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
+                y = layer_norm(y, gamma, beta) if exact is None else exactly.layer_norm(y, gamma, beta)
         y = y if name == "head" else np.maximum(y, np.float32(0.0))
         activations.append(through(name, join(spec, name, y, vector)))
     return activations
 
 
-def _linear(x: Floats, kernel: Floats, bias: Floats, multiply: exactly.Multiply, exact: bool) -> Floats:
+def _linear(x: Floats, kernel: Floats, bias: Floats, multiply: exactly.Multiply, exact: int | None) -> Floats:
     """y = x W + b, float32, the products by ``multiply``."""
-    if exact:
-        return (exactly.product(x, kernel, multiply) + bias).astype(np.float32)
+    if exact is not None:
+        return exactly.linear(x, kernel, bias, multiply, exact)
     y: Floats = multiply(x, kernel) + bias
     return y
 
@@ -255,7 +256,8 @@ def forward_float(spec: PolicySpec, weights: Weights, observations: np.ndarray, 
     Outputs are logits or action values of a discrete head, and actions in physical units of a continuous one; with
     ``exact`` they are the same bits on every processor.
     """
-    return apply_head(spec, hidden_activations(spec, weights, observations, exact=exact)[-1], exact)
+    activations = hidden_activations(spec, weights, observations, exact=exactly.FINE if exact else None)
+    return apply_head(spec, activations[-1], exact)
 
 
 def apply_head(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:

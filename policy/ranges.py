@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from policy import quantization
 from policy.errors import QuantizationError
+from policy.exact import COARSE
 from policy.network import Floats, Weights, as_batch, grey_levels, hidden_activations, normalise
 from policy.quantization_aware import INPUT, TrainedQuantization
 from policy.spec import PolicySpec
@@ -53,7 +54,7 @@ def calibrated_ranges(
         ranges[name] = _ends(values)
         return values
 
-    raw = hidden_activations(spec, weights, observations, seen, exact=True)[-1]
+    raw = hidden_activations(spec, weights, observations, seen, exact=COARSE)[-1]
     if not whole_head:
         ranges["head"] = output_range(spec, raw)
     if trained is not None:

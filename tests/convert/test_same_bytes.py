@@ -87,7 +87,7 @@ def test_no_partial_sum_leaves_what_a_double_holds_exactly() -> None:
     for summands in (1, 2, 3, 64, 4096, 4097):
         x, kernel = np.full((1, summands), below_one), np.full((summands, 1), below_one)
         bits = 53 - 26 - (summands - 1).bit_length()
-        levels, unit = exact.whole(x, exact.ROW_BITS)
+        levels, unit = exact.whole(x, exact.FINE_ROW_BITS)
         assert int(levels[0, 0]) == 2**26 - 4 and unit[0] == 2.0**-26
         assert summands * int(levels[0, 0]) * 2**bits <= 2**53
         assert exact.product(x, kernel)[0, 0] == pytest.approx(summands * float(below_one) ** 2, rel=2.0 ** (-2 * bits))
@@ -103,7 +103,7 @@ def test_a_layer_is_normalised_as_in_double_precision() -> None:
     x, gamma, beta = (random.normal(3.0, 2.0, shape).astype(np.float32) for shape in ((50, 333), 333, 333))
     wide = x.astype(np.float64)
     true = (wide - wide.mean(axis=1, keepdims=True)) / np.sqrt(wide.var(axis=1, keepdims=True) + 1e-5) * gamma + beta
-    assert np.abs(exact.layer_norm(x, gamma, beta, 1e-5) - true).max() < 4e-6
+    assert np.abs(exact.layer_norm(x, gamma, beta) - true).max() < 4e-6
 
 
 def test_tanh_is_that_of_double_precision_rounded_once() -> None:
