@@ -90,6 +90,10 @@ def test_no_partial_sum_leaves_what_a_double_holds_exactly() -> None:
         levels, unit = exact.whole(x, exact.FINE_ROW_BITS)
         assert int(levels[0, 0]) == 2**26 - 4 and unit[0] == 2.0**-26
         assert summands * int(levels[0, 0]) * 2**bits <= 2**53
+        coarse = 53 - (summands - 1).bit_length()
+        rows, channels = coarse - coarse // 2, coarse // 2
+        assert summands * int(exact.whole(x, rows)[0][0, 0]) * 2**channels <= 2**53
+        assert exact.product(x, kernel, parts=exact.COARSE)[0, 0] == pytest.approx(summands, rel=2.0**-19)
         assert exact.product(x, kernel)[0, 0] == pytest.approx(summands * float(below_one) ** 2, rel=2.0 ** (-2 * bits))
 
 
