@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policy.coverage import excited
+from policy.coverage import units_above_zero
 from policy.errors import QuantizationError
+from policy.exact import COARSE
 from policy.integer import IntegerNetwork
 from policy.network import Weights, as_batch, hidden_activations, layer_names, normalise
 from policy.quantization import INT8_MAX, INT8_MIN, Affine, check_finite
@@ -77,15 +78,16 @@ def inspect(
     if len(observations) == 0:
         raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
     check_finite(observations, "calibration observations")
-    seen = hidden_activations(spec, weights, observations)
-    fresh = hidden_activations(spec, weights, golden)
+    # As the ranges were made: what is warned of stands in the manifest, alike wherever it was converted.
+    seen = hidden_activations(spec, weights, observations, exact=COARSE)
+    fresh = hidden_activations(spec, weights, golden, exact=COARSE)
+    unchecked = units_above_zero(spec, seen).any(axis=0) & ~units_above_zero(spec, fresh).any(axis=0)
     maps = (network.input, *(layer.result for layer in network.layers))
     names = ("input", *layer_names(spec))
     if spec.is_discrete:
         # Only the winner counts, and the range is made for it: smaller outputs are cut on purpose.
         fresh[-1] = fresh[-1].max(axis=1, keepdims=True)
     ranges = tuple(_range(*items) for items in zip(names, seen, fresh, maps, strict=True))
-    unchecked = excited(spec, weights, observations).any(axis=0) & ~excited(spec, weights, golden).any(axis=0)
     return CalibrationReport(
         len(observations), ranges, tuple(_warnings(spec, observations, ranges, int(unchecked.sum())))
     )

@@ -39,9 +39,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from convert.interface import ACTION, LOGITS, OBSERVATION
 from device.agent.runtimes import import_runtime, onnx_session_options
+from policy.exact import LAYER_NORM_EPSILON
 from policy.integer import IntegerLayer, IntegerNetwork
 from policy.network import (
-    LAYER_NORM_EPSILON,
     Weights,
     head_constants,
     layer_names,

@@ -7,6 +7,8 @@
   convolutions likewise. With a layer normalisation in float between the integers: within one step of them, for a float
   that lies on the border of two levels may get either (``NORM_STEPS``).
 
+All that is written of it has the same bits on every processor (:mod:`policy.exact`).
+
 What a device then compares with (``Reference.tolerance``) is wider: by what separates the two integer references on
 the golden observations, for the device may round the other way, and by one step, for kernels that were not tried here
 (``DEVICE_STEPS``).
@@ -81,7 +83,7 @@ def float_reference(
         outputs: what was recorded for them when the policy was trained, where it was; else they are computed here.
     """
     if outputs is None:
-        outputs = forward_float(spec, weights, observations)
+        outputs = forward_float(spec, weights, observations, exact=True)
     tolerance = np.broadcast_to(float_tolerance(spec, weights, observations), outputs.shape)
     return Reference(observations, outputs, (outputs,), (tolerance,), tolerance, None)
 
@@ -94,8 +96,8 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
     own_steps = np.full(spec.output_size, OWN_STEPS + NORM_STEPS if normalised else OWN_STEPS)
     return Reference(
         observations,
-        outputs=apply_head(spec, raw[0]),
-        own=tuple(apply_head(spec, each) for each in raw),
+        outputs=apply_head(spec, raw[0], exact=True),
+        own=tuple(apply_head(spec, each, exact=True) for each in raw),
         own_tolerance=tuple(_within(spec, network, each, own_steps) for each in raw),
         tolerance=_within(spec, network, raw[0], apart + DEVICE_STEPS + STEP_SLACK),
         step=output_steps(spec, network),
@@ -115,8 +117,8 @@ def _within(spec: PolicySpec, network: IntegerNetwork, raw: Floats, steps: Doubl
 
     Where a tanh is flat that is next to nothing.
     """
-    middle, far = apply_head(spec, raw).astype(np.float64), (steps * network.output_step).astype(np.float32)
-    largest: Doubles = np.max([np.abs(apply_head(spec, end) - middle) for end in (raw - far, raw + far)], axis=0)
+    middle, far = apply_head(spec, raw, True).astype(np.float64), (steps * network.output_step).astype(np.float32)
+    largest: Doubles = np.max([np.abs(apply_head(spec, end, True) - middle) for end in (raw - far, raw + far)], axis=0)
     return largest + head_rounding(spec)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from convert.flatbuffer import GraphWriter, Scales
+from policy.exact import LAYER_NORM_EPSILON
 from policy.integer import IntegerLayer
-from policy.network import LAYER_NORM_EPSILON
 from policy.quantization import Affine, to_fp16
 
 Operator = schema.BuiltinOperator

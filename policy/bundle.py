@@ -72,8 +72,8 @@ class Golden:
 
     @classmethod
     def record(cls, spec: PolicySpec, weights: network.Weights, observations: np.ndarray) -> Golden:
-        """The golden vectors of a policy on these observations, computed by the numpy reference."""
-        outputs = network.forward_float(spec, weights, observations)
+        """The golden vectors of a policy on these observations, by the numpy reference, alike on every processor."""
+        outputs = network.forward_float(spec, weights, observations, exact=True)
         return cls(network.as_batch(spec, observations), outputs, network.choose_actions(spec, outputs))
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.network import Weights, hidden_activations
+from policy.exact import COARSE
+from policy.network import Floats, Weights, hidden_activations
 from policy.spec import PolicySpec
 
 
 def excited(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDArray[np.bool_]:
     """Whether each hidden unit or filter is above zero, (n, units), layer after layer; a filter: anywhere."""
-    _, *hidden, _ = hidden_activations(spec, weights, observations)
+    return units_above_zero(spec, hidden_activations(spec, weights, observations, exact=COARSE))
+
+
+def units_above_zero(spec: PolicySpec, activations: list[Floats]) -> NDArray[np.bool_]:
+    """:func:`excited`, given :func:`policy.network.hidden_activations`."""
+    _, *hidden, _ = activations
     vector = spec.vector_size
     found = []
     for index, values in enumerate(hidden):
@@ -20,7 +26,7 @@ def excited(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDA
             values = values[:, :-vector].reshape(len(values), -1, spec.network.convolutions[index].filters)
         positions = tuple(range(1, values.ndim - 1))
         found.append((values > 0).any(axis=positions) if positions else values > 0)
-    return np.concatenate([np.zeros((len(observations), 0), bool), *found], axis=1)  # a linear policy has none
+    return np.concatenate([np.zeros((len(activations[0]), 0), bool), *found], axis=1)  # a linear policy has none
 
 
 def covering(spec: PolicySpec, weights: Weights, golden: np.ndarray, calibration: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from policy.errors import QuantizationError
+from policy.exact import COARSE
 from policy.network import Weights, hidden_activations, layer_names
 from policy.quantization import Floats
 from policy.spec import PolicySpec
@@ -43,7 +44,7 @@ def equalise(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dic
     if len(calibration) == 0:
         raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
     convolutions = len(spec.network.convolutions)
-    joined = np.abs(hidden_activations(spec, weights, calibration)[convolutions])
+    joined = np.abs(hidden_activations(spec, weights, calibration, exact=COARSE)[convolutions])
     image, vector = float(joined[:, : -spec.vector_size].max()), float(joined[:, -spec.vector_size :].max())
     if image == 0.0 or vector == 0.0:
         return made

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.network import LAYER_NORM_EPSILON, Weights, as_batch, convolve, join, layer_names, normalise, split
+from policy.exact import COARSE, LAYER_NORM_EPSILON
+from policy.exact import product as exact_product
+from policy.network import Weights, as_batch, convolve, join, layer_names, normalise, split
 from policy.spec import ContinuousHead, PolicySpec
 
 # Half the distance between 1 and the next float32.
@@ -16,6 +20,7 @@ DEVIATIONS = 4.0
 HEAD_ROUNDINGS = 8
 
 Doubles = NDArray[np.float64]
+product = partial(exact_product, parts=COARSE)
 
 
 def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> Doubles:
@@ -40,8 +45,8 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
             x, variance = _through_convolution(x, variance, kernel, bias, spec.network.convolutions[index].stride)
         else:
             flat, variance = x.reshape(len(x), -1), variance.reshape(len(x), -1)
-            rounding = np.sqrt(len(kernel) + 1) * UNIT_ROUNDOFF * (np.abs(flat) @ np.abs(kernel) + np.abs(bias))
-            x, variance = flat @ kernel + bias, variance @ kernel**2 + rounding**2
+            rounding = np.sqrt(len(kernel) + 1) * UNIT_ROUNDOFF * (product(np.abs(flat), np.abs(kernel)) + np.abs(bias))
+            x, variance = product(flat, kernel) + bias, product(variance, kernel**2) + rounding**2
         if f"{name}/gamma" in weights:
             gamma, beta = (weights[f"{name}/{part}"].astype(np.float64) for part in ("gamma", "beta"))
             x, variance = _through_layer_norm(x, variance, gamma, beta)
@@ -68,8 +73,9 @@ def _through_convolution(
     x: Doubles, variance: Doubles, kernel: Doubles, bias: Doubles, stride: int
 ) -> tuple[Doubles, Doubles]:
     summands = kernel[..., 0].size + 1
-    rounding = np.sqrt(summands) * UNIT_ROUNDOFF * (convolve(np.abs(x), np.abs(kernel), stride) + np.abs(bias))
-    return convolve(x, kernel, stride) + bias, convolve(variance, kernel**2, stride) + rounding**2
+    convolved = partial(product, multiply=partial(convolve, stride=stride))
+    rounding = np.sqrt(summands) * UNIT_ROUNDOFF * (convolved(np.abs(x), np.abs(kernel)) + np.abs(bias))
+    return convolved(x, kernel) + bias, convolved(variance, kernel**2) + rounding**2
 
 
 def _through_layer_norm(x: Doubles, variance: Doubles, gamma: Doubles, beta: Doubles) -> tuple[Doubles, Doubles]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import quantization
+from policy import exact, quantization
 from policy.errors import QuantizationError
 from policy.network import (
     Weights,
@@ -27,7 +27,6 @@ from policy.network import (
     as_batch,
     join,
     layer_names,
-    layer_norm,
     linear_part,
     normalise,
     split,
@@ -284,7 +283,8 @@ def forward_norm(layer: IntegerLayer, levels: NDArray[np.int32]) -> NDArray[np.i
     """Levels (batch, out) through the layer's normalisation and ReLU; unchanged where it has none."""
     if layer.norm is None:
         return levels
-    y = layer_norm(quantization.dequantize_affine(levels, layer.output), layer.norm.gamma, layer.norm.beta)
+    x = quantization.dequantize_affine(levels, layer.output)
+    y = exact.layer_norm(x, layer.norm.gamma, layer.norm.beta)
     return quantization.quantize_affine(np.maximum(y, np.float32(0.0)), layer.norm.output)
 
 

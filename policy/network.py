@@ -1,13 +1,19 @@
-"""The numpy reference forward pass in float32: what every artifact is compared with."""
+"""The numpy reference forward pass in float32: what every artifact is compared with.
+
+Fast, or ``exact``: with the same bits on every processor (:mod:`policy.exact`), for all that is written down.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from policy import exact as exactly
 from policy.errors import SpecError
+from policy.exact import LAYER_NORM_EPSILON
 from policy.quantization_aware import INPUT
 from policy.spec import ContinuousHead, NetworkSpec, Normaliser, PolicySpec, Squash
 
@@ -16,7 +22,6 @@ Weights = Mapping[str, Floats]
 Through = Callable[[str, Floats], Floats]
 
 IMAGES_AT_ONCE = 16  # of a convolution in numpy
-LAYER_NORM_EPSILON = 1e-5  # inside the root; Keras and PyTorch use 1e-3 and 1e-5
 
 
 def layer_names(spec: PolicySpec) -> tuple[str, ...]:
@@ -154,7 +159,11 @@ def join(spec: PolicySpec, layer: str, values: np.ndarray, vector: np.ndarray) -
 
 
 def hidden_activations(
-    spec: PolicySpec, weights: Weights, observations: np.ndarray, through: Through = lambda tensor, values: values
+    spec: PolicySpec,
+    weights: Weights,
+    observations: np.ndarray,
+    through: Through = lambda tensor, values: values,
+    exact: int | None = None,
 ) -> list[Floats]:
     """[normalised observation, output of the first layer, …, raw output of the head].
 
@@ -167,6 +176,7 @@ def hidden_activations(
         observations: raw, (batch, observation_size).
         through: what becomes of each activation tensor before it is used, given its name (``input``, every layer's, and
             :func:`linear_part` of what is normalised): fake quantization.
+        exact: COARSE or FINE of :mod:`policy.exact`, with the same bits on every processor; None for float32 sums.
     """
     normalised = normalise(spec.normaliser, as_batch(spec, observations))
     first, vector = split(spec, normalised)
@@ -175,14 +185,24 @@ def hidden_activations(
         x, kernel, bias = activations[-1], weights[f"{name}/kernel"], weights[f"{name}/bias"]
         # y = x W + b;   hidden layers: y = max(y, 0), or y = max(γ (y − mean) / √(var + ε) + β, 0)
         if kernel.ndim == 4:
-            y = convolve(x, kernel, spec.network.convolutions[index].stride) + bias
+            y = _linear(x, kernel, bias, partial(convolve, stride=spec.network.convolutions[index].stride), exact)
         else:
-            y = x.reshape(len(x), -1) @ kernel + bias
+            y = _linear(x.reshape(len(x), -1), kernel, bias, np.matmul, exact)
             if name != "head" and spec.network.layer_norm:
-                y = layer_norm(through(linear_part(name), y), weights[f"{name}/gamma"], weights[f"{name}/beta"])
+                y = through(linear_part(name), y)
+                gamma, beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
+                y = layer_norm(y, gamma, beta) if exact is None else exactly.layer_norm(y, gamma, beta)
         y = y if name == "head" else np.maximum(y, np.float32(0.0))
         activations.append(through(name, join(spec, name, y, vector)))
     return activations
+
+
+def _linear(x: Floats, kernel: Floats, bias: Floats, multiply: exactly.Multiply, exact: int | None) -> Floats:
+    """y = x W + b, float32, the products by ``multiply``."""
+    if exact is not None:
+        return exactly.linear(x, kernel, bias, multiply, exact)
+    y: Floats = multiply(x, kernel) + bias
+    return y
 
 
 def linear_part(layer: str) -> str:
@@ -230,19 +250,24 @@ def layer_norm(values: Floats, gamma: Floats, beta: Floats) -> Floats:
     return centred / np.sqrt(variance + np.float32(LAYER_NORM_EPSILON)) * gamma + beta
 
 
-def forward_float(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> Floats:
+def forward_float(spec: PolicySpec, weights: Weights, observations: np.ndarray, exact: bool = False) -> Floats:
     """Raw observations (batch, observation_size) to outputs (batch, output_size), float32.
 
-    Outputs are logits or action values of a discrete head, and actions in physical units of a continuous one.
+    Outputs are logits or action values of a discrete head, and actions in physical units of a continuous one; with
+    ``exact`` they are the same bits on every processor.
     """
-    return apply_head(spec, hidden_activations(spec, weights, observations)[-1])
+    activations = hidden_activations(spec, weights, observations, exact=exactly.FINE if exact else None)
+    return apply_head(spec, activations[-1], exact)
 
 
-def apply_head(spec: PolicySpec, raw: Floats) -> Floats:
+def apply_head(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:
     """Squash and scale a continuous head's raw outputs (batch, n); logits of a discrete head pass unchanged."""
     if not isinstance(spec.head, ContinuousHead):
         return raw
-    squashed = np.tanh(raw) if spec.head.squash is Squash.TANH else np.clip(raw, np.float32(-1.0), np.float32(1.0))
+    if spec.head.squash is Squash.CLIP:
+        squashed = np.clip(raw, np.float32(-1.0), np.float32(1.0))
+    else:
+        squashed = exactly.tanh(raw) if exact else np.tanh(raw)
     gain, offset = head_constants(spec.head)
     return squashed * gain + offset
 

@@ -15,6 +15,7 @@ from enum import Enum
 
 import numpy as np
 
+from policy.exact import product
 from policy.quantization import (
     LARGEST_WEIGHT_BITS,
     SMALLEST_SCALE,
@@ -85,8 +86,9 @@ def kernel_scales(kernel: np.ndarray, bits: int, weight_range: WeightRange) -> F
     check_bits(bits)
     check_finite(kernel, "weights")
     # s_c = 2 · mean |W_c| / √(2ⁿ⁻¹ − 1)
-    magnitude = np.abs(kernel, dtype=np.float32).reshape(-1, kernel.shape[-1]).mean(axis=0)
-    scales = np.float32(2.0 / np.sqrt(2 ** (bits - 1) - 1)) * magnitude
+    magnitudes = np.abs(kernel, dtype=np.float32).reshape(-1, kernel.shape[-1])
+    mean = (product(np.ones((1, len(magnitudes))), magnitudes)[0] / len(magnitudes)).astype(np.float32)
+    scales = np.float32(2.0 / np.sqrt(2 ** (bits - 1) - 1)) * mean
     return np.where(scales >= SMALLEST_SCALE, scales, np.float32(1.0)).astype(np.float32)
 
 

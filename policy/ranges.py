@@ -3,6 +3,9 @@
 One range for each tensor, by name: ``input`` (the normalised observation), every layer by its own name (what the next
 one is fed, after the ReLU; of the head, its raw output), and ``<layer>/linear``: what a layer normalisation is fed.
 Where vector fields follow an image, ``input`` is the image, and the last convolution's range covers the vector too.
+
+They are computed with the same bits on every processor (:mod:`policy.exact`): all scales, zero points and integers of
+an artifact follow from them, and so the same bundle is the same artifact wherever it is converted.
 """
 
 from __future__ import annotations
@@ -12,16 +15,8 @@ from numpy.typing import NDArray
 
 from policy import quantization
 from policy.errors import QuantizationError
-from policy.network import (
-    Weights,
-    as_batch,
-    before_layer_norm,
-    grey_levels,
-    hidden_activations,
-    layer_names,
-    linear_part,
-    normalise,
-)
+from policy.exact import COARSE
+from policy.network import Floats, Weights, as_batch, grey_levels, hidden_activations, normalise
 from policy.quantization_aware import INPUT, TrainedQuantization
 from policy.spec import PolicySpec
 
@@ -53,17 +48,20 @@ def calibrated_ranges(
     if len(observations) == 0:
         raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
     quantization.check_finite(observations, "calibration observations")
-    activations = hidden_activations(spec, weights, observations)
-    ranges = {name: _ends(a) for name, a in zip((INPUT, *layer_names(spec)), activations, strict=True)}
+    ranges: dict[str, Range] = {}
+
+    def seen(name: str, values: Floats) -> Floats:
+        ranges[name] = _ends(values)
+        return values
+
+    raw = hidden_activations(spec, weights, observations, seen, exact=COARSE)[-1]
     if not whole_head:
-        ranges["head"] = output_range(spec, activations[-1])
+        ranges["head"] = output_range(spec, raw)
     if trained is not None:
         ranges.update(trained.ranges)
     if spec.is_image and grey_levels(observations) is not None:
         # All of them, recorded or not, so that every grey level is a level: steps of 1 / scale.
         ranges[INPUT] = _ends(normalise(spec.normaliser, np.array([[0.0], [255.0]], np.float32)))
-    for name, y in before_layer_norm(spec, weights, activations).items():
-        ranges[linear_part(name)] = _ends(y)
     return ranges
 
 

@@ -24,7 +24,8 @@ def build(bundle: Any) -> Any:
     """The float policy as a Keras model: raw observation (1, N) in, outputs (1, A) out; no continuous one is asked."""
     import keras
 
-    from policy.network import LAYER_NORM_EPSILON, layer_names, normaliser_constants, observation_shape
+    from policy.exact import LAYER_NORM_EPSILON
+    from policy.network import layer_names, normaliser_constants, observation_shape
 
     spec, weights = bundle.spec, bundle.weights()
     mean, inverse_scale = normaliser_constants(spec.normaliser)

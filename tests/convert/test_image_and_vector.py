@@ -15,7 +15,7 @@ from convert.calibration import inspect
 from convert.executor import RuntimeProcess
 from convert.parity import ParityError
 from convert.pipeline import build, convert, half_weights, judge
-from convert.reference import NORM_STEPS
+from convert.reference import NORM_STEPS, STEP_SLACK
 from convert.rounding import forward_fixed_point
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
@@ -92,8 +92,8 @@ def test_the_integer_graphs_are_the_references_to_the_level(
     integers = quantize_network(spec, weights, observations_of(spec, 100, 1), bits)
     once, twice = forward_integer(spec, integers, observations), forward_fixed_point(spec, integers, observations)
     assert len(np.unique(once, axis=0)) > 10, "the observations give the same outputs: nothing was compared"
-    # A continuous head's tanh differs by a few units in the last place.
-    largest = 1e-5 if isinstance(head, ContinuousHead) else 0.0
+    # A continuous head's tanh differs by a few units in the last place; onnxruntime may dequantize as q · s − z · s.
+    largest = 1e-5 if isinstance(head, ContinuousHead) else STEP_SLACK * integers.output_step
     for runtime, process in runtimes.items():
         data = graph_of(runtime).integer_graph(spec, integers)  # type: ignore[attr-defined]
         outputs = process.execute(spec, data, observations).outputs

@@ -101,7 +101,7 @@ def repacked(data: bytes, chance: random.Random) -> bytes:
         return scrambled(data, chance)
     name = chance.choice(sorted(arrays))
     array, buffer = arrays[name], io.BytesIO()
-    if array.dtype.kind not in "fiu":  # likewise
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":  # likewise
         return scrambled(data, chance)
     if (fault := chance.randrange(9)) < 5:
         arrays[name] = (

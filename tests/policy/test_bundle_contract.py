@@ -35,7 +35,7 @@ def test_what_is_written_is_read(bundle: Bundle) -> None:
         np.testing.assert_array_equal(read.weights()[name], value)
     np.testing.assert_array_equal(read.calibration(), CALIBRATION)
     golden = read.golden()
-    np.testing.assert_array_equal(golden.outputs, forward_float(SPEC, WEIGHTS, GOLDEN))
+    np.testing.assert_array_equal(golden.outputs, forward_float(SPEC, WEIGHTS, GOLDEN, exact=True))
     np.testing.assert_array_equal(golden.actions, golden.outputs.argmax(axis=1))
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from policy.errors import QuantizationError
+from policy.network import linear_part
 from policy.quantization_aware import TrainedQuantization
-from policy.ranges import calibrated_ranges, linear_part
+from policy.ranges import calibrated_ranges
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 
 SPEC = PolicySpec(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.network import LAYER_NORM_EPSILON
+from policy.exact import LAYER_NORM_EPSILON
 from policy.network import layer_norm as policy_layer_norm
 from policy.quantization_aware import INPUT
 from policy.spec import NetworkSpec
