@@ -111,12 +111,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from bench.report import store
     from bench.report import tables as rendering
+    from bench.report.document import code_version
     from bench.report.machine import this_machine
 
     device: dict[str, Any] = {}
     found = list(_runtimes_of_this_machine(arguments) if arguments.target is None else _device(arguments, device))
     document = {
         "machine": this_machine(),
+        "code": code_version(),
         "target": arguments.target,
         "device": device or None,
         "episodes": None if arguments.target else EPISODES,
@@ -261,12 +263,12 @@ def output_step(outputs: np.ndarray) -> float:
 
 NOTES = """\
 {% if target %}
-Device: {{ target }}, {{ device }}. This machine: {{ machine }}.
+Device: {{ target }}, {{ device }}. This machine: {{ machine }}{{ "; code " + code if code }}.
 Largest difference: of the outputs before the argmax, over all golden vectors; for integers in steps of the outputs' \
 scale, where {{ steps }} is allowed.
 {% else %}
 Observations that each policy sees in {{ episodes }} flights of preset hard. Largest difference: of the outputs before \
-the argmax; for integers in steps of the outputs' scale. Executed on {{ machine }}.
+the argmax; for integers in steps of the outputs' scale. Executed on {{ machine }}{{ "; code " + code if code }}.
 {% endif %}
 {% for each in comparisons %}{% for d in each.differences %}
 {{ each.policy }} {{ each.precision }}, observation {{ d.observation }}: {{ each.here }} chooses {{ d.here }}, \
@@ -330,6 +332,7 @@ def table(document: Mapping[str, Any]) -> Table:
         target=target,
         device=machine(document["device"] or {}),
         machine=document["machine"],
+        code=document.get("code"),
         steps=INTEGER_STEPS,
         episodes=document.get("episodes", EPISODES),
         comparisons=found,

@@ -50,9 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from bench.report import store
     from bench.report import tables as rendering
+    from bench.report.document import code_version
     from bench.report.machine import this_machine
 
-    document: dict[str, Any] = {"machine": this_machine(), "bundles": list(_bundles()), "wrong": list(_wrong())}
+    document: dict[str, Any] = {
+        "machine": this_machine(),
+        "code": code_version(),
+        "bundles": list(_bundles()),
+        "wrong": list(_wrong()),
+    }
     if arguments.json:
         print(json.dumps({"ok": True, **document}, ensure_ascii=False))
     else:
@@ -321,7 +327,9 @@ def wrong_table(document: Mapping[str, Any]) -> Table:
         }
         for each in document["wrong"]
     ]
-    return Table.of(WRONG, "Wrong artifacts", rows, (f"Tried on {document['machine']}.",), left=3)
+    return Table.of(
+        WRONG, "Wrong artifacts", rows, (f"Tried on {document['machine']}; code {document['code']}.",), left=3
+    )
 
 
 def _cut(sentence: str) -> str:
