@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -226,7 +228,6 @@ def _narrow_calibration(folder: Path, runtimes: Runtimes) -> Tried:
 
 def _not_finite(folder: Path, runtimes: Runtimes) -> Tried:
     from convert.pipeline import convert
-    from device.agent.server import Agent
     from policy.bundle_writer import write_bundle
     from policy.spec import ArtifactFormat, Precision
 
@@ -235,10 +236,13 @@ def _not_finite(folder: Path, runtimes: Runtimes) -> Tried:
     observations = known.golden().observations
     bundle = write_bundle(folder / "open", spec, known.weights(), known.calibration(), observations)
     convert(bundle, Precision.FP32, ArtifactFormat.TFLITE, runtimes)
-    agent = Agent(bundle.path)
-    agent.handle(b'{"op": "load", "precision": "fp32", "runtime": "litert"}')
-    line = json.dumps({"op": "act", "observation": [3e38] * spec.observation_size})
-    reply = json.loads(agent.handle(line.encode()))
+    load = {"op": "load", "precision": "fp32", "runtime": "litert"}
+    lines = [json.dumps(load), json.dumps({"op": "act", "observation": [3e38] * spec.observation_size})]
+    agent = [sys.executable, "-m", "device.agent", "--bundle", str(bundle.path)]
+    answered = subprocess.run(agent, input="\n".join(lines), capture_output=True, text=True, check=True)
+    loaded, reply = map(json.loads, answered.stdout.splitlines())
+    if not loaded["ok"]:
+        raise command_line.BenchError(f"the agent did not load the artifact: {loaded['error']['message']}")
     return (
         "I without its clip, from an observation of 3e38: NaN",
         "answered: ok, action 0",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from device.host.connection import Connection
 from device.host.errors import CheckFailedError, ConnectionLostError, HostError
 from device.host.helper_session import SILENCE_S, HelperSession, helper
 from device.host.places import user_name
+
+ASKED_AGAIN, PAUSE_S = 3, 1.0
+"""So many times a device whose line was cut in a switch is asked what serves, and the seconds in between."""
 
 
 def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float) -> dict[str, Any]:
@@ -81,7 +85,14 @@ def switch_on(
     try:
         session.close()
         lost = isinstance(failed, ConnectionLostError) or not connection.alive
-        now = _serves_now(connection, lost, python, policy, silence_s)
+        for again in range(ASKED_AGAIN):
+            try:
+                now = _serves_now(connection, lost, python, policy, silence_s)
+                break
+            except HostError:
+                if not lost or again == ASKED_AGAIN - 1:
+                    raise
+                time.sleep(PAUSE_S)  # what cut the line may not be over yet
     except HostError as why:
         either = f"{serving} or {release}" if serving else f"{release} or none"
         failed.also(f"Whether {either} serves is unknown (asked again: {why.message})")

@@ -14,12 +14,12 @@ import pytest
 from convert.executor import RuntimeProcess
 from convert.pipeline import convert
 from convert.rebuild import check_artifact
-from device.agent.server import Agent
 from policy.bundle import CALIBRATION_FILE, Bundle
 from policy.bundle_writer import npz
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE, FileRecord
 from policy.spec import ArtifactFormat, Precision, RuntimeName
+from tests.device_agent.conftest import AgentProcess
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 TFLITE = ArtifactFormat.TFLITE
@@ -112,12 +112,13 @@ def test_most_flips_that_change_actions_are_refused_by_the_agent_alone(converted
     observations = converted.calibration()[:200]
     line = json.dumps({"op": "act", "observations": observations.tolist(), "outputs": False}).encode()
 
+    agent = AgentProcess(converted.path)  # a process of its own: one that has loaded another runtime refuses LiteRT
+
     def actions(changed: bytes) -> list[int] | None:
-        bundle = put(converted.path, {"int8.tflite": changed})
-        agent = Agent(bundle.path)
-        loaded = json.loads(agent.handle(b'{"op": "load", "precision": "int8", "runtime": "litert"}'))
+        put(converted.path, {"int8.tflite": changed})
+        loaded = agent.request("load", precision="int8", runtime="litert")
         assert loaded["ok"] or loaded["error"]["code"] in ("golden", "runtime", "bundle")
-        return json.loads(agent.handle(line))["actions"] if loaded["ok"] else None
+        return agent.send(line)["actions"] if loaded["ok"] else None
 
     right, otherwise = actions(data), 0
     assert right is not None
@@ -125,4 +126,4 @@ def test_most_flips_that_change_actions_are_refused_by_the_agent_alone(converted
         place = chance.randrange(len(data))
         found = actions(data[:place] + bytes([data[place] ^ (1 << chance.randrange(8))]) + data[place + 1 :])
         otherwise += found is not None and sum(a != b for a, b in zip(found, right, strict=True)) > 2
-    assert otherwise == 0
+    assert agent.end() == 0 and otherwise == 0
