@@ -124,9 +124,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
         "recommend": lambda: (words.kept_table(), []),
         simulators.AIRSIM_FLIGHTS: lambda: simulators.airsim_flights(everything(simulators.AIRSIM_FLIGHTS), preset),
-        case_study.DEPTH: lambda: case_study.case_study(
-            stored(case_study.DEPTH), preset, name=case_study.DEPTH, other_preset="shipped"
-        ),
+        case_study.DEPTH: lambda: case_study.depth(stored(case_study.DEPTH), preset),
         gate.GATE: lambda: (gate.kept_table(gate.GATE), []),
         gate.WRONG: lambda: (gate.kept_table(gate.WRONG), []),
         **{trained.name_of(each): partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},

@@ -14,7 +14,7 @@ from policy.integer import trained_with
 from policy.spec import ContinuousHead, PolicySpec, Precision
 
 FLOOR = 0.75
-"""Of the int8 artifacts of all committed policies the lowest has 0.82, of a policy with another one's weights 0.27."""
+"""Below the int8 artifact of every committed policy, above a policy with another one's weights (docs/gate.md)."""
 # An output that hardly moves explains no variance of its own: it is measured against so much of its range.
 SMALLEST_DEVIATION = 0.05
 

@@ -139,6 +139,11 @@ def case_study(
     return table.said_once("runtime", "measured", but=BLIND), unique
 
 
+def depth(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
+    """The same of the policies that see depth pictures, with their success on both arenas; raises as it does."""
+    return case_study(selection, preset, name=DEPTH, other_preset="shipped")
+
+
 def finding(selection: Selection, preset: str = "hard") -> str:
     """What int8 costs and gains on the device, in a sentence; "" where fp32 and int8 were not both measured."""
     faster, smaller, most, successes, device = {}, [], [], [], None

@@ -134,11 +134,7 @@ DEVICE = (
         "depth",
         "A policy of depth pictures",
         "python bench/success.py --policy II-depth",
-        lambda sources: [
-            case_study.case_study(
-                sources.selection(case_study.DEPTH), sources.preset, name=case_study.DEPTH, other_preset="shipped"
-            )[0]
-        ],
+        lambda sources: [case_study.depth(sources.selection(case_study.DEPTH), sources.preset)[0]],
     ),
     Entry("latency-flown", "Latency, flown", "python bench/success.py --policy I --late 50,100", latency_flown_blocks),
     Entry(
