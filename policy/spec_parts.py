@@ -92,9 +92,18 @@ class RuntimeName(Enum):
 
 
 class Activation(Enum):
-    """Nonlinearity between the hidden layers."""
+    """Nonlinearity behind a hidden layer."""
 
     RELU = "relu"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+    ELU = "elu"
+    """x, or eˣ − 1 below zero (Clevert et al. 2016, with α = 1)."""
+    LEAKY_RELU = "leaky_relu"
+    """x, or ``network.negative_slope`` · x below zero."""
+    SILU = "silu"
+    """x / (1 + e⁻ˣ), also called swish."""
+    NONE = "none"
 
 
 class Squash(Enum):
@@ -102,6 +111,8 @@ class Squash(Enum):
 
     TANH = "tanh"
     CLIP = "clip"
+    NONE = "none"
+    """Not at all: what −1 and 1 would be are the bounds, and actions beyond them are passed on."""
 
 
 def parse_enum(kind: type[E], value: object, what: str) -> E:

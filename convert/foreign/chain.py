@@ -1,0 +1,180 @@
+"""What every reader of a foreign file returns: the policy as one chain of steps, from the observation to the output.
+
+A reader (ONNX, Stable-Baselines3, rsl_rl, CleanRL, Keras, LEAPP) knows a file format and nothing of bundles; what makes
+a bundle of a chain knows bundles and no file format. A chain acts on rows: (batch, n), or images (batch, H, W, C).
+What a reader cannot express as these steps it refuses, by the name that the file gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.errors import PolicyError
+from policy.spec import Activation
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+class ForeignError(PolicyError):
+    """A foreign file cannot be read, or holds what a bundle cannot express; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A named part of the observation.
+
+    Attributes:
+        name: as the file calls it, or ``"observation"``.
+        shape: of one observation's part; images are (height, width, channels), whatever the file has.
+        unit: "1" where the file says none.
+        element_names: one for each element, or none.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    unit: str = "1"
+    element_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = x · scale + offset; each (n,), or (1,) for all elements alike."""
+
+    scale: Doubles
+    offset: Doubles
+
+
+@dataclass(frozen=True)
+class Clip:
+    """y = min(max(x, low), high); each (n,) or (1,), ±inf where nothing is cut."""
+
+    low: Doubles
+    high: Doubles
+
+
+@dataclass(frozen=True)
+class Dense:
+    """y = x W + b: kernel (in, out), bias (out,). Images are flattened in the order (H, W, C) before it."""
+
+    kernel: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A square convolution without padding: kernel (side, side, in, out), bias (out,), one stride."""
+
+    kernel: Floats
+    bias: Floats
+    stride: int
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """y = γ (x − mean x) / √(var x + ε) + β over the layer's width; γ and β (n,)."""
+
+    gamma: Floats
+    beta: Floats
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Activate:
+    """An activation; ``negative_slope`` is a LeakyReLU's. Tanh behind the last Dense squashes the actions."""
+
+    activation: Activation
+    negative_slope: float = 0.01
+
+
+Step = Affine | Clip | Dense | Convolution | LayerNorm | Activate
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """The action is the first largest output; ``names`` are the actions' or empty."""
+
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """The output is the action; ``names`` are its elements' or empty. Bounds and scale are steps of the chain."""
+
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ForeignPolicy:
+    """A policy as a file holds it.
+
+    Attributes:
+        source: program and version, e.g. ``"Stable-Baselines3 2.9.2 PPO"``.
+        inputs: in the order in which they are concatenated into the observation; an image comes first.
+        steps: from the concatenated raw observation to the output, in order.
+        actions: None where the file does not say what the outputs mean.
+        period_s: between two decisions, in seconds; None where the file does not say.
+        ignored: what the file has and a policy does not need ("value network: 8 tensors"), a phrase each.
+        assumed: what the file does not say and the reader took for granted, a sentence each.
+        original: the file's own program, where one can run here: raw observations (batch, n) to outputs (batch, m),
+            independent of ``steps``; None where there is none.
+        provenance: JSON values for policy.json: versions, training steps, hashes of the files.
+    """
+
+    source: str
+    inputs: tuple[Input, ...]
+    steps: tuple[Step, ...]
+    actions: Discrete | Continuous | None
+    period_s: float | None = None
+    ignored: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    original: Callable[[Floats], Floats] | None = None
+    provenance: dict[str, Any] | None = None
+
+
+def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
+    """Outputs (batch, m) of the chain for raw observations (batch, n), in float64, step by step, nothing folded."""
+    x = np.asarray(observations, np.float64)
+    first = policy.inputs[0]
+    if len(policy.inputs) == 1 and len(first.shape) == 3:
+        x = x.reshape(len(x), *first.shape)
+    for step in policy.steps:
+        x = _step(step, x)
+    return x
+
+
+def _step(step: Step, x: Doubles) -> Doubles:
+    if isinstance(step, Affine):
+        return x * step.scale + step.offset
+    if isinstance(step, Clip):
+        return np.clip(x, step.low, step.high)
+    if isinstance(step, Dense):
+        return np.asarray(x.reshape(len(x), -1) @ step.kernel.astype(np.float64) + step.bias)
+    if isinstance(step, Convolution):
+        from policy.network import convolve
+
+        return convolve(x, step.kernel.astype(np.float64), step.stride) + step.bias
+    if isinstance(step, LayerNorm):
+        centred = x - x.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + step.epsilon)
+        return centred / deviation * step.gamma + step.beta
+    return _activated(step, x)
+
+
+def _activated(step: Activate, x: Doubles) -> Doubles:
+    kinds: dict[Activation, Callable[[Doubles], Doubles]] = {
+        Activation.RELU: lambda x: np.maximum(x, 0.0),
+        Activation.TANH: np.tanh,
+        Activation.SIGMOID: lambda x: 1.0 / (1.0 + np.exp(-x)),
+        Activation.ELU: lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),
+        Activation.LEAKY_RELU: lambda x: np.where(x > 0, x, step.negative_slope * x),
+        Activation.SILU: lambda x: x / (1.0 + np.exp(-x)),
+        Activation.NONE: lambda x: x,
+    }
+    with np.errstate(over="ignore"):
+        return kinds[step.activation](x)
