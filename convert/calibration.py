@@ -16,7 +16,7 @@ from policy.coverage import units_above_zero
 from policy.errors import QuantizationError
 from policy.exact import COARSE
 from policy.integer import IntegerNetwork
-from policy.network import Weights, as_batch, hidden_activations, layer_names, normalise
+from policy.network import Weights, as_batch, hidden_activations, layer_names, normalise, normaliser_bounds
 from policy.quantization import INT8_MAX, INT8_MIN, Affine, check_finite
 from policy.spec import PolicySpec
 
@@ -111,13 +111,15 @@ def _warnings(
     different = len(np.unique(observations, axis=0))
     if different < len(observations) / 2:
         found.append(f"only {different} of {len(observations)} calibration rows differ from each other.")
-    start, normalised = 0, normalise(spec.normaliser, observations)
+    low, high = normaliser_bounds(spec.normaliser)
+    normalised = normalise(spec.normaliser, observations)
+    start, at_bounds = 0, (normalised <= low) | (normalised >= high)
     for field in spec.observation:
         part = observations[:, start : start + field.size]
         start += field.size
         if len(observations) > 1 and (part.max(axis=0) == part.min(axis=0)).all():
             found.append(f"observation field {field.name!r} never changes in the calibration set.")
-        cut = float((np.abs(normalised[:, start - field.size : start]) >= spec.normaliser.clip).mean())
+        cut = float((at_bounds[:, start - field.size : start]).mean())
         if cut > CUT_WARNING:
             found.append(f"{cut:.1%} of the recorded values of {field.name!r} are cut by the normaliser's clip.")
     if unchecked:

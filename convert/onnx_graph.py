@@ -5,6 +5,7 @@
       image and vector: Slice both; the vector joins the flattened output of the last Conv by Concat
       fp32, fp16:  Conv ─ Relu … Gemm ─ Relu … ──┤
       int8 … int2: QuantizeLinear ─ (DequantizeLinear ─ Gemm ─ Relu ─ QuantizeLinear) … ─ DequantizeLinear ─ Clip
+                   (another activation is float between levels: … ─ DequantizeLinear ─ Tanh ─ QuantizeLinear)
     discrete:   logits ─ ArgMax ─ action
     continuous: Tanh or Clip ─ Mul gain ─ Add offset ─ action
 
@@ -18,11 +19,11 @@ normalisation is LayerNormalization in float, in every precision.
 The integer graph is written in standard QDQ form, which any ONNX runtime understands. onnxruntime replaces each
 DequantizeLinear ─ Gemm ─ QuantizeLinear by one QGemm node (int8 × int8 → int32, one weight scale per output channel),
 and likewise a Conv by QLinearConv:
-:func:`executed_operators` shows it, and a test demands it. Three details decide whether that happens and how fast it is
+:func:`executed_operators` shows it, and a test demands it. Such details decide whether that happens and how fast it is
 (onnxruntime 1.31, Policy III, x86): kernels stored as (out, in) with transB (60 µs; 84 µs as (in, out)); QDQ rather
 than QGemm nodes written out (2170 µs: on x86-64 only the QDQ form has its activations moved to uint8, which has the
 fast kernel); and a Clip between the last DequantizeLinear and the logits (else ArgMax shares the quantized head, whose
-Gemm is then left in float).
+Gemm is then left in float), and between the DequantizeLinear of a SiLU and its two readers, likewise.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ from policy.integer import IntegerLayer, IntegerNetwork
 from policy.network import (
     Weights,
     head_constants,
+    head_limits,
     layer_names,
+    normaliser_bounds,
     normaliser_constants,
     observation_shape,
 )
 from policy.quantization import INT8_MIN, Affine, to_fp16
-from policy.spec import ContinuousHead, PolicySpec, RuntimeName, Squash
+from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, RuntimeName, Squash
 
 # QuantizeLinear with one scale per channel needs 13; 17 is read by every onnxruntime since 1.12 (2022).
 OPSET = 17
@@ -73,6 +76,14 @@ class GraphBuilder:
         self.nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
         return output
 
+
+OPERATORS = {
+    Activation.RELU: "Relu",
+    Activation.TANH: "Tanh",
+    Activation.SIGMOID: "Sigmoid",
+    Activation.ELU: "Elu",
+    Activation.LEAKY_RELU: "LeakyRelu",
+}
 
 Constant = Callable[[GraphBuilder, str, np.ndarray], str]
 
@@ -102,7 +113,7 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
             if f"{name}/gamma" in weights:
                 x = _layer_norm(graph, x, name, weights[f"{name}/gamma"], weights[f"{name}/beta"], constant)
         if name != "head":
-            x = graph.node("Relu", [x], f"{name}/output")
+            x = _activation(graph, x, spec.network, name, f"{name}/output")
     return _policy(graph, spec, x)
 
 
@@ -118,7 +129,7 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         x = graph.node("DequantizeLinear", [x, *scales], f"{layer.name}/input")
         if first_dense:
             layer = replace(layer, kernel=_channels_first(spec, layer.kernel))
-            if vector is not None:
+            if vector is not None and network.layers[index - 1].relu:
                 x = graph.node("Relu", [x], f"{network.layers[index - 1].name}/relu")
             x = _flat(graph, x, vector)
             x = graph.node("QuantizeLinear", [x, *scales], f"{layer.name}/flat_levels")
@@ -126,14 +137,10 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         if vector is not None and index == len(spec.network.convolutions) - 1:
             # Its ReLU comes behind its levels, among which zero is not the lowest: a cut there keeps a Conv in float.
             layer = replace(layer, relu=False)
-        x, scales = _integer_layer(graph, layer, input_map, x)
+        x, scales = _integer_layer(graph, spec.network, layer, input_map, x)
         input_map = layer.result
     x = graph.node("DequantizeLinear", [x, *scales], "head/dequantized")
-    # Changes nothing: these are the smallest and the largest value that the levels can stand for. See the module.
-    reach = np.float32(input_map.scale) * np.array([input_map.low, input_map.high], np.float32)
-    low, high = reach - np.float32(input_map.scale) * np.float32(input_map.zero_point)
-    x = _clip(graph, x, "head/reach", low, high)
-    return _policy(graph, spec, x)
+    return _policy(graph, spec, _reach(graph, x, "head/reach", input_map))
 
 
 def executed_operators(data: bytes) -> list[str]:
@@ -149,14 +156,18 @@ def executed_operators(data: bytes) -> list[str]:
 
 def _normalised(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]:
     """What the first layer takes, and the vector behind an image, if there is one."""
-    # z = clip((x − mean) · (1 / scale), −clip, clip): the operations of policy.network.normalise, one by one
+    # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.network.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
     x = OBSERVATION
     if mean.any():
         x = graph.node("Sub", [x, graph.constant("normaliser/mean", mean[None])], "normaliser/centred")
     x = graph.node("Mul", [x, graph.constant("normaliser/inverse_scale", inverse_scale[None])], "normaliser/scaled")
-    if np.isfinite(spec.normaliser.clip):
-        x = _clip(graph, x, "normaliser/clipped", -spec.normaliser.clip, spec.normaliser.clip)
+    low, high = normaliser_bounds(spec.normaliser)
+    if spec.normaliser.low:
+        x = graph.node("Max", [x, graph.constant("normaliser/low", low[None])], "normaliser/above")
+        x = graph.node("Min", [x, graph.constant("normaliser/high", high[None])], "normaliser/clipped")
+    elif np.isfinite(high).all():
+        x = _clip(graph, x, "normaliser/clipped", low[0], high[0])
     vector = None
     if spec.vector_size:
         start = spec.observation_size - spec.vector_size
@@ -193,7 +204,20 @@ def _layer_norm(graph: GraphBuilder, x: str, name: str, gamma: np.ndarray, beta:
     return graph.node("LayerNormalization", operands, f"{name}/normalised", axis=-1, epsilon=LAYER_NORM_EPSILON)
 
 
-def _integer_layer(graph: GraphBuilder, layer: IntegerLayer, input_map: Affine, x: str) -> tuple[str, tuple[str, str]]:
+def _activation(graph: GraphBuilder, x: str, network: NetworkSpec, name: str, output: str) -> str:
+    """A layer's activation in float."""
+    kind = network.activation_of(name)
+    if kind is Activation.NONE:
+        return x
+    if kind is Activation.SILU:
+        return graph.node("Mul", [x, graph.node("Sigmoid", [x], f"{name}/sigmoid")], output)
+    attributes = {"alpha": network.negative_slope} if kind is Activation.LEAKY_RELU else {}
+    return graph.node(OPERATORS[kind], [x], output, **attributes)
+
+
+def _integer_layer(
+    graph: GraphBuilder, network: NetworkSpec, layer: IntegerLayer, input_map: Affine, x: str
+) -> tuple[str, tuple[str, str]]:
     name, channels = layer.name, len(layer.bias)
     # (out, in) or (out, in, height, width): the output channel is axis 0
     kernel = [
@@ -222,12 +246,15 @@ def _integer_layer(graph: GraphBuilder, layer: IntegerLayer, input_map: Affine, 
     y = graph.node("QuantizeLinear", [y, *scales], f"{name}/levels")
     if few_levels:
         y = graph.node("Max", [y, scales[1]], f"{name}/cut")
-    if layer.norm is None:
+    if layer.norm is None and layer.table is None:
         return y, scales
     y = graph.node("DequantizeLinear", [y, *scales], f"{name}/dequantized")
-    y = _layer_norm(graph, y, name, layer.norm.gamma, layer.norm.beta, GraphBuilder.constant)
-    y = graph.node("Relu", [y], f"{name}/relu")
-    scales = _affine(graph, f"{name}/normalised", layer.norm.output)
+    if layer.norm is not None:
+        y = _layer_norm(graph, y, name, layer.norm.gamma, layer.norm.beta, GraphBuilder.constant)
+    elif network.activation_of(name) is Activation.SILU:
+        y = _reach(graph, y, f"{name}/reach", layer.output)  # its two readers would each get a DequantizeLinear
+    y = _activation(graph, y, network, name, f"{name}/relu")
+    scales = _affine(graph, f"{name}/normalised", layer.result)
     return graph.node("QuantizeLinear", [y, *scales], f"{name}/normalised_levels"), scales
 
 
@@ -252,10 +279,10 @@ def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str) -> bytes:
 
 def _continuous_head(graph: GraphBuilder, head: ContinuousHead, raw: str) -> list[onnx.ValueInfoProto]:
     # a = squash(y) · gain + offset
+    low, high = head_limits(head)
+    squashed = _clip(graph, raw, "head/clipped", low, high) if np.isfinite(high) else raw
     if head.squash is Squash.TANH:
-        squashed = graph.node("Tanh", [raw], "head/tanh")
-    else:
-        squashed = _clip(graph, raw, "head/clipped", -1.0, 1.0)
+        squashed = graph.node("Tanh", [squashed], "head/tanh")
     gain, offset = head_constants(head)
     scaled = graph.node("Mul", [squashed, graph.constant("head/gain", gain[None])], "head/scaled")
     graph.node("Add", [scaled, graph.constant("head/offset", offset[None])], ACTION)
@@ -265,6 +292,15 @@ def _continuous_head(graph: GraphBuilder, head: ContinuousHead, raw: str) -> lis
 def _clip(graph: GraphBuilder, x: str, output: str, low: float, high: float) -> str:
     bounds = [graph.constant(f"{output}/low", np.float32(low)), graph.constant(f"{output}/high", np.float32(high))]
     return graph.node("Clip", [x, *bounds], output)
+
+
+def _reach(graph: GraphBuilder, x: str, output: str, affine: Affine) -> str:
+    """A Clip of dequantized levels that changes nothing, to the least and the largest value that they can stand for.
+
+    See the module's docstring."""
+    reach = np.float32(affine.scale) * np.array([affine.low, affine.high], np.float32)
+    low, high = reach - np.float32(affine.scale) * np.float32(affine.zero_point)
+    return _clip(graph, x, output, low, high)
 
 
 def _half_constant(graph: GraphBuilder, name: str, values: np.ndarray) -> str:

@@ -1,6 +1,6 @@
 """A policy as a TFLite graph: raw observation in, action out, every number taken from policy/.
 
-    observation ─ SUB mean ─ MUL 1/scale ─ MINIMUM clip ─ MAXIMUM −clip ─┐            (float32, always)
+    observation ─ SUB mean ─ MUL 1/scale ─ MINIMUM high ─ MAXIMUM low ───┐            (float32, always)
       images:      RESHAPE ──────────────────────────────────────────────┤
       image and vector: SLICE both; the vector joins the flattened output of the last CONV_2D by CONCATENATION
       fp32, fp16:  CONV_2D … FULLY_CONNECTED … ──────────────────────────┤
@@ -30,8 +30,16 @@ from convert import tflite_layers as layers
 from convert.flatbuffer import GraphWriter
 from convert.interface import ACTION, LOGITS, OBSERVATION
 from policy.integer import IntegerNetwork, check_multipliers
-from policy.network import Weights, head_constants, layer_names, normaliser_constants, observation_shape
-from policy.spec import ContinuousHead, PolicySpec, Squash
+from policy.network import (
+    Weights,
+    head_constants,
+    head_limits,
+    layer_names,
+    normaliser_bounds,
+    normaliser_constants,
+    observation_shape,
+)
+from policy.spec import Activation, ContinuousHead, PolicySpec, Squash
 
 Operator = schema.BuiltinOperator
 Layers = Callable[[GraphWriter, int, int | None], int]
@@ -52,9 +60,12 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
             stride = convolutions[index].stride if index < len(convolutions) else 1
             normalised = f"{name}/gamma" in weights
             kernel, bias = weights[f"{name}/kernel"], weights[f"{name}/bias"]
-            x = layers.float_layer(graph, x, name, kernel, bias, stride, name != "head" and not normalised, put)
+            is_relu = name != "head" and spec.network.activation_of(name) is Activation.RELU
+            x = layers.float_layer(graph, x, name, kernel, bias, stride, is_relu and not normalised, put)
             if normalised:
-                x = layers.layer_norm(graph, x, name, weights[f"{name}/gamma"], weights[f"{name}/beta"], put)
+                x = layers.layer_norm(graph, x, name, weights[f"{name}/gamma"], weights[f"{name}/beta"], put, is_relu)
+            if name != "head" and not is_relu:
+                x = layers.activation(graph, x, name, spec.network)
             if vector is not None and index == len(convolutions) - 1:
                 x = layers.join(graph, x, vector, None, name)
         return x
@@ -76,8 +87,8 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         for index, layer in enumerate(network.layers):
             q = layers.integer_layer(graph, q, layer, input_map)
             if vector is not None and index == len(spec.network.convolutions) - 1:
-                levels = layers.quantize(graph, vector, "vector_levels", layer.output)
-                q = layers.join(graph, q, levels, layer.output, layer.name)
+                levels = layers.quantize(graph, vector, "vector_levels", layer.result)
+                q = layers.join(graph, q, levels, layer.result, layer.name)
             input_map = layer.result
         return layers.dequantize(graph, q, "head/raw", layers.DEQUANTIZE_INT8)
 
@@ -101,14 +112,12 @@ def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
 
 
 def _normalised(graph: GraphWriter, spec: PolicySpec, x: int) -> int:
-    # z = clip((x − mean) · (1 / scale), −clip, clip): the operations of policy.network.normalise, one by one
+    # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.network.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
     if mean.any():
         x = layers.with_constant(graph, Operator.SUB, x, "normaliser/mean", mean[None])
     x = layers.with_constant(graph, Operator.MUL, x, "normaliser/inverse_scale", inverse_scale[None])
-    if np.isfinite(spec.normaliser.clip):
-        x = _clip(graph, x, "normaliser", spec.normaliser.clip)
-    return x
+    return _clip(graph, x, "normaliser", *normaliser_bounds(spec.normaliser))
 
 
 def _argmax(graph: GraphWriter, logits: int) -> dict[str, int]:
@@ -122,11 +131,9 @@ def _argmax(graph: GraphWriter, logits: int) -> dict[str, int]:
 
 def _continuous_head(graph: GraphWriter, head: ContinuousHead, raw: int) -> dict[str, int]:
     # a = squash(y) · gain + offset
+    squashed = _clip(graph, raw, "head", *(np.full(1, limit, np.float32) for limit in head_limits(head)))
     if head.squash is Squash.TANH:
-        squashed = graph.tensor("head/tanh", [1, head.size], np.float32)
-        graph.operator(Operator.TANH, [raw], [squashed])
-    else:
-        squashed = _clip(graph, raw, "head", 1.0)
+        squashed = layers.unary(graph, Operator.TANH, squashed, "head/tanh")
     gain, offset = head_constants(head)
     scaled = layers.with_constant(graph, Operator.MUL, squashed, "head/gain", gain[None])
     action = layers.with_constant(graph, Operator.ADD, scaled, "head/offset", offset[None])
@@ -134,6 +141,9 @@ def _continuous_head(graph: GraphWriter, head: ContinuousHead, raw: int) -> dict
     return {ACTION: action}
 
 
-def _clip(graph: GraphWriter, x: int, name: str, limit: float) -> int:
-    x = layers.with_constant(graph, Operator.MINIMUM, x, f"{name}/clip_high", np.full(1, limit, np.float32))
-    return layers.with_constant(graph, Operator.MAXIMUM, x, f"{name}/clip_low", np.full(1, -limit, np.float32))
+def _clip(graph: GraphWriter, x: int, name: str, low: np.ndarray, high: np.ndarray) -> int:
+    if np.isfinite(high).any():
+        x = layers.with_constant(graph, Operator.MINIMUM, x, f"{name}/clip_high", high)
+    if np.isfinite(low).any():
+        x = layers.with_constant(graph, Operator.MAXIMUM, x, f"{name}/clip_low", low)
+    return x

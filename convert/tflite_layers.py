@@ -10,15 +10,18 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from convert.flatbuffer import GraphWriter, Scales
+from policy.activations import IntegerTable
 from policy.exact import LAYER_NORM_EPSILON
 from policy.integer import IntegerLayer
-from policy.quantization import Affine, to_fp16
+from policy.quantization import INT8_MIN, Affine, to_fp16
+from policy.spec import Activation, NetworkSpec
 
 Operator = schema.BuiltinOperator
 # Lowest operator version that describes the use, from tensorflow/lite/tools/versioning/op_version.cc.
 CONCATENATION_FLOAT, CONCATENATION_INT8 = 1, 2
 FULLY_CONNECTED_FLOAT, FULLY_CONNECTED_INT8 = 1, 4
 CONV_2D_FLOAT, CONV_2D_INT8 = 1, 3
+LOGISTIC_INT8, TANH_INT8, ELU_INT8, GATHER_INT8 = 2, 2, 1, 2
 DEQUANTIZE_INT8, DEQUANTIZE_FLOAT16 = 2, 3
 
 Constant = Callable[[GraphWriter, str, np.ndarray], int]
@@ -43,24 +46,70 @@ def float_layer(
 
 
 def integer_layer(graph: GraphWriter, x: int, layer: IntegerLayer, input_map: Affine) -> int:
-    """A convolution or dense layer in integers, and its layer normalisation, where it has one."""
+    """A convolution or dense layer in integers, and its activation and layer normalisation, where it has them."""
     name, kernel = layer.name, layer.kernel
     w = graph.constant(f"{name}/kernel", _outputs_first(kernel), Scales(layer.kernel_scales))
     bias_scales = np.float32(input_map.scale) * layer.kernel_scales
     b = graph.constant(f"{name}/bias", layer.bias, Scales(bias_scales))
     y = graph.tensor(f"{name}/output", _output_shape(graph, x, kernel, layer.stride), np.int8, scales(layer.output))
     _multiply(graph, x, w, b, y, layer.stride, layer.relu, (FULLY_CONNECTED_INT8, CONV_2D_INT8)[kernel.ndim == 4])
+    if layer.table is not None:
+        return _table(graph, y, name, layer.table)
     if layer.norm is None:
         return y
     y = dequantize(graph, y, f"{name}/dequantized", DEQUANTIZE_INT8)
-    y = layer_norm(graph, y, name, layer.norm.gamma, layer.norm.beta, GraphWriter.constant)
+    is_relu = layer.norm.network.activation_of(name) is Activation.RELU
+    y = layer_norm(graph, y, name, layer.norm.gamma, layer.norm.beta, GraphWriter.constant, is_relu)
+    if not is_relu:
+        y = activation(graph, y, name, layer.norm.network)
     return quantize(graph, y, f"{name}/levels", layer.norm.output)
 
 
+def activation(graph: GraphWriter, x: int, name: str, network: NetworkSpec) -> int:
+    """A layer's activation in float."""
+    kind = network.activation_of(name)
+    if kind is Activation.NONE:
+        return x
+    if kind is Activation.SILU:
+        sigmoid = unary(graph, Operator.LOGISTIC, x, f"{name}/sigmoid")
+        return elementwise(graph, Operator.MUL, x, sigmoid, f"{name}/activated")
+    if kind is Activation.LEAKY_RELU:
+        return unary(graph, Operator.LEAKY_RELU, x, f"{name}/activated", "LeakyRelu", alpha=network.negative_slope)
+    return unary(graph, KERNELS[kind][0], x, f"{name}/activated")
+
+
+KERNELS = {
+    Activation.RELU: (Operator.RELU, 1),
+    Activation.TANH: (Operator.TANH, TANH_INT8),
+    Activation.SIGMOID: (Operator.LOGISTIC, LOGISTIC_INT8),
+    Activation.ELU: (Operator.ELU, ELU_INT8),
+}
+"""Operator of an activation, and the lowest version of it that takes int8."""
+
+
+def _table(graph: GraphWriter, x: int, name: str, table: IntegerTable) -> int:
+    """An activation of levels: by TFLite's kernel where that gives the table's levels, else looked up."""
+    y = graph.tensor(f"{name}/activated", graph.tensors[x].shape, np.int8, scales(table.output))
+    if table.has_kernel:
+        operator, version = KERNELS[table.activation]
+        graph.operator(operator, [x], [y], version=version)
+        return y
+    index = graph.tensor(f"{name}/level", graph.tensors[x].shape, np.int32)
+    types = schema.TensorType
+    graph.operator(Operator.CAST, [x], [index], "Cast", inDataType=types.INT8, outDataType=types.INT32)
+    lowest = graph.constant(f"{name}/lowest_level", np.full(1, -INT8_MIN, np.int32))
+    place = graph.tensor(f"{name}/place", graph.tensors[x].shape, np.int32)
+    _combine(graph, Operator.ADD, index, lowest, place, relu=False)
+    levels = graph.constant(f"{name}/table", table.levels, scales(table.output))
+    graph.operator(Operator.GATHER, [levels, place], [y], "Gather", GATHER_INT8, axis=0, batchDims=0)
+    return y
+
+
 def layer_norm(
-    graph: GraphWriter, x: int, name: str, gamma: np.ndarray, beta: np.ndarray, put: Constant = GraphWriter.constant
+    graph: GraphWriter, x: int, name: str, gamma: np.ndarray, beta: np.ndarray, put: Constant, relu: bool
 ) -> int:
-    """max(γ (x − mean x) / √(var x + ε) + β, 0) of a layer's float output (1, width), in the order of policy.network.
+    """γ (x − mean x) / √(var x + ε) + β of a layer's float output (1, width), in the order of policy.network; with
+    ``relu``, max(…, 0).
 
     tflite-runtime 2.14 has no operator for it, so that it is written out.
     """
@@ -69,11 +118,17 @@ def layer_norm(
     epsilon = graph.constant(f"{name}/epsilon", np.full((1, 1), LAYER_NORM_EPSILON, np.float32))
     variance = _mean(graph, squares, f"{name}/variance")
     variance = elementwise(graph, Operator.ADD, variance, epsilon, f"{name}/variance_and_epsilon")
-    inverse = graph.tensor(f"{name}/inverse_deviation", [1, 1], np.float32)
-    graph.operator(Operator.RSQRT, [variance], [inverse])
+    inverse = unary(graph, Operator.RSQRT, variance, f"{name}/inverse_deviation")
     y = elementwise(graph, Operator.MUL, centred, inverse, f"{name}/normalised")
     y = elementwise(graph, Operator.MUL, y, put(graph, f"{name}/gamma", gamma[None]), f"{name}/scaled")
-    return elementwise(graph, Operator.ADD, y, put(graph, f"{name}/beta", beta[None]), f"{name}/activated", relu=True)
+    return elementwise(
+        graph,
+        Operator.ADD,
+        y,
+        put(graph, f"{name}/beta", beta[None]),
+        f"{name}/{'activated' if relu else 'shifted'}",
+        relu,
+    )
 
 
 def _mean(graph: GraphWriter, x: int, name: str) -> int:
@@ -90,6 +145,13 @@ _OPTIONS = {
     Operator.MINIMUM: "MaximumMinimum",
     Operator.MAXIMUM: "MaximumMinimum",
 }
+
+
+def unary(graph: GraphWriter, operator: int, x: int, name: str, options: str = "", **members: Any) -> int:
+    """(operator) x, float32, of the shape of x."""
+    y = graph.tensor(name, graph.tensors[x].shape, np.float32)
+    graph.operator(operator, [x], [y], options, **members)
+    return y
 
 
 def elementwise(graph: GraphWriter, operator: int, x: int, other: int, name: str, relu: bool = False) -> int:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from policy.exact import COARSE
 from policy.network import Floats, Weights, hidden_activations
-from policy.spec import PolicySpec
+from policy.spec import Activation, PolicySpec
 
 
 def excited(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDArray[np.bool_]:
@@ -24,6 +24,8 @@ def units_above_zero(spec: PolicySpec, activations: list[Floats]) -> NDArray[np.
         if vector and index == len(spec.network.convolutions) - 1:
             # flattened, and behind it the vector that joins there, which is no unit
             values = values[:, :-vector].reshape(len(values), -1, spec.network.convolutions[index].filters)
+        if spec.network.activation_of(spec.network.hidden_names[index]) is not Activation.RELU:
+            values = np.ones_like(values)  # all but a ReLU pass on what lies below zero, too
         positions = tuple(range(1, values.ndim - 1))
         found.append((values > 0).any(axis=positions) if positions else values > 0)
     return np.concatenate([np.zeros((len(activations[0]), 0), bool), *found], axis=1)  # a linear policy has none

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from policy.activations import RELU_LIKE
 from policy.errors import QuantizationError
 from policy.exact import COARSE
 from policy.network import Weights, hidden_activations, layer_names
@@ -33,7 +34,7 @@ def equalise(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dic
 
     Returns:
         All weights, changed or not: a policy without a vector behind an image keeps its own, and so does one whose
-        convolution or vector is zero on all of these observations.
+        convolution or vector is zero on all of these observations, or whose activation lets no factor through.
 
     Raises:
         QuantizationError: the calibration set is empty.
@@ -46,7 +47,8 @@ def equalise(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dic
     convolutions = len(spec.network.convolutions)
     joined = np.abs(hidden_activations(spec, weights, calibration, exact=COARSE)[convolutions])
     image, vector = float(joined[:, : -spec.vector_size].max()), float(joined[:, -spec.vector_size :].max())
-    if image == 0.0 or vector == 0.0:
+    passes = spec.network.activation_of(f"conv_{convolutions - 1}") in RELU_LIKE
+    if image == 0.0 or vector == 0.0 or not passes:
         return made
     # k = 2^round(log₂(reach of the vector / reach of the image))
     exponent = int(np.clip(np.rint(np.log2(vector / image)), -LARGEST_EXPONENT, LARGEST_EXPONENT))

@@ -7,10 +7,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.activations import exactly, largest_slope
 from policy.exact import COARSE, LAYER_NORM_EPSILON
 from policy.exact import product as exact_product
 from policy.network import Weights, as_batch, convolve, join, layer_names, normalise, split
-from policy.spec import ContinuousHead, PolicySpec
+from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec
 
 # Half the distance between 1 and the next float32.
 UNIT_ROUNDOFF = float(np.finfo(np.float32).eps) / 2
@@ -35,6 +36,7 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         convolution, dense layer:  var' = var @ W² + (√n · u · (|x| @ |W| + |b|))²
         layer normalisation:       see :func:`_through_layer_norm`
         ReLU:                      passes on what lies above zero; none of a unit four deviations or more below it
+        other activations:         var' = (largest slope)² · var + (8 u · (1 + |f(x)|))², for libraries' own errors
         vector behind an image:    joins with the variance 0
     """
     x, vector = split(spec, normalise(spec.normaliser, as_batch(spec, observations)).astype(np.float64))
@@ -51,8 +53,7 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
             gamma, beta = (weights[f"{name}/{part}"].astype(np.float64) for part in ("gamma", "beta"))
             x, variance = _through_layer_norm(x, variance, gamma, beta)
         if name != "head":
-            variance = np.where(x < -DEVIATIONS * np.sqrt(variance), 0.0, variance)
-            x = np.maximum(x, 0.0)
+            x, variance = _through_activation(spec.network, name, x, variance)
         x, variance = join(spec, name, x, vector), join(spec, name, variance, np.zeros_like(vector))
     tolerance: Doubles = DEVIATIONS * np.sqrt(variance.max(axis=0))
     if isinstance(spec.head, ContinuousHead):
@@ -67,6 +68,15 @@ def head_rounding(spec: PolicySpec) -> Doubles:
         return np.zeros(spec.output_size)
     low, high = np.array(spec.head.low), np.array(spec.head.high)
     return HEAD_ROUNDINGS * UNIT_ROUNDOFF * (high - low + np.maximum(np.abs(low), np.abs(high)))
+
+
+def _through_activation(network: NetworkSpec, layer: str, x: Doubles, variance: Doubles) -> tuple[Doubles, Doubles]:
+    kind = network.activation_of(layer)
+    y = exactly(kind, x, network.negative_slope)
+    if kind is Activation.RELU:
+        return y, np.where(x < -DEVIATIONS * np.sqrt(variance), 0.0, variance)
+    rounding = 0.0 if kind is Activation.NONE else HEAD_ROUNDINGS * UNIT_ROUNDOFF * (1.0 + np.abs(y))
+    return y, largest_slope(network, layer) ** 2 * variance + rounding**2
 
 
 def _through_convolution(

@@ -4,8 +4,9 @@ The normaliser runs in float, then one affine map quantizes the normalised obser
 int8 into int32, and the last integers are dequantized. n-bit weights (n < 8) use the same int8 container with fewer
 levels, so that the numbers are those of the n-bit grid.
 
-A convolution is the same arithmetic on the windows of its image. A layer normalisation stays in float: its layer's
-levels are dequantized, normalised, cut at zero and quantized again, for a mean and a root have no int8 kernels.
+A convolution is the same arithmetic on the windows of its image. A ReLU cuts levels; any other activation is a table
+from levels to levels. A layer normalisation stays in float: its layer's levels are dequantized, normalised, activated
+and quantized again, for a mean and a root have no int8 kernels.
 
 Vector fields behind an image are quantized by the map of the last convolution's output, whose range covers both: so
 they join it without being rounded again, and zero need not be the lowest level behind that convolution's ReLU.
@@ -13,18 +14,21 @@ they join it without being rounded again, and zero need not be the lowest level 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policy import exact, quantization
+from policy.activations import IntegerTable, activate, activation_map, linear_map
 from policy.errors import QuantizationError
 from policy.network import (
     Weights,
     apply_head,
     as_batch,
+    has_linear_part,
+    is_normalised,
     join,
     layer_names,
     linear_part,
@@ -35,8 +39,8 @@ from policy.network import (
 from policy.quantization import INT8_MAX, MULTIPLIER_LIMIT, Affine, Floats, scales_of_zeros, silent_map
 from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
 from policy.quantization_aware import kernel_scales as scales_of_kernel
-from policy.ranges import calibrated_ranges
-from policy.spec import PolicySpec
+from policy.ranges import Range, calibrated_ranges
+from policy.spec import Activation, NetworkSpec, PolicySpec
 
 INT32_MAX = 2**31 - 1
 # agreeing_scales: more than the relative error of a float32 multiplier and its product (three roundings, 3 · 2⁻²⁴).
@@ -48,15 +52,17 @@ SMALLEST_FRACTION = 0.515
 
 @dataclass(frozen=True)
 class IntegerNorm:
-    """The layer normalisation behind a layer, in float: max(γ (x − mean x) / √(var x + ε) + β, 0), then quantized.
+    """The layer normalisation behind a layer, in float: f(γ (x − mean x) / √(var x + ε) + β), then quantized.
 
     Attributes:
         gamma, beta: float32 (out,).
+        network: whose activation f of that layer is.
         output: map of the result.
     """
 
     gamma: Floats
     beta: Floats
+    network: NetworkSpec
     output: Affine
 
 
@@ -70,9 +76,10 @@ class IntegerLayer:
         bias: int32 (out,), in steps of input scale × kernel scale of the channel.
         kernel_scales: float32 (out,).
         output: map of the integers that the layer computes (after the ReLU, where there is one).
-        relu: whether negative results are cut to zero (hidden layers without normalisation).
+        relu: whether negative results are cut to zero (a ReLU without normalisation).
         stride: of a convolution.
-        norm: the layer normalisation that follows, if one does.
+        norm: the layer normalisation that follows, with its activation, if one does.
+        table: the activation that follows, where it is one and there is no normalisation; a ReLU needs none.
     """
 
     name: str
@@ -83,11 +90,13 @@ class IntegerLayer:
     relu: bool
     stride: int = 1
     norm: IntegerNorm | None = None
+    table: IntegerTable | None = None
 
     @property
     def result(self) -> Affine:
         """Map of what the next layer is fed."""
-        return self.output if self.norm is None else self.norm.output
+        following = self.norm or self.table
+        return self.output if following is None else following.output
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,7 @@ class IntegerNetwork:
 
     Attributes:
         input: map of the normalised observation; of its image only, where vector fields follow one: the map of these
-            is the last convolution's ``output``.
+            is the last convolution's result.
         layers: in order; the last is the head.
         weight_bits: 8 … 2.
     """
@@ -133,7 +142,9 @@ def quantize_network(
     """
     trained = trained_with(spec, weight_bits)
     ranges = calibrated_ranges(spec, weights, calibration, trained)
-    maps = [quantization.affine_from_range(*ranges[name]) for name in (INPUT, *layer_names(spec))]
+    network = spec.network
+    maps = [quantization.affine_from_range(*ranges[INPUT])]
+    maps += [activation_map(network, name, *ranges[name]) for name in layer_names(spec)]
     if trained is not None:
         maps[1:-1] = [trained.hidden_map(name) for name in spec.network.hidden_names]
     weight_range = WeightRange.LARGEST if trained is None else trained.weight_range
@@ -143,14 +154,13 @@ def quantize_network(
     for index in reversed(range(1, len(maps) - 1)):
         if maps[index].scale == 1.0 and not any(ranges[layer_names(spec)[index - 1]]):
             following = layer_names(spec)[index]
-            linear = ranges.get(linear_part(following))
-            output = maps[index + 1] if linear is None else quantization.affine_from_range(*linear)
+            output = _linear_output(network, following, ranges, maps[index + 1])
             maps[index] = silent_map(maps[index], scales[following], output)
     layers = []
     for index, name in enumerate(layer_names(spec)):
-        normalised = linear_part(name) in ranges
-        output = quantization.affine_from_range(*ranges[linear_part(name)]) if normalised else maps[index + 1]
-        relu = name != "head" and not normalised
+        normalised = is_normalised(network, name)
+        output = _linear_output(network, name, ranges, maps[index + 1])
+        relu = name != "head" and not normalised and network.activation_of(name) is Activation.RELU
         kernel_scales = scales[name]
         bias_floats = weights[f"{name}/bias"].astype(np.float64)
         kernel_scales = scales_of_zeros(weights[f"{name}/kernel"], bias_floats, kernel_scales, maps[index], output)
@@ -161,13 +171,25 @@ def quantize_network(
         bias_steps = np.float64(maps[index].scale) * kernel_scales.astype(np.float64)
         bias = np.rint(bias_floats / bias_steps)
         _check_accumulator(name, kernel, bias)
-        stride, norm = 1, None
+        stride, norm, table = 1, None, None
         if index < len(spec.network.convolutions):
             stride = spec.network.convolutions[index].stride
         if normalised:
-            norm = IntegerNorm(weights[f"{name}/gamma"], weights[f"{name}/beta"], maps[index + 1])
-        layers.append(IntegerLayer(name, kernel, bias.astype(np.int32), kernel_scales, output, relu, stride, norm))
+            norm = IntegerNorm(weights[f"{name}/gamma"], weights[f"{name}/beta"], network, maps[index + 1])
+        elif has_linear_part(network, name):
+            table = IntegerTable.made(network, name, output, maps[index + 1])
+        bias_levels = bias.astype(np.int32)
+        layers.append(IntegerLayer(name, kernel, bias_levels, kernel_scales, output, relu, stride, norm, table))
     return IntegerNetwork(maps[0], tuple(layers), weight_bits)
+
+
+def _linear_output(network: NetworkSpec, layer: str, ranges: Mapping[str, Range], result: Affine) -> Affine:
+    """Map of the integers that a layer computes, given that of what the next one is fed."""
+    if not has_linear_part(network, layer):
+        return result
+    if is_normalised(network, layer):
+        return quantization.affine_from_range(*ranges[linear_part(layer)])
+    return linear_map(network, layer, *ranges[linear_part(layer)], result)
 
 
 def trained_with(spec: PolicySpec, weight_bits: int) -> TrainedQuantization | None:
@@ -270,7 +292,7 @@ def forward_layer(
 ) -> NDArray[np.int32]:
     """Input levels to output levels, as :func:`accumulate`, exactly as an integer kernel computes them."""
     # q_out = clip(round(acc · m_c) + z_out)
-    return forward_norm(layer, cut(layer, requantize(layer, input_map, accumulate(layer, input_map, levels))))
+    return forward_activation(layer, cut(layer, requantize(layer, input_map, accumulate(layer, input_map, levels))))
 
 
 def cut(layer: IntegerLayer, scaled: np.ndarray) -> NDArray[np.int32]:
@@ -279,13 +301,15 @@ def cut(layer: IntegerLayer, scaled: np.ndarray) -> NDArray[np.int32]:
     return np.clip(scaled + layer.output.zero_point, low, INT8_MAX).astype(np.int32)
 
 
-def forward_norm(layer: IntegerLayer, levels: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Levels (batch, out) through the layer's normalisation and ReLU; unchanged where it has none."""
+def forward_activation(layer: IntegerLayer, levels: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Levels (batch, out) through the layer's normalisation and activation; unchanged where it has none."""
+    if layer.table is not None:
+        return layer.table(levels)
     if layer.norm is None:
         return levels
     x = quantization.dequantize_affine(levels, layer.output)
     y = exact.layer_norm(x, layer.norm.gamma, layer.norm.beta)
-    return quantization.quantize_affine(np.maximum(y, np.float32(0.0)), layer.norm.output)
+    return quantization.quantize_affine(activate(layer.norm.network, layer.name, y, True), layer.norm.output)
 
 
 def input_levels(
@@ -306,7 +330,7 @@ def input_levels(
 
 def vector_map(spec: PolicySpec, network: IntegerNetwork) -> Affine | None:
     """Map of the vector fields behind an image: that of the last convolution's output; None where there are none."""
-    return network.layers[len(spec.network.convolutions) - 1].output if spec.vector_size else None
+    return network.layers[len(spec.network.convolutions) - 1].result if spec.vector_size else None
 
 
 def forward_integer(

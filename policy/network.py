@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy import exact as exactly
+from policy.activations import activate
 from policy.errors import SpecError
 from policy.exact import LAYER_NORM_EPSILON
 from policy.quantization_aware import INPUT
-from policy.spec import ContinuousHead, NetworkSpec, Normaliser, PolicySpec, Squash
+from policy.spec import Activation, ContinuousHead, NetworkSpec, Normaliser, PolicySpec, Squash
 
 Floats = NDArray[np.float32]
 Weights = Mapping[str, Floats]
@@ -119,19 +120,26 @@ def grey_levels(images: Floats) -> NDArray[np.uint8] | None:
 
 
 def normalise(normaliser: Normaliser, observations: Floats) -> Floats:
-    """z = clip((x − mean) · (1 / scale), −clip, clip), float32 (batch, observation_size).
+    """z = clip((x − mean) · (1 / scale), low, high), float32 (batch, observation_size).
 
     The reciprocal is taken once, in float32, because that is the operation every exported graph performs.
     """
     mean, inverse_scale = normaliser_constants(normaliser)
-    z = (observations - mean) * inverse_scale
-    return np.clip(z, np.float32(-normaliser.clip), np.float32(normaliser.clip))
+    z: Floats = np.clip((observations - mean) * inverse_scale, *normaliser_bounds(normaliser))
+    return z
 
 
 def normaliser_constants(normaliser: Normaliser) -> tuple[Floats, Floats]:
     """(mean, 1 / scale) in float32, as they stand in every exported graph."""
     mean = np.asarray(normaliser.mean, np.float32)
     return mean, (np.float32(1.0) / np.asarray(normaliser.scale, np.float32)).astype(np.float32)
+
+
+def normaliser_bounds(normaliser: Normaliser) -> tuple[Floats, Floats]:
+    """(low, high) of z in float32: (1,) or one for each element."""
+    if normaliser.low:
+        return np.asarray(normaliser.low, np.float32), np.asarray(normaliser.high, np.float32)
+    return np.full(1, -normaliser.clip, np.float32), np.full(1, normaliser.clip, np.float32)
 
 
 def split(spec: PolicySpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +183,7 @@ def hidden_activations(
         spec, weights: the policy.
         observations: raw, (batch, observation_size).
         through: what becomes of each activation tensor before it is used, given its name (``input``, every layer's, and
-            :func:`linear_part` of what is normalised): fake quantization.
+            :func:`linear_part` of those that :func:`has_linear_part` names): fake quantization.
         exact: COARSE or FINE of :mod:`policy.exact`, with the same bits on every processor; None for float32 sums.
     """
     normalised = normalise(spec.normaliser, as_batch(spec, observations))
@@ -183,16 +191,17 @@ def hidden_activations(
     activations = [through(INPUT, first)]
     for index, name in enumerate(layer_names(spec)):
         x, kernel, bias = activations[-1], weights[f"{name}/kernel"], weights[f"{name}/bias"]
-        # y = x W + b;   hidden layers: y = max(y, 0), or y = max(γ (y − mean) / √(var + ε) + β, 0)
+        # y = x W + b;   hidden layers: y = f(y), or y = f(γ (y − mean) / √(var + ε) + β)
         if kernel.ndim == 4:
             y = _linear(x, kernel, bias, partial(convolve, stride=spec.network.convolutions[index].stride), exact)
         else:
             y = _linear(x.reshape(len(x), -1), kernel, bias, np.matmul, exact)
-            if name != "head" and spec.network.layer_norm:
-                y = through(linear_part(name), y)
-                gamma, beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
-                y = layer_norm(y, gamma, beta) if exact is None else exactly.layer_norm(y, gamma, beta)
-        y = y if name == "head" else np.maximum(y, np.float32(0.0))
+        if has_linear_part(spec.network, name):
+            y = through(linear_part(name), y)
+        if is_normalised(spec.network, name):
+            gamma, beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
+            y = layer_norm(y, gamma, beta) if exact is None else exactly.layer_norm(y, gamma, beta)
+        y = activate(spec.network, name, y, exact is not None)
         activations.append(through(name, join(spec, name, y, vector)))
     return activations
 
@@ -206,8 +215,21 @@ def _linear(x: Floats, kernel: Floats, bias: Floats, multiply: exactly.Multiply,
 
 
 def linear_part(layer: str) -> str:
-    """Name of what the layer's normalisation is fed."""
+    """Name of what the layer's normalisation or activation is fed."""
     return f"{layer}/linear"
+
+
+def is_normalised(network: NetworkSpec, layer: str) -> bool:
+    """Whether a layer normalisation follows this layer."""
+    return network.layer_norm and layer.startswith("dense_")
+
+
+def has_linear_part(network: NetworkSpec, layer: str) -> bool:
+    """Whether a layer has levels of its own before its activation in integers: a ReLU cuts those that it has."""
+    if layer == "head":
+        return False
+    fused = network.activation_of(layer) in (Activation.RELU, Activation.NONE)
+    return is_normalised(network, layer) or not fused
 
 
 def before_layer_norm(spec: PolicySpec, weights: Weights, activations: list[Floats]) -> dict[str, Floats]:
@@ -264,12 +286,17 @@ def apply_head(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:
     """Squash and scale a continuous head's raw outputs (batch, n); logits of a discrete head pass unchanged."""
     if not isinstance(spec.head, ContinuousHead):
         return raw
-    if spec.head.squash is Squash.CLIP:
-        squashed = np.clip(raw, np.float32(-1.0), np.float32(1.0))
-    else:
-        squashed = exactly.tanh(raw) if exact else np.tanh(raw)
+    squashed = np.clip(raw, *head_limits(spec.head))
+    if spec.head.squash is Squash.TANH:
+        squashed = exactly.tanh(squashed) if exact else np.tanh(squashed)
     gain, offset = head_constants(spec.head)
     return squashed * gain + offset
+
+
+def head_limits(head: ContinuousHead) -> tuple[float, float]:
+    """(low, high) that the raw outputs are clipped to, maybe infinite, before a tanh."""
+    limit = min(head.limit, 1.0) if head.squash is Squash.CLIP else head.limit
+    return -limit, limit
 
 
 def head_constants(head: ContinuousHead) -> tuple[Floats, Floats]:
@@ -280,8 +307,9 @@ def head_constants(head: ContinuousHead) -> tuple[Floats, Floats]:
 
 def output_spans(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:
     """What each output can be or was, (output_size,): the bounds of a continuous head; of a discrete one, whose outputs
-    are compared with each other, all from the least to the greatest of ``outputs`` (n, output_size), if they differ."""
-    if isinstance(spec.head, ContinuousHead):
+    are compared with each other, and of one without bounds, all from the least to the greatest of ``outputs``
+    (n, output_size), if they differ."""
+    if isinstance(spec.head, ContinuousHead) and spec.head.squash is not Squash.NONE:
         return np.asarray(spec.head.high, np.float64) - np.asarray(spec.head.low, np.float64)
     return np.full(spec.output_size, float(np.ptp(outputs)) or np.inf)
 

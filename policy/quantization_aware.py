@@ -27,7 +27,7 @@ from policy.quantization import (
     check_finite,
     symmetric_scales,
 )
-from policy.spec_parts import LARGEST_FLOAT32, require
+from policy.spec_parts import LARGEST_FLOAT32, require, require_member
 
 INPUT = "input"
 """Name of the normalised observation among the ranges."""
@@ -59,6 +59,7 @@ class TrainedQuantization:
     weight_range: WeightRange = WeightRange.LARGEST
 
     def __post_init__(self) -> None:
+        require_member(WeightRange, self.weight_range, "quantization.weight_range")
         require(
             SMALLEST_WEIGHT_BITS <= self.bits <= LARGEST_WEIGHT_BITS,
             f"quantization.bits is {self.bits}; allowed are {SMALLEST_WEIGHT_BITS} … {LARGEST_WEIGHT_BITS}.",

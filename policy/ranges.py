@@ -1,7 +1,8 @@
 """The ranges that a policy's activations are quantized over: seen on recorded observations, or monitored in training.
 
 One range for each tensor, by name: ``input`` (the normalised observation), every layer by its own name (what the next
-one is fed, after the ReLU; of the head, its raw output), and ``<layer>/linear``: what a layer normalisation is fed.
+one is fed, after the activation; of the head, its raw output), and ``<layer>/linear``: what a layer normalisation or an
+activation other than a ReLU is fed.
 Where vector fields follow an image, ``input`` is the image, and the last convolution's range covers the vector too.
 
 They are computed with the same bits on every processor (:mod:`policy.exact`): all scales, zero points and integers of

@@ -17,9 +17,9 @@ What is the paper's (QuaRL) and what is ours:
 * What is quantized: the outputs of the hidden layers (after the ReLU), with ``activation_bits``. The slides do not say
   whether the observation and the network's output are: here both keep 8 bits or more, unless ``input_bits`` says
   otherwise for the observation (after the normaliser, which is float). They are the policy's interface, a handful of
-  numbers, and all that few bits would save there is nothing. A layer normalisation's input keeps 8 bits or more too, as
-  on devices; in ``quarl`` it stays float. Vector fields behind an image are the exception: they share the map of the
-  last convolution's output, as on devices, and so its ``activation_bits``.
+  numbers, and all that few bits would save there is nothing. The input of a layer normalisation, or of an activation
+  other than a ReLU, keeps 8 bits or more too, as on devices; in ``quarl`` it stays float. Vector fields behind an image
+  are the exception: they share the map of the last convolution's output, as on devices, and so its ``activation_bits``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from policy import quantization
+from policy.activations import activation_map, linear_map
 from policy.errors import QuantizationError
 from policy.integer import agreeing_scales, trained_with
-from policy.network import Weights, apply_head, check_weights, hidden_activations, layer_names, linear_part
+from policy.network import (
+    Weights,
+    apply_head,
+    check_weights,
+    hidden_activations,
+    is_normalised,
+    layer_names,
+    linear_part,
+)
 from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, LARGEST_WEIGHT_BITS, Affine, Floats, Scheme
 from policy.quantization_aware import INPUT, WeightRange, kernel_scales
 from policy.ranges import Range, calibrated_ranges
-from policy.spec import PolicySpec
+from policy.spec import Activation, PolicySpec
 
 HALF_BITS = 16
 INTERFACE_BITS = 8  # of the observation and the head's outputs, at least
@@ -157,23 +166,28 @@ def activation_maps(spec: PolicySpec, weights: Weights, calibration: np.ndarray,
     if trained is not None and widths.activation_bits != trained.bits:
         trained = None
     ranges = calibrated_ranges(spec, weights, calibration, trained, whole_head=is_quarl)
-    maps = {}
-    for name, ends in ranges.items():
+    maps: dict[str, Affine] = {}
+    for name, ends in sorted(ranges.items(), key=lambda item: "/" in item[0]):  # activations before what they are fed
         bits = widths.interface_bits
         if name == INPUT:
             bits = widths.observation_bits
         elif name in spec.network.hidden_names:
             bits = widths.activation_bits
         elif name != "head" and is_quarl:
-            bits = None  # what a layer normalisation is fed
+            bits = None  # what a layer normalisation or an activation is fed
         if bits is not None:
-            maps[name] = _map(widths.scheme, ends, bits)
+            maps[name] = quantization.quarl_from_range(*ends, bits) if is_quarl else _map(spec, name, ends, bits, maps)
     return maps
 
 
-def _map(scheme: Scheme, ends: Range, bits: int) -> Affine:
-    of_range = quantization.quarl_from_range if scheme is Scheme.QUARL else quantization.affine_from_range
-    return of_range(*ends, bits)
+def _map(spec: PolicySpec, tensor: str, ends: Range, bits: int, maps: Mapping[str, Affine]) -> Affine:
+    """With 8 bits the map that the artifact has."""
+    layer = tensor.removesuffix("/linear")
+    if bits != LARGEST_WEIGHT_BITS or tensor == INPUT or is_normalised(spec.network, layer):
+        return quantization.affine_from_range(*ends, bits)
+    if tensor != layer:
+        return linear_map(spec.network, layer, *ends, maps[layer])
+    return activation_map(spec.network, layer, *ends)
 
 
 def _bits(widths: Widths, weight: str) -> int:
@@ -199,7 +213,8 @@ def _layer(
     names = (INPUT, *layer_names(spec))
     fed = maps.get(names[names.index(layer) - 1])
     eight = bits == widths.activation_bits == LARGEST_WEIGHT_BITS
-    if eight and fed is not None and layer != "head" and linear_part(layer) not in maps:
+    fused = layer != "head" and spec.network.activation_of(layer) is Activation.RELU
+    if eight and fed is not None and fused and linear_part(layer) not in maps:
         # As policy.integer does for the artifact, whose kernels have to round alike in every runtime.
         scales = agreeing_scales(scales, fed.scale, maps[layer].scale)
     if fed is not None:

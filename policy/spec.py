@@ -75,6 +75,9 @@ class PolicySpec:
         environment: id and settings of the training environment.
         provenance: algorithm, seed, steps, versions, training return, … (JSON values; free form).
         quantization: the quantizers it was trained with, or None: its artifact of that width uses them.
+        delay_s: time from an observation to the effect of its action that the policy was trained with, in seconds.
+        fallback: what to do where no action can be computed: the action's elements, in its unit; of a discrete head the
+            action's index alone; empty where nothing is known to be safe.
     """
 
     name: str
@@ -86,6 +89,8 @@ class PolicySpec:
     environment: EnvironmentSpec
     provenance: Mapping[str, Any] = field(default_factory=dict, metadata=OMITTED)
     quantization: TrainedQuantization | None = field(default=None, metadata=OMITTED)
+    delay_s: float = field(default=0.0, metadata=OMITTED)
+    fallback: tuple[float, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(
@@ -112,7 +117,13 @@ class PolicySpec:
                 )
         period = self.control_period_s
         require(0 < period < math.inf, f"control_period_s is {period}; it must be positive and finite.")
+        require(0 <= self.delay_s < math.inf, f"delay_s is {self.delay_s}; it must be finite and not negative.")
+        self._check_fallback()
         if self.quantization is not None:
+            require(
+                self.network.is_relu,
+                "quantization is given for a network with another activation than ReLU, whose ranges begin at 0.",
+            )
             require(
                 self.vector_size == 0,
                 "quantization is given for a network of an image and vector fields; allowed are networks of either, "
@@ -125,6 +136,21 @@ class PolicySpec:
                 f"quantization.ranges are those of {shortened(sorted(ranges))}; "
                 f"the network has {shortened(sorted(wanted_ranges))}.",
             )
+
+    def _check_fallback(self) -> None:
+        if not self.fallback:
+            return
+        if isinstance(self.head, DiscreteHead):
+            allowed = f"the index of one of its {self.head.size} actions"
+            fits = self.fallback[1:] == () and self.fallback[0] in range(self.head.size)
+        else:
+            bounded = self.head.squash is not Squash.NONE
+            allowed = f"{self.head.size} finite numbers" + (" within the head's bounds" if bounded else "")
+            fits = len(self.fallback) == self.head.size and all(
+                math.isfinite(value) and (not bounded or least <= value <= most)
+                for value, least, most in zip(self.fallback, self.head.low, self.head.high, strict=True)
+            )
+        require(fits, f"fallback is {shortened(self.fallback)}; allowed are none, or {allowed}.")
 
     @property
     def observation_size(self) -> int:

@@ -112,7 +112,7 @@ class Squash(Enum):
     TANH = "tanh"
     CLIP = "clip"
     NONE = "none"
-    """Not at all: what −1 and 1 would be are the bounds, and actions beyond them are passed on."""
+    """Not at all: −1 and 1 stand for low and high, and what lies beyond is passed on."""
 
 
 def parse_enum(kind: type[E], value: object, what: str) -> E:
@@ -138,6 +138,19 @@ def require_name(name: str, what: str) -> None:
     )
 
 
+def require_names(names: tuple[str, ...], count: int, what: str) -> None:
+    """Raise SpecError unless there are no names, or ``count`` printable ones."""
+    require(len(names) in (0, count), f"{what} has {len(names)} names for {count} elements.")
+    for name in names:
+        require_name(name, f"the name of an element of {what}")
+
+
+def require_member(kind: type[Enum], value: object, what: str) -> None:
+    """Raise SpecError unless ``value`` is a member of the enum: its text is not."""
+    allowed = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+    require(isinstance(value, kind), f"{what} is {shortened(value)}; allowed are {allowed}.")
+
+
 def require_few_outputs(count: int) -> None:
     """Raise SpecError for a head of more than MOST_OUTPUTS outputs."""
     require(count <= MOST_OUTPUTS, f"the head has {count} outputs; allowed are {MOST_OUTPUTS}.")
@@ -151,11 +164,13 @@ class ObservationField:
         name: what it is, e.g. ``"goal_distance"``.
         shape: its shape; the field is flattened in C order into the observation vector.
         unit: its physical unit, e.g. ``"m"``, or ``"1"`` when it has none.
+        element_names: one for each element in C order, e.g. of joints; or none.
     """
 
     name: str
     shape: tuple[int, ...]
     unit: str
+    element_names: tuple[str, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(bool(self.name), "an observation field has no name.")
@@ -166,6 +181,7 @@ class ObservationField:
             f"observation field {self.name!r} has the shape {shortened(self.shape)}; "
             f"allowed are up to {MOST_SIDES} sides of 1 … {LARGEST_SIDE}.",
         )
+        require_names(self.element_names, self.size, f"observation field {self.name!r}")
 
     @property
     def size(self) -> int:
@@ -175,17 +191,20 @@ class ObservationField:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """z = clip((x − mean) / scale, −clip, clip), element by element, in float32, inside every exported graph.
+    """z = clip((x − mean) / scale, low, high), element by element, in float32, inside every exported graph.
 
     Attributes:
         mean: one value per observation element, in the element's unit; or a single one for all elements alike (images).
         scale: likewise, positive.
-        clip: the largest |z|, dimensionless and positive; ``inf`` switches clipping off.
+        clip: the largest |z|, dimensionless and positive: low = −clip, high = clip; ``inf`` switches clipping off.
+        low, high: bounds of z one by one, in place of ``clip``, which is then ``inf``; or none.
     """
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     clip: float = field(default=10.0, metadata=null_is(math.inf))
+    low: tuple[float, ...] = field(default=(), metadata=OMITTED)
+    high: tuple[float, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(
@@ -198,6 +217,18 @@ class Normaliser:
             "so that it and its reciprocal are float32 numbers.",
         )
         require(self.clip > 0, f"normaliser.clip is {self.clip}; it must be positive.")
+        if self.low or self.high:
+            require(self.clip == math.inf, "normaliser has both a clip and bounds; allowed is one of them.")
+            found = len(self.low), len(self.high)
+            require(
+                found == (len(self.mean), len(self.mean)),
+                f"normaliser has {found[0]} lows and {found[1]} highs for {len(self.mean)} means.",
+            )
+            pairs = zip(self.low, self.high, strict=True)
+            require(
+                all(-LARGEST_FLOAT32 <= low < high <= LARGEST_FLOAT32 for low, high in pairs),
+                "normaliser.low and normaliser.high must be finite in float32, with low < high.",
+            )
 
 
 @dataclass(frozen=True)
@@ -222,11 +253,13 @@ class Convolution:
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """Convolutions, then fully connected layers, each with ``activation``; then a linear head.
+    """Convolutions, then fully connected layers, each with an activation; then a linear head.
 
     Attributes:
-        hidden: widths of the fully connected layers.
+        hidden: widths of the fully connected layers; none for a linear policy.
         activation: after every convolution and every hidden layer.
+        activations: one for each of these layers, where they are not alike; ``activation`` is the first of them.
+        negative_slope: of a LeakyReLU, in 0 … 1.
         convolutions: none for a multilayer perceptron. Their input is the observation's first field, an image of
             shape (height, width, channels); their output is flattened in C order. Vector fields that follow the image
             pass them by: they stand behind the flattened output in the input of the first fully connected layer.
@@ -238,6 +271,8 @@ class NetworkSpec:
     activation: Activation = Activation.RELU
     convolutions: tuple[Convolution, ...] = field(default=(), metadata=OMITTED)
     layer_norm: bool = field(default=False, metadata=OMITTED)
+    activations: tuple[Activation, ...] = field(default=(), metadata=OMITTED)
+    negative_slope: float = field(default=0.01, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(
@@ -246,6 +281,25 @@ class NetworkSpec:
         )
         layers = len(self.convolutions) + len(self.hidden)
         require(layers <= MOST_LAYERS, f"network has {layers} layers before the head; allowed are {MOST_LAYERS}.")
+        for kind in (self.activation, *self.activations):
+            require_member(Activation, kind, "network.activation")
+        require(
+            not self.activations or (len(self.activations) == layers and self.activations[0] is self.activation),
+            f"network.activations are {len(self.activations)}, from {shortened([a.value for a in self.activations])}; "
+            f"allowed are none, or {layers} of which the first is network.activation, {self.activation.value!r}.",
+        )
+        require(
+            0.0 <= self.negative_slope <= 1.0, f"network.negative_slope is {self.negative_slope}; allowed are 0 … 1."
+        )
+
+    @property
+    def is_relu(self) -> bool:
+        """Whether a ReLU follows every layer before the head."""
+        return set(self.activations or (self.activation,)) == {Activation.RELU}
+
+    def activation_of(self, layer: str) -> Activation:
+        """Of a layer before the head, by its name."""
+        return self.activations[self.hidden_names.index(layer)] if self.activations else self.activation
 
     @property
     def hidden_names(self) -> tuple[str, ...]:
@@ -307,14 +361,29 @@ class DiscreteHead:
 
 @dataclass(frozen=True)
 class ContinuousHead:
-    """a = low + (squash(y) + 1) / 2 · (high − low), element by element, inside every exported graph."""
+    """a = low + (squash(clip(y, −limit, limit)) + 1) / 2 · (high − low), element by element, inside every graph.
+
+    Attributes:
+        low, high: what −1 and 1 stand for, in ``unit``: the bounds of a squashed action.
+        squash: of the raw outputs.
+        limit: largest |y| that is squashed; ``inf``, for all.
+        names: of the action's elements, e.g. of joints; or none.
+        unit: their physical unit, or ``"1"``.
+    """
 
     KIND: ClassVar[str] = "continuous"
     low: tuple[float, ...]
     high: tuple[float, ...]
     squash: Squash
+    limit: float = field(default=math.inf, metadata=OMITTED)
+    names: tuple[str, ...] = field(default=(), metadata=OMITTED)
+    unit: str = field(default="1", metadata=OMITTED)
 
     def __post_init__(self) -> None:
+        require_member(Squash, self.squash, "head.squash")
+        require(self.limit > 0, f"head.limit is {self.limit}; it must be positive.")
+        require_names(self.names, len(self.low), "the head")
+        require_name(self.unit, "the unit of the head's actions")
         require(len(self.low) == len(self.high) > 0, f"head has {len(self.low)} lows but {len(self.high)} highs.")
         require_few_outputs(len(self.low))
         finite = all(abs(v) <= LARGEST_FLOAT32 for v in (*self.low, *self.high))

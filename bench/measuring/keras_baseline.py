@@ -13,7 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from policy.spec import NetworkSpec
 
 CALLS = ("keras", "tf.function")
 TOLERANCE = 1e-3
@@ -25,17 +28,17 @@ def build(bundle: Any) -> Any:
     import keras
 
     from policy.exact import LAYER_NORM_EPSILON
-    from policy.network import layer_names, normaliser_constants, observation_shape
+    from policy.network import layer_names, normaliser_bounds, normaliser_constants, observation_shape
 
     spec, weights = bundle.spec, bundle.weights()
     mean, inverse_scale = normaliser_constants(spec.normaliser)
 
     class Normalise(keras.layers.Layer):
-        """z = clip((x − mean) / scale, −clip, clip)."""
+        """z = clip((x − mean) / scale, low, high)."""
 
         def call(self, x: Any) -> Any:
             z = (x - mean) * inverse_scale
-            return keras.ops.clip(z, -spec.normaliser.clip, spec.normaliser.clip)
+            return keras.ops.clip(z, *normaliser_bounds(spec.normaliser))
 
     observation = keras.Input(batch_shape=(1, spec.observation_size))
     x = Normalise()(observation)
@@ -47,7 +50,7 @@ def build(bundle: Any) -> Any:
     for index, name in enumerate(layer_names(spec)):
         kernel, bias = weights[f"{name}/kernel"], weights[f"{name}/bias"]
         normalised = f"{name}/gamma" in weights
-        activation = None if name == "head" or normalised else "relu"
+        activation = None if name == "head" or normalised else keras_activation(spec.network, name)
         if index < len(spec.network.convolutions):
             filters = spec.network.convolutions[index]
             layer = keras.layers.Conv2D(filters.filters, filters.kernel, filters.stride, activation=activation)
@@ -60,10 +63,22 @@ def build(bundle: Any) -> Any:
             layer = keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON)
             x = layer(x)
             layer.set_weights([weights[f"{name}/gamma"], weights[f"{name}/beta"]])
-            x = keras.layers.ReLU()(x)
+            x = keras.layers.Activation(keras_activation(spec.network, name))(x)
         if vector is not None and index == len(spec.network.convolutions) - 1:
             x = keras.layers.Concatenate()([keras.layers.Flatten()(x), vector])
     return keras.Model(observation, x)
+
+
+def keras_activation(network: NetworkSpec, layer: str) -> Any:
+    """A layer's activation, as Keras takes it."""
+    import keras
+
+    from policy.spec import Activation
+
+    kind = network.activation_of(layer)
+    if kind is Activation.LEAKY_RELU:
+        return keras.layers.LeakyReLU(negative_slope=network.negative_slope)
+    return None if kind is Activation.NONE else kind.value
 
 
 def deciders(model: Any) -> dict[str, Callable[[Any], int]]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from device.agent.measure import required_runs
+from policy.locate import PROJECT_ROOT
 
 SCHEMA_FILE = Path(__file__).with_name("document.schema.json")
 SCHEMA_VERSION = 1
@@ -64,13 +65,23 @@ def new_run() -> str:
 
 @functools.cache
 def code_version() -> str:
-    """``git describe`` of the checkout, or "unknown" outside of one."""
-    command = ["git", "describe", "--always", "--dirty", "--tags"]
+    """``git describe`` of the checkout, ``-dirty`` where the code differs from it; "unknown" outside of one."""
     try:
-        done = subprocess.run(command, cwd=SCHEMA_FILE.parent, capture_output=True, text=True, timeout=10, check=True)
+        version = _git("describe", "--always", "--tags").strip()
+        return f"{version}-dirty" if changed_code() else version or "unknown"
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return done.stdout.strip() or "unknown"
+
+
+def changed_code() -> list[str]:
+    """Tracked files that differ from the last commit, other than results, pages and pictures, which are no code."""
+    listed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":/!results", ":/!docs", ":/!README.md")
+    return [line[3:] for line in listed.splitlines()]
+
+
+def _git(*words: str) -> str:
+    command = ["git", *words]
+    return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=10, check=True).stdout
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import functools
 import importlib
 import multiprocessing
 import os
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from bench import command_line
 from bench.study import records
 from bench.study.experiment import Episodes, Experiment
 from bench.study.records import Condition, Record
-from policy.locate import PROJECT_ROOT
 from train.actorq.address import ClusterError, refuse_unreachable
 
 if TYPE_CHECKING:
@@ -103,12 +101,13 @@ def without_superseded(again: Sequence[Cell], found: Iterable[Record]) -> list[R
 
 def measured(module: str, cell: Cell) -> list[Record]:
     """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
+    from bench.report.document import code_version
     from bench.report.machine import this_machine
     from train.__main__ import quiet_libraries
 
     quiet_libraries()
     experiment: Experiment = importlib.import_module(module).EXPERIMENT
-    code = measuring_code()  # before the first cell, whatever is edited beside a long run
+    code = code_version()  # before the first cell, whatever is edited beside a long run
     began = _cpu_seconds()
     played = list(experiment.measure(cell.subject, cell.condition, cell.episodes))
     where = {
@@ -205,28 +204,14 @@ def _cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-@functools.cache
-def measuring_code() -> str:
-    """The commit, and whether the code differs from it; results, pages and pictures are no code."""
-    from bench.report.document import code_version
-
-    version = code_version().removesuffix("-dirty")
-    return f"{version}-dirty" if changed_code() else version
-
-
-def changed_code() -> list[str]:
-    """Tracked files that differ from the last commit, other than results, pages and pictures."""
-    listed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results", ":!docs", ":!README.md"]
-    done = subprocess.run(listed, cwd=PROJECT_ROOT, capture_output=True, text=True)
-    return [line[3:] for line in done.stdout.splitlines()]
-
-
 def refuse_dirty() -> None:
     """See that what is kept names the code that measured it.
 
     Raises:
         BenchError: a tracked file other than a result, a page or a picture differs from the last commit.
     """
+    from bench.report.document import changed_code
+
     if changed := changed_code():
         raise command_line.BenchError(
             f"--keep stores results with the commit that made them, and {', '.join(changed[:3])} differ from it.",

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.measuring.children import started
+from bench.report.document import code_version
 from bench.study.experiment import Episodes, Experiment, Played, known
 from bench.study.flying import open_bundle, quantized
-from bench.study.measuring import measuring_code
 from bench.study.records import rounded
 from policy.files import locked
 from policy.locate import ARTIFACTS
@@ -117,7 +117,7 @@ def trained(cell: Training, seed: int, *words: str) -> Bundle:
     typed += ["--steps", str(cell.steps)] if cell.steps else []
     typed += words
     name = f"{cell.policy or cell.task}-{cell.method}-{_sha256(settings_of(requested(typed)))[:12]}-seed{seed}"
-    folder = TRAINED / measuring_code() / name.replace("/", "-")
+    folder = TRAINED / code_version() / name.replace("/", "-")
     with locked(folder.with_name(f".{folder.name}")):  # another process may want the same one
         try:
             return Bundle.load(folder)

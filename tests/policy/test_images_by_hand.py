@@ -16,9 +16,9 @@ from policy.integer import (
     IntegerLayer,
     IntegerNorm,
     accumulate,
+    forward_activation,
     forward_integer,
     forward_layer,
-    forward_norm,
     quantize_network,
 )
 from policy.locate import ZOO, working_bundle
@@ -104,11 +104,12 @@ def test_an_integer_convolution_by_hand() -> None:
 
 def test_an_integer_layer_normalisation_by_hand() -> None:
     # levels 4, 8, 12 of step 0.5 above the zero point 2: 1, 3, 5, normalised as above: −2.449, 0.5, 0.2247
-    norm = IntegerNorm(np.array([2.0, 1.0, 1.0], np.float32), np.array([0.0, 0.5, -1.0], np.float32), Affine(0.1, -128))
+    gamma, beta = np.array([2.0, 1.0, 1.0], np.float32), np.array([0.0, 0.5, -1.0], np.float32)
+    norm = IntegerNorm(gamma, beta, NetworkSpec((3,), layer_norm=True), Affine(0.1, -128))
     kernel, bias, scales = np.eye(3, dtype=np.int8), np.zeros(3, np.int32), np.ones(3, np.float32)
     layer = IntegerLayer("dense_0", kernel, bias, scales, Affine(0.5, 2), relu=False, norm=norm)
     # ReLU, then steps of 0.1: 0, 5, 2.247
-    assert forward_norm(layer, np.array([[4, 8, 12]], np.int32)).tolist() == [[-128, -123, -126]]
+    assert forward_activation(layer, np.array([[4, 8, 12]], np.int32)).tolist() == [[-128, -123, -126]]
     assert layer.result == norm.output
 
 

@@ -163,3 +163,49 @@ def test_each_runtime_reads_one_format() -> None:
     assert RuntimeName.ONNXRUNTIME.artifact_format is ArtifactFormat.ONNX
     assert RuntimeName.LITERT.artifact_format is RuntimeName.TFLITE_RUNTIME.artifact_format is ArtifactFormat.TFLITE
     assert Activation.RELU.value == "relu"
+
+
+def pilot(**changes: Any) -> PolicySpec:
+    head = ContinuousHead((-1.0, 0.0), (1.0, 9.81), Squash.TANH, names=("roll", "thrust"), unit="N")
+    return replace(SPEC, head=head, **changes)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        replace(SPEC, network=NetworkSpec((4, 4), Activation.ELU)),
+        replace(SPEC, network=NetworkSpec((4, 4), Activation.ELU, activations=(Activation.ELU, Activation.NONE))),
+        replace(SPEC, network=NetworkSpec((), Activation.LEAKY_RELU, negative_slope=0.2)),
+        replace(SPEC, normaliser=Normaliser((0.0,) * 7, (1.0,) * 7, float("inf"), (-1.0,) * 7, (2.0,) * 7)),
+        pilot(delay_s=0.04, fallback=(0.0, 9.81)),
+        replace(SPEC, fallback=(1.0,)),
+        replace(pilot(), head=ContinuousHead((-1.0,), (1.0,), Squash.NONE, limit=2.0)),
+        replace(SPEC, observation=(replace(FIELDS[0], element_names=("a", "b", "c", "d")), *FIELDS[1:])),
+    ],
+)
+def test_what_foreign_policies_need_comes_back_from_json(spec: PolicySpec) -> None:
+    assert PolicySpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: NetworkSpec((4,), "relu"), r"network.activation is 'relu'; allowed are Activation\.RELU"),
+        (lambda: ContinuousHead((0.0,), (1.0,), "tanh"), r"head.squash is 'tanh'; allowed are Squash\.TANH"),
+        (lambda: NetworkSpec((4,), activations=(Activation.ELU,)), "of which the first is network.activation, 'relu'"),
+        (lambda: NetworkSpec((4, 4), activations=(Activation.RELU,)), "allowed are none, or 2"),
+        (lambda: NetworkSpec((4,), Activation.LEAKY_RELU, negative_slope=-0.1), "negative_slope is -0.1"),
+        (lambda: Normaliser((0.0,), (1.0,), 5.0, (-1.0,), (1.0,)), "both a clip and bounds"),
+        (lambda: Normaliser((0.0,), (1.0,), float("inf"), (1.0,), (1.0,)), "with low < high"),
+        (lambda: Normaliser((0.0,), (1.0,), float("inf"), (), (1.0,)), "0 lows and 1 highs for 1 means"),
+        (lambda: ContinuousHead((0.0,), (1.0,), Squash.NONE, limit=0.0), "head.limit is 0.0"),
+        (lambda: ContinuousHead((0.0,), (1.0,), Squash.NONE, names=("a", "b")), "2 names for 1 elements"),
+        (lambda: pilot(fallback=(0.0, 10.0)), "within the head's bounds"),
+        (lambda: pilot(fallback=(0.0,)), "2 finite numbers"),
+        (lambda: replace(SPEC, fallback=(99.0,)), "the index of one of its"),
+        (lambda: pilot(delay_s=-1.0), "delay_s is -1.0"),
+    ],
+)
+def test_what_no_contract_can_say_is_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        make()

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from policy.bundle import WEIGHTS_FILE
 from policy.locate import working_bundle
-from policy.network import normalise
-from policy.spec import NetworkSpec, Normaliser
+from policy.network import forward_float, normalise
+from policy.spec import NetworkSpec, Normaliser, PolicySpec
 from train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
 from train.algorithms.common.settings import linear, setting
 from train.lazily import tf
-from train.networks.forward import IMAGE_SCALE, Acting, forward, mlp
+from train.networks.forward import IMAGE_SCALE, Acting, forward
 from train.networks.optimiser import adam_step, clipped_by_norm
 from train.networks.policy import Policy
 from train.networks.weights import Weights, initial_weights, zeros_like
@@ -157,12 +157,11 @@ def make_update(settings: DistillSettings, network: NetworkSpec, shape: tuple[in
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained policy that answers normalised observations."""
+    """A trained policy that answers raw observations."""
 
-    name: str
+    spec: PolicySpec
     sha256: str
     weights: Weights
-    normaliser: Normaliser
 
     @classmethod
     def load(cls, name_or_path: str, run: Run) -> Teacher:
@@ -174,11 +173,11 @@ class Teacher:
         bundle = working_bundle(name_or_path)
         spec = bundle.spec
         spec.check_observation(run.task.teacher_observation or run.task.observation)
-        return cls(spec.name, bundle.manifest.files[WEIGHTS_FILE].sha256, bundle.weights(), spec.normaliser)
+        return cls(spec, bundle.manifest.files[WEIGHTS_FILE].sha256, bundle.weights())
 
     def logits(self, observations: Floats) -> Floats:
         """Its logits (batch, actions) for raw observations (batch, size)."""
-        return mlp(self.weights, normalise(self.normaliser, observations))
+        return forward_float(self.spec, self.weights, observations)
 
 
 def student_normaliser(task: Task, teacher: Normaliser) -> Normaliser:
@@ -246,7 +245,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     generator = np.random.default_rng(request.seed)
     shape, vector = task.network_shape, task.vector_size
     student = initial_weights(generator, request.network, shape, task.outputs, head_gain=0.01, vector=vector)
-    acting = Student(task, request.network, student_normaliser(task, teacher.normaliser))
+    acting = Student(task, request.network, student_normaliser(task, teacher.spec.normaliser))
     learner = Learner({"student": student, "first": zeros_like(student), "second": zeros_like(student)})
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     image = task.observation[0].size if vector else 0
@@ -289,8 +288,8 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
             save()
     save()
     notes = {
-        "how": f"distilled from policy {teacher.name} (DAgger: teacher's answers on states that both visit)",
-        "teacher": teacher.name,
+        "how": f"distilled from policy {teacher.spec.name} (DAgger: teacher's answers on states that both visit)",
+        "teacher": teacher.spec.name,
         "teacher_weights_sha256": teacher.sha256,
         "updates": learner.updates,
     }

@@ -19,6 +19,7 @@ from policy.bundle_writer import write_bundle
 from policy.equalisation import equalise
 from policy.network import apply_head, as_batch, choose_actions, forward_float, normalise, split
 from policy.spec import ContinuousHead, PolicySpec, Squash
+from train.algorithms.common.normalisation import ImageScaling
 from train.intervals import RETURN_INTERVAL
 from train.networks.forward import Acting
 from train.networks.policy import Policy
@@ -69,13 +70,16 @@ def bundle_name(request: RunRequest) -> str:
 def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
     """The policy as a function of raw observations.
 
-    Through the reference forward pass of the contract, and for images through the graph that training acts with: the
-    same function, compiled. A policy that was trained with quantizers decides with them.
+    Through the reference forward pass of the contract, and for images as training has them through the graph that it
+    acts with: the same function, compiled. A policy that was trained with quantizers decides with them.
     """
     trained, computed = spec.quantization, weights
     if trained is not None:
         fake = FakeQuantization.of(trained, spec.network)
         computed = faked(weights, scales_of(trained.ranges, trained.bits), fake)
+    ours = spec.network.is_relu and (spec.vector_size or spec.normaliser == ImageScaling().frozen())
+    if spec.network.convolutions and not ours:
+        return lambda observation: choose_actions(spec, forward_float(spec, weights, as_batch(spec, observation)))
     outputs = Acting(spec.network)
 
     def decide(observation: Observations) -> Actions:

@@ -105,7 +105,7 @@ def origin_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
         "return in training": training_return(origin),
         "judged after training": judged_words(origin),
         "trained with quantizers": "no, in floats" if spec.quantization is None else f"{spec.quantization.bits} bits",
-        "network": f"{network_words(spec)}, {spec.network.activation.value}; {parameters(bundle):,} weights and biases",
+        "network": f"{network_words(spec)}, {activation_words(spec)}; {parameters(bundle):,} weights and biases",
         "observation": "; ".join(map(field_words, spec.observation)),
         "action": action_words(spec),
         "a decision every": f"{1000 * spec.control_period_s:.4g} ms",
@@ -127,6 +127,11 @@ def network_words(spec: PolicySpec) -> str:
     parts = [f"{len(spec.network.convolutions)} conv"] if spec.network.convolutions else []
     parts.append(" × ".join(str(width) for width in spec.network.hidden) or "linear")
     return ", ".join([*parts, "layer norm"] if spec.network.layer_norm else parts)
+
+
+def activation_words(spec: PolicySpec) -> str:
+    """``relu``, ``elu, relu``: each that follows a layer."""
+    return ", ".join(dict.fromkeys(kind.value for kind in spec.network.activations or (spec.network.activation,)))
 
 
 def parameters(bundle: Bundle) -> int:

@@ -241,7 +241,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
 
 
 def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(document, "PROJECT_ROOT", tmp_path)
 
     def git(*words: str) -> None:
         subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *words], cwd=tmp_path, check=True)
@@ -256,10 +256,10 @@ def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: 
     (tmp_path / "docs" / "page.md").write_text("their table")
     (tmp_path / "untracked").write_text("")
     measuring.refuse_dirty()
-    monkeypatch.setattr(document, "code_version", lambda: "v0.1-dirty")
-    assert measuring.measuring_code.__wrapped__() == "v0.1", "a row that was appended is no change of the code"
+    git("tag", "v0.1")
+    assert document.code_version.__wrapped__() == "v0.1", "a row that was appended is no change of the code"
     (tmp_path / "code.py").write_text("changed")
-    assert measuring.measuring_code.__wrapped__() == "v0.1-dirty"
+    assert document.code_version.__wrapped__() == "v0.1-dirty"
     with pytest.raises(command_line.BenchError, match=r"code\.py differ"):
         measuring.refuse_dirty()
 

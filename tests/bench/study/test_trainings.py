@@ -30,7 +30,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, balancing: Callable
 
     monkeypatch.setattr(trainings, "started", run)
     monkeypatch.setattr(trainings, "TRAINED", tmp_path)
-    monkeypatch.setattr(trainings, "measuring_code", lambda: "v0.1")
+    monkeypatch.setattr(trainings, "code_version", lambda: "v0.1")
     return commands
 
 
@@ -45,7 +45,7 @@ def test_a_training_is_made_once(started: list[list[str]], tmp_path: Path, monke
     assert trained(CELL, 2).path.name == first.path.name.replace("seed1", "seed2")
     others = [trained(CELL, 1, "--set", "weight_clip=2"), trained(dataclasses.replace(CELL, steps=8192), 1)]
     assert len({each.path for each in (first, *others)}) == 3 and len(started) == 4
-    monkeypatch.setattr(trainings, "measuring_code", lambda: "v0.2")
+    monkeypatch.setattr(trainings, "code_version", lambda: "v0.2")
     assert trained(CELL, 1).path != first.path and len(started) == 5, "of another commit"
     with pytest.raises(command_line.BenchError, match="it diverged"):
         trained(CELL, 9)

@@ -1,0 +1,159 @@
+"""Every activation, linear policies, bounds one by one and limited heads, in every precision, format and runtime."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert import pipeline
+from convert.executor import RuntimeProcess
+from policy.activations import FIXED_MAPS, IntegerTable, exactly, linear_map
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
+from policy.integer import forward_integer, quantize_network
+from policy.network import forward_float, weight_shapes
+from policy.quantization import Affine, Scheme
+from policy.simulated import Widths, forward_simulated, simulate
+from policy.spec import (
+    Activation,
+    ArtifactFormat,
+    ContinuousHead,
+    Convolution,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Precision,
+    RuntimeName,
+    Squash,
+)
+
+Runtimes = dict[RuntimeName, RuntimeProcess]
+KINDS = tuple(Activation)
+BASE = PolicySpec(
+    name="activated",
+    observation=(ObservationField("state", (6,), "1"),),
+    normaliser=Normaliser((0.5,) * 6, (2.0,) * 6, 5.0),
+    network=NetworkSpec((24, 16)),
+    head=ContinuousHead((-2.0, -0.5, 0.0), (2.0, 1.5, 9.0), Squash.TANH),
+    control_period_s=0.05,
+    environment=EnvironmentSpec("Test-v0"),
+)
+IMAGE = ObservationField("camera", (12, 12, 2), "1")
+
+
+def with_all_alike(kind: Activation) -> PolicySpec:
+    return replace(BASE, network=NetworkSpec((24, 16), kind, negative_slope=0.2))
+
+
+SPECS = {
+    **{kind.value: with_all_alike(kind) for kind in KINDS if kind is not Activation.RELU},
+    "mixed": replace(
+        BASE,
+        network=NetworkSpec(
+            (12, 12, 12), Activation.ELU, activations=(Activation.ELU, Activation.RELU, Activation.SIGMOID)
+        ),
+    ),
+    "linear": replace(BASE, network=NetworkSpec(())),
+    "linear-discrete": replace(BASE, network=NetworkSpec(()), head=DiscreteHead(("a", "b", "c"))),
+    "normalised-elu": replace(BASE, network=NetworkSpec((24, 16), Activation.ELU, layer_norm=True)),
+    "convolutions-tanh": replace(
+        BASE,
+        observation=(IMAGE, ObservationField("state", (3,), "1")),
+        normaliser=Normaliser((0.0,) * 291, (2.0,) * 291, float("inf")),
+        network=NetworkSpec((16,), Activation.TANH, (Convolution(4, 4, 2), Convolution(6, 3, 1))),
+    ),
+    "convolutions-silu": replace(
+        BASE,
+        observation=(IMAGE, ObservationField("state", (3,), "1")),
+        normaliser=Normaliser((0.0,) * 291, (2.0,) * 291, float("inf")),
+        network=NetworkSpec((16,), Activation.SILU, (Convolution(4, 4, 2), Convolution(6, 3, 1))),
+    ),
+    "unbounded-limited": replace(BASE, head=replace(BASE.head, squash=Squash.NONE, limit=1.5)),
+    "limited-tanh": replace(BASE, head=replace(BASE.head, limit=0.5)),
+    "bounds": replace(
+        BASE,
+        normaliser=Normaliser((0.5,) * 6, (2.0,) * 6, float("inf"), (-1.0, -3.0e38, 0.0, -2.0, -1.0, -1.0), (1.0,) * 6),
+    ),
+}
+
+
+def make_bundle(path: Path, spec: PolicySpec) -> Bundle:
+    random = np.random.default_rng(11)
+    weights = {}
+    for part, shape in weight_shapes(spec).items():
+        deviation = 1.6 / np.sqrt(np.prod(shape[:-1])) if len(shape) > 1 else 0.2
+        weights[part] = (random.normal(0.0, deviation, shape) + part.endswith("gamma")).astype(np.float32)
+    observations = random.normal(0.5, 2.0, (360, spec.observation_size)).astype(np.float32)
+    return write_bundle(path, spec, weights, observations[:300], observations[300:])
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4])
+def test_every_runtime_computes_what_the_reference_says(
+    tmp_path: Path, runtimes: Runtimes, name: str, precision: Precision
+) -> None:
+    bundle = make_bundle(tmp_path / "activated", SPECS[name])
+    for artifact_format in ArtifactFormat:
+        done = pipeline.convert(bundle, precision, artifact_format, runtimes, accept=precision is Precision.INT4)
+        assert set(done.entry.runtimes) == {each for each in RuntimeName if each.artifact_format is artifact_format}
+        assert done.entry.fp32_agreement > 0.95 or precision is Precision.INT4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exact_activation_is_the_activation(kind: Activation) -> None:
+    x = np.concatenate([np.linspace(-30.0, 30.0, 601), [0.0, 1e-8, -1e-8, 80.0, -80.0]])
+    wanted = {
+        Activation.RELU: lambda x: np.maximum(x, 0),
+        Activation.TANH: np.tanh,
+        Activation.SIGMOID: lambda x: 1 / (1 + np.exp(-x)),
+        Activation.ELU: lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+        Activation.LEAKY_RELU: lambda x: np.where(x > 0, x, np.float32(0.2) * x),
+        Activation.SILU: lambda x: x / (1 + np.exp(-x)),
+        Activation.NONE: lambda x: x,
+    }[kind](x)
+    np.testing.assert_allclose(exactly(kind, x, 0.2), wanted, atol=1e-11, rtol=1e-12)
+
+
+def test_a_table_by_hand() -> None:
+    network = NetworkSpec((1,), Activation.TANH)
+    # steps of 1/32: level 32 is 1.0, tanh 1 = 0.7616, in steps of 1/128: 97.5 → 97
+    table = IntegerTable.made(network, "dense_0", Affine(1 / 32, 0), FIXED_MAPS[Activation.TANH])
+    assert table(np.array([[32, 0, -32, 127]], np.int32)).tolist() == [[97, 0, -97, 127]]
+    assert table.has_kernel
+    assert not IntegerTable.made(network, "dense_0", Affine(1 / 32, 0), Affine(1 / 100, 0)).has_kernel
+
+
+def test_no_levels_are_spent_where_an_activation_is_flat() -> None:
+    wide = linear_map(NetworkSpec((1,), Activation.TANH), "dense_0", -40.0, 40.0, FIXED_MAPS[Activation.TANH])
+    # tanh x is within half a step, 1/256, of 1 from 3.12 on
+    assert 3.0 < wide.scale * 127 < 3.3
+    straight = linear_map(NetworkSpec((1,), Activation.ELU), "dense_0", 0.0, 40.0, Affine(40 / 255, -128))
+    assert straight.scale == pytest.approx(40 / 255, rel=0.01)  # half a step at either end
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Activation.NONE])
+def test_the_simulation_of_eight_bits_is_the_artifact(tmp_path: Path, kind: Activation) -> None:
+    bundle = make_bundle(tmp_path / "activated", with_all_alike(kind))
+    weights, observations = bundle.weights(), bundle.golden().observations
+    simulated = simulate(bundle.spec, weights, bundle.calibration(), Widths(Scheme.SYMMETRIC, 8, 8))
+    network = quantize_network(bundle.spec, weights, bundle.calibration())
+    apart = np.abs(
+        forward_simulated(bundle.spec, simulated, observations) - forward_integer(bundle.spec, network, observations)
+    )
+    assert (apart <= 4.5 * network.output_step + 1e-5).all()
+
+
+def test_activations_differ_from_each_other(tmp_path: Path) -> None:
+    made = {kind: make_bundle(tmp_path / kind.value, with_all_alike(kind)) for kind in KINDS}
+    outputs = {
+        kind: forward_float(bundle.spec, bundle.weights(), bundle.golden().observations[:60])
+        for kind, bundle in made.items()
+    }
+    for one in KINDS:
+        assert all(np.abs(outputs[one] - outputs[other]).max() > 1e-2 for other in KINDS if other is not one)
