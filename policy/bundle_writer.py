@@ -32,7 +32,9 @@ from policy.bundle import (
     read_manifest,
 )
 from policy.coverage import covering
+from policy.errors import SpecError
 from policy.files import PART, locked, write_atomically
+from policy.float_errors import foreign_tolerance
 from policy.json_values import shortened
 from policy.manifest import LARGEST_RECORD, MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
 from policy.reading.arrays import LARGEST_ARRAYS, LARGEST_NPZ
@@ -51,6 +53,7 @@ def write_bundle(
     calibration: np.ndarray,
     golden_observations: np.ndarray,
     extra_files: Mapping[str, bytes] | None = None,
+    golden_outputs: np.ndarray | None = None,
 ) -> Bundle:
     """Write a new bundle, in place of one of the same path, atomically; the golden outputs are computed here.
 
@@ -61,10 +64,12 @@ def write_bundle(
         golden_observations: likewise; other ones than the calibration's make a better test. Those of the calibration's
             are added that excite units which none of them does.
         extra_files: more files to keep in the bundle by plain name, e.g. the learning curve.
+        golden_outputs: what another program made of the golden observations, (n, output_size): the policy's own, which
+            are stored, may differ from them by the roundings of float32 only.
 
     Raises:
-        SpecError: the weights or observations do not fit the spec, or are none that a bundle can hold; nothing was
-            written.
+        SpecError: the weights or observations do not fit the spec, or are none that a bundle can hold, or the policy
+            does not compute ``golden_outputs``; nothing was written.
     """
     network.check_weights(spec, weights)
     _check_observations(spec, calibration, "calibration")
@@ -76,6 +81,8 @@ def write_bundle(
             f"an extra file is called {shortened(name)}; allowed are plain printable names other than a bundle's own.",
         )
     observations = network.as_batch(spec, golden_observations), network.as_batch(spec, calibration)
+    if golden_outputs is not None:
+        _check_outputs(spec, weights, observations[0], golden_outputs)
     golden = Golden.record(spec, weights, covering(spec, weights, *observations))
     contents = {
         SPEC_FILE: spec.to_json().encode(),
@@ -104,6 +111,22 @@ def _check_observations(spec: PolicySpec, observations: np.ndarray, what: str) -
     columns = spec.observation_size + (2 * spec.output_size if what == "golden_observations" else 0)
     most = LARGEST_ARRAYS // (4 * columns)
     require(len(batch) <= most, f"{what} has {len(batch)} rows; a bundle holds at most {most} of this policy.")
+
+
+def _check_outputs(spec: PolicySpec, weights: network.Weights, observations: np.ndarray, wanted: np.ndarray) -> None:
+    """Refuse a policy that does not compute what another program did."""
+    own = network.forward_float(spec, weights, observations, exact=True)
+    require(own.shape == wanted.shape, f"golden_outputs have the shape {wanted.shape}; the policy gives {own.shape}.")
+    tolerance = foreign_tolerance(spec, weights, observations, wanted)
+    wrong = ~(np.abs(own.astype(np.float64) - wanted) <= tolerance)
+    if wrong.any():
+        row, output = (int(place) for place in np.argwhere(wrong)[0])
+        raise SpecError(
+            f"golden_outputs are not those of this policy: output {output} of observation {row} is "
+            f"{wanted[row, output]:g}, the policy's {own[row, output]:g}; "
+            f"{int(wrong.any(axis=1).sum())} of {len(wrong)} observations differ.",
+            "Do the weights, the activations and the normaliser belong to them?",
+        )
 
 
 def _stored(spec: PolicySpec, observations: NDArray[np.float32]) -> np.ndarray:

@@ -19,6 +19,8 @@ UNIT_ROUNDOFF = float(np.finfo(np.float32).eps) / 2
 DEVIATIONS = 4.0
 # A tanh of another library differs by a few units in the last place (XNNPACK states 5), and two roundings follow.
 HEAD_ROUNDINGS = 8
+# Of another program: in tolerances of one, and as a share of what the outputs span, below which nothing is asked.
+FOREIGN_ROUNDINGS, FOREIGN = 4.0, 1e-5
 
 Doubles = NDArray[np.float64]
 product = partial(exact_product, parts=COARSE)
@@ -60,6 +62,16 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         # |d squash| ≤ 1, then the gain
         tolerance = tolerance * (np.array(spec.head.high) - np.array(spec.head.low)) / 2
     return tolerance + head_rounding(spec)
+
+
+def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray, outputs: np.ndarray) -> Doubles:
+    """Largest |difference| of each output, (output_size,), from those of another program, (n, output_size).
+
+    That program rounds, too, and reading its weights may have multiplied and rounded them.
+    """
+    span = float(np.ptp(outputs)) if np.isfinite(outputs).all() else 0.0
+    tolerance: Doubles = np.maximum(FOREIGN_ROUNDINGS * float_tolerance(spec, weights, observations), FOREIGN * span)
+    return tolerance
 
 
 def head_rounding(spec: PolicySpec) -> Doubles:

@@ -7,7 +7,7 @@ What a reader cannot express as these steps it refuses, by the name that the fil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,7 +143,12 @@ def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
     first = policy.inputs[0]
     if len(policy.inputs) == 1 and len(first.shape) == 3:
         x = x.reshape(len(x), *first.shape)
-    for step in policy.steps:
+    return through(policy.steps, x)
+
+
+def through(steps: Iterable[Step], x: Doubles) -> Doubles:
+    """What these steps make of rows or images, in float64."""
+    for step in steps:
         x = _step(step, x)
     return x
 

@@ -40,6 +40,7 @@ INSTEAD = {"pi@raspberrypi": "local", "pi@virtual": "local", "III": "I", "II": "
 DRY = {"setup", "suites", "actorq", "peers", "test"}  # they install, or are what runs this: .ci/run types them
 NO_PARSER = ("examples.", "convert.executor")  # programs of one argument, and a process that is written to
 ELSEWHERE = {  # run by tests of their own
+    "convert.foreign": "tests/convert/foreign",
     "airlearning_envs.fly": "tests/airlearning_envs/airsim",
     "device.virtual_pi": "tests/virtual_pi",
     "examples.own_task": "tests/examples",

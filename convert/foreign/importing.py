@@ -1,0 +1,179 @@
+"""From a foreign file to a bundle: read, ask what is not said, fold, prove, write; then fly both."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from convert.foreign import recordings, sources
+from convert.foreign.chain import Affine, Discrete, ForeignError, ForeignPolicy, Input, run
+from convert.foreign.fold import Folded, fold
+from convert.foreign.proof import Proof, prove
+from policy.bundle_writer import write_bundle
+from policy.json_values import shortened
+from policy.locate import ARTIFACTS
+from policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
+from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, PolicySpec
+
+if TYPE_CHECKING:
+    from train.suites.task import Task
+
+FAR_OFF_SCALE = 4.0
+"""Deviations from 0, or a deviation of so many, for which an observation without a normaliser is worth a warning."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came of an import.
+
+    Attributes:
+        policy: as read, with what the user said of it.
+        spec: of the bundle.
+        proof: how far it is from the original.
+        path: of the bundle; None with --dry-run.
+        warnings: what may be wrong, a sentence each.
+        returns: original and artifacts on the same episodes, by name: JSON values; empty without a task.
+    """
+
+    policy: ForeignPolicy
+    spec: PolicySpec
+    proof: Proof
+    path: Path | None
+    warnings: tuple[str, ...]
+    returns: dict[str, Any]
+
+
+def import_policy(
+    arguments: argparse.Namespace, fields: tuple[Input, ...], bounds: tuple[tuple[float, float], ...]
+) -> Imported:
+    """Import the policy that the command line names.
+
+    Raises:
+        ForeignError: it cannot be expressed, something is not said, or it does not act as the original.
+    """
+    name = arguments.name or re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.file.stem).strip("._-")[:64]
+    if not is_policy_name(name):
+        raise ForeignError(f"--name is {shortened(name)}; allowed are {POLICY_NAMES_ALLOWED}.")
+    path = arguments.output_path or ARTIFACTS / name
+    if path.exists() and not arguments.dry_run:
+        raise ForeignError(f"{path} exists already.", "Give another --name, or remove it.")
+    if (arguments.task is None) == (arguments.observations is None):
+        raise ForeignError(
+            "observations are needed, from one place: a policy is calibrated and compared on what it sees.",
+            "Add --task ID (a Gymnasium environment), or --observations FILE.npz recorded from rollouts.",
+        )
+    policy = sources.read(arguments.file, arguments.vecnormalize, arguments.output)
+    task = None
+    if arguments.task is not None:
+        from train.suites.make import make_task
+
+        task = make_task(arguments.task)
+    policy = with_task(policy, task, fields, arguments.actions, bounds)
+    rows = recordings.flown(policy, task) if task else recordings.recorded(arguments.observations, policy)
+    if task is not None:
+        check_outputs(policy, task, rows.golden)
+    folded = fold(policy, np.concatenate([rows.calibration, rows.golden]))
+    spec = specified(arguments, name, policy, folded, task)
+    pairs = None
+    if arguments.golden is not None:
+        given = recordings.read_pairs(arguments.golden, policy, spec.output_size)
+        pairs = given.observations, given.outputs
+    proof = prove(policy, spec, folded.weights, np.concatenate([rows.golden, rows.calibration[:512]]), pairs)
+    returns = {}
+    if task is not None and arguments.episodes:
+        from convert.foreign.returns import compared_returns
+
+        returns = compared_returns(policy, spec, folded.weights, rows.calibration, task, arguments.episodes)
+    warnings = warned(policy, rows.calibration, arguments.golden is not None)
+    if arguments.dry_run:
+        return Imported(policy, spec, proof, None, warnings, returns)
+    outputs = run(policy, rows.golden)
+    bundle = write_bundle(path, spec, folded.weights, rows.calibration, rows.golden, golden_outputs=outputs)
+    return Imported(policy, spec, proof, bundle.path, warnings, returns)
+
+
+def with_task(
+    policy: ForeignPolicy,
+    task: Task | None,
+    fields: tuple[Input, ...],
+    actions: str | None,
+    bounds: tuple[tuple[float, float], ...],
+) -> ForeignPolicy:
+    """The policy with what task and user know of its observation and its actions."""
+    if task is not None and not fields:
+        fields = tuple(Input(part.name, part.shape, part.unit, part.element_names) for part in task.observation)
+    if task is not None and policy.actions is None and actions is None and task.is_discrete:
+        actions = sources.DISCRETE
+    policy = sources.with_actions(policy, actions, bounds)
+    return sources.with_inputs(policy, fields) if fields else policy
+
+
+def check_outputs(policy: ForeignPolicy, task: Task, rows: np.ndarray) -> None:
+    """Refuse a policy whose actions are not the task's."""
+    outputs = run(policy, rows[:1]).shape[1]
+    kinds = isinstance(policy.actions, Discrete), task.is_discrete
+    if kinds[0] != kinds[1] or outputs != task.outputs:
+        own, its = ("discrete actions" if kind else "action elements" for kind in kinds)
+        raise ForeignError(f"the policy has {outputs} {own}, the task {task.name} {task.outputs} {its}.")
+
+
+def specified(
+    arguments: argparse.Namespace, name: str, policy: ForeignPolicy, folded: Folded, task: Task | None
+) -> PolicySpec:
+    """The bundle's contract."""
+    period = arguments.period or policy.period_s or (task.control_period_s if task else None)
+    if period is None:
+        raise ForeignError("the time between two decisions is not known.", "Add --period SECONDS, for example 0.02.")
+    head = folded.head
+    if isinstance(head, DiscreteHead) and task is not None and isinstance(task.head, DiscreteHead):
+        head = task.head
+    if isinstance(head, ContinuousHead) and task is not None and isinstance(task.head, ContinuousHead):
+        head = _with_names(head, task.head)
+    sha256 = hashlib.sha256(arguments.file.read_bytes()).hexdigest()
+    origin: dict[str, Any] = {
+        "how": f"imported from {policy.source}",
+        "file_sha256": sha256,
+        **(policy.provenance or {}),
+    }
+    if task is not None:
+        origin["task"] = task.name
+    return PolicySpec(
+        name=name,
+        observation=folded.observation,
+        normaliser=folded.normaliser,
+        network=folded.network,
+        head=head,
+        control_period_s=period,
+        environment=task.environment if task else EnvironmentSpec("foreign"),
+        provenance=origin,
+        delay_s=arguments.delay,
+    )
+
+
+def _with_names(head: ContinuousHead, known: ContinuousHead) -> ContinuousHead:
+    return replace(head, names=head.names or known.names, unit=known.unit if head.unit == "1" else head.unit)
+
+
+def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str, ...]:
+    """What may be wrong with an import that passed."""
+    found = []
+    if not policy.steps or not isinstance(policy.steps[0], Affine):
+        reach = np.maximum(np.abs(rows.mean(axis=0)), rows.std(axis=0)).max()
+        found.append(
+            f"nothing normalises the observation, whose elements reach {reach:.3g}: was it normalised outside of the "
+            "policy, it is not here."
+            if reach > FAR_OFF_SCALE
+            else "nothing normalises the observation: was it normalised outside of the policy, it is not here."
+        )
+    if policy.original is None and not compared:
+        found.append(
+            "the original program did not take part: record observations and outputs where it runs, and give them as "
+            "--golden."
+        )
+    return tuple(found)

@@ -1,0 +1,305 @@
+"""What flows through a foreign ONNX graph, as a chain of steps and a selection of the elements behind them.
+
+    observation ─ step ─ step ─ … ─ step ─ elements[selection] ─ reshape to the file's shape
+
+The elements of a chain are numbered as the project orders them, images (height, width, channels). Everything that a
+graph does to their places (Transpose, Slice, Gather, Split, Reshape, the order of several inputs) is one selection,
+which lies behind the steps. Functions of single elements go in front of it; a Dense takes it into its rows, or the
+Dense before gives up the columns that nobody reads. So no selection is left in a chain, unless there is no Dense that
+could take it: then it becomes a Dense of zeros and ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convert.foreign.chain import (
+    Activate,
+    Affine,
+    Clip,
+    Convolution,
+    Dense,
+    Doubles,
+    ForeignError,
+    LayerNorm,
+    Step,
+)
+from policy.spec import Activation
+
+Places = NDArray[np.int64]
+
+# A graph of a few bytes can ask for a Dense of terabytes.
+LARGEST_KERNEL = 1 << 26
+
+
+class Statistic(Enum):
+    """What a tensor is of the row that its elements are."""
+
+    MEAN = "mean"
+    CENTRED = "the row less its mean"
+    SQUARED = "the centred row's squares"
+    VARIANCE = "variance"
+    DEVIATION = "standard deviation"
+    LOG_SUM = "logarithm of the sum of exponentials"
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor that depends on the observation.
+
+    Attributes:
+        steps: of the chain, whose result has ``width`` elements.
+        width: elements behind the last step.
+        selection: which of them the tensor holds, in the file's order.
+        shape: in the file, with a batch of 1.
+        image: (height, width, channels) behind the last step, where that is an image.
+        tensor: the file's name of the tensor whose numbers the chain gives; another one behind a Softmax or an ArgMax.
+        order_only: a Softmax or the like was left out: only which element is the largest still holds.
+        is_index: the tensor is the place of the largest element.
+        statistic: the tensor is not these elements but a statistic of them, which no chain holds by itself.
+        epsilon: what was added to a variance.
+    """
+
+    steps: tuple[Step, ...]
+    width: int
+    selection: Places
+    shape: tuple[int, ...]
+    image: tuple[int, int, int] | None
+    tensor: str
+    order_only: bool = False
+    is_index: bool = False
+    statistic: Statistic | None = None
+    epsilon: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Elements that the tensor holds."""
+        return len(self.selection)
+
+    def numbers(self) -> Places:
+        """Each element's number, in the tensor's shape."""
+        return np.arange(self.size).reshape(self.shape)
+
+    def moved(self, numbers: np.ndarray) -> Value:
+        """The elements with these numbers, in the shape of ``numbers``."""
+        return replace(self, selection=self.selection[numbers.reshape(-1)], shape=numbers.shape)
+
+    def in_order(self) -> bool:
+        """Whether the tensor is the last step's result as it is."""
+        return self.size == self.width and bool((self.selection == np.arange(self.width)).all())
+
+
+def affine(value: Value, scale: np.ndarray, offset: np.ndarray, what: str) -> Value:
+    """x · scale + offset, each of the tensor's elements by its own numbers (broadcast as the file says)."""
+    for numbers in (scale, offset):
+        if not np.isfinite(numbers).all():
+            raise ForeignError(f"{what} multiplies or adds what is not finite.", "Train or export the policy again.")
+    value, scale, offset = _each(value, (scale, 1.0), (offset, 0.0), what)
+    return replace(value, steps=(*value.steps, Affine(scale, offset)))
+
+
+def clip(value: Value, low: np.ndarray, high: np.ndarray, what: str) -> Value:
+    """min(max(x, low), high), element by element."""
+    if np.isnan(low).any() or np.isnan(high).any() or (low > high).any():
+        raise ForeignError(f"{what} has bounds that leave nothing between them.", "Export the policy again.")
+    value, low, high = _each(value, (low, -np.inf), (high, np.inf), what)
+    return replace(value, steps=(*value.steps, Clip(low, high)))
+
+
+def activate(value: Value, activation: Activation, slope: float = 0.01) -> Value:
+    """An activation of each element."""
+    return replace(value, steps=(*value.steps, Activate(activation, slope)))
+
+
+def dense(value: Value, kernel: np.ndarray, bias: np.ndarray, shape: tuple[int, ...]) -> Value:
+    """x W + b: kernel (n, m) in the file's order of x; ``shape`` of the result in the file."""
+    inputs, outputs = kernel.shape
+    if inputs != value.size:
+        raise ForeignError(f"A kernel of {inputs} rows meets {value.size} elements.", "Export the policy again.")
+    if not value.in_order():
+        value = _pulled(value)
+        if value.width * outputs > LARGEST_KERNEL:
+            raise ForeignError(f"A kernel of {value.width} × {outputs} would be needed.", "Select fewer inputs.")
+        rows = np.zeros((value.width, outputs))
+        np.add.at(rows, value.selection, kernel.astype(np.float64))  # an element read twice counts twice
+        kernel = rows
+    step = Dense(kernel.astype(np.float32), np.broadcast_to(bias, (outputs,)).astype(np.float32))
+    return _fresh(value, step, np.arange(outputs), shape, None)
+
+
+def convolution(value: Value, kernel: np.ndarray, bias: np.ndarray, stride: int, what: str) -> Value:
+    """A convolution of (1, channels, height, width) in the file with a kernel (out, in, side, side)."""
+    if value.image is None or not np.array_equal(value.selection, channels_first_order(value.image)):
+        message = f"{what} does not see the whole image, its channels first."
+        raise ForeignError(message, "Give the network one whole image as its only input.")
+    height, width, channels = value.image
+    outputs, inputs, side, other = kernel.shape
+    rows, columns = (height - side) // stride + 1, (width - side) // stride + 1
+    if inputs != channels or side != other or min(rows, columns) < 1:
+        message = f"{what}: a kernel {kernel.shape} on an image {value.image}; only square ones in one group are read."
+        raise ForeignError(message, "Use square kernels.")
+    step = Convolution(kernel.transpose(2, 3, 1, 0).astype(np.float32), bias.astype(np.float32), stride)
+    image = (rows, columns, outputs)
+    return _fresh(value, step, channels_first_order(image), (1, outputs, rows, columns), image)
+
+
+def layer_norm(value: Value, gamma: np.ndarray, beta: np.ndarray, epsilon: float, what: str) -> Value:
+    """A layer normalisation over all elements of a row; γ and β in the file's order."""
+    value = _pulled(value)
+    if value.image is not None:
+        raise ForeignError(f"{what} normalises an image.", "Only rows are normalised: put it behind the first Dense.")
+    if len(np.unique(value.selection)) != value.width or value.size != value.width:
+        value = materialised(value)
+    gammas, betas = np.empty(value.width), np.empty(value.width)
+    gammas[value.selection], betas[value.selection] = gamma, beta  # the mean does not care for the order
+    step = LayerNorm(gammas.astype(np.float32), betas.astype(np.float32), epsilon)
+    return replace(value, steps=(*value.steps, step))
+
+
+def joined(values: list[Value], numbers: list[np.ndarray], result: np.ndarray, what: str) -> Value:
+    """Several tensors as one: parts of the observation, each with elementwise steps of its own.
+
+    Args:
+        values: the tensors.
+        numbers: for each, its elements' numbers in ``result``.
+        result: the numbers, in the order and shape in which the file joins them.
+        what: names the node in messages.
+    """
+    shared = 0
+    while all(len(value.steps) > shared and value.steps[shared] is values[0].steps[shared] for value in values):
+        shared += 1
+    tails = [list(value.steps[shared:]) for value in values]
+    if not all(isinstance(step, Affine | Clip) for tail in tails for step in tail):
+        message = f"{what} joins branches that have layers of their own."
+        raise ForeignError(message, "Only parts of one vector, each scaled and clipped, can be joined.")
+    first = values[0]
+    if any(value.width != first.width or value.image is not None for value in values):
+        raise ForeignError(f"{what} joins an image with something else.", "Give the network one image alone.")
+    places = np.concatenate([value.selection for value in values])
+    base = Value(first.steps[:shared], first.width, places, places.shape, None, "")
+    owners = np.concatenate([np.full(value.size, index) for index, value in enumerate(values)])
+    if any(tails) and len(np.unique(places)) < len(places):
+        # An element that two branches treat differently is needed twice.
+        tails = [[_taken(step, value.selection) for step in tail] for tail, value in zip(tails, values, strict=True)]
+        tails = [
+            [_spread_at(step, np.flatnonzero(owners == index), len(places)) for step in tail]
+            for index, tail in enumerate(tails)
+        ]
+        base = materialised(base)
+    places = base.selection
+    steps: list[Step] = list(base.steps)
+    while any(tails):
+        kind = next(type(tail[0]) for tail in tails if tail)
+        heads = [tail.pop(0) if tail and isinstance(tail[0], kind) else None for tail in tails]
+        rows: list[Any] = [_rows(step, kind, base.width) for step in heads]
+        whole = [np.array(neutral) for neutral in _rows(None, kind, base.width)]
+        for index, own in enumerate(rows):
+            mine = places[owners == index]
+            for numbers_of, values_of in zip(whole, own, strict=True):
+                numbers_of[mine] = values_of[mine]
+        steps.append(kind(*whole))  # type: ignore[arg-type]
+    order = np.concatenate([number.reshape(-1) for number in numbers])
+    where = np.empty(len(order), np.int64)
+    where[order] = np.arange(len(order))
+    selection = places[where[result.reshape(-1)]]
+    return Value(tuple(steps), base.width, selection, result.shape, None, "")
+
+
+def materialised(value: Value) -> Value:
+    """The tensor as the last step's result: in a Dense before it, or in one of zeros and ones."""
+    value = _pulled(value)
+    if value.in_order():
+        return value
+    if value.width * value.size > LARGEST_KERNEL:
+        raise ForeignError(f"A kernel of {value.width} × {value.size} would be needed.", "Select fewer inputs.")
+    kernel = np.zeros((value.width, value.size), np.float32)
+    kernel[value.selection, np.arange(value.size)] = 1.0
+    return _fresh(value, Dense(kernel, np.zeros(value.size, np.float32)), np.arange(value.size), value.shape, None)
+
+
+def channels_first_order(image: tuple[int, int, int]) -> Places:
+    """Of an image (height, width, channels): its elements' numbers in the order (channels, height, width)."""
+    return np.arange(int(np.prod(image))).reshape(image).transpose(2, 0, 1).reshape(-1)
+
+
+def _fresh(
+    value: Value, step: Step, selection: Places, shape: tuple[int, ...], image: tuple[int, int, int] | None
+) -> Value:
+    return Value((*value.steps, step), len(selection), selection, shape, image, value.tensor)
+
+
+def _pulled(value: Value) -> Value:
+    """The selection moved into the columns of the last Dense, where only elementwise steps follow it."""
+    if value.in_order():
+        return value
+    tail: list[Step] = []
+    for index in range(len(value.steps) - 1, -1, -1):
+        step = value.steps[index]
+        if isinstance(step, Dense):
+            chosen = Dense(step.kernel[:, value.selection], step.bias[value.selection])
+            steps = (*value.steps[:index], chosen, *reversed(tail))
+            return replace(value, steps=steps, width=value.size, selection=np.arange(value.size))
+        if not isinstance(step, Affine | Clip | Activate):
+            break
+        tail.append(_taken(step, value.selection))
+    return value
+
+
+def _each(
+    value: Value, first: tuple[np.ndarray, float], second: tuple[np.ndarray, float], what: str
+) -> tuple[Value, Doubles, Doubles]:
+    """Numbers per element, brought before the selection; what is not selected gets the neutral number."""
+    try:
+        shape = np.broadcast_shapes(value.shape, first[0].shape, second[0].shape)
+    except ValueError as error:
+        raise ForeignError(f"{what}: shapes do not fit ({error}).", "Export the policy again.") from error
+    if int(np.prod(shape)) != value.size:
+        message = f"{what} stretches {value.shape} to {shape}."
+        raise ForeignError(message, "Export the policy for a batch of one observation.")
+    value = replace(value, shape=shape)
+    if all(numbers.size == 1 for numbers, _ in (first, second)):
+        low, high = (numbers.astype(np.float64).reshape(1) for numbers, _ in (first, second))
+        return value, low, high
+    if len(np.unique(value.selection)) < value.size:
+        value = materialised(value)
+    results = []
+    for numbers, neutral in (first, second):
+        whole = np.full(value.width, neutral)
+        whole[value.selection] = np.broadcast_to(numbers, shape).reshape(-1)
+        results.append(whole)
+    return value, results[0], results[1]
+
+
+def _pair(step: Affine | Clip) -> tuple[Doubles, Doubles]:
+    return (step.scale, step.offset) if isinstance(step, Affine) else (step.low, step.high)
+
+
+def _taken(step: Step, places: Places) -> Step:
+    """An elementwise step for the elements at these places."""
+    if not isinstance(step, Affine | Clip):
+        return step
+    first, second = (numbers if len(numbers) == 1 else numbers[places] for numbers in _pair(step))
+    return type(step)(first, second)
+
+
+def _rows(step: Step | None, kind: type[Step], width: int) -> tuple[Doubles, Doubles]:
+    """A step's numbers, one for each element; without a step those that change nothing."""
+    if isinstance(step, Affine | Clip):
+        first, second = (np.broadcast_to(numbers, (width,)) for numbers in _pair(step))
+        return first, second
+    low, high = (1.0, 0.0) if kind is Affine else (-np.inf, np.inf)
+    return np.full(width, low), np.full(width, high)
+
+
+def _spread_at(step: Step, places: Places, width: int) -> Step:
+    """A step over a part, as one over ``width`` elements of which the part has these places."""
+    assert isinstance(step, Affine | Clip)
+    whole = [np.array(neutral) for neutral in _rows(None, type(step), width)]
+    for numbers, own in zip(whole, _pair(step), strict=True):
+        numbers[places] = own
+    return type(step)(whole[0], whole[1])

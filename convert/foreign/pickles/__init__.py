@@ -1,0 +1,1 @@
+"""Pickles as data: read without importing, calling or building anything."""

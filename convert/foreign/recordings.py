@@ -1,0 +1,134 @@
+"""Observations for an import: recorded by the user, or seen by the policy itself while it flies a task."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from convert.foreign.chain import Floats, ForeignError, ForeignPolicy, run
+from policy.json_values import shortened
+
+if TYPE_CHECKING:
+    from train.suites.episodes import Decide
+    from train.suites.task import Task
+
+FEWEST_ROWS = 16
+GOLDEN_SHARE, MOST_GOLDEN, MOST_CALIBRATION = 8, 512, 4096
+SEED = 7
+LARGEST_RECORDING = 2**30
+"""Bytes of all arrays of a file of recorded observations."""
+SAVE = "Save it with numpy.savez(FILE, observations=…), of --golden with outputs=…, too."
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Raw observations, float32 (n, size) each, none of them in both."""
+
+    calibration: Floats
+    golden: Floats
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What the original made of observations, recorded where it runs: (n, size) and (n, outputs)."""
+
+    observations: Floats
+    outputs: Floats
+
+
+def decider(policy: ForeignPolicy, is_discrete: bool) -> Decide:
+    """The foreign policy as a function of raw observations; the chain itself decides, nothing folded."""
+
+    def decide(observations: np.ndarray) -> np.ndarray:
+        outputs = run(policy, flat(observations))
+        return outputs.argmax(axis=1) if is_discrete else outputs.astype(np.float32)
+
+    return decide
+
+
+def flown(policy: ForeignPolicy, task: Task) -> Recorded:
+    """Observations of greedy episodes of the policy on a task."""
+    from train.runs.results import record_observations
+
+    decide = decider(policy, task.is_discrete)
+    calibration, golden = (
+        record_observations(task, decide, SEED, purpose, rows)
+        for purpose, rows in (("calibration", MOST_CALIBRATION), ("golden", MOST_GOLDEN))
+    )
+    return Recorded(flat(calibration), flat(golden))
+
+
+def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
+    """The array ``observations`` of an npz file: (n, size), or (n, height, width, channels) of images.
+
+    One row in eight, up to 512, becomes a golden vector, the others calibrate.
+
+    Raises:
+        ForeignError: it is none, of another size, too short, or not finite.
+    """
+    rows = _arrays(path, policy, {"observations": None})["observations"]
+    if len(rows) < FEWEST_ROWS:
+        raise ForeignError(
+            f"{path} has {len(rows)} observations; at least {FEWEST_ROWS} are needed.",
+            "Record more of them from rollouts.",
+        )
+    golden = np.zeros(len(rows), bool)
+    golden[:: max(GOLDEN_SHARE, -(-len(rows) // MOST_GOLDEN))] = True
+    calibration = rows[~golden]
+    step = -(-len(calibration) // MOST_CALIBRATION)
+    return Recorded(calibration[::step], rows[golden])
+
+
+def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
+    """The arrays ``observations`` and ``outputs`` of an npz file.
+
+    Raises:
+        ForeignError: they are missing, of other sizes, or not finite.
+    """
+    arrays = _arrays(path, policy, {"observations": None, "outputs": outputs})
+    if len(arrays["observations"]) != len(arrays["outputs"]):
+        raise ForeignError(
+            f"{path} has {len(arrays['observations'])} observations and {len(arrays['outputs'])} outputs."
+        )
+    return Pairs(arrays["observations"], arrays["outputs"])
+
+
+def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -> dict[str, Floats]:
+    size = sum(int(np.prod(part.shape)) for part in policy.inputs)
+    found = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(info.file_size for info in archive.infolist()) > LARGEST_RECORDING:
+                raise ForeignError(f"{path} unpacks to more than {LARGEST_RECORDING} bytes.", "Save fewer rows.")
+        with np.load(path, allow_pickle=False) as arrays:
+            for name in columns:
+                found[name] = np.asarray(arrays[name], np.float32)
+    except KeyError as error:
+        raise ForeignError(f"{path} has no array {error.args[0]}.", SAVE) from None
+    except OSError as error:
+        raise ForeignError(f"{path} cannot be read: {error.strerror or error}.", SAVE) from None
+    except (ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise ForeignError(f"{path} cannot be read: {shortened(str(error))}.", SAVE) from None
+    rows = {}
+    for name, values in found.items():
+        wanted = size if name == "observations" else columns[name]
+        made = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1)
+        if made.shape[1] != wanted:
+            raise ForeignError(
+                f"{path}: {name!r} has {made.shape[1]} numbers a row; the policy has {wanted} "
+                f"({', '.join(f'{part.name} {part.shape}' for part in policy.inputs)})."
+            )
+        if not np.isfinite(made).all():
+            raise ForeignError(f"{path}: {name!r} holds NaN or infinity.")
+        rows[name] = made
+    return rows
+
+
+def flat(observations: np.ndarray) -> Floats:
+    """(n, …) as float32 (n, size)."""
+    return np.asarray(observations, np.float32).reshape(len(observations), -1)

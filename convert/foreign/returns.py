@@ -1,0 +1,46 @@
+"""Returns of the original, of the bundle and of its int8 artifact, on the same episodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convert.foreign.chain import Discrete, Floats, ForeignPolicy
+from convert.foreign.recordings import SEED, decider, flat
+from policy.integer import forward_integer, quantize_network
+from policy.network import Weights, choose_actions, forward_float
+from policy.spec import PolicySpec
+from train.evaluate import difference
+from train.intervals import mean_interval
+from train.suites.episodes import Decide
+from train.suites.task import Task
+
+
+def compared_returns(
+    policy: ForeignPolicy, spec: PolicySpec, weights: Weights, calibration: Floats, task: Task, episodes: int
+) -> dict[str, Any]:
+    """Mean return of each on the task's first preset, with its interval, and its paired difference from the original.
+
+    The integers are computed by the reference that every runtime is held to when the artifact is made.
+    """
+    network = quantize_network(spec, weights, calibration)
+    each: dict[str, Decide] = {
+        "original": decider(policy, isinstance(policy.actions, Discrete)),
+        "fp32": lambda rows: choose_actions(spec, forward_float(spec, weights, flat(rows))),
+        "int8": lambda rows: choose_actions(spec, forward_integer(spec, network, flat(rows))),
+    }
+    found: dict[str, Any] = {}
+    reference: list[float] = []
+    for name, decide in each.items():
+        result = task.evaluate(decide, episodes, SEED, task.presets[0])
+        reference = reference or result.different
+        mean, interval = difference(result.different, reference)
+        found[name] = {
+            "episodes": len(result.different),
+            "mean_return": float(np.mean(result.different)),
+            "return_interval": mean_interval(result.different),
+            "minus_original": mean,
+            "minus_original_interval": interval,
+        }
+    return found

@@ -1,0 +1,1 @@
+"""The reader of Stable-Baselines3 files."""

@@ -1,0 +1,117 @@
+"""Which reader a file belongs to, and what the command adds to what the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from convert.foreign.chain import Affine, Clip, Continuous, Discrete, ForeignError, ForeignPolicy, Input, Step
+
+KINDS = ".zip (Stable-Baselines3), .onnx"
+CLIP, SCALE, AS_IS, DISCRETE = "clip", "scale", "as-is", "discrete"
+ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
+
+
+def read(path: Path, vecnormalize: Path | None = None, output: str | None = None) -> ForeignPolicy:
+    """The policy in a foreign file.
+
+    Args:
+        path: of the file.
+        vecnormalize: Stable-Baselines3's vecnormalize.pkl.
+        output: of an ONNX graph with several.
+
+    Raises:
+        ForeignError: the file is missing, none that is known, or holds what a bundle cannot express.
+    """
+    if not path.is_file():
+        raise ForeignError(f"there is no file {path}.", f"Give a file: {KINDS}.")
+    kind = path.suffix.lower()
+    if kind == ".onnx":
+        from convert.foreign.onnx.reader import read_onnx
+
+        _unused(kind, {"--vecnormalize": vecnormalize})
+        return read_onnx(path, output)
+    if kind == ".zip":
+        from convert.foreign.sb3.reader import read_sb3
+
+        _unused(kind, {"--output": output})
+        return read_sb3(path, vecnormalize)
+    raise ForeignError(f"{path} is no file that is known here; known are {KINDS}.")
+
+
+def _unused(kind: str, options: Mapping[str, object]) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise ForeignError(f"{option} means nothing to a {kind} file.", "Leave it out.")
+
+
+def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple[float, float], ...]) -> ForeignPolicy:
+    """The policy with what --actions and --bounds say of its outputs.
+
+    Args:
+        policy: as read.
+        actions: clip (to the bounds), scale (−1 … 1 to the bounds, clipped), as-is or discrete; None: as it says.
+        bounds: (low, high) for all outputs, or one for each.
+
+    Raises:
+        ForeignError: the file does not say and nor does the user, or both do, differently.
+    """
+    if actions is None:
+        if policy.actions is None:
+            raise ForeignError(
+                f"{policy.source}: the file does not say what its outputs mean.",
+                "Add --actions discrete, as-is, clip --bounds LOW:HIGH or scale --bounds LOW:HIGH.",
+            )
+        if bounds:
+            raise ForeignError("--bounds is about --actions clip or scale, which is not given.", "Add it.")
+        return policy
+    if isinstance(policy.actions, Discrete) != (actions == DISCRETE) and policy.actions is not None:
+        said = "discrete" if isinstance(policy.actions, Discrete) else "continuous"
+        raise ForeignError(f"--actions {actions}: the file says that its actions are {said}.", "Leave it out.")
+    if (actions in (CLIP, SCALE)) != bool(bounds):
+        need = "needs" if actions in (CLIP, SCALE) else "has no"
+        raise ForeignError(f"--actions {actions} {need} --bounds.", "For example: --actions clip --bounds=-1:1")
+    if actions == DISCRETE:
+        return replace(policy, actions=policy.actions or Discrete())
+    added: tuple[Step, ...] = ()
+    low, high = (np.array(ends, np.float64) for ends in zip(*bounds, strict=True)) if bounds else (None, None)
+    if low is not None and high is not None and actions == CLIP:
+        added = (Clip(low, high),)
+    elif low is not None and high is not None:
+        one = np.ones(1)
+        added = Clip(-one, one), Affine((high - low) / 2, (high + low) / 2)
+    original, steps = policy.original, added
+
+    def behind(rows: np.ndarray) -> np.ndarray:
+        from convert.foreign.chain import through
+
+        assert original is not None
+        return through(steps, np.asarray(original(rows), np.float64)).astype(np.float32)
+
+    return replace(
+        policy,
+        actions=policy.actions or Continuous(),
+        steps=(*policy.steps, *added),
+        original=behind if original is not None and added else original,
+    )
+
+
+def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPolicy:
+    """The policy with names, shapes and units of --fields or of a task.
+
+    Raises:
+        ForeignError: they have another size.
+    """
+    own, given = (sum(int(np.prod(part.shape)) for part in parts) for parts in (policy.inputs, fields))
+    if own != given:
+        raise ForeignError(
+            f"the fields have {given} elements ({', '.join(f'{f.name} {f.shape}' for f in fields)}), and the policy "
+            f"takes {own}.",
+            "Give the fields in the order in which the policy sees them.",
+        )
+    if len(policy.inputs[0].shape) == 3 and fields[0].shape != policy.inputs[0].shape:
+        raise ForeignError(f"the policy sees an image of {policy.inputs[0].shape}; the field is {fields[0].shape}.")
+    return replace(policy, inputs=fields)

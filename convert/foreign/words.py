@@ -1,0 +1,68 @@
+"""An import in sentences."""
+
+from __future__ import annotations
+
+import jinja2
+
+from convert.foreign.importing import Imported
+from policy.locate import shown
+from policy.spec import ContinuousHead
+from train.intervals import brackets
+
+TEMPLATE = """\
+{{ policy.source }}
+  observation  {% for field in spec.observation %}{{ field.name }} {{ field.shape | join("×") }} [{{ field.unit }}]\
+{{ ", " if not loop.last }}{% endfor %}; a decision every {{ "%.4g" | format(1000 * spec.control_period_s) }} ms
+  network      {{ network }}
+  actions      {{ actions }}
+{% for phrase in policy.ignored %}
+  left out     {{ phrase }}
+{% endfor %}
+{% for sentence in policy.assumed %}
+  assumed      {{ sentence }}
+{% endfor %}
+{% for sentence in warnings %}
+  warning      {{ sentence }}
+{% endfor %}
+  as the original, by {{ proof.by }}: outputs {{ "%.2g" | format(proof.near) }} apart at most, {{ "%.2g" | \
+format(proof.far) }} far from the data; they span {{ "%.3g" | format(proof.span) }}. In fp32 \
+{% for name, apart in proof.runtimes.items() %}{{ name }} {{ "%.2g" | format(apart) }}{{ ", " if not loop.last }}\
+{% endfor %}.
+{% for name, row in returns.items() %}
+  {{ "%-8s" | format(name) }} return {{ "%.2f" | format(row.mean_return) }} {{ brackets(row.return_interval, ".2f") }}\
+{% if name != "original" %}, minus the original's {{ "%+.2f" | format(row.minus_original) }} \
+{{ brackets(row.minus_original_interval, "+.2f") }}{% endif %}
+
+{% endfor %}
+{% if path %}
+Written: {{ path }}. Next: make convert BITS=8 POLICY={{ spec.name if at_home else path }}
+{% else %}
+Nothing was written: --dry-run.
+{% endif %}
+"""
+
+
+def words(done: Imported) -> str:
+    """What was read, what was left out, how far it is from the original, and what to type next."""
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    spec, network = done.spec, done.spec.network
+    kinds = dict.fromkeys(kind.value for kind in network.activations or (network.activation,))
+    layers = [f"conv {each.filters}" for each in network.convolutions] + [str(width) for width in network.hidden]
+    head = spec.head
+    actions = f"one of {spec.output_size}"
+    if isinstance(head, ContinuousHead):
+        squashed = {"none": "as they are", "clip": "clipped", "tanh": "by tanh"}[head.squash.value]
+        reach = "" if head.squash.value == "none" else f" to {min(head.low):g} … {max(head.high):g}"
+        actions = f"{head.size} numbers, {squashed}{reach}"
+    return environment.from_string(TEMPLATE).render(
+        policy=done.policy,
+        spec=spec,
+        network=f"{' × '.join(layers)}, {', '.join(kinds)}" if layers else "linear",
+        actions=actions,
+        warnings=done.warnings,
+        proof=done.proof,
+        returns=done.returns,
+        brackets=brackets,
+        path=None if done.path is None else shown(done.path),
+        at_home=done.path is not None and done.path.parent.name == "artifacts",
+    )

@@ -1,0 +1,228 @@
+"""Write small policies of Stable-Baselines3, and what they answer, for test_sb3.py: ``make_sb3.py FOLDER [NAME …]``.
+
+Runs in the environment of ``make peers``, not in the project's. Each policy is a folder: ``policy.zip`` as ``save``
+writes it, ``vecnormalize.pkl`` where it was trained with one, and ``golden.npz``:
+
+| array | shape | holds |
+| --- | --- | --- |
+| observations | (32, n) | raw, flattened in the order of the chain's inputs; images as (height, width, channel) |
+| outputs | (32, m) | what the program itself computes: logits, action values, or the action that predict() returns |
+| actions | (32,) or (32, m) | of ``model.predict(…, deterministic=True)`` |
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage
+
+ROWS = 32
+STEPS = 192
+torch.set_num_threads(1)
+
+BOUNDS = (np.array([-1.0, 0.0, -20.0], np.float32), np.array([3.0, 0.5, -5.0], np.float32))
+IMAGE = spaces.Box(0, 255, (44, 52, 3), np.uint8)  # behind which (2, 3, 64) values are flattened
+PARTS = spaces.Dict(
+    {
+        "wind": spaces.Box(-5.0, 5.0, (2, 2), np.float32),
+        "gear": spaces.Discrete(3),
+        "angle": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+        "lamps": spaces.MultiBinary(3),
+        "dials": spaces.MultiDiscrete([2, 3]),
+    }
+)
+
+
+class Noise(gymnasium.Env):
+    """Random observations of a space, and a reward that prefers small actions; an episode has 20 steps."""
+
+    def __init__(self, observation: spaces.Space, action: spaces.Space) -> None:
+        self.observation_space, self.action_space = observation, action
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.steps += 1
+        return self.observation_space.sample(), -float(np.square(action).mean()), self.steps >= 20, False, {}
+
+
+def noise(observation: spaces.Space, action: spaces.Space) -> Callable[[], gymnasium.Env]:
+    return lambda: Noise(observation, action)
+
+
+BOX = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+CART, PENDULUM = partial(gymnasium.make, "CartPole-v1"), partial(gymnasium.make, "Pendulum-v1")
+THREE = noise(BOX, spaces.Box(*BOUNDS))
+SHORT = {"n_steps": 64, "batch_size": 32, "n_epochs": 1}
+OFF = {"learning_starts": 32, "batch_size": 16, "buffer_size": 500}
+TINY = {"net_arch": [8, 8]}
+
+# name: algorithm, policy, environment, settings of the algorithm, settings of VecNormalize, what save() leaves out
+POLICIES: dict[str, tuple[Any, str, Any, dict, dict | None]] = {
+    "ppo_cartpole": (PPO, "MlpPolicy", CART, {**SHORT, "policy_kwargs": TINY}, None),
+    "ppo_pendulum_normalised": (
+        PPO,
+        "MlpPolicy",
+        PENDULUM,
+        {**SHORT, "policy_kwargs": TINY},
+        {"clip_obs": 2.0, "epsilon": 0.25},
+    ),
+    "ppo_elu": (PPO, "MlpPolicy", CART, {**SHORT, "policy_kwargs": {**TINY, "activation_fn": torch.nn.ELU}}, None),
+    "ppo_leaky": (
+        *(PPO, "MlpPolicy", THREE),
+        {**SHORT, "policy_kwargs": {"net_arch": {"pi": [8], "vf": [4]}, "activation_fn": torch.nn.LeakyReLU}},
+        {"norm_reward": False},
+    ),
+    "ppo_silu_unlike_features": (
+        *(PPO, "MlpPolicy", CART),
+        {
+            **SHORT,
+            "policy_kwargs": {**TINY, "activation_fn": torch.nn.SiLU, "share_features_extractor": False},
+        },
+        None,
+    ),
+    "ppo_no_hidden_layer": (PPO, "MlpPolicy", THREE, {**SHORT, "policy_kwargs": {"net_arch": []}}, None),
+    "ppo_gsde_squashed": (
+        *(PPO, "MlpPolicy", THREE),
+        {**SHORT, "use_sde": True, "policy_kwargs": {**TINY, "squash_output": True}},
+        {},
+    ),
+    "ppo_gsde": (PPO, "MlpPolicy", PENDULUM, {**SHORT, "use_sde": True, "policy_kwargs": TINY}, None),
+    "a2c_cartpole": (A2C, "MlpPolicy", CART, {"policy_kwargs": TINY}, {}),
+    "a2c_discrete_observation": (
+        *(A2C, "MlpPolicy", noise(spaces.Discrete(5), spaces.Discrete(3))),
+        {"policy_kwargs": TINY},
+        None,
+    ),
+    "dqn_cartpole": (DQN, "MlpPolicy", CART, {**OFF, "policy_kwargs": TINY}, None),
+    "sac_pendulum": (SAC, "MlpPolicy", PENDULUM, {**OFF, "policy_kwargs": TINY}, {}),
+    "sac_gsde": (SAC, "MlpPolicy", THREE, {**OFF, "use_sde": True, "policy_kwargs": TINY}, None),
+    "td3_three": (TD3, "MlpPolicy", THREE, {**OFF, "policy_kwargs": {"net_arch": {"pi": [8, 6], "qf": [4]}}}, None),
+    "ddpg_pendulum": (DDPG, "MlpPolicy", PENDULUM, {**OFF, "policy_kwargs": TINY}, None),
+    "ppo_image": (
+        *(PPO, "CnnPolicy", noise(IMAGE, spaces.Discrete(3))),
+        {**SHORT, "policy_kwargs": {"features_extractor_kwargs": {"features_dim": 8}}},
+        None,
+    ),
+    "dqn_image_without_layers": (
+        *(DQN, "MlpPolicy", noise(spaces.Box(0, 255, (5, 6, 3), np.uint8), spaces.Discrete(3))),
+        {**OFF, "policy_kwargs": TINY},
+        None,
+    ),
+    "ppo_parts": (
+        *(PPO, "MultiInputPolicy", noise(PARTS, spaces.Discrete(4))),
+        {**SHORT, "policy_kwargs": TINY},
+        {"norm_obs_keys": ["angle", "wind"], "clip_obs": 1.5},
+    ),
+    "sac_parts": (SAC, "MultiInputPolicy", noise(PARTS, spaces.Box(*BOUNDS)), {**OFF, "policy_kwargs": TINY}, None),
+}
+WITH_OPTIMIZERS = {"ppo_cartpole", "sac_pendulum"}
+
+
+def make(name: str, folder: Path) -> None:
+    algorithm, policy, environment, settings, normalise = POLICIES[name]
+    venv: Any = DummyVecEnv([environment])
+    if normalise is not None:
+        venv = VecNormalize(venv, **normalise)
+    model = algorithm(policy, venv, seed=3, device="cpu", **deepcopy(settings))
+    model.learn(STEPS)
+    # Untrained last layers are so small that every output would be about 0.
+    with torch.no_grad():
+        for key, parameter in model.policy.named_parameters():
+            if key.startswith(("action_net.weight", "actor.mu")):
+                parameter.mul_(5.0)
+    model.policy.eval()
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save(folder / "policy.zip", exclude=["_last_obs", "_last_original_obs", "ep_info_buffer"])
+    if name not in WITH_OPTIMIZERS:
+        without_optimizers(folder / "policy.zip")
+    if normalise is not None:
+        venv.save(folder / "vecnormalize.pkl")
+    observations = raw_observations(venv)
+    seen = observations if normalise is None else venv.normalize_obs(observations)
+    if isinstance(model.env, VecTransposeImage):
+        seen = model.env.transpose_observations(seen)
+    actions, _ = model.predict(seen, deterministic=True)
+    np.savez_compressed(
+        folder / "golden.npz",
+        observations=flat(observations, venv.observation_space),
+        outputs=outputs(model, seen, actions),
+        actions=actions,
+    )
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{name}: {size} bytes")
+
+
+def without_optimizers(path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist() if "optimizer" not in name}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+def raw_observations(venv: Any) -> Any:
+    """32 observations; of numbers without bounds some lie 5 to 40 standard deviations out."""
+    space = venv.observation_space
+    random = np.random.default_rng(7)
+    if isinstance(space, spaces.Dict):
+        return {key: samples(part, random) for key, part in space.spaces.items()}
+    return samples(space, random)
+
+
+def samples(space: spaces.Space, random: np.random.Generator) -> np.ndarray:
+    space.seed(5)
+    if isinstance(space, spaces.Box) and space.dtype == np.float32:
+        values = random.normal(0.0, 1.0, (ROWS, *space.shape))
+        values[-12:] *= np.geomspace(5.0, 40.0, 12).reshape(-1, *[1] * len(space.shape))
+        return values.astype(np.float32)
+    return np.stack([space.sample() for _ in range(ROWS)])
+
+
+def flat(observations: Any, space: spaces.Space) -> np.ndarray:
+    if isinstance(space, spaces.Dict):
+        return np.concatenate([flat(observations[key], part) for key, part in space.spaces.items()], axis=1)
+    if isinstance(space, spaces.Discrete):
+        return np.eye(int(space.n), dtype=np.float32)[observations]
+    if isinstance(space, spaces.MultiDiscrete):
+        parts = [np.eye(int(n), dtype=np.float32)[observations[:, i]] for i, n in enumerate(space.nvec)]
+        return np.concatenate(parts, axis=1)
+    kind = np.uint8 if observations.dtype == np.uint8 else np.float32
+    return observations.reshape(ROWS, -1).astype(kind)
+
+
+def outputs(model: Any, seen: Any, actions: np.ndarray) -> np.ndarray:
+    if isinstance(model.action_space, spaces.Box):
+        return np.asarray(actions)
+    with torch.no_grad():
+        tensor, _ = model.policy.obs_to_tensor(seen)
+        if isinstance(model, DQN):
+            return model.policy.q_net(tensor).numpy()
+        # the distribution keeps logits minus their logarithmic sum, so the layer is asked itself
+        features = (
+            model.policy.extract_features(tensor, model.policy.pi_features_extractor)
+            if (model.policy.share_features_extractor)
+            else model.policy.extract_features(tensor)[0]
+        )
+        return model.policy.action_net(model.policy.mlp_extractor.forward_actor(features)).numpy()
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[2:] or POLICIES:
+        make(wanted, Path(sys.argv[1]) / wanted)

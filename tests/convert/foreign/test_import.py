@@ -1,0 +1,213 @@
+"""Foreign files to bundles and artifacts: every policy of files/, compared with what the original computed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert import pipeline
+from convert.executor import RuntimeProcess
+from convert.foreign import chain, sources
+from convert.foreign.__main__ import main
+from convert.foreign.chain import Activate, Affine, Clip, Continuous, Dense, ForeignError, ForeignPolicy, Input
+from convert.foreign.fold import fold
+from convert.foreign.proof import prove
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
+from policy.errors import SpecError
+from policy.network import forward_float
+from policy.spec import (
+    Activation,
+    ArtifactFormat,
+    ContinuousHead,
+    EnvironmentSpec,
+    PolicySpec,
+    Precision,
+    RuntimeName,
+    Squash,
+)
+
+FILES = Path(__file__).parent / "files"
+SB3 = sorted(path.parent for path in FILES.glob("sb3/*/policy.zip"))
+ONNX = sorted(path for path in FILES.glob("onnx/*.onnx") if "swish" not in path.stem)
+ACTIONS = {"rsl_rl": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
+Runtimes = dict[RuntimeName, RuntimeProcess]
+
+
+def converted(bundle: Bundle, runtimes: Runtimes) -> None:
+    for precision in (Precision.FP32, Precision.INT8):
+        for artifact_format in ArtifactFormat:
+            pipeline.convert(bundle, precision, artifact_format, runtimes, accept=True)
+
+
+@pytest.mark.parametrize("folder", SB3, ids=lambda folder: folder.name)
+def test_a_policy_of_stable_baselines3_acts_as_the_original(folder: Path, tmp_path: Path, runtimes: Runtimes) -> None:
+    golden, path = folder / "golden.npz", tmp_path / "imported"
+    words = [str(folder / "policy.zip"), "--observations", str(golden), "--golden", str(golden), "--period", "0.02"]
+    if (statistics := folder / "vecnormalize.pkl").exists():
+        words += ["--vecnormalize", str(statistics)]
+    assert main([*words, "--name", "imported", "--output-path", str(path)]) == 0
+    bundle = Bundle.load(path)
+    with np.load(golden) as original:
+        own = forward_float(bundle.spec, bundle.weights(), original["observations"])
+        np.testing.assert_allclose(own, original["outputs"], rtol=1e-4, atol=2e-5 * np.ptp(original["outputs"]))
+    converted(bundle, runtimes)
+
+
+@pytest.mark.parametrize("path", ONNX, ids=lambda path: path.stem)
+def test_a_policy_in_onnx_acts_as_the_original(path: Path, tmp_path: Path, runtimes: Runtimes) -> None:
+    policy = sources.read(path)
+    size = sum(int(np.prod(part.shape)) for part in policy.inputs)
+    random = np.random.default_rng(1)
+    is_image = len(policy.inputs[0].shape) == 3
+    rows = random.integers(0, 256, (96, size)) if is_image else random.normal(0.3, 1.5, (96, size))
+    np.savez(tmp_path / "rollouts.npz", observations=rows.astype(np.float32))
+    words = [str(path), "--observations", str(tmp_path / "rollouts.npz"), "--period", "0.02"]
+    if policy.actions is None:
+        words += ["--actions", ACTIONS[path.stem.rpartition("_")[0]]]
+    assert main([*words, "--name", "imported", "--output-path", str(tmp_path / "imported")]) == 0
+    bundle = Bundle.load(tmp_path / "imported")
+    assert policy.original is not None
+    wanted = policy.original(rows.astype(np.float32))
+    own = forward_float(bundle.spec, bundle.weights(), rows)
+    np.testing.assert_allclose(own, wanted, rtol=1e-4, atol=2e-5 * np.ptp(wanted))
+    converted(bundle, runtimes)
+
+
+def test_a_normalisation_behind_an_activation_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = sources.read(FILES / "onnx" / "swish_split_script.onnx")
+    size = sum(int(np.prod(part.shape)) for part in policy.inputs)
+    np.savez(tmp_path / "rollouts.npz", observations=np.ones((32, size), np.float32))
+    words = [str(FILES / "onnx" / "swish_split_script.onnx"), "--observations", str(tmp_path / "rollouts.npz")]
+    path = tmp_path / "imported"
+    assert main([*words, "--period", "0.02", "--actions", "as-is", "--output-path", str(path)]) == 1
+    assert "a layer normalisation behind an activation is not supported" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_task_gives_observations_names_and_returns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = FILES / "sb3" / "ppo_cartpole"
+    words = [str(folder / "policy.zip"), "--task", "cartpole", "--name", "balance", "--episodes", "3", "--json"]
+    assert main([*words, "--output-path", str(tmp_path / "balance")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["returns"]["fp32"]["minus_original"] == 0.0
+    spec = Bundle.load(tmp_path / "balance").spec
+    assert spec.observation[0].name == "cart_position"
+    assert spec.environment.id == "CartPole-v1" and spec.control_period_s == 0.02
+    assert set(told["proof"]["runtimes"]) == {name.value for name in RuntimeName}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["policy.zip"], "observations are needed"),
+        (["absent.zip", "--task", "cartpole"], "there is no file"),
+        (["policy.zip", "--task", "pendulum"], "the fields have 3 elements"),
+        (["policy.zip", "--task", "cartpole", "--actions", "clip", "--bounds=-1:1"], "its actions are discrete"),
+        (["policy.zip", "--task", "cartpole", "--name", "a/b"], "--name is 'a/b'"),
+        (["policy.zip", "--task", "cartpole", "--output", "logits"], "--output means nothing"),
+        (["policy.zip", "--task", "cartpole", "--fields", "a:0"], "--fields has 'a:0'"),
+        (["policy.zip", "--task", "cartpole", "--bounds", "2:1"], "--bounds has '2:1'"),
+        (["policy.zip", "--observations", "golden.npz"], "--period"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said_and_nothing_is_written(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = FILES / "sb3" / "ppo_cartpole"
+    given = [str(folder / word) if word.endswith((".zip", ".npz")) else word for word in words]
+    assert main([*given, "--output-path", str(tmp_path / "imported"), "--episodes", "0"]) == 1
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def small(*steps: chain.Step) -> ForeignPolicy:
+    random = np.random.default_rng(5)
+    kernels = [random.normal(0, 0.7, shape).astype(np.float32) for shape in ((4, 8), (8, 3))]
+    biases = [random.normal(0, 0.3, width).astype(np.float32) for width in (8, 3)]
+    before, between, behind = ([step for step in part if step is not None] for part in steps)
+    layers = Dense(kernels[0], biases[0]), Dense(kernels[1], biases[1])
+    return ForeignPolicy(
+        "by hand", (Input("state", (4,)),), (*before, layers[0], *between, layers[1], *behind), Continuous()
+    )
+
+
+def affine(*numbers: float, offset: float = 0.3) -> Affine:
+    return Affine(np.array(numbers), np.full(len(numbers), offset))
+
+
+TANH, ELU = Activate(Activation.TANH), Activate(Activation.ELU)
+LOW, HIGH = np.array([-1.0, -0.5, 0.0]), np.array([1.0, 2.0, 3.0])
+ONE = np.ones(1)
+ROWS = np.random.default_rng(2).normal(0.5, 2.0, (64, 4)).astype(np.float32)
+CASES = {
+    "signs and clips": (
+        ([affine(-2.0, 0.5, 1.0, -1.0), Clip(-ONE, 2 * ONE), affine(3.0), Clip(np.full(1, -np.inf), ONE)], [ELU], []),
+        Squash.NONE,
+    ),
+    "a constant element": (([affine(0.0, 1.0, 2.0, 1.0)], [TANH], []), Squash.NONE),
+    "affine between layers": (([], [affine(2.0), TANH, affine(*range(1, 9)), affine(0.5)], [affine(2.0)]), Squash.NONE),
+    "no activation": (([], [], []), Squash.NONE),
+    "clipped actions": (([], [TANH], [Clip(LOW, HIGH)]), Squash.CLIP),
+    "clipped, then scaled": (([], [TANH], [Clip(-ONE, ONE), affine(2.0, -3.0, 0.5)]), Squash.CLIP),
+    "squashed and unscaled": (([], [ELU], [affine(1.5), TANH, affine(2.0, -1.0, 3.0)]), Squash.TANH),
+    "limited before the squashing": (([], [ELU], [Clip(-2 * ONE, 2 * ONE), TANH]), Squash.TANH),
+    "a sigmoid": (([], [ELU], [Activate(Activation.SIGMOID), affine(2.0)]), Squash.TANH),
+    "a clip that cuts nothing": (([], [ELU], [TANH, Clip(-ONE, ONE)]), Squash.TANH),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_is_folded_computes_what_the_steps_do(case: str) -> None:
+    steps, squash = CASES[case]
+    policy = small(*steps)
+    folded = fold(policy, ROWS)
+    spec = spec_of(folded)
+    assert isinstance(spec.head, ContinuousHead) and spec.head.squash is squash
+    far = ROWS * 20
+    for rows in (ROWS, far):
+        made, wanted = forward_float(spec, folded.weights, rows), chain.run(policy, rows)
+        np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-4)
+    assert prove(policy, spec, folded.weights, ROWS).near < 1e-4
+
+
+def spec_of(folded: object) -> PolicySpec:
+    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head")}
+    return PolicySpec(name="folded", control_period_s=0.02, environment=EnvironmentSpec("foreign"), **parts)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (([TANH], [], []), "the activation tanh before the first layer"),
+        (([], [TANH, ELU], []), "behind another activation"),
+        (([], [Clip(-ONE, ONE)], []), "a clip between layers"),
+        (([], [TANH], [ELU]), "the activation elu behind the last layer"),
+        (([], [TANH], [ELU, affine(2.0)]), "the activation elu behind"),
+        (([], [TANH], [TANH, Clip(-ONE / 2, ONE / 2)]), "cuts some of them"),
+        (([], [TANH], [Clip(-ONE, 2 * ONE), TANH]), "other bounds than −x … x"),
+        (([], [TANH], [Clip(-ONE, np.array([1.0, np.inf, 1.0]))]), "some actions are clipped"),
+        (([], [TANH], [TANH, affine(0.0, 1.0, 1.0)]), "multiplied by 0"),
+    ],
+)
+def test_what_the_contract_cannot_say_is_refused_by_name(steps: tuple[list[chain.Step], ...], said: str) -> None:
+    with pytest.raises(ForeignError, match=said):
+        fold(small(*steps), ROWS)
+
+
+def test_a_policy_that_was_misread_is_not_written(tmp_path: Path) -> None:
+    policy = small([], [Activate(Activation.LEAKY_RELU, 0.01)], [])
+    misread = fold(small([], [Activate(Activation.RELU)], []), ROWS)
+    spec, wanted = spec_of(misread), chain.run(policy, ROWS)
+    with pytest.raises(ForeignError, match="does not act as the original"):
+        prove(policy, spec, misread.weights, ROWS)
+    with pytest.raises(SpecError, match="golden_outputs are not those of this policy"):
+        write_bundle(tmp_path / "folded", spec, misread.weights, ROWS[:32], ROWS, golden_outputs=wanted)
+    with pytest.raises(ForeignError, match="on the given pairs"):
+        prove(replace(policy, steps=small([], [Activate(Activation.RELU)], []).steps), spec, misread.weights, ROWS,
+              (ROWS, wanted.astype(np.float32)))  # fmt: skip
+    assert not list(tmp_path.iterdir())
