@@ -68,7 +68,7 @@ def import_policy(
             "observations are needed, from one place: a policy is calibrated and compared on what it sees.",
             "Add --task ID (a Gymnasium environment), or --observations FILE.npz recorded from rollouts.",
         )
-    policy = sources.read(arguments.file, arguments.vecnormalize, arguments.output)
+    policy = sources.read(arguments.file, arguments.vecnormalize, arguments.output, arguments.spec)
     task = None
     if arguments.task is not None:
         from train.suites.make import make_task

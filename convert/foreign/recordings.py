@@ -102,9 +102,7 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
     size = sum(int(np.prod(part.shape)) for part in policy.inputs)
     found = {}
     try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(info.file_size for info in archive.infolist()) > LARGEST_RECORDING:
-                raise ForeignError(f"{path} unpacks to more than {LARGEST_RECORDING} bytes.", "Save fewer rows.")
+        check_unpacked(path)
         with np.load(path, allow_pickle=False) as arrays:
             for name in columns:
                 found[name] = np.asarray(arrays[name], np.float32)
@@ -127,6 +125,13 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
             raise ForeignError(f"{path}: {name!r} holds NaN or infinity.")
         rows[name] = made
     return rows
+
+
+def check_unpacked(path: Path) -> None:
+    """Refuse an npz file that unpacks to more than LARGEST_RECORDING bytes."""
+    with zipfile.ZipFile(path) as archive:
+        if sum(info.file_size for info in archive.infolist()) > LARGEST_RECORDING:
+            raise ForeignError(f"{path} unpacks to more than {LARGEST_RECORDING} bytes.", "Save fewer rows.")
 
 
 def flat(observations: np.ndarray) -> Floats:

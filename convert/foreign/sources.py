@@ -10,18 +10,22 @@ import numpy as np
 
 from convert.foreign.chain import Affine, Clip, Continuous, Discrete, ForeignError, ForeignPolicy, Input, Step
 
-KINDS = ".zip (Stable-Baselines3), .onnx"
+KINDS = ".zip (Stable-Baselines3), .onnx, and with --spec .pt, .pth, .safetensors, .npz"
+WEIGHTS = (".pt", ".pth", ".safetensors", ".npz")
 CLIP, SCALE, AS_IS, DISCRETE = "clip", "scale", "as-is", "discrete"
 ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
 
 
-def read(path: Path, vecnormalize: Path | None = None, output: str | None = None) -> ForeignPolicy:
+def read(
+    path: Path, vecnormalize: Path | None = None, output: str | None = None, spec: Path | None = None
+) -> ForeignPolicy:
     """The policy in a foreign file.
 
     Args:
         path: of the file.
         vecnormalize: Stable-Baselines3's vecnormalize.pkl.
         output: of an ONNX graph with several.
+        spec: what the tensors of a plain file of weights are.
 
     Raises:
         ForeignError: the file is missing, none that is known, or holds what a bundle cannot express.
@@ -32,13 +36,22 @@ def read(path: Path, vecnormalize: Path | None = None, output: str | None = None
     if kind == ".onnx":
         from convert.foreign.onnx.reader import read_onnx
 
-        _unused(kind, {"--vecnormalize": vecnormalize})
+        _unused(kind, {"--vecnormalize": vecnormalize, "--spec": spec})
         return read_onnx(path, output)
     if kind == ".zip":
         from convert.foreign.sb3.reader import read_sb3
 
-        _unused(kind, {"--output": output})
+        _unused(kind, {"--output": output, "--spec": spec})
         return read_sb3(path, vecnormalize)
+    if kind in WEIGHTS:
+        from convert.foreign.weights import read_weights
+
+        _unused(kind, {"--output": output, "--vecnormalize": vecnormalize})
+        if spec is None:
+            raise ForeignError(
+                f"{path} is a file of weights, which does not say how they are used.", "Add --spec FILE."
+            )
+        return read_weights(path, spec)
     raise ForeignError(f"{path} is no file that is known here; known are {KINDS}.")
 
 
