@@ -85,6 +85,8 @@ def fold(policy: ForeignPolicy, observations: np.ndarray) -> Folded:
         before.append(steps.pop(0))  # type: ignore[arg-type]
     prefix = Prefix.of(size, before)
     layers, after = _layers(steps)
+    if not before and layers[0].kernel.ndim == 2:
+        prefix = _from_observations(layers[0], observations)
     _take_up(prefix, layers[0])
     head, outputs = _head(policy, layers[-1], after)
     network, weights = _network(layers)
@@ -175,6 +177,21 @@ def _check_norm(step: LayerNorm, layer: Layer) -> None:
             f"a layer normalisation has the epsilon {step.epsilon:g}; supported is {LAYER_NORM_EPSILON:g}.",
             "Train with the epsilon of PyTorch's LayerNorm, 1e-5.",
         )
+
+
+def _from_observations(first: Layer, observations: np.ndarray) -> Prefix:
+    """A normaliser for a policy that has none, and the first layer that undoes it: nothing changes but int8.
+
+    All elements share one int8 scale: an angle beside a speed would have few levels. x W = ((x − m) / s) (s W) + m W.
+    """
+    rows = np.asarray(observations, np.float64)
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    middle = np.float64(np.float32((high + low) / 2))
+    reach = np.where(high > low, np.float64(np.float32((high - low) / 2)), 1.0)
+    first.bias = first.bias + middle @ first.kernel
+    first.kernel = first.kernel * reach[:, None]
+    size = len(reach)
+    return Prefix(1.0 / reach, -middle / reach, np.full(size, -np.inf), np.full(size, np.inf))
 
 
 def _take_up(prefix: Prefix, first: Layer) -> None:

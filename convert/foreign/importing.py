@@ -78,13 +78,16 @@ def import_policy(
     rows = recordings.flown(policy, task) if task else recordings.recorded(arguments.observations, policy)
     if task is not None:
         check_outputs(policy, task, rows.golden)
+    outputs = run(policy, rows.golden[:1]).shape[1]
+    pairs = recordings.read_pairs(arguments.golden, policy, outputs) if arguments.golden is not None else None
+    if isinstance(policy.actions, Discrete):
+        policy = sources.centred(policy, outputs)
+        pairs = None if pairs is None else replace(pairs, outputs=pairs.outputs - pairs.outputs.mean(axis=1)[:, None])
     folded = fold(policy, np.concatenate([rows.calibration, rows.golden]))
     spec = specified(arguments, name, policy, folded, task)
-    pairs = None
-    if arguments.golden is not None:
-        given = recordings.read_pairs(arguments.golden, policy, spec.output_size)
-        pairs = given.observations, given.outputs
-    proof = prove(policy, spec, folded.weights, np.concatenate([rows.golden, rows.calibration[:512]]), pairs)
+    compared = np.concatenate([rows.golden, rows.calibration[:512]])
+    given = None if pairs is None else (pairs.observations, pairs.outputs)
+    proof = prove(policy, spec, folded.weights, compared, given)
     returns = {}
     if task is not None and arguments.episodes:
         from convert.foreign.returns import compared_returns
@@ -93,8 +96,8 @@ def import_policy(
     warnings = warned(policy, rows.calibration, arguments.golden is not None)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)
-    outputs = run(policy, rows.golden)
-    bundle = write_bundle(path, spec, folded.weights, rows.calibration, rows.golden, golden_outputs=outputs)
+    golden = run(policy, rows.golden)
+    bundle = write_bundle(path, spec, folded.weights, rows.calibration, rows.golden, golden_outputs=golden)
     return Imported(policy, spec, proof, bundle.path, warnings, returns)
 
 

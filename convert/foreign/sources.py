@@ -8,7 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.foreign.chain import Affine, Clip, Continuous, Discrete, ForeignError, ForeignPolicy, Input, Step
+from convert.foreign.chain import (
+    Affine,
+    Clip,
+    Continuous,
+    Dense,
+    Discrete,
+    Floats,
+    ForeignError,
+    ForeignPolicy,
+    Input,
+    Step,
+    through,
+)
 
 KINDS = ".zip (Stable-Baselines3), .onnx, and with --spec .pt, .pth, .safetensors, .npz"
 WEIGHTS = (".pt", ".pth", ".safetensors", ".npz")
@@ -96,20 +108,33 @@ def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple
     elif low is not None and high is not None:
         one = np.ones(1)
         added = Clip(-one, one), Affine((high - low) / 2, (high + low) / 2)
-    original, steps = policy.original, added
+    return followed(replace(policy, actions=policy.actions or Continuous()), added)
 
-    def behind(rows: np.ndarray) -> np.ndarray:
-        from convert.foreign.chain import through
 
-        assert original is not None
-        return through(steps, np.asarray(original(rows), np.float64)).astype(np.float32)
+def followed(policy: ForeignPolicy, added: tuple[Step, ...]) -> ForeignPolicy:
+    """The policy with more steps behind its outputs, and behind what its own program computes."""
+    original = policy.original
+    if not added:
+        return policy
+    if original is None:
+        return replace(policy, steps=(*policy.steps, *added))
 
-    return replace(
-        policy,
-        actions=policy.actions or Continuous(),
-        steps=(*policy.steps, *added),
-        original=behind if original is not None and added else original,
-    )
+    def both(rows: Floats) -> Floats:
+        return through(added, np.asarray(original(rows), np.float64)).astype(np.float32)
+
+    return replace(policy, steps=(*policy.steps, *added), original=both)
+
+
+def centred(policy: ForeignPolicy, outputs: int) -> ForeignPolicy:
+    """A discrete policy whose outputs have the mean over the actions subtracted: no action changes, and int8 is finer.
+
+    Action values of one state are close to each other and far from those of another: most levels would be spent on
+    what all actions have in common.
+    """
+    centring = np.eye(outputs) - 1.0 / outputs
+    said = "The mean over the actions is subtracted from the outputs, which changes no action and helps int8."
+    step = Dense(centring.astype(np.float32), np.zeros(outputs, np.float32))
+    return replace(followed(policy, (step,)), assumed=(*policy.assumed, said))
 
 
 def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPolicy:
