@@ -41,6 +41,7 @@ NAMES = (
     "flight-rises",
     "airsim-flights",
     "depth",
+    "foreign",
     "gate",
     "gate-wrong",
     *(f"trained-{method}" for method in ("ppo", "a2c", "dqn", "ddpg", "d4pg")),
@@ -95,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
-    from bench import agreement, gate
+    from bench import agreement, foreign, gate
     from bench.recommending import words
     from bench.report import case_study, flight_dynamics, flights, simulators, store, trained, virtual_pi
     from bench.report.selection import Selection, flown_today
@@ -125,6 +126,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         "recommend": lambda: (words.kept_table(), []),
         simulators.AIRSIM_FLIGHTS: lambda: simulators.airsim_flights(everything(simulators.AIRSIM_FLIGHTS), preset),
         case_study.DEPTH: lambda: case_study.depth(stored(case_study.DEPTH), preset),
+        foreign.FOREIGN: lambda: (foreign.kept_table(foreign.FOREIGN), []),
         gate.GATE: lambda: (gate.kept_table(gate.GATE), []),
         gate.WRONG: lambda: (gate.kept_table(gate.WRONG), []),
         **{trained.name_of(each): partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},

@@ -6,7 +6,7 @@ import jinja2
 
 from convert.foreign.importing import Imported
 from policy.locate import shown
-from policy.spec import ContinuousHead
+from policy.spec import ContinuousHead, PolicySpec
 from train.intervals import brackets
 
 TEMPLATE = """\
@@ -42,13 +42,18 @@ Nothing was written: --dry-run.
 """
 
 
+def network_words(spec: PolicySpec) -> str:
+    """``8 × 8, tanh``; ``conv 8 × conv 8 × 16, relu``; ``linear``."""
+    network = spec.network
+    kinds = dict.fromkeys(kind.value for kind in network.activations or (network.activation,))
+    layers = [f"conv {each.filters}" for each in network.convolutions] + [str(width) for width in network.hidden]
+    return f"{' × '.join(layers)}, {', '.join(kinds)}" if layers else "linear"
+
+
 def words(done: Imported) -> str:
     """What was read, what was left out, how far it is from the original, and what to type next."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    spec, network = done.spec, done.spec.network
-    kinds = dict.fromkeys(kind.value for kind in network.activations or (network.activation,))
-    layers = [f"conv {each.filters}" for each in network.convolutions] + [str(width) for width in network.hidden]
-    head = spec.head
+    spec, head = done.spec, done.spec.head
     actions = f"one of {spec.output_size}"
     if isinstance(head, ContinuousHead):
         squashed = {"none": "as they are", "clip": "clipped", "tanh": "by tanh"}[head.squash.value]
@@ -57,7 +62,7 @@ def words(done: Imported) -> str:
     return environment.from_string(TEMPLATE).render(
         policy=done.policy,
         spec=spec,
-        network=f"{' × '.join(layers)}, {', '.join(kinds)}" if layers else "linear",
+        network=network_words(spec),
         actions=actions,
         warnings=done.warnings,
         proof=done.proof,

@@ -22,7 +22,18 @@ from bench.study.__main__ import main as studies
 
 Make = Callable[..., Report]
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("latency", "memory", "success", "agreement", "gate", "instructions", "pressure", "table", "recommend")
+COMMANDS = (
+    "latency",
+    "memory",
+    "success",
+    "agreement",
+    "foreign",
+    "gate",
+    "instructions",
+    "pressure",
+    "table",
+    "recommend",
+)
 STUDIES = ("", *STUDY_NAMES)
 
 

@@ -1,0 +1,191 @@
+"""Foreign policies: how far each imported one is from its original, and what both earn on the same episodes.
+
+    python bench/foreign.py
+    python bench/foreign.py --keep
+
+Every file of tests/convert/foreign/files, which make_sb3.py and make_onnx.py there made with the original programs, is
+imported as python -m convert.foreign imports it; nothing is written. Outputs are compared near the observations and 5
+to 40 standard deviations away, in numpy and in the three runtimes; where the file's task is known, the original, fp32
+and int8 fly the same episodes. --keep stores the answer in results/foreign.json, from where bench/table.py makes its
+table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __package__ is None:  # started as a script, by whatever Python: go on with the project's
+    import project_python
+
+    project_python.ensure()
+
+from bench import command_line
+
+if TYPE_CHECKING:
+    from bench.report.tables import Table
+
+FOREIGN = "foreign"
+CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
+TASKS = {
+    **dict.fromkeys(("ppo_cartpole", "a2c_cartpole", "dqn_cartpole", "ppo_elu", "ppo_silu_unlike_features"), CARTPOLE),
+    **dict.fromkeys(("ddpg_pendulum", "ppo_pendulum_normalised", "sac_pendulum", "ppo_gsde"), PENDULUM),
+}
+"""Of the files whose policy was trained on a task that needs no suite."""
+ACTIONS = {"rsl_rl": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
+REFUSED = ("swish_split_dynamo", "swish_split_script")
+"""Normalised behind an activation, which the contract cannot say."""
+ROWS = 96
+NOTES = """\
+Made by the original programs for this table, with few training steps: what they earn says nothing of the programs.
+Apart: largest difference of an output from the original's, as a share of what its outputs span; near: on observations \
+like those it was calibrated on; far: 5 to 40 standard deviations from their mean; runtimes: of the fp32 artifact, the \
+worst of three.
+Returns: means of {{ episodes }} episodes; minus the original's: paired, with 95 % intervals (Student's t); [–]: no \
+two episodes differ. original: Stable-Baselines3's by the golden outputs of the original program, ONNX by onnxruntime.
+Refused by name: {{ refused | join(", ") }}.
+Measured on {{ machine }}; code {{ code }}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Import, print, keep."""
+    parser = command_line.parser(__doc__, "bench/foreign.py")
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
+    parser.add_argument("--episodes", type=int, default=100, help="of those with a task (default: 100)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of files (default: all)")
+    return command_line.guarded(_run, parser.parse_args(argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from bench.report import store
+    from bench.report import tables as rendering
+    from bench.report.document import code_version
+    from bench.report.machine import this_machine
+
+    if arguments.keep and arguments.names:
+        raise command_line.BenchError("--keep stores all files or none.", "Leave the names out.")
+    document: dict[str, Any] = {
+        "machine": this_machine(),
+        "code": code_version(),
+        "episodes": arguments.episodes,
+        "policies": list(imported(arguments.names, arguments.episodes)),
+    }
+    if arguments.json:
+        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
+    else:
+        rendering.print_table(foreign_table(document), command_line.console())
+    if arguments.keep:
+        store.keep_answer(store.answer_file(FOREIGN), document, _amounts, "policies")
+    return command_line.EXIT_OK
+
+
+def _amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
+    return {(each["name"],): 1 for each in document["policies"]}
+
+
+def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
+    """Each file's import, as JSON values."""
+    from policy.locate import PROJECT_ROOT
+
+    folder = PROJECT_ROOT / "tests" / "convert" / "foreign" / "files"
+    zips = {path.parent.name: path for path in sorted(folder.glob("sb3/*/policy.zip"))}
+    graphs = {path.stem: path for path in sorted(folder.glob("onnx/*.onnx")) if path.stem not in REFUSED}
+    files = {**zips, **graphs}
+    if unknown := sorted(set(names) - files.keys()):
+        raise command_line.BenchError(f"there are no files {unknown}; there are {', '.join(files)}.")
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names or files:
+            yield _imported(name, files[name], Path(scratch), episodes)
+
+
+def _imported(name: str, path: Path, scratch: Path, episodes: int) -> dict[str, Any]:
+    from convert.foreign.__main__ import parser
+    from convert.foreign.importing import import_policy
+    from convert.foreign.words import network_words
+
+    words = [str(path), "--name", "foreign", "--dry-run", "--episodes", str(episodes)]
+    if path.suffix == ".onnx":
+        words += _rollouts(path, scratch)
+        if (actions := ACTIONS.get(name.rpartition("_")[0])) is not None:
+            words += ["--actions", actions]
+    else:
+        words += ["--golden", str(path.with_name("golden.npz"))]
+        if (statistics := path.with_name("vecnormalize.pkl")).exists():
+            words += ["--vecnormalize", str(statistics)]
+        task, observations = TASKS.get(name), str(path.with_name("golden.npz"))
+        words += ["--task", task] if task else ["--observations", observations, "--period", "0.02"]
+    done = import_policy(parser().parse_args(words), (), ())
+    return {
+        "name": name,
+        "source": done.policy.source,
+        "network": network_words(done.spec),
+        "near": done.proof.near / done.proof.span,
+        "far": done.proof.far / done.proof.span,
+        "runtimes": max(done.proof.runtimes.values()) / done.proof.span,
+        "returns": done.returns,
+    }
+
+
+def _rollouts(path: Path, scratch: Path) -> list[str]:
+    """Random observations for a graph, of which it is only known what it takes."""
+    import numpy as np
+
+    from convert.foreign.sources import read
+
+    inputs = read(path).inputs
+    size, random = sum(int(np.prod(part.shape)) for part in inputs), np.random.default_rng(1)
+    is_image = len(inputs[0].shape) == 3
+    rows = random.integers(0, 256, (ROWS, size)) if is_image else random.normal(0.3, 1.5, (ROWS, size))
+    np.savez(scratch / "rollouts.npz", observations=rows.astype(np.float32))
+    return ["--observations", str(scratch / "rollouts.npz"), "--period", "0.02"]
+
+
+def foreign_table(document: Mapping[str, Any]) -> Table:
+    """A row for each policy."""
+    from bench.report.tables import Table
+    from bench.report.text import filled
+
+    rows = []
+    for each in document["policies"]:
+        returns = each["returns"]
+        row = {
+            "file": each["name"],
+            "made with": each["source"],
+            "network": each["network"],
+            "apart near": f"{each['near']:.0e}",
+            "far": f"{each['far']:.0e}",
+            "runtimes": f"{each['runtimes']:.0e}",
+            "return": f"{returns['original']['mean_return']:.1f}" if returns else "–",
+        }
+        for precision in ("fp32", "int8"):
+            row[f"{precision} minus it"] = _difference(returns[precision]) if returns else "–"
+        rows.append(row)
+    said = {name: document[name] for name in ("machine", "code", "episodes")}
+    return Table.of(FOREIGN, "Imported policies", rows, filled(NOTES, refused=REFUSED, **said), left=3)
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    interval = row["minus_original_interval"]
+    ends = "–" if interval is None else ", ".join(f"{end:+.2f}" for end in interval)
+    return f"{row['minus_original']:+.2f} [{ends}]".replace("-", "−")
+
+
+def kept_table(name: str) -> Table:
+    """The table of the stored answer.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    from bench.report import store
+
+    return foreign_table(store.kept_answer(store.answer_file(name), "python bench/foreign.py --keep"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
