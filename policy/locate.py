@@ -63,7 +63,8 @@ def meant(bundle: Bundle, shipped: Path | None = None) -> str:
         came = "as it comes with the repository"
     else:
         written = datetime.fromtimestamp((bundle.path / WEIGHTS_FILE).stat().st_mtime)
-        came = f"trained here {written:%Y-%m-%d}"
+        made = "imported" if str(bundle.spec.provenance.get("how", "")).startswith("imported") else "trained"
+        came = f"{made} here {written:%Y-%m-%d}"
         if bundle.spec.provenance.get("ended") == "interrupted":
             came += f", by a run that was interrupted at step {bundle.spec.provenance.get('steps')}"
         if shipped is not None:
