@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from policy.activations import exactly, largest_slope
 from policy.exact import COARSE, LAYER_NORM_EPSILON
 from policy.exact import product as exact_product
-from policy.network import Weights, as_batch, convolve, join, layer_names, normalise, split
+from policy.network import Weights, as_batch, convolve, head_constants, join, layer_names, normalise, split
 from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec
 
 # Half the distance between 1 and the next float32.
@@ -69,8 +69,15 @@ def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarr
 
     That program rounds, too, and reading its weights may have multiplied and rounded them.
     """
-    span = float(np.ptp(outputs)) if np.isfinite(outputs).all() else 0.0
-    tolerance: Doubles = np.maximum(FOREIGN_ROUNDINGS * float_tolerance(spec, weights, observations), FOREIGN * span)
+    rounding = float_tolerance(spec, weights, observations) - head_rounding(spec)
+    if isinstance(spec.head, ContinuousHead):
+        # Bounds may be far wider than what the actions reach: the head rounds what it gives, not what it could.
+        _, offset = head_constants(spec.head)
+        reach = 2.0 * np.abs(outputs - offset).max(axis=0) + np.abs(offset)
+        rounding, span = rounding + HEAD_ROUNDINGS * UNIT_ROUNDOFF * reach, np.ptp(outputs, axis=0)
+    else:
+        span = np.full(spec.output_size, np.ptp(outputs))
+    tolerance: Doubles = np.maximum(FOREIGN_ROUNDINGS * rounding, FOREIGN * span)
     return tolerance
 
 

@@ -121,7 +121,8 @@ def training_command(bundle: Bundle, bits: int = Precision.INT8.bits) -> str:
     """What would train such a policy with quantizers; "" where it was trained with some, or was distilled."""
     provenance = bundle.spec.provenance
     method, network = str(provenance.get("algorithm", "")), bundle.spec.network
-    if bundle.spec.quantization is not None or method in ("", "distill") or network.layer_norm:
+    imported = str(bundle.spec.provenance.get("how", "")).startswith("imported")
+    if bundle.spec.quantization is not None or method in ("", "distill") or network.layer_norm or imported:
         return ""
     task, name = str(provenance.get("task", "navigation")), bundle.spec.name
     model = "" if network.convolutions else f" --model {','.join(map(str, network.hidden))}"

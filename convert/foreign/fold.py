@@ -24,6 +24,7 @@ from convert.foreign.chain import (
     ForeignPolicy,
     LayerNorm,
     Step,
+    run,
 )
 from convert.foreign.prefix import Prefix, refuse_odd_images
 from policy.exact import LAYER_NORM_EPSILON
@@ -88,10 +89,10 @@ def fold(policy: ForeignPolicy, observations: np.ndarray) -> Folded:
     if not before and layers[0].kernel.ndim == 2:
         prefix = _from_observations(layers[0], observations)
     _take_up(prefix, layers[0])
-    head, outputs = _head(policy, layers[-1], after)
+    head = _head(policy, layers[-1], after)
     network, weights = _network(layers)
-    if isinstance(head, ContinuousHead) and head.squash is Squash.NONE:
-        head = _fitted(head, prefix, layers, policy, observations, outputs)
+    if isinstance(head, ContinuousHead) and head.squash is not Squash.TANH:
+        head = _fitted(head, layers[-1], run(policy, observations))
         network, weights = _network(layers)
     return Folded(fields, prefix.normaliser(), network, head, weights)
 
@@ -207,9 +208,10 @@ def _take_up(prefix: Prefix, first: Layer) -> None:
     fixed = np.isfinite(constants)
     first.bias = first.bias + np.where(fixed, constants, 0.0) @ first.kernel
     first.kernel = np.where(fixed[:, None], 0.0, first.kernel) * prefix.signs[:, None]
+    first.bias = first.bias + prefix.rounded @ first.kernel
 
 
-def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> tuple[DiscreteHead | ContinuousHead, int]:
+def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> DiscreteHead | ContinuousHead:
     """The head, given what follows the last layer, which takes up the maps before the squashing."""
     outputs = len(last.bias)
     steps = [step for step in after if not (isinstance(step, Activate) and step.activation is Activation.NONE)]
@@ -223,7 +225,7 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> tuple[Discre
         names = policy.actions.names or tuple(map(str, range(outputs)))
         if len(names) != outputs:
             raise ForeignError(f"the policy has {outputs} outputs, and {len(names)} actions are named.")
-        return DiscreteHead(names), outputs
+        return DiscreteHead(names)
     if not isinstance(policy.actions, Continuous):
         raise ForeignError(
             "the file does not say what its outputs mean.",
@@ -234,6 +236,8 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> tuple[Discre
     if steps and isinstance(steps[0], Clip) and any(isinstance(step, Activate) for step in steps):
         limit = _limit(steps.pop(0))  # type: ignore[arg-type]
     if steps and isinstance(steps[0], Activate):
+        if steps[0].activation is Activation.SIGMOID:
+            limit /= 2  # as the outputs: see _squashed
         gain, offset = (each * ones for each in _squashed(steps.pop(0), last))  # type: ignore[arg-type]
         for step in steps:
             gain, offset = _through(step, gain, offset)
@@ -241,21 +245,21 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> tuple[Discre
         last.kernel, last.bias, gain = last.kernel * signs, last.bias * signs, np.abs(gain)
         if not gain.all():
             raise ForeignError("an action is multiplied by 0.")
-        return _continuous(offset - gain, offset + gain, Squash.TANH, limit, policy.actions), outputs
+        return _continuous(offset - gain, offset + gain, Squash.TANH, limit, policy.actions)
     clips = Prefix.of(outputs, [step for step in steps if isinstance(step, Affine | Clip)])
     if odd := [step for step in steps if not isinstance(step, Affine | Clip)]:
         raise ForeignError(f"{_named(odd[0])} behind the actions is not supported.")
     last.kernel, last.bias = last.kernel * clips.scale, last.bias * clips.scale + clips.offset
     bounded = np.isfinite(clips.low) & np.isfinite(clips.high)
     if not bounded.any() and not (np.isfinite(clips.low) | np.isfinite(clips.high)).any():
-        return _continuous(-ones, ones, Squash.NONE, math.inf, policy.actions), outputs
+        return _continuous(-ones, ones, Squash.NONE, math.inf, policy.actions)
     if not bounded.all():
         raise ForeignError("some actions are clipped and others are not, or at one end only; that is not supported.")
     if (clips.low >= clips.high).any():
         raise ForeignError("an action is clipped to a single value.")
     gain, offset = (clips.high - clips.low) / 2, (clips.high + clips.low) / 2
     last.kernel, last.bias = last.kernel / gain, (last.bias - offset) / gain
-    return _continuous(clips.low, clips.high, Squash.CLIP, math.inf, policy.actions), outputs
+    return _continuous(clips.low, clips.high, Squash.CLIP, math.inf, policy.actions)
 
 
 def _squashed(step: Activate, last: Layer) -> tuple[float, float]:
@@ -291,17 +295,23 @@ def _continuous(low: Doubles, high: Doubles, squash: Squash, limit: float, actio
     return ContinuousHead(tuple(low.tolist()), tuple(high.tolist()), squash, limit, actions.names)
 
 
-def _fitted(
-    head: ContinuousHead, prefix: Prefix, layers: list[Layer], policy: ForeignPolicy, observations: np.ndarray, n: int
-) -> ContinuousHead:
-    """An unbounded head whose −1 … 1 is what its actions reach: so each has its share of the 8 bits."""
-    from convert.foreign.chain import run
+def _fitted(head: ContinuousHead, last: Layer, reached: Doubles) -> ContinuousHead:
+    """A head whose −1 … 1 is about what its actions reach, (n, outputs): so each has its share of the 8 bits.
 
-    reached = run(policy, observations)
+    Bounds that no action comes near become a limit of the raw outputs, L: centre ± L · (half width / L).
+    """
     low, high = reached.min(axis=0), reached.max(axis=0)
+    if head.squash is Squash.CLIP:
+        half, centre = (np.array(head.high) - np.array(head.low)) / 2, (np.array(head.high) + np.array(head.low)) / 2
+        share = float((np.maximum(high - centre, centre - low) / half).max())
+        if not 0.0 < share < 1.0 / FAR_BOUNDS:
+            return head
+        limit = 1.0 / share
+        last.kernel, last.bias = last.kernel * limit, last.bias * limit
+        ends = (tuple((centre + sign * half / limit).tolist()) for sign in (-1.0, 1.0))
+        return replace(head, low=next(ends), high=next(ends), squash=Squash.NONE, limit=limit)
     wide = high - low > 1e-6 * np.maximum(1.0, np.abs(high))
     gain, offset = np.where(wide, (high - low) / 2, 1.0), np.where(wide, (high + low) / 2, 0.0)
-    last = layers[-1]
     last.kernel, last.bias = last.kernel / gain, (last.bias - offset) / gain
     return replace(head, low=tuple((offset - gain).tolist()), high=tuple((offset + gain).tolist()))
 
@@ -337,6 +347,8 @@ def _network(layers: list[Layer]) -> tuple[NetworkSpec, dict[str, Floats]]:
 
 
 LEAKY = Activation.LEAKY_RELU
+FAR_BOUNDS = 2.0
+"""Times as far from the centre as any action: bounds that clip nothing and would take the int8 levels."""
 
 
 def _named(step: Step) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +17,17 @@ from convert.foreign.chain import Affine, Discrete, ForeignError, ForeignPolicy,
 from convert.foreign.fold import Folded, fold
 from convert.foreign.proof import Proof, prove
 from policy.bundle_writer import write_bundle
+from policy.integer import forward_integer, quantize_network
 from policy.json_values import shortened
 from policy.locate import ARTIFACTS
+from policy.network import Weights, forward_float
 from policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, PolicySpec
 
 if TYPE_CHECKING:
     from train.suites.task import Task
 
+COARSE_SHARE = 0.25
 FAR_OFF_SCALE = 4.0
 """Deviations from 0, or a deviation of so many, for which an observation without a normaliser is worth a warning."""
 
@@ -57,7 +61,13 @@ def import_policy(
     Raises:
         ForeignError: it cannot be expressed, something is not said, or it does not act as the original.
     """
-    name = arguments.name or re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.file.stem).strip("._-")[:64]
+    if arguments.episodes < 0 or (arguments.period is not None and not 0 < arguments.period < math.inf):
+        raise ForeignError("--episodes has to be 0 or more, and --period more than 0 seconds.")
+    name = (
+        arguments.name
+        if arguments.name is not None
+        else re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.file.stem).strip("._-")[:64]
+    )
     if not is_policy_name(name):
         raise ForeignError(f"--name is {shortened(name)}; allowed are {POLICY_NAMES_ALLOWED}.")
     path = arguments.output_path or ARTIFACTS / name
@@ -74,11 +84,13 @@ def import_policy(
         from train.suites.make import make_task
 
         task = make_task(arguments.task)
+    if len(bounds) not in (0, 1, count_outputs(policy)):
+        raise ForeignError(f"--bounds has {len(bounds)} pairs, and the policy {count_outputs(policy)} outputs.")
     policy = with_task(policy, task, fields, arguments.actions, bounds)
     rows = recordings.flown(policy, task) if task else recordings.recorded(arguments.observations, policy)
     if task is not None:
         check_outputs(policy, task, rows.golden)
-    outputs = run(policy, rows.golden[:1]).shape[1]
+    outputs = count_outputs(policy)
     pairs = recordings.read_pairs(arguments.golden, policy, outputs) if arguments.golden is not None else None
     if isinstance(policy.actions, Discrete):
         policy = sources.centred(policy, outputs)
@@ -94,11 +106,17 @@ def import_policy(
 
         returns = compared_returns(policy, spec, folded.weights, rows.calibration, task, arguments.episodes)
     warnings = warned(policy, rows.calibration, arguments.golden is not None)
+    warnings += coarse_in_int8(spec, folded.weights, rows)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)
     golden = run(policy, rows.golden)
     bundle = write_bundle(path, spec, folded.weights, rows.calibration, rows.golden, golden_outputs=golden)
     return Imported(policy, spec, proof, bundle.path, warnings, returns)
+
+
+def count_outputs(policy: ForeignPolicy) -> int:
+    """How many numbers the policy gives."""
+    return int(run(policy, np.zeros((1, sum(math.prod(part.shape) for part in policy.inputs)))).shape[1])
 
 
 def with_task(
@@ -161,6 +179,23 @@ def specified(
 
 def _with_names(head: ContinuousHead, known: ContinuousHead) -> ContinuousHead:
     return replace(head, names=head.names or known.names, unit=known.unit if head.unit == "1" else head.unit)
+
+
+def coarse_in_int8(spec: PolicySpec, weights: Weights, rows: recordings.Recorded) -> tuple[str, ...]:
+    """Outputs of a continuous policy that int8 leaves few levels, a sentence for all of them."""
+    if spec.is_discrete:
+        return ()
+    network = quantize_network(spec, weights, rows.calibration)
+    wanted = forward_float(spec, weights, rows.golden).astype(np.float64)
+    error = np.sqrt(((forward_integer(spec, network, rows.golden) - wanted) ** 2).mean(axis=0))
+    coarse = np.flatnonzero(error > COARSE_SHARE * wanted.std(axis=0))
+    if not len(coarse):
+        return ()
+    outputs = ", ".join(map(str, coarse[:8]))
+    return (
+        f"in int8, output {outputs} is off by more than {COARSE_SHARE:.0%} of its standard deviation on these "
+        "observations: it hardly moves, or the outputs differ much in reach. Take 16 bits.",
+    )
 
 
 def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str, ...]:

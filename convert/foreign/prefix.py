@@ -55,14 +55,25 @@ class Prefix:
         """−1 where z falls as x grows, else 1."""
         return np.where(self.scale < 0, -1.0, 1.0)
 
-    def normaliser(self) -> Normaliser:
-        """That of sign · z, with a scale of 1 and a mean of 0 for elements that are constant."""
+    def _means(self) -> tuple[Doubles, Doubles]:
+        """(mean, a) of (x − mean) · a; 0 and 1 for elements that are constant."""
         fixed = np.isfinite(self.constants)
-        sign, a = self.signs, np.where(fixed, 1.0, np.abs(self.scale))
-        mean = np.where(fixed, 0.0, -self.offset * sign / a)
+        a = np.where(fixed, 1.0, np.abs(self.scale))
+        return np.where(fixed, 0.0, -self.offset * self.signs / a), a
+
+    @property
+    def rounded(self) -> Doubles:
+        """What sign · z is larger than the normaliser's z, whose mean is a float32: that of 10⁴ may be off by 10⁻³."""
+        mean, a = self._means()
+        return (np.float64(np.float32(mean)) - mean) * a
+
+    def normaliser(self) -> Normaliser:
+        """That of sign · z, to :attr:`rounded`, with a scale of 1 and a mean of 0 for elements that are constant."""
+        fixed, sign = np.isfinite(self.constants), self.signs
+        mean, a = self._means()
         turned = np.where(fixed, np.inf, self.low * sign), np.where(fixed, np.inf, self.high * sign)
-        low = np.where(fixed, -np.inf, np.minimum(*turned))
-        high = np.maximum(*turned)
+        low = np.where(fixed, -np.inf, np.minimum(*turned)) - self.rounded
+        high = np.maximum(*turned) - self.rounded
         scale = 1.0 / a
         alike = all(_is_one(each) for each in (mean, scale, low, high))
         kept = slice(0, 1) if alike else slice(None)

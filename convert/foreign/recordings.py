@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 FEWEST_ROWS = 16
 GOLDEN_SHARE, MOST_GOLDEN, MOST_CALIBRATION = 8, 512, 4096
 SEED = 7
+LARGEST_VALUE = 1e18
 LARGEST_RECORDING = 2**30
 """Bytes of all arrays of a file of recorded observations."""
 SAVE = "Save it with numpy.savez(FILE, observations=…), of --golden with outputs=…, too."
@@ -105,9 +107,17 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
         check_unpacked(path)
         with np.load(path, allow_pickle=False) as arrays:
             for name in columns:
-                found[name] = np.asarray(arrays[name], np.float32)
-    except KeyError as error:
-        raise ForeignError(f"{path} has no array {error.args[0]}.", SAVE) from None
+                if name not in arrays.files:
+                    raise ForeignError(f"{path} has no array {name!r}; it has {', '.join(arrays.files)}.", SAVE)
+                if (values := arrays[name]).dtype.kind not in "fiub" or not values.ndim:
+                    raise ForeignError(f"{path}: {name!r} is {values.dtype}{list(values.shape)}; allowed are numbers.")
+                if np.abs(values).max(initial=0.0) > LARGEST_VALUE:
+                    raise ForeignError(
+                        f"{path}: {name!r} has values beyond {LARGEST_VALUE:g}, or none that are finite."
+                    )
+                found[name] = np.asarray(values, np.float32)
+    except ForeignError:
+        raise
     except OSError as error:
         raise ForeignError(f"{path} cannot be read: {error.strerror or error}.", SAVE) from None
     except (ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
@@ -115,7 +125,9 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
     rows = {}
     for name, values in found.items():
         wanted = size if name == "observations" else columns[name]
-        made = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1)
+        made = values.reshape(len(values), math.prod(values.shape[1:]))
+        if not len(made):
+            raise ForeignError(f"{path}: {name!r} has no rows.", SAVE)
         if made.shape[1] != wanted:
             raise ForeignError(
                 f"{path}: {name!r} has {made.shape[1]} numbers a row; the policy has {wanted} "

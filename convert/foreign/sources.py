@@ -150,6 +150,16 @@ def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPoli
             f"takes {own}.",
             "Give the fields in the order in which the policy sees them.",
         )
+    ends = [set(np.cumsum([int(np.prod(part.shape)) for part in parts]).tolist()) for parts in (policy.inputs, fields)]
+    order = [part.name for part in fields if part.name in {own.name for own in policy.inputs}]
+    if not ends[0] <= ends[1] or order != [part.name for part in policy.inputs if part.name in order]:
+        raise ForeignError(
+            f"the fields {', '.join(f'{f.name} {f.shape}' for f in fields)} are not the file's inputs in its order, "
+            f"{', '.join(f'{f.name} {f.shape}' for f in policy.inputs)}; a field may be a part of an input.",
+            "Leave --fields out, or give the file's names in the file's order.",
+        )
+    if any(len(part.shape) == 3 for part in fields) and len(policy.inputs[0].shape) != 3:
+        raise ForeignError("a field with three sides is an image, and the policy sees none.", "Give it one side.")
     if len(policy.inputs[0].shape) == 3 and fields[0].shape != policy.inputs[0].shape:
         raise ForeignError(f"the policy sees an image of {policy.inputs[0].shape}; the field is {fields[0].shape}.")
     return replace(policy, inputs=fields)

@@ -30,6 +30,8 @@ from policy.spec import (
     RuntimeName,
     Squash,
 )
+from train import evaluate
+from train.suites.make import make_task
 
 FILES = Path(__file__).parent / "files"
 SB3 = sorted(path.parent for path in FILES.glob("sb3/*/policy.zip"))
@@ -105,6 +107,15 @@ def test_a_task_gives_observations_names_and_returns(tmp_path: Path, capsys: pyt
     assert set(told["proof"]["runtimes"]) == {name.value for name in RuntimeName}
 
 
+def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None:
+    folder, path = FILES / "sb3" / "ppo_pendulum_normalised", tmp_path / "swing"
+    words = [str(folder / "policy.zip"), "--vecnormalize", str(folder / "vecnormalize.pkl"), "--task", "pendulum"]
+    assert main([*words, "--episodes", "0", "--output-path", str(path)]) == 0
+    spec = Bundle.load(path).spec
+    evaluate.check_task(replace(spec, head=replace(spec.head, low=(-9.0,), high=(9.0,))), make_task("pendulum"))
+    assert evaluate.main(["--input-path", str(path), "--episodes", "1"]) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -117,6 +128,8 @@ def test_a_task_gives_observations_names_and_returns(tmp_path: Path, capsys: pyt
         (["policy.zip", "--task", "cartpole", "--fields", "a:0"], "--fields has 'a:0'"),
         (["policy.zip", "--task", "cartpole", "--bounds", "2:1"], "--bounds has '2:1'"),
         (["policy.zip", "--observations", "golden.npz"], "--period"),
+        (["policy.zip", "--task", "cartpole", "--period", "0"], "--period more than 0"),
+        (["policy.zip", "--task", "cartpole", "--bounds=-1:1,-1:1,-1:1"], "--bounds has 3 pairs"),
     ],
 )
 def test_what_is_missing_or_wrong_is_said_and_nothing_is_written(
@@ -160,6 +173,7 @@ CASES = {
     "clipped, then scaled": (([], [TANH], [Clip(-ONE, ONE), affine(2.0, -3.0, 0.5)]), Squash.CLIP),
     "squashed and unscaled": (([], [ELU], [affine(1.5), TANH, affine(2.0, -1.0, 3.0)]), Squash.TANH),
     "limited before the squashing": (([], [ELU], [Clip(-2 * ONE, 2 * ONE), TANH]), Squash.TANH),
+    "limited before a sigmoid": (([], [ELU], [Clip(-ONE, ONE), Activate(Activation.SIGMOID)]), Squash.TANH),
     "a sigmoid": (([], [ELU], [Activate(Activation.SIGMOID), affine(2.0)]), Squash.TANH),
     "a clip that cuts nothing": (([], [ELU], [TANH, Clip(-ONE, ONE)]), Squash.TANH),
 }
@@ -201,6 +215,78 @@ def spec_of(folded: object) -> PolicySpec:
 def test_what_the_contract_cannot_say_is_refused_by_name(steps: tuple[list[chain.Step], ...], said: str) -> None:
     with pytest.raises(ForeignError, match=said):
         fold(small(*steps), ROWS)
+
+
+WIDE = Clip(np.full(3, -1e6), np.full(3, 1e6))
+
+
+def test_wide_bounds_hide_no_misread_policy() -> None:
+    policy, wrong = small([], [TANH], [WIDE]), small([], [TANH], [affine(-1.0, offset=0.0), WIDE])
+    folded, misread = fold(policy, ROWS), fold(wrong, ROWS)
+    head = spec_of(folded).head
+    assert isinstance(head, ContinuousHead) and head.squash is Squash.NONE and max(head.high) < 10
+    assert head.limit * (head.high[0] - head.low[0]) / 2 == pytest.approx(1e6)
+    np.testing.assert_allclose(forward_float(spec_of(folded), folded.weights, ROWS), chain.run(policy, ROWS), atol=1e-5)
+    with pytest.raises(ForeignError, match="does not act as the original"):
+        prove(policy, spec_of(misread), misread.weights, ROWS)
+
+
+def test_a_small_output_beside_a_large_one_is_compared_by_its_own_span() -> None:
+    policy = small([], [TANH], [Affine(np.array([1000.0, 0.01, 1.0]), np.zeros(3))])
+    misread = fold(small([], [TANH], [Affine(np.array([1000.0, -0.01, 1.0]), np.zeros(3))]), ROWS)
+    with pytest.raises(ForeignError, match="output 1 of observation"):
+        prove(policy, spec_of(misread), misread.weights, ROWS)
+
+
+def test_a_mean_that_no_float32_holds_is_taken_up_by_the_first_layer() -> None:
+    mean, deviation = np.full(4, 1e4 + 1 / 3e3), np.full(4, 0.5)
+    policy = small([Affine(1 / deviation, -mean / deviation)], [ELU], [])
+    rows = (1e4 + RANDOM_ROWS).astype(np.float32)
+    folded = fold(policy, rows)
+    assert prove(policy, spec_of(folded), folded.weights, rows).near < 1e-4
+
+
+RANDOM_ROWS = np.random.default_rng(8).normal(0.0, 0.5, (64, 4))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ((Input("b", (2,)), Input("a", (2,))), "not the file's inputs in its order"),
+        ((Input("a", (3,)), Input("c", (1,))), "not the file's inputs in its order"),
+        ((Input("a", (2,)), Input("x", (2, 1, 1))), "three sides is an image"),
+        ((Input("a", (2,)), Input("b", (3,))), "the fields have 5 elements"),
+    ],
+)
+def test_fields_cannot_exchange_the_inputs_of_a_file(fields: tuple[Input, ...], said: str) -> None:
+    policy = replace(small([], [TANH], []), inputs=(Input("a", (2,)), Input("b", (2,))))
+    with pytest.raises(ForeignError, match=said):
+        sources.with_inputs(policy, fields)
+    parts = (Input("a", (2,), "m"), Input("left", (1,)), Input("right", (1,)))
+    assert sources.with_inputs(policy, parts).inputs == parts
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"observations": np.zeros((0, 4))}, "has no rows"),
+        ({"observations": np.zeros((32, 4), "c8")}, "allowed are numbers"),
+        ({"observations": np.zeros(32, [("a", "f4")])}, "allowed are numbers"),
+        ({"observations": np.full((32, 4), 1e30)}, "values beyond"),
+        ({"observations": np.full((32, 4), np.nan)}, "NaN or infinity"),
+        ({"rows": np.zeros((32, 4))}, "has no array 'observations'; it has rows"),
+        ({"observations": np.array([{}], object)}, "cannot be read"),
+        ({"observations": np.zeros((8, 4))}, "at least 16 are needed"),
+    ],
+)
+def test_recordings_that_are_none_are_refused(
+    arrays: dict[str, np.ndarray], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "rows.npz", **arrays)
+    words = [str(FILES / "sb3" / "ppo_cartpole" / "policy.zip"), "--observations", str(tmp_path / "rows.npz")]
+    assert main([*words, "--period", "0.02", "--output-path", str(tmp_path / "imported")]) == 1
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "imported").exists()
 
 
 def test_a_policy_that_was_misread_is_not_written(tmp_path: Path) -> None:
