@@ -72,8 +72,8 @@ class Prefix:
         fixed, sign = np.isfinite(self.constants), self.signs
         mean, a = self._means()
         turned = np.where(fixed, np.inf, self.low * sign), np.where(fixed, np.inf, self.high * sign)
-        low = np.where(fixed, -np.inf, np.minimum(*turned)) - self.rounded
-        high = np.maximum(*turned) - self.rounded
+        low = (np.where(fixed, -np.inf, np.minimum(*turned)) - self.rounded).astype(np.float32).astype(np.float64)
+        high = (np.maximum(*turned) - self.rounded).astype(np.float32).astype(np.float64)
         scale = 1.0 / a
         alike = all(_is_one(each) for each in (mean, scale, low, high))
         kept = slice(0, 1) if alike else slice(None)
