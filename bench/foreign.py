@@ -46,7 +46,8 @@ Apart: largest difference of an output from the original's, as a share of what i
 like those it was calibrated on; far: 5 to 40 standard deviations from their mean; runtimes: of the fp32 artifact, the \
 worst of three.
 Returns: means of {{ episodes }} episodes; minus the original's: paired, with 95 % intervals (Student's t); [–]: no \
-two episodes differ. original: Stable-Baselines3's by the golden outputs of the original program, ONNX by onnxruntime.
+two episodes differ. The original's outputs are those that its program recorded, of ONNX onnxruntime's; its episodes \
+are flown by the steps as they were read.
 Refused by name: {{ refused | join(", ") }}.
 Measured on {{ machine }}; code {{ code }}.
 """

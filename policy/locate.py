@@ -63,7 +63,7 @@ def meant(bundle: Bundle, shipped: Path | None = None) -> str:
         came = "as it comes with the repository"
     else:
         written = datetime.fromtimestamp((bundle.path / WEIGHTS_FILE).stat().st_mtime)
-        made = "imported" if str(bundle.spec.provenance.get("how", "")).startswith("imported") else "trained"
+        made = "imported" if bundle.spec.is_imported else "trained"
         came = f"{made} here {written:%Y-%m-%d}"
         if bundle.spec.provenance.get("ended") == "interrupted":
             came += f", by a run that was interrupted at step {bundle.spec.provenance.get('steps')}"

@@ -173,6 +173,11 @@ class PolicySpec:
         return len(self.observation) == 1 and len(self.observation[0].shape) == 3
 
     @property
+    def is_imported(self) -> bool:
+        """Whether another program trained it: ``python -m convert.foreign`` says so in its provenance."""
+        return str(self.provenance.get("how", "")).startswith("imported from ")
+
+    @property
     def is_discrete(self) -> bool:
         """Whether the head chooses one of several named actions."""
         return isinstance(self.head, DiscreteHead)

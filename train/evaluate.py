@@ -198,7 +198,7 @@ def check_task(spec: PolicySpec, task: Task) -> None:
     names: tuple[str, ...] = ("low", "high")  # the squash may differ
     if DiscreteHead in (type(mine), type(other)):
         names = ("action_names",)
-    elif str(spec.provenance.get("how", "")).startswith("imported"):
+    elif spec.is_imported:
         names = ("size",)  # its bounds are its own; the environment clips
     pairs = [(name, *(getattr(head, name, "continuous") for head in (mine, other))) for name in names]
     fields = [(f"head.{name}" if type(mine) is type(other) else "head", *values) for name, *values in pairs]

@@ -121,8 +121,9 @@ def training_command(bundle: Bundle, bits: int = Precision.INT8.bits) -> str:
     """What would train such a policy with quantizers; "" where it was trained with some, or was distilled."""
     provenance = bundle.spec.provenance
     method, network = str(provenance.get("algorithm", "")), bundle.spec.network
-    imported = str(bundle.spec.provenance.get("how", "")).startswith("imported")
-    if bundle.spec.quantization is not None or method in ("", "distill") or network.layer_norm or imported:
+    if bundle.spec.quantization is not None or method in ("", "distill") or network.layer_norm:
+        return ""
+    if bundle.spec.is_imported:  # by another program, which this one's options do not describe
         return ""
     task, name = str(provenance.get("task", "navigation")), bundle.spec.name
     model = "" if network.convolutions else f" --model {','.join(map(str, network.hidden))}"

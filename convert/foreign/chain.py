@@ -153,6 +153,13 @@ def through(steps: Iterable[Step], x: Doubles) -> Doubles:
     return x
 
 
+def rows_channels_last(kernel: np.ndarray, image: tuple[int, int, int]) -> np.ndarray:
+    """A dense kernel's rows (C, H, W), as PyTorch flattens an image (H, W, C), in the order (H, W, C) of a chain."""
+    height, width, channels = image
+    rows = kernel.reshape(channels, height, width, -1).transpose(1, 2, 0, 3)
+    return np.ascontiguousarray(rows.reshape(len(kernel), -1))
+
+
 def _step(step: Step, x: Doubles) -> Doubles:
     if isinstance(step, Affine):
         return x * step.scale + step.offset

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convert.foreign import recordings, sources
-from convert.foreign.chain import Affine, Discrete, ForeignError, ForeignPolicy, Input, run
+from convert.foreign.chain import Affine, Discrete, Floats, ForeignError, ForeignPolicy, Input, run
 from convert.foreign.fold import Folded, fold
 from convert.foreign.proof import Proof, prove
 from policy.bundle_writer import write_bundle
-from policy.integer import forward_integer, quantize_network
+from policy.integer import IntegerNetwork, forward_integer, quantize_network
 from policy.json_values import shortened
 from policy.locate import ARTIFACTS
 from policy.network import Weights, forward_float
@@ -100,13 +100,14 @@ def import_policy(
     compared = np.concatenate([rows.golden, rows.calibration[:512]])
     given = None if pairs is None else (pairs.observations, pairs.outputs)
     proof = prove(policy, spec, folded.weights, compared, given)
+    network = quantize_network(spec, folded.weights, rows.calibration)
     returns = {}
     if task is not None and arguments.episodes:
         from convert.foreign.returns import compared_returns
 
-        returns = compared_returns(policy, spec, folded.weights, rows.calibration, task, arguments.episodes)
+        returns = compared_returns(policy, spec, folded.weights, network, task, arguments.episodes)
     warnings = warned(policy, rows.calibration, arguments.golden is not None)
-    warnings += coarse_in_int8(spec, folded.weights, rows)
+    warnings += coarse_in_int8(spec, folded.weights, network, rows.golden)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)
     golden = run(policy, rows.golden)
@@ -181,13 +182,12 @@ def _with_names(head: ContinuousHead, known: ContinuousHead) -> ContinuousHead:
     return replace(head, names=head.names or known.names, unit=known.unit if head.unit == "1" else head.unit)
 
 
-def coarse_in_int8(spec: PolicySpec, weights: Weights, rows: recordings.Recorded) -> tuple[str, ...]:
+def coarse_in_int8(spec: PolicySpec, weights: Weights, network: IntegerNetwork, rows: Floats) -> tuple[str, ...]:
     """Outputs of a continuous policy that int8 leaves few levels, a sentence for all of them."""
     if spec.is_discrete:
         return ()
-    network = quantize_network(spec, weights, rows.calibration)
-    wanted = forward_float(spec, weights, rows.golden).astype(np.float64)
-    error = np.sqrt(((forward_integer(spec, network, rows.golden) - wanted) ** 2).mean(axis=0))
+    wanted = forward_float(spec, weights, rows).astype(np.float64)
+    error = np.sqrt(((forward_integer(spec, network, rows) - wanted) ** 2).mean(axis=0))
     coarse = np.flatnonzero(error > COARSE_SHARE * wanted.std(axis=0))
     if not len(coarse):
         return ()

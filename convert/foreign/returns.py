@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from convert.foreign.chain import Discrete, Floats, ForeignPolicy
+from convert.foreign.chain import Discrete, ForeignPolicy
 from convert.foreign.recordings import SEED, decider, flat
-from policy.integer import forward_integer, quantize_network
+from policy.integer import IntegerNetwork, forward_integer
 from policy.network import Weights, choose_actions, forward_float
 from policy.spec import PolicySpec
 from train.evaluate import difference
@@ -18,13 +18,13 @@ from train.suites.task import Task
 
 
 def compared_returns(
-    policy: ForeignPolicy, spec: PolicySpec, weights: Weights, calibration: Floats, task: Task, episodes: int
+    policy: ForeignPolicy, spec: PolicySpec, weights: Weights, network: IntegerNetwork, task: Task, episodes: int
 ) -> dict[str, Any]:
     """Mean return of each on the task's first preset, with its interval, and its paired difference from the original.
 
-    The integers are computed by the reference that every runtime is held to when the artifact is made.
+    The original is flown by the steps as they were read; the integers are computed by the reference that every runtime
+    is held to when the artifact is made.
     """
-    network = quantize_network(spec, weights, calibration)
     each: dict[str, Decide] = {
         "original": decider(policy, isinstance(policy.actions, Discrete)),
         "fp32": lambda rows: choose_actions(spec, forward_float(spec, weights, flat(rows))),

@@ -32,6 +32,7 @@ from convert.foreign.chain import (
     Input,
     LayerNorm,
     Step,
+    rows_channels_last,
 )
 from convert.foreign.torch_file import read_torch
 from policy.errors import PolicyError
@@ -199,8 +200,7 @@ class _Reading:
         if self.layout == "torch":
             kernel = kernel.T
             if self.image is not None and len(kernel) == np.prod(self.image):
-                height, width, channels = self.image
-                kernel = kernel.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(len(kernel), -1)
+                kernel = rows_channels_last(kernel, self.image)
         self.image = None
         return [Dense(np.ascontiguousarray(kernel, np.float32), bias.astype(np.float32))]
 

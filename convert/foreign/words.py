@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import jinja2
+import numpy as np
 
 from convert.foreign.importing import Imported
 from policy.locate import shown
-from policy.spec import ContinuousHead, PolicySpec
+from policy.spec import ContinuousHead, PolicySpec, Squash
 from train.intervals import brackets
 
 TEMPLATE = """\
@@ -50,15 +53,24 @@ def network_words(spec: PolicySpec) -> str:
     return f"{' × '.join(layers)}, {', '.join(kinds)}" if layers else "linear"
 
 
+def squashed_words(head: ContinuousHead) -> str:
+    """``as they are``; ``clipped to -2 … 2``; ``by tanh to -2 … 2``: the least and the largest of all elements."""
+    low, high = np.array(head.low), np.array(head.high)
+    if head.squash is Squash.NONE:
+        if head.limit == math.inf:
+            return "as they are"
+        centre, half = (low + high) / 2, (high - low) / 2 * head.limit
+        low, high = centre - half, centre + half
+    return f"{'by tanh' if head.squash is Squash.TANH else 'clipped'} to {low.min():g} … {high.max():g}"
+
+
 def words(done: Imported) -> str:
     """What was read, what was left out, how far it is from the original, and what to type next."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     spec, head = done.spec, done.spec.head
     actions = f"one of {spec.output_size}"
     if isinstance(head, ContinuousHead):
-        squashed = {"none": "as they are", "clip": "clipped", "tanh": "by tanh"}[head.squash.value]
-        reach = "" if head.squash.value == "none" else f" to {min(head.low):g} … {max(head.high):g}"
-        actions = f"{head.size} numbers, {squashed}{reach}"
+        actions = f"{head.size} number{'s' * (head.size > 1)}, {squashed_words(head)}"
     return environment.from_string(TEMPLATE).render(
         policy=done.policy,
         spec=spec,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from convert.foreign.chain import Activate, Convolution, Dense, Floats, ForeignError, Step
+from convert.foreign.chain import Activate, Convolution, Dense, Floats, ForeignError, Step, rows_channels_last
 from convert.foreign.pickles.arrays import refusal
 from convert.foreign.pickles.nodes import printable
 from convert.foreign.sb3.settings import Settings
@@ -123,7 +123,7 @@ def actor(
     for layer in [*hidden, last]:
         if len(layer.kernel) != size:
             raise refusal(tensors.what, f"has a layer of {len(layer.kernel)} inputs behind {size} values")
-        steps.append(layer if image is None else Dense(_rows_as_images_have(layer.kernel, image), layer.bias))
+        steps.append(layer if image is None else Dense(rows_channels_last(layer.kernel, image), layer.bias))
         image = None
         if layer is not last:
             steps.append(settings.activation)
@@ -184,12 +184,5 @@ def _nature(tensors: Tensors, name: str, image: tuple[int, int, int]) -> tuple[l
     linear = tensors.dense(f"{name}.linear.0")
     if len(linear.kernel) != height * width * channels:
         raise refusal(tensors.what, f"has {len(linear.kernel)} inputs behind an image {(height, width, channels)}")
-    kernel = _rows_as_images_have(linear.kernel, (height, width, channels))
+    kernel = rows_channels_last(linear.kernel, (height, width, channels))
     return [*steps, Dense(kernel, linear.bias), relu], len(linear.bias)
-
-
-def _rows_as_images_have(kernel: Floats, image: tuple[int, int, int]) -> Floats:
-    """Rows (C, H, W), as the program flattens an image, in the order (H, W, C), as the chain does."""
-    height, width, channels = image
-    rows = kernel.reshape(channels, height, width, -1).transpose(1, 2, 0, 3)
-    return np.ascontiguousarray(rows.reshape(len(kernel), -1))
