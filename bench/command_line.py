@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from policy import interruption
+from policy.contract.enums import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
 from policy.errors import PolicyError
 from policy.hints import Parser, as_typed, make_room
-from policy.spec_parts import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
 
 if TYPE_CHECKING:
     from rich.console import Console

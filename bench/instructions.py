@@ -24,7 +24,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from bench import command_line
-from policy.spec_parts import RuntimeName
+from policy.contract.enums import RuntimeName
 
 if TYPE_CHECKING:
     from bench.qemu_counter.counting import Count

@@ -20,7 +20,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from bench import command_line
-from policy.spec_parts import Precision, RuntimeName
+from policy.contract.enums import Precision, RuntimeName
 
 if TYPE_CHECKING:
     from bench.measuring.questions import Contestant, Served

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from policy import json_values
+from policy.contract.enums import ArtifactFormat, Precision, RuntimeName
 from policy.errors import BundleError
 from policy.json_values import OMITTED, JsonValueError, called
 from policy.reading.names import POLICY_NAMES_ALLOWED, is_file_name, is_policy_name
-from policy.spec_parts import ArtifactFormat, Precision, RuntimeName
 
 MANIFEST_FORMAT_VERSION = 2
 WITHOUT_ARTIFACTS = 1

@@ -15,6 +15,7 @@ from enum import Enum
 
 import numpy as np
 
+from policy.contract.checks import LARGEST_FLOAT32, require, require_member
 from policy.exact import product
 from policy.quantization import (
     LARGEST_WEIGHT_BITS,
@@ -27,7 +28,6 @@ from policy.quantization import (
     check_finite,
     symmetric_scales,
 )
-from policy.spec_parts import LARGEST_FLOAT32, require, require_member
 
 INPUT = "input"
 """Name of the normalised observation among the ranges."""

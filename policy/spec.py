@@ -1,6 +1,6 @@
 """PolicySpec: everything a consumer must know to feed a policy and to use what comes out.
 
-The spec is a tree of frozen dataclasses (its parts: ``policy/spec_parts.py``), and its JSON document the same tree. It
+The spec is a tree of frozen dataclasses (its parts: ``policy/contract``), and its JSON document the same tree. It
 answers the questions that an exported network alone leaves open: which observation fields in which order and unit, how
 they are normalised, what the actions mean, how often a decision is due, and in which environment it was trained.
 """
@@ -15,28 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy import json_values
+from policy.contract.checks import LARGEST_SIDE, require
+from policy.contract.enums import Activation, ArtifactFormat, Precision, RuntimeName, Squash, parse_enum
+from policy.contract.heads import ContinuousHead, DiscreteHead, EnvironmentSpec
+from policy.contract.network import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
+from policy.contract.observation import Normaliser, ObservationField
 from policy.errors import SpecError
 from policy.json_values import OMITTED, shortened
 from policy.quantization_aware import INPUT, TrainedQuantization
 from policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
-from policy.spec_parts import (
-    LARGEST_SIDE,
-    NATURE_CONVOLUTIONS,
-    Activation,
-    ArtifactFormat,
-    ContinuousHead,
-    Convolution,
-    DiscreteHead,
-    EnvironmentSpec,
-    NetworkSpec,
-    Normaliser,
-    ObservationField,
-    Precision,
-    RuntimeName,
-    Squash,
-    parse_enum,
-    require,
-)
 
 __all__ = [
     "NATURE_CONVOLUTIONS",

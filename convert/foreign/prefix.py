@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from convert.foreign.chain import Affine, Clip, Doubles, ForeignError
+from policy.contract.checks import LARGEST_FLOAT32
 from policy.spec import Normaliser
-from policy.spec_parts import LARGEST_FLOAT32
 
 
 @dataclass(frozen=True)

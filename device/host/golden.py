@@ -9,8 +9,8 @@ from typing import Any
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.errors import AgentError, CheckFailedError
+from policy.contract.enums import Precision, RuntimeName
 from policy.json_values import JsonValueError, read
-from policy.spec_parts import Precision, RuntimeName
 
 OWN_FAULTS = ("golden", "bundle", "spec", "runtime")
 """The agent's codes of what is wrong with a release itself."""

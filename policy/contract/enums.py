@@ -1,0 +1,110 @@
+"""The contract's enums: precisions, formats, runtimes, activations, squashings."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeVar
+
+from policy.errors import SpecError
+from policy.json_values import JsonValueError, read
+
+E = TypeVar("E", bound=Enum)
+
+
+class Precision(Enum):
+    """What the weights of an artifact are stored as. ``INT7`` … ``INT2`` live in an int8 container."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+    INT7 = "int7"
+    INT6 = "int6"
+    INT5 = "int5"
+    INT4 = "int4"
+    INT3 = "int3"
+    INT2 = "int2"
+
+    @property
+    def bits(self) -> int:
+        """Bits of one weight."""
+        return int(self.value.removeprefix("fp").removeprefix("int"))
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the artifact computes with integers."""
+        return self.value.startswith("int")
+
+    @classmethod
+    def from_bits(cls, bits: int) -> Precision:
+        """The precision that ``BITS=bits`` names: 32 is fp32, 16 is fp16, 8 … 2 are int8 … int2."""
+        for precision in cls:
+            if precision.bits == bits:
+                return precision
+        raise SpecError(
+            f"BITS={bits} is no known precision; allowed are 32, 16 and 8 … 2.", "Type BITS=8, for example."
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Precision:
+        """Read ``int8`` or ``8``."""
+        if text.isdigit():
+            return cls.from_bits(int(text))
+        return parse_enum(cls, text, "precision")
+
+
+class ArtifactFormat(Enum):
+    """File format of an artifact; the value is the file's suffix."""
+
+    TFLITE = "tflite"
+    ONNX = "onnx"
+
+
+class RuntimeName(Enum):
+    """An inference runtime that can execute artifacts on a device."""
+
+    TFLITE_RUNTIME = "tflite-runtime"
+    LITERT = "litert"
+    ONNXRUNTIME = "onnxruntime"
+
+    @property
+    def artifact_format(self) -> ArtifactFormat:
+        """The format that this runtime executes."""
+        return ArtifactFormat.ONNX if self is RuntimeName.ONNXRUNTIME else ArtifactFormat.TFLITE
+
+    @property
+    def distribution(self) -> str:
+        """The name that pip installs it by."""
+        return "ai-edge-litert" if self is RuntimeName.LITERT else self.value
+
+
+class Activation(Enum):
+    """Nonlinearity behind a hidden layer."""
+
+    RELU = "relu"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+    ELU = "elu"
+    """x, or eˣ − 1 below zero (Clevert et al. 2016, with α = 1)."""
+    LEAKY_RELU = "leaky_relu"
+    """x, or ``network.negative_slope`` · x below zero."""
+    SILU = "silu"
+    """x / (1 + e⁻ˣ), also called swish."""
+    NONE = "none"
+
+
+class Squash(Enum):
+    """How a continuous head brings its raw outputs into [-1, 1]."""
+
+    TANH = "tanh"
+    CLIP = "clip"
+    NONE = "none"
+    """Not at all: −1 and 1 stand for low and high, and what lies beyond is passed on."""
+
+
+def parse_enum(kind: type[E], value: object, what: str) -> E:
+    """Read an enum by its value; a SpecError names what is allowed."""
+    try:
+        member: E = read(kind, value, what)
+    except JsonValueError as error:
+        raise SpecError(f"{error}.") from None
+    return member

@@ -1,0 +1,117 @@
+"""The layers between the normalised observation and the head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from policy.contract.checks import LARGEST_SIDE, MOST_LAYERS, require, require_member
+from policy.contract.enums import Activation
+from policy.json_values import OMITTED, shortened
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A square convolution without padding: ``filters`` outputs, ``kernel`` × ``kernel`` inputs, ``stride``."""
+
+    filters: int
+    kernel: int
+    stride: int
+
+    def __post_init__(self) -> None:
+        sizes = (self.filters, self.kernel, self.stride)
+        require(
+            all(0 < size <= LARGEST_SIDE for size in sizes),
+            f"network.convolutions has {shortened(sizes)}; all three must be positive, {LARGEST_SIDE} at most.",
+        )
+
+    def output_side(self, side: int) -> int:
+        """Height or width of the output for an input of ``side``: ⌊(side − kernel) / stride⌋ + 1."""
+        return (side - self.kernel) // self.stride + 1
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """Convolutions, then fully connected layers, each with an activation; then a linear head.
+
+    Attributes:
+        hidden: widths of the fully connected layers; none for a linear policy.
+        activation: after every convolution and every hidden layer.
+        activations: one for each of these layers, where they are not alike; ``activation`` is the first of them.
+        negative_slope: of a LeakyReLU, in 0 … 1.
+        convolutions: none for a multilayer perceptron. Their input is the observation's first field, an image of
+            shape (height, width, channels); their output is flattened in C order. Vector fields that follow the image
+            pass them by: they stand behind the flattened output in the input of the first fully connected layer.
+        layer_norm: whether the linear part of every *hidden* fully connected layer is normalised over its width before
+            the activation: y = γ (x − mean x) / √(var x + 10⁻⁵) + β (Ba et al. 2016).
+    """
+
+    hidden: tuple[int, ...]
+    activation: Activation = Activation.RELU
+    convolutions: tuple[Convolution, ...] = field(default=(), metadata=OMITTED)
+    layer_norm: bool = field(default=False, metadata=OMITTED)
+    activations: tuple[Activation, ...] = field(default=(), metadata=OMITTED)
+    negative_slope: float = field(default=0.01, metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require(
+            all(0 < width <= LARGEST_SIDE for width in self.hidden),
+            f"network.hidden is {shortened(self.hidden)}; widths must be positive, {LARGEST_SIDE} at most.",
+        )
+        layers = len(self.convolutions) + len(self.hidden)
+        require(layers <= MOST_LAYERS, f"network has {layers} layers before the head; allowed are {MOST_LAYERS}.")
+        for kind in (self.activation, *self.activations):
+            require_member(Activation, kind, "network.activation")
+        require(
+            not self.activations or (len(self.activations) == layers and self.activations[0] is self.activation),
+            f"network.activations are {len(self.activations)}, from {shortened([a.value for a in self.activations])}; "
+            f"allowed are none, or {layers} of which the first is network.activation, {self.activation.value!r}.",
+        )
+        require(
+            0.0 <= self.negative_slope <= 1.0, f"network.negative_slope is {self.negative_slope}; allowed are 0 … 1."
+        )
+
+    @property
+    def is_relu(self) -> bool:
+        """Whether a ReLU follows every layer before the head."""
+        return set(self.activations or (self.activation,)) == {Activation.RELU}
+
+    def activation_of(self, layer: str) -> Activation:
+        """Of a layer before the head, by its name."""
+        return self.activations[self.hidden_names.index(layer)] if self.activations else self.activation
+
+    @property
+    def hidden_names(self) -> tuple[str, ...]:
+        """Names of all layers before the head, in order: ``conv_0``, …, ``dense_0``, …"""
+        convolutions = (f"conv_{index}" for index in range(len(self.convolutions)))
+        return (*convolutions, *(f"dense_{index}" for index in range(len(self.hidden))))
+
+    def image_shapes(self, observation: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+        """(height, width, channels) of the observation and after each convolution.
+
+        Raises:
+            SpecError: the observation is no image, or too small for a kernel.
+        """
+        require(
+            len(observation) == 3,
+            f"the network's convolutions take an image (height, width, channels); the observation is {observation}.",
+        )
+        shapes = [(observation[0], observation[1], observation[2])]
+        for layer in self.convolutions:
+            height, width = layer.output_side(shapes[-1][0]), layer.output_side(shapes[-1][1])
+            require(height > 0 and width > 0, f"an image of {shapes[-1]} is too small for {layer}.")
+            shapes.append((height, width, layer.filters))
+        return tuple(shapes)
+
+    def dense_inputs(self, observation: tuple[int, ...], vector: int = 0) -> int:
+        """Inputs of the first fully connected layer for an observation of that shape.
+
+        Args:
+            observation: its shape; of its image, where there are convolutions.
+            vector: floats that follow the image and pass the convolutions by.
+        """
+        return math.prod(self.image_shapes(observation)[-1] if self.convolutions else observation) + vector
+
+
+NATURE_CONVOLUTIONS = (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1))
+"""The convolutions of the Nature DQN (Mnih et al. 2015, Methods); a hidden layer of 512 follows them."""

@@ -1,0 +1,93 @@
+"""What a policy observes: named fields, and the normaliser of their elements."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from policy.contract.checks import (
+    LARGEST_DIVISOR,
+    LARGEST_FLOAT32,
+    LARGEST_SIDE,
+    MOST_SIDES,
+    SMALLEST_DIVISOR,
+    require,
+    require_name,
+    require_names,
+)
+from policy.json_values import OMITTED, null_is, shortened
+
+
+@dataclass(frozen=True)
+class ObservationField:
+    """One named part of the observation vector.
+
+    Attributes:
+        name: what it is, e.g. ``"goal_distance"``.
+        shape: its shape; the field is flattened in C order into the observation vector.
+        unit: its physical unit, e.g. ``"m"``, or ``"1"`` when it has none.
+        element_names: one for each element in C order, e.g. of joints; or none.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    unit: str
+    element_names: tuple[str, ...] = field(default=(), metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require(bool(self.name), "an observation field has no name.")
+        require_name(self.name, "an observation field's name")
+        require_name(self.unit, f"the unit of observation field {self.name!r}")
+        require(
+            all(0 < side <= LARGEST_SIDE for side in self.shape) and len(self.shape) <= MOST_SIDES,
+            f"observation field {self.name!r} has the shape {shortened(self.shape)}; "
+            f"allowed are up to {MOST_SIDES} sides of 1 … {LARGEST_SIDE}.",
+        )
+        require_names(self.element_names, self.size, f"observation field {self.name!r}")
+
+    @property
+    def size(self) -> int:
+        """Number of floats of this field."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """z = clip((x − mean) / scale, low, high), element by element, in float32, inside every exported graph.
+
+    Attributes:
+        mean: one value per observation element, in the element's unit; or a single one for all elements alike (images).
+        scale: likewise, positive.
+        clip: the largest |z|, dimensionless and positive: low = −clip, high = clip; ``inf`` switches clipping off.
+        low, high: bounds of z one by one, in place of ``clip``, which is then ``inf``; or none.
+    """
+
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    clip: float = field(default=10.0, metadata=null_is(math.inf))
+    low: tuple[float, ...] = field(default=(), metadata=OMITTED)
+    high: tuple[float, ...] = field(default=(), metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.mean) == len(self.scale), f"normaliser has {len(self.mean)} means but {len(self.scale)} scales."
+        )
+        require(all(abs(m) <= LARGEST_FLOAT32 for m in self.mean), "normaliser.mean must be finite in float32.")
+        require(
+            all(SMALLEST_DIVISOR <= s <= LARGEST_DIVISOR for s in self.scale),
+            f"normaliser.scale must be positive and between {SMALLEST_DIVISOR:g} and {LARGEST_DIVISOR:g}, "
+            "so that it and its reciprocal are float32 numbers.",
+        )
+        require(self.clip > 0, f"normaliser.clip is {self.clip}; it must be positive.")
+        if self.low or self.high:
+            require(self.clip == math.inf, "normaliser has both a clip and bounds; allowed is one of them.")
+            found = len(self.low), len(self.high)
+            require(
+                found == (len(self.mean), len(self.mean)),
+                f"normaliser has {found[0]} lows and {found[1]} highs for {len(self.mean)} means.",
+            )
+            pairs = zip(self.low, self.high, strict=True)
+            require(
+                all(-LARGEST_FLOAT32 <= low < high <= LARGEST_FLOAT32 for low, high in pairs),
+                "normaliser.low and normaliser.high must be finite in float32, with low < high.",
+            )
