@@ -16,7 +16,7 @@ from policy.coverage import units_above_zero
 from policy.errors import QuantizationError
 from policy.exact import COARSE
 from policy.integer import IntegerNetwork
-from policy.network import Weights, as_batch, hidden_activations, layer_names, normalise, normaliser_bounds
+from policy.network import Weights, as_batch, hidden_activations, layer_names, normalised, normaliser_bounds
 from policy.quantization import INT8_MAX, INT8_MIN, Affine, check_finite
 from policy.spec import PolicySpec
 
@@ -112,14 +112,14 @@ def _warnings(
     if different < len(observations) / 2:
         found.append(f"only {different} of {len(observations)} calibration rows differ from each other.")
     low, high = normaliser_bounds(spec.normaliser)
-    normalised = normalise(spec.normaliser, observations)
-    start, at_bounds = 0, (normalised <= low) | (normalised >= high)
+    rows = normalised(spec, observations)
+    start, at_bounds = 0, (rows <= low) | (rows >= high)
     for field in spec.observation:
         part = observations[:, start : start + field.size]
         start += field.size
         if len(observations) > 1 and (part.max(axis=0) == part.min(axis=0)).all():
             found.append(f"observation field {field.name!r} never changes in the calibration set.")
-        cut = float((at_bounds[:, start - field.size : start]).mean())
+        cut = float((at_bounds[:, start - field.size : start]).mean()) if not spec.features else 0.0
         if cut > CUT_WARNING:
             found.append(f"{cut:.1%} of the recorded values of {field.name!r} are cut by the normaliser's clip.")
     if unchecked:

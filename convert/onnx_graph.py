@@ -31,14 +31,15 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from convert.features import onnx_features
 from convert.interface import ACTION, LOGITS, OBSERVATION
+from convert.onnx_builder import GraphBuilder
 from device.agent.runtimes import import_runtime, onnx_session_options
 from policy.exact import LAYER_NORM_EPSILON
 from policy.integer import IntegerLayer, IntegerNetwork
@@ -57,24 +58,6 @@ from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, Run
 # QuantizeLinear with one scale per channel needs 13; 17 is read by every onnxruntime since 1.12 (2022).
 OPSET = 17
 IR_VERSION = 8
-
-
-@dataclass
-class GraphBuilder:
-    """Nodes and constants of one graph under construction."""
-
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    constants: list[onnx.TensorProto] = field(default_factory=list)
-
-    def constant(self, name: str, values: np.ndarray | np.generic) -> str:
-        """Add a constant; the result is its name."""
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name))
-        return name
-
-    def node(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Add a node; the result is its output's name."""
-        self.nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
-        return output
 
 
 OPERATORS = {
@@ -158,7 +141,7 @@ def _normalised(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]
     """What the first layer takes, and the vector behind an image, if there is one."""
     # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.network.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
-    x = OBSERVATION
+    x = onnx_features(graph, spec.features, OBSERVATION)
     if mean.any():
         x = graph.node("Sub", [x, graph.constant("normaliser/mean", mean[None])], "normaliser/centred")
     x = graph.node("Mul", [x, graph.constant("normaliser/inverse_scale", inverse_scale[None])], "normaliser/scaled")

@@ -27,6 +27,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from convert import tflite_layers as layers
+from convert.features import tflite_features
 from convert.flatbuffer import GraphWriter
 from convert.interface import ACTION, LOGITS, OBSERVATION
 from policy.integer import IntegerNetwork, check_multipliers
@@ -98,7 +99,7 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
 def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
     graph = GraphWriter()
     observation = graph.tensor(OBSERVATION, [1, spec.observation_size], np.float32)
-    x = _normalised(graph, spec, observation)
+    x = _normalised(graph, spec, tflite_features(graph, spec.features, observation))
     vector = None
     if spec.vector_size:
         start = spec.observation_size - spec.vector_size

@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 from policy.activations import exactly, largest_slope
 from policy.exact import COARSE, LAYER_NORM_EPSILON
 from policy.exact import product as exact_product
-from policy.network import Weights, as_batch, convolve, head_constants, join, layer_names, normalise, split
+from policy.network import (
+    Weights,
+    as_batch,
+    convolve,
+    head_constants,
+    join,
+    layer_names,
+    normalised,
+    normaliser_constants,
+    split,
+)
+from policy.observing.features import feature_variance
 from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec
 
 # Half the distance between 1 and the next float32.
@@ -41,8 +52,8 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         other activations:         var' = (largest slope)² · var + (8 u · (1 + |f(x)|))², for libraries' own errors
         vector behind an image:    joins with the variance 0
     """
-    x, vector = split(spec, normalise(spec.normaliser, as_batch(spec, observations)).astype(np.float64))
-    variance = np.zeros_like(x)
+    x, vector = split(spec, normalised(spec, observations).astype(np.float64))
+    variance = _of_features(spec, as_batch(spec, observations)) if spec.features else np.zeros_like(x)
     for index, name in enumerate(layer_names(spec)):
         kernel, bias = (weights[f"{name}/{part}"].astype(np.float64) for part in ("kernel", "bias"))
         if index < len(spec.network.convolutions):
@@ -87,6 +98,13 @@ def head_rounding(spec: PolicySpec) -> Doubles:
         return np.zeros(spec.output_size)
     low, high = np.array(spec.head.low), np.array(spec.head.high)
     return HEAD_ROUNDINGS * UNIT_ROUNDOFF * (high - low + np.maximum(np.abs(low), np.abs(high)))
+
+
+def _of_features(spec: PolicySpec, observations: np.ndarray) -> Doubles:
+    """Variance (n, feature_size) behind the normaliser, its clip left out."""
+    _, inverse_scale = normaliser_constants(spec.normaliser)
+    variance: Doubles = feature_variance(spec.features, observations) * inverse_scale.astype(np.float64) ** 2
+    return variance
 
 
 def _through_activation(network: NetworkSpec, layer: str, x: Doubles, variance: Doubles) -> tuple[Doubles, Doubles]:

@@ -26,13 +26,12 @@ from policy.errors import QuantizationError
 from policy.network import (
     Weights,
     apply_head,
-    as_batch,
     has_linear_part,
     is_normalised,
     join,
     layer_names,
     linear_part,
-    normalise,
+    normalised,
     split,
     windows,
 )
@@ -322,7 +321,7 @@ def input_levels(
 
     The first is (batch, size) or (batch, H, W, C); the second (batch, vector_size) is the vector behind an image.
     """
-    first, vector = split(spec, normalise(spec.normaliser, as_batch(spec, observations)))
+    first, vector = split(spec, normalised(spec, observations))
     joined = vector_map(spec, network)
     levels = np.zeros(vector.shape, np.int32) if joined is None else quantize(vector, joined)
     return quantize(first, network.input), levels

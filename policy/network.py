@@ -15,6 +15,7 @@ from policy import exact as exactly
 from policy.activations import activate
 from policy.errors import SpecError
 from policy.exact import LAYER_NORM_EPSILON
+from policy.observing.features import features
 from policy.quantization_aware import INPUT
 from policy.spec import Activation, ContinuousHead, NetworkSpec, Normaliser, PolicySpec, Squash
 
@@ -31,11 +32,11 @@ def layer_names(spec: PolicySpec) -> tuple[str, ...]:
 
 
 def observation_shape(spec: PolicySpec) -> tuple[int, ...]:
-    """What the network's first layer takes: (height, width, channels) for convolutions, else (observation_size,).
+    """What the network's first layer takes: (height, width, channels) for convolutions, else (feature_size,).
 
     Of an image and vector fields it is the image's; :func:`split` parts them.
     """
-    return spec.observation[0].shape if spec.network.convolutions else (spec.observation_size,)
+    return spec.observation[0].shape if spec.network.convolutions else (spec.feature_size,)
 
 
 def weight_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
@@ -129,6 +130,11 @@ def normalise(normaliser: Normaliser, observations: Floats) -> Floats:
     return z
 
 
+def normalised(spec: PolicySpec, observations: np.ndarray) -> Floats:
+    """Raw observations to what the first layer is fed before it is quantized, float32 (batch, feature_size)."""
+    return normalise(spec.normaliser, features(spec.features, as_batch(spec, observations)))
+
+
 def normaliser_constants(normaliser: Normaliser) -> tuple[Floats, Floats]:
     """(mean, 1 / scale) in float32, as they stand in every exported graph."""
     mean = np.asarray(normaliser.mean, np.float32)
@@ -143,12 +149,12 @@ def normaliser_bounds(normaliser: Normaliser) -> tuple[Floats, Floats]:
 
 
 def split(spec: PolicySpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(batch, observation_size) to what the first layer takes and to what passes the convolutions by.
+    """(batch, feature_size) to what the first layer takes and to what passes the convolutions by.
 
-    The first is (batch, height, width, channels) for convolutions, else (batch, observation_size); the second is
+    The first is (batch, height, width, channels) for convolutions, else (batch, feature_size); the second is
     (batch, vector_size), so that it is empty without vector fields behind an image.
     """
-    first = spec.observation_size - spec.vector_size
+    first = spec.feature_size - spec.vector_size
     return rows[:, :first].reshape(len(rows), *observation_shape(spec)), rows[:, first:]
 
 
@@ -186,8 +192,7 @@ def hidden_activations(
             :func:`linear_part` of those that :func:`has_linear_part` names): fake quantization.
         exact: COARSE or FINE of :mod:`policy.exact`, with the same bits on every processor; None for float32 sums.
     """
-    normalised = normalise(spec.normaliser, as_batch(spec, observations))
-    first, vector = split(spec, normalised)
+    first, vector = split(spec, normalised(spec, observations))
     activations = [through(INPUT, first)]
     for index, name in enumerate(layer_names(spec)):
         x, kernel, bias = activations[-1], weights[f"{name}/kernel"], weights[f"{name}/bias"]

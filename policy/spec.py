@@ -17,9 +17,10 @@ from typing import Any
 from policy import json_values
 from policy.contract.checks import LARGEST_SIDE, require
 from policy.contract.enums import Activation, ArtifactFormat, Precision, RuntimeName, Squash, parse_enum
+from policy.contract.features import FloatStep, sizes_of
 from policy.contract.heads import ContinuousHead, DiscreteHead, EnvironmentSpec
 from policy.contract.network import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
-from policy.contract.observation import Normaliser, ObservationField
+from policy.contract.observation import Memory, Normaliser, ObservationField, Remembered
 from policy.errors import SpecError
 from policy.json_values import OMITTED, shortened
 from policy.quantization_aware import INPUT, TrainedQuantization
@@ -34,11 +35,13 @@ __all__ = [
     "Convolution",
     "DiscreteHead",
     "EnvironmentSpec",
+    "Memory",
     "NetworkSpec",
     "Normaliser",
     "ObservationField",
     "PolicySpec",
     "Precision",
+    "Remembered",
     "RuntimeName",
     "Squash",
     "network_values",
@@ -55,7 +58,7 @@ class PolicySpec:
     Attributes:
         name: e.g. ``"III"``.
         observation: the fields in the order in which they are concatenated.
-        normaliser: applied to the raw observation inside the graph.
+        normaliser: applied to the raw observation inside the graph; where there are ``features``, to what they make.
         network: the layers between the normalised observation and the head.
         head: what the outputs mean.
         control_period_s: time between two decisions, in seconds.
@@ -65,6 +68,7 @@ class PolicySpec:
         delay_s: time from an observation to the effect of its action that the policy was trained with, in seconds.
         fallback: what to do where no action can be computed: the action's elements, in its unit; of a discrete head the
             action's index alone; empty where nothing is known to be safe.
+        features: float operators between the raw observation and the normaliser; as a rule none.
     """
 
     name: str
@@ -78,6 +82,7 @@ class PolicySpec:
     quantization: TrainedQuantization | None = field(default=None, metadata=OMITTED)
     delay_s: float = field(default=0.0, metadata=OMITTED)
     fallback: tuple[float, ...] = field(default=(), metadata=OMITTED)
+    features: tuple[FloatStep, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(
@@ -92,8 +97,10 @@ class PolicySpec:
             self.observation_size <= LARGEST_SIDE,
             f"policy.observation has {shortened(self.observation_size)} elements; allowed are {LARGEST_SIDE}.",
         )
-        found, wanted = len(self.normaliser.mean), self.observation_size
-        require(found in (1, wanted), f"normaliser has {found} elements, the observation {wanted}.")
+        found, wanted = len(self.normaliser.mean), self.feature_size
+        what = "the features" if self.features else "the observation"
+        require(found in (1, wanted), f"normaliser has {found} elements, {what} {wanted}.")
+        self._check_memory()
         if self.network.convolutions:
             self.network.image_shapes(self.observation[0].shape)
             for behind in self.observation[1:]:
@@ -124,6 +131,14 @@ class PolicySpec:
                 f"the network has {shortened(sorted(wanted_ranges))}.",
             )
 
+    def _check_memory(self) -> None:
+        plain = not self.features and not any(field.memory for field in self.observation)
+        require(plain or not self.network.convolutions, "a network with convolutions has neither features nor memory.")
+        for each in self.observation:
+            if each.memory is not None and each.memory.of is Remembered.ACTION:
+                fits = isinstance(self.head, ContinuousHead) and each.row_size == self.head.size
+                require(fits, f"{each.name!r} remembers actions of {each.row_size} elements, which the head has not.")
+
     def _check_fallback(self) -> None:
         if not self.fallback:
             return
@@ -143,6 +158,11 @@ class PolicySpec:
     def observation_size(self) -> int:
         """Number of floats of the flattened observation."""
         return sum(f.size for f in self.observation)
+
+    @property
+    def feature_size(self) -> int:
+        """Number of floats that the normaliser takes: the observation's, or what the features make of them."""
+        return sizes_of(self.features, self.observation_size)[-1]
 
     @property
     def vector_size(self) -> int:

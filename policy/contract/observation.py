@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from enum import Enum
 
 from policy.contract.checks import (
     LARGEST_DIVISOR,
@@ -12,10 +13,38 @@ from policy.contract.checks import (
     MOST_SIDES,
     SMALLEST_DIVISOR,
     require,
+    require_member,
     require_name,
     require_names,
 )
 from policy.json_values import OMITTED, null_is, shortened
+
+
+class Remembered(Enum):
+    """What a field of earlier periods holds."""
+
+    OBSERVATION = "observation"
+    """The field's own values; the last row is this period's."""
+    ACTION = "action"
+    """The policy's actions; the last row is that of the period before."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A field's rows are successive control periods, the oldest first.
+
+    Attributes:
+        of: what they hold.
+        initial: one row, which stands in for the periods before the first, in the field's unit.
+    """
+
+    of: Remembered
+    initial: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        require_member(Remembered, self.of, "observation.memory.of")
+        finite = all(abs(value) <= LARGEST_FLOAT32 for value in self.initial)
+        require(finite, f"observation.memory.initial is {shortened(self.initial)}; allowed are finite numbers.")
 
 
 @dataclass(frozen=True)
@@ -26,13 +55,16 @@ class ObservationField:
         name: what it is, e.g. ``"goal_distance"``.
         shape: its shape; the field is flattened in C order into the observation vector.
         unit: its physical unit, e.g. ``"m"``, or ``"1"`` when it has none.
-        element_names: one for each element in C order, e.g. of joints; or none.
+        element_names: one for each element of a row in C order, e.g. of joints; or none.
+        memory: of a field that holds earlier periods, too: ``shape`` is then (periods, …). Of any other, None, and it
+            is a single row.
     """
 
     name: str
     shape: tuple[int, ...]
     unit: str
     element_names: tuple[str, ...] = field(default=(), metadata=OMITTED)
+    memory: Memory | None = field(default=None, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(bool(self.name), "an observation field has no name.")
@@ -43,12 +75,23 @@ class ObservationField:
             f"observation field {self.name!r} has the shape {shortened(self.shape)}; "
             f"allowed are up to {MOST_SIDES} sides of 1 … {LARGEST_SIDE}.",
         )
-        require_names(self.element_names, self.size, f"observation field {self.name!r}")
+        if self.memory is not None:
+            found = len(self.memory.initial)
+            require(
+                bool(self.shape) and found * self.shape[0] == self.size,
+                f"observation field {self.name!r} of shape {self.shape} remembers rows of {found} elements.",
+            )
+        require_names(self.element_names, self.row_size, f"observation field {self.name!r}")
 
     @property
     def size(self) -> int:
         """Number of floats of this field."""
         return math.prod(self.shape)
+
+    @property
+    def row_size(self) -> int:
+        """Number of floats of one period."""
+        return self.size if self.memory is None else self.size // self.shape[0]
 
 
 @dataclass(frozen=True)

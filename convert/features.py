@@ -1,0 +1,100 @@
+"""The float operators of :mod:`policy.contract.features` in both formats, one operator for each step."""
+
+from __future__ import annotations
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+from convert.flatbuffer import GraphWriter
+from convert.onnx_builder import GraphBuilder
+from policy.contract.features import BINARY, FloatOperator, FloatStep
+
+Operator, Tflite = FloatOperator, schema.BuiltinOperator
+_ONNX = {
+    Operator.ADD: "Add",
+    Operator.SUBTRACT: "Sub",
+    Operator.MULTIPLY: "Mul",
+    Operator.DIVIDE: "Div",
+    Operator.MINIMUM: "Min",
+    Operator.MAXIMUM: "Max",
+    Operator.SQUARE_ROOT: "Sqrt",
+    Operator.SINE: "Sin",
+    Operator.COSINE: "Cos",
+    Operator.ABSOLUTE: "Abs",
+    Operator.EXPONENTIAL: "Exp",
+    Operator.TANH: "Tanh",
+}
+_TFLITE = {
+    Operator.ADD: (Tflite.ADD, "Add"),
+    Operator.SUBTRACT: (Tflite.SUB, "Sub"),
+    Operator.MULTIPLY: (Tflite.MUL, "Mul"),
+    Operator.DIVIDE: (Tflite.DIV, "Div"),
+    Operator.MINIMUM: (Tflite.MINIMUM, "MaximumMinimum"),
+    Operator.MAXIMUM: (Tflite.MAXIMUM, "MaximumMinimum"),
+    Operator.SQUARE_ROOT: (Tflite.SQRT, ""),
+    Operator.SINE: (Tflite.SIN, ""),
+    Operator.COSINE: (Tflite.COS, "Cos"),
+    Operator.ABSOLUTE: (Tflite.ABS, "Abs"),
+    Operator.EXPONENTIAL: (Tflite.EXP, "Exp"),
+    Operator.TANH: (Tflite.TANH, ""),
+}
+
+
+def onnx_features(graph: GraphBuilder, steps: tuple[FloatStep, ...], observation: str) -> str:
+    """Add the steps behind the raw observation (1, n); the name of the last result, (1, m)."""
+    values = [observation]
+    for number, step in enumerate(steps):
+        name = f"features/{number}"
+        operands = [values[place] for place in step.operands]
+        if step.operator is Operator.TAKE:
+            places = graph.constant(f"{name}/places", np.array(step.places, np.int64))
+            values.append(graph.node("Gather", [*operands, places], name, axis=1))
+        elif step.operator is Operator.JOIN:
+            values.append(graph.node("Concat", operands, name, axis=1))
+        elif step.operator is Operator.SUM:
+            axes = graph.constant(f"{name}/axes", np.array([1], np.int64))
+            values.append(graph.node("ReduceSum", [*operands, axes], name, keepdims=1))
+        else:
+            if step.constants:
+                operands.append(graph.constant(f"{name}/constants", _constants(step)))
+            values.append(graph.node(_ONNX[step.operator], operands, name))
+    return values[-1]
+
+
+def tflite_features(graph: GraphWriter, steps: tuple[FloatStep, ...], observation: int) -> int:
+    """The same in a TFLite graph; the last result's tensor."""
+    values = [observation]
+    for number, step in enumerate(steps):
+        values.append(_tflite_step(graph, step, [values[place] for place in step.operands], f"features/{number}"))
+    return values[-1]
+
+
+def _tflite_step(graph: GraphWriter, step: FloatStep, operands: list[int], name: str) -> int:
+    sizes = [graph.tensors[tensor].shape[1] for tensor in operands]
+    if step.operator is Operator.TAKE:
+        y = graph.tensor(name, [1, len(step.places)], np.float32)
+        places = graph.constant(f"{name}/places", np.array(step.places, np.int32))
+        graph.operator(Tflite.GATHER, [*operands, places], [y], "Gather", axis=1, batchDims=0)
+        return y
+    if step.operator is Operator.JOIN:
+        y = graph.tensor(name, [1, sum(sizes)], np.float32)
+        none = schema.ActivationFunctionType.NONE
+        graph.operator(Tflite.CONCATENATION, operands, [y], "Concatenation", axis=1, fusedActivationFunction=none)
+        return y
+    if step.operator is Operator.SUM:
+        y = graph.tensor(name, [1, 1], np.float32)
+        axis = graph.constant(f"{name}/axis", np.array([1], np.int32))
+        graph.operator(Tflite.SUM, [*operands, axis], [y], "Reducer", keepDims=True)
+        return y
+    if step.constants:
+        operands = [*operands, graph.constant(f"{name}/constants", _constants(step))]
+        sizes.append(len(step.constants))
+    assert len(operands) == 1 + (step.operator in BINARY)
+    y = graph.tensor(name, [1, max(sizes)], np.float32)
+    code, options = _TFLITE[step.operator]
+    graph.operator(code, operands, [y], options)
+    return y
+
+
+def _constants(step: FloatStep) -> np.ndarray:
+    return np.array(step.constants, np.float32)[None]

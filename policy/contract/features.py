@@ -1,0 +1,111 @@
+"""Float operators between the raw observation and the normaliser: a rotation by a quaternion, a norm, a product.
+
+A program is a list of steps. Value 0 is the raw observation, value i the result of step i − 1, a vector each; the last
+one is what the normaliser takes. Everything is float32, in every precision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from policy.contract.checks import LARGEST_FLOAT32, require, require_member
+from policy.json_values import OMITTED, shortened
+
+MOST_STEPS, MOST_ELEMENTS = 256, 4096
+"""Of a program, and of one of its values: float operators stay small beside the network."""
+
+
+class FloatOperator(Enum):
+    """What a step does, element by element where nothing else is said."""
+
+    TAKE = "take"
+    """The elements at ``places``."""
+    JOIN = "join"
+    """All operands, one behind the other."""
+    SUM = "sum"
+    """Of all elements: one number."""
+    ADD = "add"
+    SUBTRACT = "subtract"
+    MULTIPLY = "multiply"
+    DIVIDE = "divide"
+    MINIMUM = "minimum"
+    MAXIMUM = "maximum"
+    SQUARE_ROOT = "square_root"
+    SINE = "sine"
+    COSINE = "cosine"
+    ABSOLUTE = "absolute"
+    EXPONENTIAL = "exponential"
+    TANH = "tanh"
+
+
+BINARY = (
+    FloatOperator.ADD,
+    FloatOperator.SUBTRACT,
+    FloatOperator.MULTIPLY,
+    FloatOperator.DIVIDE,
+    FloatOperator.MINIMUM,
+    FloatOperator.MAXIMUM,
+)
+
+
+@dataclass(frozen=True)
+class FloatStep:
+    """One operator on earlier values.
+
+    Attributes:
+        operator: see :class:`FloatOperator`.
+        operands: numbers of values. A binary operator has two, of the same size or one of size 1; or one and
+            ``constants``.
+        constants: the second operand of a binary operator, one number or one for each element.
+        places: of TAKE.
+    """
+
+    operator: FloatOperator
+    operands: tuple[int, ...]
+    constants: tuple[float, ...] = field(default=(), metadata=OMITTED)
+    places: tuple[int, ...] = field(default=(), metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require_member(FloatOperator, self.operator, "features.operator")
+        name = f"the float operator {self.operator.value!r}"
+        wanted = 2 - bool(self.constants) if self.operator in BINARY else 1
+        count = len(self.operands)
+        fits = count >= 1 if self.operator is FloatOperator.JOIN else count == wanted
+        require(fits, f"{name} has {count} operands; it takes {wanted}.")
+        require(not self.constants or self.operator in BINARY, f"{name} takes no constants.")
+        require(bool(self.places) == (self.operator is FloatOperator.TAKE), f"{name} has {len(self.places)} places.")
+        require(
+            all(abs(value) <= LARGEST_FLOAT32 for value in self.constants),
+            f"{name} has constants {shortened(self.constants)}; allowed are finite float32 numbers.",
+        )
+        require(
+            self.operator is not FloatOperator.DIVIDE or 0.0 not in self.constants, f"{name} divides by the constant 0."
+        )
+
+
+def sizes_of(steps: tuple[FloatStep, ...], observation_size: int) -> tuple[int, ...]:
+    """Elements of every value: of the observation, then of each step's result.
+
+    Raises:
+        SpecError: a step names a value that is not there yet, places that are none, or sizes that do not fit.
+    """
+    require(len(steps) <= MOST_STEPS, f"features has {len(steps)} steps; allowed are {MOST_STEPS}.")
+    sizes = [observation_size]
+    for number, step in enumerate(steps):
+        what = f"features[{number}] ({step.operator.value})"
+        require(all(0 <= place < len(sizes) for place in step.operands), f"{what} names a value that is not there yet.")
+        taken = [sizes[place] for place in step.operands] + ([len(step.constants)] if step.constants else [])
+        size = max(taken)
+        if step.operator in BINARY:
+            require(set(taken) <= {1, size}, f"{what} combines {taken} elements.")
+        elif step.operator is FloatOperator.TAKE:
+            size = len(step.places)
+            require(all(0 <= place < taken[0] for place in step.places), f"{what} takes a place beyond {taken[0]}.")
+        elif step.operator is FloatOperator.JOIN:
+            size = sum(taken)
+        elif step.operator is FloatOperator.SUM:
+            size = 1
+        require(size <= MOST_ELEMENTS, f"{what} has {size} elements; allowed are {MOST_ELEMENTS}.")
+        sizes.append(size)
+    return tuple(sizes)

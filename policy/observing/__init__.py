@@ -1,0 +1,1 @@
+"""From sensor values to what the normaliser takes: values of earlier periods, and float operators."""

@@ -1,0 +1,121 @@
+"""The float operators of :mod:`policy.contract.features` in numpy, with how far float32 roundings may take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.contract.features import FloatOperator, FloatStep
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+# A library's sine, exponential or tanh differs by a few units in the last place.
+LIBRARY_ROUNDINGS = 8.0
+UNIT_ROUNDOFF = float(np.finfo(np.float32).eps) / 2
+
+Operator = FloatOperator
+_BINARY: dict[FloatOperator, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    Operator.ADD: np.add,
+    Operator.SUBTRACT: np.subtract,
+    Operator.MULTIPLY: np.multiply,
+    Operator.DIVIDE: np.divide,
+    Operator.MINIMUM: np.minimum,
+    Operator.MAXIMUM: np.maximum,
+}
+_UNARY: dict[FloatOperator, Callable[[np.ndarray], np.ndarray]] = {
+    Operator.SQUARE_ROOT: np.sqrt,
+    Operator.SINE: np.sin,
+    Operator.COSINE: np.cos,
+    Operator.ABSOLUTE: np.abs,
+    Operator.EXPONENTIAL: np.exp,
+    Operator.TANH: np.tanh,
+}
+
+
+def features(steps: tuple[FloatStep, ...], observations: Floats) -> Floats:
+    """Raw observations (batch, n) to what the normaliser takes (batch, m); the same without steps.
+
+    Sums, products, quotients and roots are those of float32; what a library approximates is computed in double
+    precision and rounded once, so that it has the same bits on every processor.
+    """
+    values = [observations]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for step in steps:
+            values.append(_applied(step, [values[place] for place in step.operands]))
+    return values[-1]
+
+
+def exact_features(steps: tuple[FloatStep, ...], observations: np.ndarray) -> Doubles:
+    """The same in double precision throughout."""
+    values = [np.asarray(observations, np.float64)]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for step in steps:
+            values.append(np.asarray(_applied(step, [values[place] for place in step.operands]), np.float64))
+    return values[-1]
+
+
+def feature_variance(steps: tuple[FloatStep, ...], observations: np.ndarray) -> Doubles:
+    """Variance (batch, m) of what float32 roundings add to the features, of independent roundings.
+
+    Each step carries its operands' variances by its derivatives, and adds (u · |y|)², of a library's function
+    (8 u · (1 + |y|))²; u is the unit roundoff.
+    """
+    values = [np.asarray(observations, np.float64)]
+    variances = [np.zeros_like(values[0])]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for step in steps:
+            x = [values[place] for place in step.operands]
+            spread = [variances[place] for place in step.operands]
+            y = np.asarray(_applied(step, x), np.float64)
+            variances.append(_carried(step, x, spread, y))
+            values.append(y)
+    last = variances[-1]
+    return np.where(np.isfinite(last), last, np.finfo(np.float32).max)
+
+
+def _applied(step: FloatStep, x: list[np.ndarray]) -> np.ndarray:
+    kind, operator = x[0].dtype, step.operator
+    if operator in _BINARY:
+        second = np.asarray(step.constants, np.float32).astype(kind) if step.constants else x[1]
+        return _BINARY[operator](x[0], second)
+    if operator is Operator.TAKE:
+        taken: np.ndarray = x[0][:, list(step.places)]
+        return taken
+    if operator is Operator.JOIN:
+        return np.concatenate(x, axis=1)
+    if operator is Operator.SUM:
+        total: np.ndarray = x[0].astype(np.float64).sum(axis=1, keepdims=True).astype(kind)
+        return total
+    return _UNARY[operator](x[0].astype(np.float64)).astype(kind)
+
+
+def _carried(step: FloatStep, x: list[Doubles], spread: list[Doubles], y: Doubles) -> Doubles:
+    operator, rounding = step.operator, (UNIT_ROUNDOFF * y) ** 2
+    if operator is Operator.TAKE:
+        return spread[0][:, list(step.places)]
+    if operator is Operator.JOIN:
+        return np.concatenate(spread, axis=1)
+    if operator is Operator.SUM:
+        size = np.abs(x[0]).sum(axis=1, keepdims=True)
+        total: Doubles = spread[0].sum(axis=1, keepdims=True) + x[0].shape[1] * (UNIT_ROUNDOFF * size) ** 2
+        return total
+    if operator in _BINARY:
+        other = np.asarray(step.constants, np.float64) if step.constants else x[1]
+        own = spread[1] if len(spread) > 1 else np.zeros(1)
+        if operator is Operator.MULTIPLY:
+            return other**2 * spread[0] + x[0] ** 2 * own + rounding
+        if operator is Operator.DIVIDE:
+            return (spread[0] + y**2 * own) / other**2 + rounding
+        if operator in (Operator.ADD, Operator.SUBTRACT):
+            return spread[0] + own + rounding
+        return np.maximum(spread[0], own)
+    if operator is Operator.ABSOLUTE:
+        return spread[0]
+    library = (LIBRARY_ROUNDINGS * UNIT_ROUNDOFF * (1.0 + np.abs(y))) ** 2
+    if operator is Operator.SQUARE_ROOT:
+        return spread[0] / np.maximum(4.0 * y**2, np.sqrt(spread[0]) + 1e-30) + rounding
+    slope = np.abs(y) if operator is Operator.EXPONENTIAL else 1.0
+    return slope**2 * spread[0] + library

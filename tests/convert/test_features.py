@@ -1,0 +1,133 @@
+"""Float operators before the network: what numpy computes, every runtime computes, in every precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert import pipeline
+from convert.executor import RuntimeProcess
+from policy.bundle_writer import write_bundle
+from policy.contract.features import FloatOperator as Operator
+from policy.contract.features import FloatStep, sizes_of
+from policy.errors import SpecError
+from policy.network import weight_shapes
+from policy.observing.features import exact_features, feature_variance, features
+from policy.spec import (
+    ArtifactFormat,
+    ContinuousHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Precision,
+    RuntimeName,
+    Squash,
+)
+
+Runtimes = dict[RuntimeName, RuntimeProcess]
+# x = (a, b, c, d): every operator once, and a product of two values
+EVERY = (
+    FloatStep(Operator.TAKE, (0,), places=(1, 0, 1)),
+    FloatStep(Operator.MULTIPLY, (1, 1)),
+    FloatStep(Operator.SUM, (2,)),
+    FloatStep(Operator.ADD, (3,), (0.5,)),
+    FloatStep(Operator.SQUARE_ROOT, (4,)),
+    FloatStep(Operator.DIVIDE, (0, 5)),
+    FloatStep(Operator.SINE, (0,)),
+    FloatStep(Operator.COSINE, (0,)),
+    FloatStep(Operator.SUBTRACT, (7, 8)),
+    FloatStep(Operator.ABSOLUTE, (9,)),
+    FloatStep(Operator.MINIMUM, (0,), (1.0, 2.0, 3.0, 4.0)),
+    FloatStep(Operator.MAXIMUM, (11, 10)),
+    FloatStep(Operator.TANH, (12,)),
+    FloatStep(Operator.MINIMUM, (13,), (0.8,)),
+    FloatStep(Operator.EXPONENTIAL, (14,)),
+    FloatStep(Operator.JOIN, (15, 6, 3)),
+)
+SPEC = PolicySpec(
+    name="features",
+    observation=(ObservationField("state", (4,), "1"),),
+    normaliser=Normaliser((0.25,) * 9, (2.0,) * 9, 5.0),
+    network=NetworkSpec((24, 16)),
+    head=ContinuousHead((-2.0, -0.5, 0.0), (2.0, 1.5, 9.0), Squash.TANH),
+    control_period_s=0.05,
+    environment=EnvironmentSpec("Test-v0"),
+    features=EVERY,
+)
+
+
+def test_every_operator_by_hand() -> None:
+    a, b, c, d = 0.5, -2.0, 3.0, 1.5
+    total = b * b + a * a + b * b
+    x = np.array([[a, b, c, d]])
+    capped = np.minimum(x[0], [1.0, 2.0, 3.0, 4.0])
+    first = np.exp(np.minimum(np.tanh(np.maximum(capped, np.abs(np.sin(x[0]) - np.cos(x[0])))), np.float32(0.8)))
+    wanted = np.concatenate([first, x[0] / np.sqrt(total + 0.5), [total]])
+    np.testing.assert_allclose(exact_features(EVERY, x)[0], wanted, rtol=1e-12)
+    np.testing.assert_allclose(features(EVERY, x.astype(np.float32))[0], wanted, rtol=1e-6)
+    assert sizes_of(EVERY, 4)[-1] == SPEC.feature_size == 9
+
+
+def test_without_steps_nothing_changes() -> None:
+    x = np.ones((2, 4), np.float32)
+    assert features((), x) is x and replace(SPEC, features=(), normaliser=Normaliser((0.0,), (1.0,))).feature_size == 4
+
+
+def test_roundings_stay_within_what_is_granted() -> None:
+    x = np.random.default_rng(0).normal(0.0, 3.0, (500, 4)).astype(np.float32)
+    apart = np.abs(features(EVERY, x) - exact_features(EVERY, x))
+    assert (apart <= 6.0 * np.sqrt(feature_variance(EVERY, x)) + 1e-12).all() and apart.max() > 0
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4])
+def test_every_runtime_computes_what_the_reference_says(
+    tmp_path: Path, runtimes: Runtimes, precision: Precision
+) -> None:
+    random = np.random.default_rng(11)
+    weights = {
+        part: random.normal(0.0, 1.6 / np.sqrt(np.prod(shape[:-1])) if len(shape) > 1 else 0.2, shape).astype("f4")
+        for part, shape in weight_shapes(SPEC).items()
+    }
+    rows = random.normal(0.5, 2.0, (360, 4)).astype(np.float32)
+    bundle = write_bundle(tmp_path / "features", SPEC, weights, rows[:300], rows[300:])
+    assert bundle.spec == SPEC
+    for artifact_format in ArtifactFormat:
+        done = pipeline.convert(bundle, precision, artifact_format, runtimes, accept=precision is Precision.INT4)
+        assert set(done.entry.runtimes) == {each for each in RuntimeName if each.artifact_format is artifact_format}
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ((FloatStep(Operator.ADD, (0, 1)),), "not there yet"),
+        ((FloatStep(Operator.TAKE, (0,), places=(4,)),), "beyond 4"),
+        ((FloatStep(Operator.ADD, (0,), (1.0, 2.0)),), "combines"),
+        ((FloatStep(Operator.JOIN, (0,) * 2000),), "4096"),
+        ((FloatStep(Operator.SINE, (0,)),) * 257, "allowed are 256"),
+        ((FloatStep(Operator.SINE, (0,)), FloatStep(Operator.SUM, (1,))), "normaliser has 9"),
+    ],
+)
+def test_a_program_that_does_not_fit_is_refused(steps: tuple[FloatStep, ...], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        replace(SPEC, features=steps)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"operator": Operator.ADD, "operands": (0,)}, "1 operands; it takes 2"),
+        ({"operator": Operator.SINE, "operands": (0,), "constants": (1.0,)}, "no constants"),
+        ({"operator": Operator.TAKE, "operands": (0,)}, "0 places"),
+        ({"operator": Operator.DIVIDE, "operands": (0,), "constants": (0.0,)}, "constant 0"),
+        ({"operator": Operator.ADD, "operands": (0,), "constants": (float("inf"),)}, "finite"),
+        ({"operator": "add", "operands": (0, 0)}, "allowed are"),
+    ],
+)
+def test_a_step_that_means_nothing_is_refused(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        FloatStep(**arguments)  # type: ignore[arg-type]
