@@ -3,7 +3,7 @@
     python bench/foreign.py
     python bench/foreign.py --keep
 
-Every file of tests/convert/foreign/files, which make_sb3.py and make_onnx.py there made with the original programs, is
+Every file of tests/convert/foreign/files, which the make_*.py there made with the original programs, is
 imported as python -m convert.foreign imports it; nothing is written. Outputs are compared near the observations and 5
 to 40 standard deviations away, in numpy and in the three runtimes; where the file's task is known, the original, fp32
 and int8 fly the same episodes. --keep stores the answer in results/foreign.json, from where bench/table.py makes its
@@ -37,8 +37,16 @@ TASKS = {
 }
 """Of the files whose policy was trained on a task that needs no suite."""
 ACTIONS = {"rsl_rl": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
-REFUSED = ("swish_split_dynamo", "swish_split_script")
-"""Normalised behind an activation, which the contract cannot say."""
+REFUSED = (
+    "swish_split_dynamo",
+    "swish_split_script",
+    "leapp_averaged",
+    "leapp_recurrent",
+    "leapp_torchscript",
+    "leapp_turned_frames",
+    "leapp_two_nodes",
+)
+"""Normalised behind an activation; with a memory of their own; of several nodes, or of another backend."""
 ROWS = 96
 NOTES = """\
 Made by the original programs for this table, with few training steps: what they earn says nothing of the programs.
@@ -97,7 +105,9 @@ def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
     folder = PROJECT_ROOT / "tests" / "convert" / "foreign" / "files"
     zips = {path.parent.name: path for path in sorted(folder.glob("sb3/*/policy.zip"))}
     graphs = {path.stem: path for path in sorted(folder.glob("onnx/*.onnx")) if path.stem not in REFUSED}
-    files = {**zips, **graphs}
+    folders = {f"leapp_{path.parent.name}": path.parent for path in sorted(folder.glob("leapp/*/golden.npz"))}
+    folders = {name: path for name, path in folders.items() if name not in REFUSED}
+    files = {**zips, **graphs, **folders}
     if unknown := sorted(set(names) - files.keys()):
         raise command_line.BenchError(f"there are no files {unknown}; there are {', '.join(files)}.")
     with tempfile.TemporaryDirectory() as scratch:
@@ -111,7 +121,9 @@ def _imported(name: str, path: Path, scratch: Path, episodes: int) -> dict[str, 
     from convert.foreign.words import network_words
 
     words = [str(path), "--name", "foreign", "--dry-run", "--episodes", str(episodes)]
-    if path.suffix == ".onnx":
+    if path.is_dir():
+        words += ["--observations", str(path / "golden.npz"), "--golden", str(path / "golden.npz")]
+    elif path.suffix == ".onnx":
         words += _rollouts(path, scratch)
         if (actions := ACTIONS.get(name.rpartition("_")[0])) is not None:
             words += ["--actions", actions]

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.contract.features import FloatStep
 from policy.errors import PolicyError
-from policy.spec import Activation
+from policy.observing.features import exact_features
+from policy.spec import Activation, Memory
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -33,13 +35,22 @@ class Input:
         name: as the file calls it, or ``"observation"``.
         shape: of one observation's part; images are (height, width, channels), whatever the file has.
         unit: "1" where the file says none.
-        element_names: one for each element, or none.
+        element_names: one for each element of a row, or none.
+        memory: of a part that holds earlier periods, too: ``shape`` is then (periods, …).
     """
 
     name: str
     shape: tuple[int, ...]
     unit: str = "1"
     element_names: tuple[str, ...] = ()
+    memory: Memory | None = None
+
+
+@dataclass(frozen=True)
+class Features:
+    """Float operators on the raw observation, before everything else."""
+
+    steps: tuple[FloatStep, ...]
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ class Activate:
     negative_slope: float = 0.01
 
 
-Step = Affine | Clip | Dense | Convolution | LayerNorm | Activate
+Step = Features | Affine | Clip | Dense | Convolution | LayerNorm | Activate
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,7 @@ class Continuous:
     """The output is the action; ``names`` are its elements' or empty. Bounds and scale are steps of the chain."""
 
     names: tuple[str, ...] = ()
+    unit: str = "1"
 
 
 @dataclass(frozen=True)
@@ -161,6 +173,8 @@ def rows_channels_last(kernel: np.ndarray, image: tuple[int, int, int]) -> np.nd
 
 
 def _step(step: Step, x: Doubles) -> Doubles:
+    if isinstance(step, Features):
+        return exact_features(step.steps, x)
     if isinstance(step, Affine):
         return x * step.scale + step.offset
     if isinstance(step, Clip):

@@ -20,6 +20,7 @@ from convert.foreign.chain import (
     Dense,
     Discrete,
     Doubles,
+    Features,
     ForeignError,
     ForeignPolicy,
     LayerNorm,
@@ -27,7 +28,9 @@ from convert.foreign.chain import (
     run,
 )
 from convert.foreign.prefix import Prefix, refuse_odd_images
+from policy.contract.features import FloatStep, sizes_of
 from policy.exact import LAYER_NORM_EPSILON
+from policy.observing.features import exact_features
 from policy.quantization import Floats
 from policy.spec import Activation, ContinuousHead, DiscreteHead, NetworkSpec, Normaliser, ObservationField, Squash
 from policy.spec import Convolution as ConvolutionSpec
@@ -57,11 +60,12 @@ class Folded:
     """A chain in the contract's terms.
 
     Attributes:
-        observation, normaliser, network, head: of the spec.
+        observation, features, normaliser, network, head: of the spec.
         weights: float32, by the bundle's names.
     """
 
     observation: tuple[ObservationField, ...]
+    features: tuple[FloatStep, ...]
     normaliser: Normaliser
     network: NetworkSpec
     head: DiscreteHead | ContinuousHead
@@ -78,23 +82,25 @@ def fold(policy: ForeignPolicy, observations: np.ndarray) -> Folded:
     Raises:
         ForeignError: a step that the contract has no place for, by its name.
     """
-    fields = tuple(ObservationField(i.name, i.shape, i.unit, i.element_names) for i in policy.inputs)
-    size = sum(each.size for each in fields)
+    fields = tuple(ObservationField(i.name, i.shape, i.unit, i.element_names, i.memory) for i in policy.inputs)
     steps = list(policy.steps)
+    opening = steps.pop(0) if steps and isinstance(steps[0], Features) else None
+    program = opening.steps if isinstance(opening, Features) else ()
+    size = sizes_of(program, sum(each.size for each in fields))[-1]
     before: list[Affine | Clip] = []
     while steps and isinstance(steps[0], Affine | Clip):
         before.append(steps.pop(0))  # type: ignore[arg-type]
     prefix = Prefix.of(size, before)
     layers, after = _layers(steps)
     if not before and layers[0].kernel.ndim == 2:
-        prefix = _from_observations(layers[0], observations)
+        prefix = _from_observations(layers[0], exact_features(program, observations))
     _take_up(prefix, layers[0])
     head = _head(policy, layers[-1], after)
     network, weights = _network(layers)
     if isinstance(head, ContinuousHead) and head.squash is not Squash.TANH:
         head = _fitted(head, layers[-1], run(policy, observations))
         network, weights = _network(layers)
-    return Folded(fields, prefix.normaliser(), network, head, weights)
+    return Folded(fields, program, prefix.normaliser(), network, head, weights)
 
 
 def _layers(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
@@ -292,7 +298,7 @@ def _through(step: Step, gain: Doubles, offset: Doubles) -> tuple[Doubles, Doubl
 
 
 def _continuous(low: Doubles, high: Doubles, squash: Squash, limit: float, actions: Continuous) -> ContinuousHead:
-    return ContinuousHead(tuple(low.tolist()), tuple(high.tolist()), squash, limit, actions.names)
+    return ContinuousHead(tuple(low.tolist()), tuple(high.tolist()), squash, limit, actions.names, actions.unit)
 
 
 def _fitted(head: ContinuousHead, last: Layer, reached: Doubles) -> ContinuousHead:
@@ -360,5 +366,6 @@ def _named(step: Step) -> str:
         Clip: "a clip",
         LayerNorm: "a layer normalisation",
         Dense: "a dense layer",
+        Features: "a float operator",
         Convolution: "a convolution",
     }[type(step)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convert.foreign import recordings, sources
-from convert.foreign.chain import Affine, Discrete, Floats, ForeignError, ForeignPolicy, Input, run
+from convert.foreign.chain import Affine, Discrete, Features, Floats, ForeignError, ForeignPolicy, Input, run
 from convert.foreign.fold import Folded, fold
 from convert.foreign.proof import Proof, prove
 from policy.bundle_writer import write_bundle
@@ -157,17 +157,15 @@ def specified(
         head = task.head
     if isinstance(head, ContinuousHead) and task is not None and isinstance(task.head, ContinuousHead):
         head = _with_names(head, task.head)
-    sha256 = hashlib.sha256(arguments.file.read_bytes()).hexdigest()
-    origin: dict[str, Any] = {
-        "how": f"imported from {policy.source}",
-        "file_sha256": sha256,
-        **(policy.provenance or {}),
-    }
+    origin: dict[str, Any] = {"how": f"imported from {policy.source}", **(policy.provenance or {})}
+    if arguments.file.is_file():
+        origin["file_sha256"] = hashlib.sha256(arguments.file.read_bytes()).hexdigest()
     if task is not None:
         origin["task"] = task.name
     return PolicySpec(
         name=name,
         observation=folded.observation,
+        features=folded.features,
         normaliser=folded.normaliser,
         network=folded.network,
         head=head,
@@ -201,7 +199,8 @@ def coarse_in_int8(spec: PolicySpec, weights: Weights, network: IntegerNetwork, 
 def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str, ...]:
     """What may be wrong with an import that passed."""
     found = []
-    if not policy.steps or not isinstance(policy.steps[0], Affine):
+    opening = next((step for step in policy.steps if not isinstance(step, Features)), None)
+    if not isinstance(opening, Affine):
         reach = np.maximum(np.abs(rows.mean(axis=0)), rows.std(axis=0)).max()
         found.append(
             f"nothing normalises the observation, whose elements reach {reach:.3g}: was it normalised outside of the "

@@ -13,6 +13,8 @@ import numpy as np
 
 from convert.foreign.chain import Floats, ForeignError, ForeignPolicy, run
 from policy.json_values import shortened
+from policy.observing.history import History, remembers
+from policy.spec import Remembered
 
 if TYPE_CHECKING:
     from train.suites.episodes import Decide
@@ -68,6 +70,9 @@ def flown(policy: ForeignPolicy, task: Task) -> Recorded:
 def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
     """The array ``observations`` of an npz file: (n, size), or (n, height, width, channels) of images.
 
+    Of a policy that remembers, a row may also be what one period brings, period after period of one recording. Without
+    an array of that name, there may be one for each of the policy's fields, by their names.
+
     One row in eight, up to 512, becomes a golden vector, the others calibrate.
 
     Raises:
@@ -102,11 +107,15 @@ def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
 
 def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -> dict[str, Floats]:
     size = sum(int(np.prod(part.shape)) for part in policy.inputs)
+    brought = [part.name for part in policy.inputs if not (part.memory and part.memory.of is Remembered.ACTION)]
     found = {}
     try:
         check_unpacked(path)
         with np.load(path, allow_pickle=False) as arrays:
-            for name in columns:
+            names = list(columns)
+            if "observations" not in arrays.files and all(name in arrays.files for name in brought):
+                names = [*brought, *names[1:]]
+            for name in names:
                 if name not in arrays.files:
                     raise ForeignError(f"{path} has no array {name!r}; it has {', '.join(arrays.files)}.", SAVE)
                 if (values := arrays[name]).dtype.kind not in "fiub" or not values.ndim:
@@ -122,6 +131,14 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
         raise ForeignError(f"{path} cannot be read: {error.strerror or error}.", SAVE) from None
     except (ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise ForeignError(f"{path} cannot be read: {shortened(str(error))}.", SAVE) from None
+    if "observations" not in found:
+        parts = [found.pop(name) for name in brought]
+        if len({len(part) for part in parts}) != 1:
+            raise ForeignError(f"{path}: the fields' arrays have {[len(part) for part in parts]} rows.")
+        together = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        found = {"observations": together, **found}
+    if remembers(policy.inputs):
+        found["observations"] = _remembered(policy, found["observations"], found.get("outputs"))
     rows = {}
     for name, values in found.items():
         wanted = size if name == "observations" else columns[name]
@@ -137,6 +154,20 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
             raise ForeignError(f"{path}: {name!r} holds NaN or infinity.")
         rows[name] = made
     return rows
+
+
+def _remembered(policy: ForeignPolicy, rows: Floats, outputs: Floats | None) -> Floats:
+    """Rows of what each period brings as whole observations, the policy acting, or as recorded; others as they are."""
+    history = History(policy.inputs)
+    flattened = rows.reshape(len(rows), -1)
+    if flattened.shape[1] != history.values_size:
+        return rows
+    whole = []
+    for period, values in enumerate(flattened):
+        whole.append(history.observe(values))
+        known = outputs is not None and len(outputs) == len(flattened)
+        history.acted(outputs[period] if known and outputs is not None else run(policy, whole[-1][None])[0])
+    return np.stack(whole)
 
 
 def check_unpacked(path: Path) -> None:

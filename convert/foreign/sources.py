@@ -21,8 +21,10 @@ from convert.foreign.chain import (
     Step,
     through,
 )
+from convert.foreign.leapp.description import is_leapp
+from policy.observing.history import remembers
 
-KINDS = ".zip (Stable-Baselines3), .onnx, and with --spec .pt, .pth, .safetensors, .npz"
+KINDS = ".zip (Stable-Baselines3), .onnx, a LEAPP folder, and with --spec .pt, .pth, .safetensors, .npz"
 WEIGHTS = (".pt", ".pth", ".safetensors", ".npz")
 CLIP, SCALE, AS_IS, DISCRETE = "clip", "scale", "as-is", "discrete"
 ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
@@ -36,15 +38,20 @@ def read(
     Args:
         path: of the file.
         vecnormalize: Stable-Baselines3's vecnormalize.pkl.
-        output: of an ONNX graph with several.
+        output: of an ONNX graph or a LEAPP folder with several.
         spec: what the tensors of a plain file of weights are.
 
     Raises:
         ForeignError: the file is missing, none that is known, or holds what a bundle cannot express.
     """
+    kind = path.suffix.lower()
+    if is_leapp(path):
+        from convert.foreign.leapp.reader import read_leapp
+
+        _unused("LEAPP folder", {"--vecnormalize": vecnormalize, "--spec": spec})
+        return read_leapp(path, output)
     if not path.is_file():
         raise ForeignError(f"there is no file {path}.", f"Give a file: {KINDS}.")
-    kind = path.suffix.lower()
     if kind == ".onnx":
         from convert.foreign.onnx.reader import read_onnx
 
@@ -143,6 +150,11 @@ def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPoli
     Raises:
         ForeignError: they have another size.
     """
+    if remembers(policy.inputs):
+        raise ForeignError(
+            f"{policy.source}: its observation holds earlier periods, which --fields and a task cannot say.",
+            "Leave --fields out, and record --observations where the policy runs.",
+        )
     own, given = (sum(int(np.prod(part.shape)) for part in parts) for parts in (policy.inputs, fields))
     if own != given:
         raise ForeignError(

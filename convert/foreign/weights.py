@@ -51,7 +51,7 @@ def read_weights(path: Path, spec_path: Path) -> ForeignPolicy:
         ForeignError: either cannot be read, a step or a tensor is unknown, or they do not fit together.
     """
     spec = _spec(spec_path)
-    reading = _Reading(str(path), spec, _tensors(path))
+    reading = _Reading(str(path), spec, tensors_of(path))
     inputs = tuple(_input(item) for item in _list(spec, "observation"))
     for item in _list(spec, "steps"):
         reading.steps += reading.step(item)
@@ -75,7 +75,14 @@ def read_weights(path: Path, spec_path: Path) -> ForeignPolicy:
     )
 
 
-def _tensors(path: Path) -> Tensors:
+def tensors_of(path: Path) -> Tensors:
+    """The tensors of a file, by name.
+
+    Raises:
+        ForeignError: it is missing, too large, or none of these files.
+    """
+    if not path.is_file():
+        raise ForeignError(f"there is no file {path}.")
     if path.stat().st_size > LARGEST_FILE:
         raise ForeignError(f"{path} has {path.stat().st_size} bytes; allowed are {LARGEST_FILE}.")
     if path.suffix.lower() in (".pt", ".pth"):

@@ -6,30 +6,34 @@ import numpy as np
 
 from convert.foreign.chain import Activate
 from convert.foreign.onnx.call import INFINITE, ONE, ZERO, Call, Result
+from convert.foreign.onnx.expressions import combined, divided_by
 from convert.foreign.onnx.value import Value, activate, affine, clip
 from policy.spec import Activation
 
 
 def added(call: Call) -> Result:
-    """x + c or c + x."""
+    """x + c or c + x; or two tensors."""
+    if pair := _pair(call):
+        return combined(call, *pair)
     value, number, _ = _one_constant(call)
     return [affine(value, ONE, number, call.name)]
 
 
 def subtracted(call: Call) -> Result:
-    """x − c or c − x."""
+    """x − c or c − x; or two tensors."""
+    if pair := _pair(call):
+        return combined(call, *pair)
     value, number, swapped = _one_constant(call)
     return [affine(value, -ONE, number, call.name) if swapped else affine(value, ONE, -number, call.name)]
 
 
 def multiplied(call: Call) -> Result:
-    """x · c or c · x; x · sigmoid(x) is an activation."""
-    first, second = call.operands[0], call.operands[1]
-    if isinstance(first, Value) and isinstance(second, Value):
-        # x · sigmoid(x)
-        for x, gate in ((first, second), (second, first)):
+    """x · c or c · x; x · sigmoid(x) is an activation; or two tensors."""
+    if pair := _pair(call):
+        for x, gate in (pair, pair[::-1]):
             if _is_sigmoid_of(gate, x):
                 return [activate(x, Activation.SILU)]
+        return combined(call, *pair)
     value, number, _ = _one_constant(call)
     return [affine(value, number, ZERO, call.name)]
 
@@ -43,21 +47,26 @@ def _is_sigmoid_of(gate: Value, x: Value) -> bool:
 
 
 def divided(call: Call) -> Result:
-    """x / c."""
+    """x / c or c / x; or two tensors."""
+    if pair := _pair(call):
+        return combined(call, *pair)
     value, number, swapped = _one_constant(call)
     if swapped:
-        raise call.refused("divides by what depends on the observation")
+        return divided_by(call, value, number)
     if (number == 0).any():
         raise call.refused("divides by zero", "A standard deviation is zero: train or export the policy again.")
     return [affine(value, 1.0 / number, ZERO, call.name)]
 
 
+def _pair(call: Call) -> tuple[Value, Value] | None:
+    """Both operands, if both depend on the observation."""
+    first, second = call.operands[:2]
+    return (first, second) if isinstance(first, Value) and isinstance(second, Value) else None
+
+
 def _one_constant(call: Call) -> tuple[Value, np.ndarray, bool]:
     """The value, the constant in float64, and whether the constant comes first."""
-    first, second = call.operands[:2]
-    if isinstance(first, Value) and isinstance(second, Value):
-        raise call.refused("combines two values that both depend on the observation")
-    swapped = isinstance(second, Value)
+    swapped = isinstance(call.operands[1], Value)
     return call.value(int(swapped)), call.constant(int(not swapped)).astype(np.float64), swapped
 
 
@@ -78,8 +87,10 @@ def clipped(call: Call) -> Result:
 def extreme(call: Call) -> Result:
     """Min or Max of a value and constants."""
     values = [operand for operand in call.operands if isinstance(operand, Value)]
+    if len(values) == 2 == len(call.operands):
+        return combined(call, values[0], values[1])
     if len(values) != 1:
-        raise call.refused("combines two values that both depend on the observation")
+        raise call.refused("combines more than two values that depend on the observation")
     result = values[0]
     for operand in call.operands:
         if isinstance(operand, np.ndarray | np.generic):

@@ -20,6 +20,7 @@ from convert.foreign.onnx.elementwise import (
     negated,
     subtracted,
 )
+from convert.foreign.onnx.expressions import FUNCTIONS, SUMS, function, summed
 from convert.foreign.onnx.layers import batch_normalised, convolutional, gemm, layer_normalised, matrix_product
 from convert.foreign.onnx.statistics import REDUCTIONS, statistic_of
 from convert.foreign.onnx.value import Value, joined
@@ -37,8 +38,7 @@ def apply(call: Call) -> Result:
     operator = call.node.op_type
     values = [operand for operand in call.operands if isinstance(operand, Value)]
     _check_flags(call, values)
-    known = HANDLERS.keys() | set(REDUCTIONS) | ({"Pow", "Sqrt"} if any(value.statistic for value in values) else set())
-    if operator not in known:
+    if operator not in HANDLERS.keys() | set(REDUCTIONS):
         raise call.refused("is no operator that a policy's chain holds")
     statistics = call.node.op_type in REDUCTIONS or any(value.statistic is not None for value in values)
     results = statistic_of(call, values) if statistics else HANDLERS[operator](call)
@@ -146,6 +146,8 @@ HANDLERS: dict[str, Handler] = {
     "Conv": convolutional,
     "BatchNormalization": batch_normalised,
     "LayerNormalization": layer_normalised,
+    **dict.fromkeys(("Pow", "Reciprocal", *FUNCTIONS), function),
+    **dict.fromkeys(SUMS, summed),
     "Add": added,
     "Sub": subtracted,
     "Mul": multiplied,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -65,27 +65,27 @@ class Original:
     Attributes:
         data: the model: the file's nodes that reach the output.
         feeds: its inputs, in the observation's order.
-        outputs: the tensor that a chain's result stands for, and the output that was chosen.
+        outputs: tensors: first the one that a chain's result stands for.
     """
 
     data: bytes = field(repr=False)
     feeds: tuple[Feed, ...]
-    outputs: tuple[str, str]
+    outputs: tuple[str, ...]
     _session: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, observations: Floats) -> Floats:
         """What the file gives for each observation."""
-        return self.both(observations)[0]
+        return self.tensors(observations)[0]
 
-    def both(self, observations: Floats) -> tuple[Floats, Floats]:
-        """The chain's tensor and the chosen output, a row for each observation."""
+    def tensors(self, observations: Floats) -> list[Floats]:
+        """All of the tensors, a row for each observation."""
         rows = np.asarray(observations, np.float32)
         if all(feed.batched for feed in self.feeds):
             results = self._run(rows)
             if all(len(result) == len(rows) for result in results if result.ndim) and all(r.ndim for r in results):
                 return self._rows(results, len(rows))
         parts = [self._rows(self._run(row[None]), 1) for row in rows]
-        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+        return [np.concatenate(tensor) for tensor in zip(*parts, strict=True)]
 
     def _run(self, rows: Floats) -> list[np.ndarray]:
         ends = np.cumsum([feed.size for feed in self.feeds])
@@ -94,9 +94,8 @@ class Original:
         results: list[np.ndarray] = self._opened().run(list(self.outputs), feeds)
         return results
 
-    def _rows(self, results: list[np.ndarray], count: int) -> tuple[Floats, Floats]:
-        first, second = (np.asarray(result, np.float32).reshape(count, -1) for result in results)
-        return first, second
+    def _rows(self, results: list[np.ndarray], count: int) -> list[Floats]:
+        return [np.asarray(result, np.float32).reshape(count, -1) for result in results]
 
     def _opened(self) -> Any:
         if not self._session:
@@ -109,31 +108,40 @@ class Original:
         return self._session[0]
 
 
-def original_of(
-    model: onnx.ModelProto, nodes: list[int], feeds: tuple[Feed, ...], tensor: str, output: str
-) -> Original:
+def original_of(model: onnx.ModelProto, nodes: list[int], feeds: tuple[Feed, ...], *outputs: str) -> Original:
     """The file's program for one output.
 
     Args:
         model: the whole model.
         nodes: the numbers of those that reach the output, in order.
         feeds: the inputs that reach it.
-        tensor: what the chain computes; a tensor inside the graph where the output is an action's number.
-        output: the chosen output.
+        outputs: first what the chain computes, a tensor inside the graph where the output is an action's number.
     """
     graph = model.graph
     kept = [graph.node[index] for index in nodes]
-    needed = {name for node in kept for name in node.input} | {tensor, output}
+    needed = {name for node in kept for name in node.input} | set(outputs)
     inputs = [value for value in graph.input if value.name in needed]
     constants = [value for value in graph.initializer if value.name in needed]
-    outputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys((tensor, output))]
+    tensors = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(outputs)]
     part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     part.graph.CopyFrom(onnx.helper.make_graph(kept, "policy", inputs, [], constants))
-    part.graph.output.extend(outputs)
-    return Original(part.SerializeToString(), feeds, (tensor, output))
+    part.graph.output.extend(tensors)
+    return Original(part.SerializeToString(), feeds, outputs)
 
 
-def verify(policy: ForeignPolicy, original: Original) -> float:
+class Program(Protocol):
+    """What :func:`verify` compares a chain with: the chain's tensor, and the output that was chosen."""
+
+    @property
+    def feeds(self) -> tuple[Feed, ...]:
+        """Inputs, in the observation's order."""
+        ...
+
+    def tensors(self, observations: Floats) -> list[Floats]:
+        """A row of each for each observation."""
+
+
+def verify(policy: ForeignPolicy, original: Program) -> float:
     """Compare the chain with the file on random observations; the largest difference, relative to the output's span.
 
     Raises:
@@ -141,7 +149,7 @@ def verify(policy: ForeignPolicy, original: Original) -> float:
     """
     groups = observations(policy, original.feeds)
     try:
-        expected = [original.both(group) for group in groups]
+        expected = [original.tensors(group)[:2] for group in groups]
     except PolicyError:
         raise
     except Exception as error:  # onnxruntime raises whatever it likes

@@ -9,6 +9,7 @@ with onnxruntime running the file: a chain that computes something else is never
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def _read(file: OnnxFile, chosen: str) -> ForeignPolicy:
     for index in reach.nodes:
         refuse_by_name(file.model.graph.node[index])
     feeds = feeds_of(file, reach)
-    result = _trace(file, reach, feeds, chosen)
+    result = output_of(trace(file, reach, opened(feeds)), chosen)
     if result.image is not None:
         raise ForeignError(f"The output {chosen!r} is an image: no dense layer is on its way.", OUTPUT_OPTION)
     steps = simplified(materialised(result).steps, feeds[0].image if len(feeds) == 1 else None)
@@ -108,18 +109,24 @@ def _chosen(graph: onnx.GraphProto, output: str | None) -> str:
     )
 
 
-def _trace(file: OnnxFile, reach: Reach, feeds: tuple[Feed, ...], output: str) -> Value:
-    """The output as a chain."""
-    folder = Folder(file.opset)
-    values: dict[str, Operand] = dict(file.constants)
+def opened(feeds: tuple[Feed, ...]) -> dict[str, Value]:
+    """The inputs, one behind the other, as the observation's parts."""
+    values: dict[str, Value] = {}
     width, start = sum(feed.size for feed in feeds), 0
     image = feeds[0].image if len(feeds) == 1 else None
     for feed in feeds:
         selection = np.arange(start, start + feed.size)
         if feed.image is not None and feed.channels_first:
             selection = channels_first_order(feed.image)
-        values[feed.name] = Value((), width, selection, feed.shape, image, feed.name)
+        values[feed.name] = Value((), width, selection, feed.shape, image, feed.name, width)
         start += feed.size
+    return values
+
+
+def trace(file: OnnxFile, reach: Reach, inputs: Mapping[str, Value]) -> dict[str, Operand]:
+    """Every tensor on the way, given what the inputs are of the observation: a value, or a constant."""
+    folder = Folder(file.opset)
+    values: dict[str, Operand] = {**file.constants, **inputs}
     for index in reach.nodes:
         node = file.model.graph.node[index]
         try:
@@ -136,6 +143,11 @@ def _trace(file: OnnxFile, reach: Reach, feeds: tuple[Feed, ...], output: str) -
             if isinstance(result, Value) and not (result.order_only or result.is_index):
                 result = replace(result, tensor=name)
             values[name] = result
+    return values
+
+
+def output_of(values: Mapping[str, Operand], output: str) -> Value:
+    """One of the outputs as a chain."""
     result = values.get(output)
     if not isinstance(result, Value) or result.statistic is not None:
         raise ForeignError(f"The output {output!r} is no vector that depends on the observation.", OUTPUT_OPTION)

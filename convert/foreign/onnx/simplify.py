@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from convert.foreign.chain import Activate, Affine, Clip, Convolution, Dense, ForeignError, LayerNorm, Step
+from convert.foreign.chain import Activate, Affine, Clip, Convolution, Dense, Features, ForeignError, LayerNorm, Step
 from policy.spec import Activation
 
 Image = tuple[int, int, int]
@@ -128,7 +128,7 @@ def _folded_forward(chain: list[Step], image: Image | None) -> list[Step]:
             if folded is not None:
                 chain[index + 1] = folded
                 continue
-        opening = opening and isinstance(step, Affine | Clip)
+        opening = opening and isinstance(step, Features | Affine | Clip)
         if image is not None:
             image = _after(step, image)
         result.append(step)

@@ -25,14 +25,19 @@ from convert.foreign.chain import (
     Convolution,
     Dense,
     Doubles,
+    Features,
     ForeignError,
     LayerNorm,
     Step,
 )
+from convert.foreign.program import Program
+from policy.contract.features import FloatOperator
 from policy.spec import Activation
 
 Places = NDArray[np.int64]
 
+ELEMENTWISE = Features | Affine | Clip | Activate
+"""What a program of float operators can do."""
 # A graph of a few bytes can ask for a Dense of terabytes.
 LARGEST_KERNEL = 1 << 26
 
@@ -59,6 +64,7 @@ class Value:
         shape: in the file, with a batch of 1.
         image: (height, width, channels) behind the last step, where that is an image.
         tensor: the file's name of the tensor whose numbers the chain gives; another one behind a Softmax or an ArgMax.
+        observed: elements of the raw observation.
         order_only: a Softmax or the like was left out: only which element is the largest still holds.
         is_index: the tensor is the place of the largest element.
         statistic: the tensor is not these elements but a statistic of them, which no chain holds by itself.
@@ -71,6 +77,7 @@ class Value:
     shape: tuple[int, ...]
     image: tuple[int, int, int] | None
     tensor: str
+    observed: int
     order_only: bool = False
     is_index: bool = False
     statistic: Statistic | None = None
@@ -174,14 +181,21 @@ def joined(values: list[Value], numbers: list[np.ndarray], result: np.ndarray, w
     while all(len(value.steps) > shared and value.steps[shared] is values[0].steps[shared] for value in values):
         shared += 1
     tails = [list(value.steps[shared:]) for value in values]
+    first = values[0]
+    if any(value.image is not None for value in values):
+        raise ForeignError(f"{what} joins an image with something else.", "Give the network one image alone.")
     if not all(isinstance(step, Affine | Clip) for tail in tails for step in tail):
+        if all(isinstance(step, ELEMENTWISE) for value in values for step in value.steps):
+            program = Program(first.observed)
+            parts = [program.take(program.follow(value.steps, what), value.selection) for value in values]
+            places = np.empty(result.size, np.int64)
+            places[np.concatenate([number.reshape(-1) for number in numbers])] = np.arange(result.size)
+            together = program.add(FloatOperator.JOIN, *parts)
+            return programmed(program, program.take(together, places[result.reshape(-1)]), result.shape, first)
         message = f"{what} joins branches that have layers of their own."
         raise ForeignError(message, "Only parts of one vector, each scaled and clipped, can be joined.")
-    first = values[0]
-    if any(value.width != first.width or value.image is not None for value in values):
-        raise ForeignError(f"{what} joins an image with something else.", "Give the network one image alone.")
     places = np.concatenate([value.selection for value in values])
-    base = Value(first.steps[:shared], first.width, places, places.shape, None, "")
+    base = Value(first.steps[:shared], first.width, places, places.shape, None, "", first.observed)
     owners = np.concatenate([np.full(value.size, index) for index, value in enumerate(values)])
     if any(tails) and len(np.unique(places)) < len(places):
         # An element that two branches treat differently is needed twice.
@@ -207,7 +221,7 @@ def joined(values: list[Value], numbers: list[np.ndarray], result: np.ndarray, w
     where = np.empty(len(order), np.int64)
     where[order] = np.arange(len(order))
     selection = places[where[result.reshape(-1)]]
-    return Value(tuple(steps), base.width, selection, result.shape, None, "")
+    return Value(tuple(steps), base.width, selection, result.shape, None, "", first.observed)
 
 
 def materialised(value: Value) -> Value:
@@ -215,11 +229,21 @@ def materialised(value: Value) -> Value:
     value = _pulled(value)
     if value.in_order():
         return value
+    if value.steps and isinstance(value.steps[0], Features) and all(isinstance(s, ELEMENTWISE) for s in value.steps):
+        program = Program(value.observed)
+        taken = program.take(program.follow(value.steps, "a selection"), value.selection)
+        return programmed(program, taken, value.shape, value)
     if value.width * value.size > LARGEST_KERNEL:
         raise ForeignError(f"A kernel of {value.width} × {value.size} would be needed.", "Select fewer inputs.")
     kernel = np.zeros((value.width, value.size), np.float32)
     kernel[value.selection, np.arange(value.size)] = 1.0
     return _fresh(value, Dense(kernel, np.zeros(value.size, np.float32)), np.arange(value.size), value.shape, None)
+
+
+def programmed(program: Program, result: int, shape: tuple[int, ...], like: Value) -> Value:
+    """A tensor of this shape, which a program of float operators on the raw observation makes."""
+    size = program.size(result)
+    return Value((program.as_step(result),), size, np.arange(size), shape, None, like.tensor, like.observed)
 
 
 def channels_first_order(image: tuple[int, int, int]) -> Places:
@@ -230,7 +254,7 @@ def channels_first_order(image: tuple[int, int, int]) -> Places:
 def _fresh(
     value: Value, step: Step, selection: Places, shape: tuple[int, ...], image: tuple[int, int, int] | None
 ) -> Value:
-    return Value((*value.steps, step), len(selection), selection, shape, image, value.tensor)
+    return Value((*value.steps, step), len(selection), selection, shape, image, value.tensor, value.observed)
 
 
 def _pulled(value: Value) -> Value:
@@ -259,13 +283,12 @@ def _each(
     except ValueError as error:
         raise ForeignError(f"{what}: shapes do not fit ({error}).", "Export the policy again.") from error
     if int(np.prod(shape)) != value.size:
-        message = f"{what} stretches {value.shape} to {shape}."
-        raise ForeignError(message, "Export the policy for a batch of one observation.")
+        value = _stretched(value, shape, what)
     value = replace(value, shape=shape)
     if all(numbers.size == 1 for numbers, _ in (first, second)):
         low, high = (numbers.astype(np.float64).reshape(1) for numbers, _ in (first, second))
         return value, low, high
-    if len(np.unique(value.selection)) < value.size:
+    if not all(_alike(value.selection, np.broadcast_to(n, shape).reshape(-1)) for n, _ in (first, second)):
         value = materialised(value)
     results = []
     for numbers, neutral in (first, second):
@@ -273,6 +296,22 @@ def _each(
         whole[value.selection] = np.broadcast_to(numbers, shape).reshape(-1)
         results.append(whole)
     return value, results[0], results[1]
+
+
+def _alike(selection: Places, numbers: np.ndarray) -> bool:
+    """Whether elements that are there more than once have the same number each time."""
+    _, first, inverse = np.unique(selection, return_index=True, return_inverse=True)
+    return bool((numbers[first][inverse] == numbers).all())
+
+
+def _stretched(value: Value, shape: tuple[int, ...], what: str) -> Value:
+    """Elements repeated to a shape, as float operators do it before the first layer."""
+    if value.image is not None or not all(isinstance(step, ELEMENTWISE) for step in value.steps):
+        message = f"{what} stretches {value.shape} to {shape}."
+        raise ForeignError(message, "Export the policy for a batch of one observation.")
+    program = Program(value.observed)
+    places = value.selection[np.broadcast_to(value.numbers(), shape).reshape(-1)]
+    return programmed(program, program.take(program.follow(value.steps, what), places), shape, value)
 
 
 def _pair(step: Affine | Clip) -> tuple[Doubles, Doubles]:

@@ -56,7 +56,7 @@ USES: dict[str, tuple[Spelling, str]] = {
     "square": (lambda g, x: g.n("Mul", x, x), "Mul .*both depend on the observation"),
     "gate": (lambda g, x: g.n("Mul", x, g.n("Tanh", x)), "Mul .*both depend on the observation"),
     "attention": (lambda g, x: g.n("MatMul", x, x), "MatMul .*multiplies two values"),
-    "constant / x": (lambda g, x: g.n("Div", g.c(1.0), x), "Div .*divides by what depends"),
+    "constant / x": (lambda g, x: g.n("Div", g.c(1.0), x), "Div .*is behind a layer"),
     "by zero": (lambda g, x: g.n("Div", x, g.c(np.zeros(8))), "Div .*divides by zero"),
     "infinite": (lambda g, x: g.n("Mul", x, g.c(np.inf)), "Mul .*not finite"),
     "Elu alpha": (lambda g, x: g.n("Elu", x, alpha=0.5), "Elu .*alpha 0.5"),

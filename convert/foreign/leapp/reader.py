@@ -1,0 +1,158 @@
+"""A LEAPP folder as one chain, from named sensor values to named targets, its states as fields that remember.
+
+The graph is followed once with the states as inputs, to see what they hold (:mod:`convert.foreign.leapp.states`), and
+once more with the states made of the fields that remember. Then the file's own program runs episodes of random
+observations, its states fed back as the YAML says, and the chain has to give the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from convert.foreign.chain import (
+    Continuous,
+    ForeignError,
+    ForeignPolicy,
+)
+from convert.foreign.leapp.description import Description, describe
+from convert.foreign.leapp.remembering import initial_values, remembering, size_of, spare_rows, used
+from convert.foreign.leapp.states import Recalled, recalled
+from convert.foreign.leapp.wiring import Wired, fly
+from convert.foreign.onnx.call import refuse_by_name
+from convert.foreign.onnx.file import OnnxFile, load
+from convert.foreign.onnx.inputs import Reach, feeds_of, reach_of
+from convert.foreign.onnx.original import Feed, original_of, verify
+from convert.foreign.onnx.reader import opened, output_of, trace
+from convert.foreign.onnx.simplify import simplified
+from convert.foreign.onnx.value import materialised
+from policy.errors import PolicyError
+
+
+def read_leapp(path: Path, output: str | None = None) -> ForeignPolicy:
+    """The policy in a LEAPP folder.
+
+    Args:
+        path: the folder, or its YAML.
+        output: which of the pipeline's outputs acts; default the only one that depends on an input.
+
+    Raises:
+        ForeignError: several nodes, another backend, a state that is no memory of observations or of the last action,
+            a file that is not the one that the YAML names, or whatever the ONNX reader refuses.
+    """
+    described = describe(path)
+    file = load(described.model)
+    if described.sha256 != file.hashes[described.model.name]:
+        raise ForeignError(
+            f"{described.model.name} is not the file that the YAML was written for: its sha256 is another.",
+            "Export the folder again, or copy all of it.",
+        )
+    try:
+        with np.errstate(all="ignore"):  # what is not finite is refused where it is compared
+            return _read(described, file, output)
+    except PolicyError:
+        raise
+    except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, MemoryError) as error:
+        message = f"{described.model.name} holds a node whose operands do not fit ({type(error).__name__}: {error})."
+        raise ForeignError(message, "Export the policy again.") from error
+
+
+def _read(described: Description, file: OnnxFile, output: str | None) -> ForeignPolicy:
+    chosen = _chosen(described, file, output)
+    reach, states = _with_states(described, file, chosen)
+    for index in reach.nodes:
+        refuse_by_name(file.model.graph.node[index])
+    feeds = feeds_of(file, reach)
+    _check_inputs(described, feeds)
+    inputs = opened(feeds)
+    traced = trace(file, reach, inputs)
+    action = output_of(traced, chosen)
+    recalls = {
+        name: recalled(name, inputs[name].selection, output_of(traced, described.feedback[name]), action)
+        for name in states
+    }
+    fields, values = remembering(described, feeds, inputs, recalls, chosen, action.size)
+    result = materialised(output_of(trace(file, reach, values), chosen))
+    if spare := spare_rows(fields, used(result.steps, result.observed)):
+        fields, values = remembering(described, feeds, inputs, recalls, chosen, action.size, spare)
+        result = materialised(output_of(trace(file, reach, values), chosen))
+    target = described.outputs[chosen]
+    policy = ForeignPolicy(
+        source=f"LEAPP {described.versions.get('leapp version', '')}, node {described.node!r}",
+        inputs=fields,
+        steps=simplified(result.steps, None),
+        actions=Continuous(target.element_names if len(target.element_names) == result.size else (), target.unit),
+        period_s=None if described.frequency is None else 1.0 / described.frequency,
+        ignored=tuple(_ignored(described, feeds, chosen)),
+        assumed=tuple(_assumed(recalls)),
+        provenance={"format": "leapp", "node": described.node, "sha256": file.hashes, **described.versions},
+    )
+    if result.order_only or result.is_index:
+        raise ForeignError(f"the output {chosen!r} is the number of an action; continuous targets are read.")
+    tensors = (result.tensor, chosen, *(described.feedback[name] for name in states))
+    original = original_of(file.model, list(reach.nodes), feeds, *tensors)
+    parts = tuple(
+        Feed(field.name, size_of(field), (1, size_of(field)), None, False, np.dtype(np.float32), True)
+        for field in fields
+    )
+    wired = Wired(original, values, parts)
+    verify(policy, wired)
+    fly(policy, original, states, initial_values(described, recalls))
+    return replace(policy, original=wired)
+
+
+def _chosen(described: Description, file: OnnxFile, output: str | None) -> str:
+    inputs = set(described.inputs)
+    living = [name for name in described.results if reach_of(file, name).tensors & inputs]
+    if output is not None:
+        if output not in living:
+            raise ForeignError(f"the node has no output {output!r} that depends on an input; it has {living}.")
+        return output
+    if len(living) != 1:
+        raise ForeignError(f"the node has {len(living)} outputs, {living}.", "Type --output NAME with one of them.")
+    return living[0]
+
+
+def _with_states(described: Description, file: OnnxFile, chosen: str) -> tuple[Reach, list[str]]:
+    """What leads to the output, and to the states that lead to it."""
+    outputs, states = [chosen], []
+    reach = reach_of(file, chosen)
+    while new := [name for name in described.feedback if name in reach.tensors and name not in states]:
+        states += new
+        outputs += [described.feedback[name] for name in new]
+        parts = [reach_of(file, name) for name in outputs]
+        nodes = sorted({index for part in parts for index in part.nodes})
+        reach = Reach(tuple(nodes), frozenset[str]().union(*(part.tensors for part in parts)))
+    return reach, states
+
+
+def _check_inputs(described: Description, feeds: tuple[Feed, ...]) -> None:
+    for feed in feeds:
+        tensor = described.inputs.get(feed.name)
+        if tensor is None or tensor.size != feed.size:
+            raise ForeignError(
+                f"the model's input {feed.name!r} of {feed.size} elements is not what the YAML describes.",
+                "Export the folder again.",
+            )
+
+
+def _ignored(described: Description, feeds: tuple[Feed, ...], chosen: str) -> list[str]:
+    used = {feed.name for feed in feeds}
+    phrases = [f"output {name!r}" for name in described.results if name != chosen]
+    unused = [name for name in described.inputs if name not in used]
+    return phrases + ([f"inputs without influence: {', '.join(unused)}"] if unused else [])
+
+
+def _assumed(recalls: dict[str, Recalled]) -> list[str]:
+    said = []
+    for recall in recalls.values():
+        if recall.of_action:
+            said.append(f"The state {recall.name!r} is the last action: whoever runs the policy remembers it.")
+        else:
+            said.append(
+                f"The state {recall.name!r} is the observations of {int(recall.ages.max())} periods before: whoever "
+                "runs the policy remembers them."
+            )
+    return said

@@ -1,0 +1,79 @@
+"""The file's own program with its states fed back, and a chain compared with it over whole episodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from convert.foreign.chain import Doubles, Floats, ForeignError, ForeignPolicy, run, through
+from convert.foreign.onnx.original import TOLERANCE, Feed, Original
+from convert.foreign.onnx.value import Value
+from policy.observing.history import History
+
+EPISODES, PERIODS = 8, 12
+
+
+@dataclass(frozen=True)
+class Wired:
+    """The file's program on observations whose fields remember.
+
+    Attributes:
+        original: takes this period's inputs and the states.
+        states: each input as a value of the remembering observation, by name.
+        feeds: parts of that observation.
+    """
+
+    original: Original
+    states: dict[str, Value]
+    feeds: tuple[Feed, ...]
+
+    def __call__(self, observations: Floats) -> Floats:
+        """What the file gives for each observation."""
+        return self.tensors(observations)[0]
+
+    def tensors(self, observations: Floats) -> list[Floats]:
+        """All of its tensors."""
+        rows = np.asarray(observations, np.float64)
+        parts = [
+            through(value.steps, rows)[:, value.selection]
+            for value in (self.states[feed.name] for feed in self.original.feeds)
+        ]
+        return self.original.tensors(np.concatenate(parts, axis=1).astype(np.float32))
+
+
+def fly(policy: ForeignPolicy, original: Original, states: list[str], initial: dict[str, Doubles]) -> None:
+    """Compare chain and file over episodes, the file's states fed back as the YAML says.
+
+    Raises:
+        ForeignError: they differ.
+    """
+    if not states:
+        return
+    generator = np.random.default_rng(0)
+    history = History(policy.inputs)
+    periods = PERIODS + max((field.shape[0] for field in policy.inputs if field.memory), default=0)
+    for episode in range(EPISODES):
+        history.reset()
+        state = {name: initial[name].astype(np.float32) for name in states}
+        scale = (0.3, 1.0, 3.0, 10.0)[episode % 4]
+        for period in range(periods):
+            values = (generator.standard_normal(history.values_size) * scale).astype(np.float32)
+            fed, start = [], 0
+            for feed in original.feeds:
+                if feed.name in state:
+                    fed.append(state[feed.name])
+                else:
+                    fed.append(values[start : start + feed.size])
+                    start += feed.size
+            wanted, _, *new = (tensor[0] for tensor in original.tensors(np.concatenate(fed)[None]))
+            got = run(policy, history.observe(values)[None])[0]
+            largest = max(1.0, float(np.abs(wanted).max()))
+            if not np.isfinite(wanted).all() or np.abs(got - wanted).max() > 10 * TOLERANCE * largest:
+                raise ForeignError(
+                    f"the chain that was read does not act as the folder does with its states fed back (period "
+                    f"{period}); nothing was written.",
+                    "This is a mistake of the reader: please report the folder.",
+                )
+            state = dict(zip(states, new, strict=True))
+            history.acted(wanted)

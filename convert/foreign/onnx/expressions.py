@@ -1,0 +1,114 @@
+"""ONNX operators that no map of single elements is: products of two tensors, roots, sums over an axis.
+
+Before the first layer they become float operators (:mod:`convert.foreign.program`); behind one they are refused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convert.foreign.onnx.call import Call, Result
+from convert.foreign.onnx.value import ELEMENTWISE, Value, programmed
+from convert.foreign.program import Program
+from policy.contract.features import FloatOperator
+
+PAIRS = {
+    "Add": FloatOperator.ADD,
+    "Sub": FloatOperator.SUBTRACT,
+    "Mul": FloatOperator.MULTIPLY,
+    "Div": FloatOperator.DIVIDE,
+    "Min": FloatOperator.MINIMUM,
+    "Max": FloatOperator.MAXIMUM,
+}
+FUNCTIONS = {
+    "Sqrt": FloatOperator.SQUARE_ROOT,
+    "Sin": FloatOperator.SINE,
+    "Cos": FloatOperator.COSINE,
+    "Abs": FloatOperator.ABSOLUTE,
+    "Exp": FloatOperator.EXPONENTIAL,
+}
+SUMS = ("ReduceSum", "ReduceL2", "ReduceSumSquare")
+MOST_SUMS = 64
+
+
+def combined(call: Call, first: Value, second: Value) -> Result:
+    """Two tensors that both depend on the observation, element by element."""
+    _check(call, first, second)
+    one, other = np.broadcast_arrays(first.numbers(), second.numbers())
+    program = Program(first.observed)
+    operands = [_followed(call, program, value.moved(np.array(n))) for value, n in ((first, one), (second, other))]
+    return [programmed(program, program.add(PAIRS[call.node.op_type], *operands), one.shape, first)]
+
+
+def divided_by(call: Call, value: Value, number: np.ndarray) -> Result:
+    """c / x."""
+    _check(call, value)
+    value = value.moved(np.array(np.broadcast_to(value.numbers(), np.broadcast_shapes(value.shape, number.shape))))
+    program = Program(value.observed)
+    x = _followed(call, program, value)
+    nothing = program.add(FloatOperator.MULTIPLY, x, constants=np.zeros(1))
+    numbers = program.add(FloatOperator.ADD, nothing, constants=np.broadcast_to(number, value.shape))
+    return [programmed(program, program.add(FloatOperator.DIVIDE, numbers, x), value.shape, value)]
+
+
+def function(call: Call) -> Result:
+    """A root, a sine, an exponential, x · x or 1 / x of each element."""
+    value, operator = call.value(), call.node.op_type
+    if operator == "Reciprocal":
+        return divided_by(call, value, np.ones(()))
+    if operator == "Pow":
+        exponent = call.constant(1)
+        if exponent.size == 1 and exponent.reshape(-1)[0] == 0.5:
+            return _applied(call, value, FloatOperator.SQUARE_ROOT)
+        if exponent.size != 1 or exponent.reshape(-1)[0] not in (2, 3):
+            raise call.refused(f"has the exponent {exponent.tolist()}; only 0.5, 2 and 3 are read")
+        _check(call, value)
+        program = Program(value.observed)
+        x = result = _followed(call, program, value)
+        for _ in range(int(exponent.reshape(-1)[0]) - 1):
+            result = program.add(FloatOperator.MULTIPLY, result, x)
+        return [programmed(program, result, value.shape, value)]
+    return _applied(call, value, FUNCTIONS[operator])
+
+
+def summed(call: Call) -> Result:
+    """Sums over an axis: of elements, of squares, or a norm."""
+    value, operator = call.value(), call.node.op_type
+    _check(call, value)
+    axes = call.constant(1).reshape(-1).tolist() if len(call.operands) > 1 else call.attribute("axes", None)
+    if not isinstance(axes, list) or not axes:
+        axes = list(range(len(value.shape)))
+    axes = sorted(axis % len(value.shape) for axis in axes)
+    kept = [axis for axis in range(len(value.shape)) if axis not in axes]
+    groups = value.numbers().transpose(*kept, *axes).reshape(-1, int(np.prod([value.shape[axis] for axis in axes])))
+    if len(groups) > MOST_SUMS:
+        raise call.refused(f"makes {len(groups)} sums; at most {MOST_SUMS} are carried")
+    program = Program(value.observed)
+    x = _followed(call, program, value)
+    if operator != "ReduceSum":
+        x = program.add(FloatOperator.MULTIPLY, x, x)
+    sums = [program.add(FloatOperator.SUM, program.take(x, group)) for group in groups]
+    result = sums[0] if len(sums) == 1 else program.add(FloatOperator.JOIN, *sums)
+    if operator == "ReduceL2":
+        result = program.add(FloatOperator.SQUARE_ROOT, result)
+    keep = call.whole("keepdims", 1)
+    shape = tuple(1 if axis in axes else side for axis, side in enumerate(value.shape) if keep or axis not in axes)
+    return [programmed(program, result, shape, value)]
+
+
+def _applied(call: Call, value: Value, operator: FloatOperator) -> Result:
+    _check(call, value)
+    program = Program(value.observed)
+    return [programmed(program, program.add(operator, _followed(call, program, value)), value.shape, value)]
+
+
+def _followed(call: Call, program: Program, value: Value) -> int:
+    return program.take(program.follow(value.steps, call.name), value.selection)
+
+
+def _check(call: Call, *values: Value) -> None:
+    if any(value.image is not None for value in values):
+        raise call.refused("computes with an image as a vector")
+    if not all(isinstance(step, ELEMENTWISE) for value in values for step in value.steps):
+        behind = "combines two values that both depend on the observation, " if len(values) > 1 else "is "
+        raise call.refused(f"{behind}behind a layer; only a chain of layers is read")

@@ -1,0 +1,134 @@
+"""Steps of a chain before its first layer as float operators, where they are no longer one map of each element."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convert.foreign.chain import Activate, Affine, Clip, Dense, Doubles, Features, ForeignError, Step
+from policy.contract.checks import LARGEST_FLOAT32
+from policy.contract.features import MOST_ELEMENTS, MOST_STEPS, FloatOperator, FloatStep
+from policy.spec import Activation
+
+TOO_LARGE = "Compute this part outside of the policy, and give its result as an input."
+
+
+class Program:
+    """Float operators under construction; the same operator on the same values is there once.
+
+    Values are numbered as in :mod:`policy.contract.features`: 0 is the raw observation.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.steps: list[FloatStep] = []
+        self._sizes = [size]
+        self._known: dict[FloatStep, int] = {}
+
+    def size(self, value: int) -> int:
+        """Elements of a value."""
+        return self._sizes[value]
+
+    def add(
+        self,
+        operator: FloatOperator,
+        *operands: int,
+        constants: np.ndarray | None = None,
+        places: np.ndarray | None = None,
+    ) -> int:
+        """The number of the value that this operator makes.
+
+        Raises:
+            ForeignError: the program grows beyond what a bundle holds.
+        """
+        numbers = () if constants is None else tuple(np.float32(value).item() for value in np.ravel(constants))
+        if any(not abs(value) <= LARGEST_FLOAT32 for value in numbers):
+            raise ForeignError(f"a float operator ({operator.value}) has a constant that is not finite.")
+        chosen = () if places is None else tuple(int(place) for place in places)
+        step = FloatStep(operator, operands, numbers, chosen)
+        if step in self._known:
+            return self._known[step]
+        sizes = [self._sizes[operand] for operand in operands]
+        size = max([*sizes, len(numbers)])
+        if operator is FloatOperator.TAKE:
+            size = len(chosen)
+        elif operator is FloatOperator.JOIN:
+            size = sum(sizes)
+        elif operator is FloatOperator.SUM:
+            size = 1
+        if len(self.steps) >= MOST_STEPS or size > MOST_ELEMENTS:
+            raise ForeignError(
+                f"what is computed before the network takes more than {MOST_STEPS} float operators of "
+                f"{MOST_ELEMENTS} elements.",
+                TOO_LARGE,
+            )
+        self.steps.append(step)
+        self._sizes.append(size)
+        self._known[step] = len(self.steps)
+        return len(self.steps)
+
+    def take(self, value: int, places: np.ndarray) -> int:
+        """The elements at these places; the value itself where it is all of them in order."""
+        if np.array_equal(places, np.arange(self.size(value))):
+            return value
+        return self.add(FloatOperator.TAKE, value, places=places)
+
+    def follow(self, steps: tuple[Step, ...], what: str) -> int:
+        """The number of what a chain's steps make of the raw observation.
+
+        Args:
+            steps: from the observation on; none of them a layer.
+            what: names the node in messages.
+        """
+        value = 0
+        for step in steps:
+            if isinstance(step, Features):
+                value = self._replayed(step)
+            elif isinstance(step, Affine):
+                value = self._scaled(value, step.scale, step.offset)
+            elif isinstance(step, Clip):
+                value = self._cut(value, step)
+            elif isinstance(step, Activate):
+                value = self._activated(value, step, what)
+            elif isinstance(step, Dense) and (np.count_nonzero(step.kernel, axis=0) <= 1).all():
+                places = np.abs(step.kernel).argmax(axis=0)
+                scale = step.kernel[places, np.arange(len(places))].astype(np.float64)
+                value = self._scaled(self.take(value, places), scale, step.bias.astype(np.float64))
+            else:
+                raise ForeignError(f"{what} combines values behind a layer.", "Only a chain of layers can be read.")
+        return value
+
+    def as_step(self, value: int) -> Features:
+        """The program whose result is this value."""
+        steps = self.steps[:value] if value else [FloatStep(FloatOperator.ADD, (0,), (0.0,))]
+        return Features(tuple(steps))
+
+    def _replayed(self, features: Features) -> int:
+        numbers = [0]
+        for step in features.steps:
+            operands = tuple(numbers[operand] for operand in step.operands)
+            constants = np.array(step.constants) if step.constants else None
+            places = np.array(step.places) if step.places else None
+            numbers.append(self.add(step.operator, *operands, constants=constants, places=places))
+        return numbers[-1]
+
+    def _scaled(self, value: int, scale: Doubles, offset: Doubles) -> int:
+        if (scale != 1).any():
+            value = self.add(FloatOperator.MULTIPLY, value, constants=scale)
+        if (offset != 0).any():
+            value = self.add(FloatOperator.ADD, value, constants=offset)
+        return value
+
+    def _cut(self, value: int, step: Clip) -> int:
+        if np.isfinite(step.low).any():
+            value = self.add(FloatOperator.MAXIMUM, value, constants=np.maximum(step.low, -LARGEST_FLOAT32))
+        if np.isfinite(step.high).any():
+            value = self.add(FloatOperator.MINIMUM, value, constants=np.minimum(step.high, LARGEST_FLOAT32))
+        return value
+
+    def _activated(self, value: int, step: Activate, what: str) -> int:
+        if step.activation is Activation.TANH:
+            return self.add(FloatOperator.TANH, value)
+        if step.activation is Activation.RELU:
+            return self.add(FloatOperator.MAXIMUM, value, constants=np.zeros(1))
+        if step.activation is Activation.NONE:
+            return value
+        raise ForeignError(f"{what} combines values behind the activation {step.activation.value}.", TOO_LARGE)

@@ -1,0 +1,234 @@
+"""Write LEAPP folders, and what LEAPP's own InferenceManager answers, for test_leapp.py: ``make_leapp.py FOLDER``.
+
+Runs in the environment of ``make peers``, not in the project's. Each policy is a folder as ``compile_graph`` writes it
+(its log and the exporter's traces of its own files left out), with ``golden.npz``: an array for each input by its name,
+(40, …), period after period from the folder's initial values on, and ``outputs``, (40, m).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import leapp
+import numpy as np
+import onnx
+import torch
+from leapp import GraphConfigs, InputKindEnum, OutputKindEnum, TensorSemantics, annotate
+from torch import nn
+
+PERIODS = 40
+JOINTS = [f"{leg}_{part}" for leg in ("left", "right") for part in ("hip", "knee", "ankle")]
+DEFAULT = torch.tensor([0.1, -0.3, 0.6, 0.1, -0.3, 0.6])
+Semantics = dict[str, tuple[int, InputKindEnum | None]]
+SENSORS: Semantics = {
+    "base_lin_vel": (3, InputKindEnum.BODY_LINEAR_VELOCITY),
+    "base_ang_vel": (3, InputKindEnum.BODY_ANGULAR_VELOCITY),
+    "projected_gravity": (3, InputKindEnum.VECTOR3D),
+    "velocity_commands": (3, InputKindEnum.COMMAND_BODY_VELOCITY),
+    "joint_pos": (6, InputKindEnum.JOINT_POSITION),
+    "joint_vel": (6, InputKindEnum.JOINT_VELOCITY),
+}
+
+
+def inputs(sensors: Semantics) -> list[torch.Tensor]:
+    """The node's inputs, annotated."""
+    described = []
+    for name, (size, kind) in sensors.items():
+        names = JOINTS if name.startswith("joint") else None
+        described.append(TensorSemantics(name, torch.randn(1, size), kind=kind, element_names=names))
+    given = annotate.input_tensors("policy", described)
+    return list(given) if isinstance(given, tuple) else [given]
+
+
+def targets(values: torch.Tensor) -> None:
+    """The node's output, annotated."""
+    names = JOINTS if values.shape[-1] == len(JOINTS) else None
+    tensor = TensorSemantics("joint_targets", values, kind=OutputKindEnum.JOINT_POSITION, element_names=names)
+    annotate.output_tensors("policy", [tensor], export_with="onnx")
+
+
+def network(size: int, outputs: int = 6) -> nn.Module:
+    """An actor of rsl_rl: ELU layers behind a normaliser."""
+    mean, deviation = torch.randn(size) * 0.2, torch.rand(size) + 0.5
+    body = nn.Sequential(nn.Linear(size, 16), nn.ELU(), nn.Linear(16, 12), nn.ELU(), nn.Linear(12, outputs))
+    return lambda x: body((x - mean) / deviation)  # type: ignore[return-value]
+
+
+def scaled(given: list[torch.Tensor]) -> torch.Tensor:
+    """The terms of Isaac Lab's velocity task."""
+    linear, angular, gravity, command, position, velocity = given
+    return torch.cat([linear * 2.0, angular * 0.25, gravity, command, position - DEFAULT, velocity * 0.05], -1)
+
+
+def locomotion() -> None:
+    """Six named inputs."""
+    targets(network(24)(scaled(inputs(SENSORS))) * 0.25 + DEFAULT)
+
+
+def last_action() -> None:
+    """Six named inputs, and the network's last output fed back."""
+    given = inputs(SENSORS)
+    before = annotate.state_tensors("policy", {"last_action": torch.zeros(1, 6)})
+    action = network(30)(torch.cat([scaled(given), before], -1))
+    annotate.update_state("policy", {"last_action": action})
+    targets(action * 0.25 + DEFAULT)
+
+
+def frames() -> None:
+    """Five stacked frames, of which the newest is last."""
+    given = inputs({name: SENSORS[name] for name in ("base_ang_vel", "joint_pos")})
+    before = annotate.state_tensors("policy", {"frames": torch.zeros(1, 5, 9)})
+    frame = torch.cat([given[0] * 0.25, given[1] - DEFAULT], -1)
+    stacked = torch.cat([before[:, 1:], frame.unsqueeze(1)], 1)
+    annotate.update_state("policy", {"frames": stacked})
+    targets(network(45)(stacked.reshape(1, 45)) * 0.25 + DEFAULT)
+
+
+def terms() -> None:
+    """A history for each term, of different lengths, one of them the newest first; they begin away from zero."""
+    given = inputs({name: SENSORS[name] for name in ("base_ang_vel", "joint_pos")})
+    old = annotate.state_tensors(
+        "policy", {"turning": torch.full((1, 3, 3), 0.5), "joints": (DEFAULT - 0.2).repeat(1, 2, 1)}
+    )
+    turning = torch.cat([old[0][:, 1:], given[0].unsqueeze(1)], 1)
+    joints = torch.cat([given[1].unsqueeze(1), old[1][:, :-1]], 1)
+    annotate.update_state("policy", {"turning": turning, "joints": joints})
+    targets(network(21)(torch.cat([turning.reshape(1, 9), joints.reshape(1, 12)], -1)))
+
+
+def clips() -> None:
+    """Clipped observations, clipped actions."""
+    given = scaled(inputs(SENSORS)).clamp(-3.0, 3.0)
+    targets(network(24)(given).clamp(-0.4, 0.4) * 0.5 + DEFAULT)
+
+
+def gravity() -> None:
+    """Gravity turned into the body's frame by its orientation, a quaternion (w, x, y, z)."""
+    quaternion, angular, position = inputs(
+        {"orientation": (4, InputKindEnum.BODY_ROTATION), **{n: SENSORS[n] for n in ("base_ang_vel", "joint_pos")}}
+    )
+    down = torch.tensor([[0.0, 0.0, -1.0]])
+    w, vector = quaternion[:, :1], quaternion[:, 1:]
+    turned = down * (2.0 * w**2 - 1.0) - torch.cross(vector, down, dim=-1) * w * 2.0
+    turned = turned + vector * (vector * down).sum(-1, keepdim=True) * 2.0
+    targets(network(12)(torch.cat([turned, angular * 0.25, position - DEFAULT], -1)) * 0.25 + DEFAULT)
+
+
+def norms() -> None:
+    """A heading as sine and cosine, a distance, a normalised direction."""
+    heading, offset = inputs({"heading": (1, None), "offset": (3, None)})
+    distance = torch.linalg.vector_norm(offset, dim=-1, keepdim=True)
+    parts = [torch.sin(heading), torch.cos(heading), distance, offset / (distance + 0.1), torch.exp(-distance)]
+    targets(torch.tanh(network(7, 2)(torch.cat(parts, -1))) * math.pi)
+
+
+def turned_frames() -> None:
+    """Three stacked frames of gravity in the body's frame: float operators on remembered values."""
+    (quaternion,) = inputs({"orientation": (4, InputKindEnum.BODY_ROTATION)})
+    before = annotate.state_tensors("policy", {"frames": torch.zeros(1, 3, 3)})
+    w, x, y, z = (quaternion[:, i : i + 1] for i in range(4))
+    frame = torch.cat([2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z], -1)
+    stacked = torch.cat([before[:, 1:], frame.unsqueeze(1)], 1)
+    annotate.update_state("policy", {"frames": stacked})
+    targets(network(9)(stacked.reshape(1, 9)))
+
+
+def recurrent() -> None:
+    """A GRU: refused."""
+    (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
+    before = annotate.state_tensors("policy", {"memory": torch.zeros(1, 8)})
+    cell = nn.GRUCell(6, 8)
+    after = cell(position, before)
+    annotate.update_state("policy", {"memory": after})
+    targets(nn.Linear(8, 6)(after))
+
+
+def averaged() -> None:
+    """A filtered observation: refused."""
+    (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
+    before = annotate.state_tensors("policy", {"filtered": torch.zeros(1, 6)})
+    after = before * 0.9 + position * 0.1
+    annotate.update_state("policy", {"filtered": after})
+    targets(network(6)(after))
+
+
+def two_nodes() -> None:
+    """Two nodes: refused."""
+    given = annotate.input_tensors("before", {"joint_pos": torch.randn(1, 6)})
+    given = annotate.output_tensors("before", {"centred": given - DEFAULT}, export_with="onnx")
+    given = annotate.input_tensors("policy", {"centred": given})
+    annotate.output_tensors("policy", {"joint_targets": network(6)(given)}, export_with="onnx")
+
+
+def torchscript() -> None:
+    """A TorchScript node: refused."""
+    given = annotate.input_tensors("policy", {"joint_pos": torch.randn(1, 6)})
+    annotate.output_tensors("policy", {"joint_targets": network(6)(given)}, export_with="jit")
+
+
+POLICIES: tuple[Callable[[], None], ...] = (
+    locomotion,
+    last_action,
+    frames,
+    terms,
+    clips,
+    gravity,
+    norms,
+    turned_frames,
+    recurrent,
+    averaged,
+    two_nodes,
+    torchscript,
+)
+
+
+def without_traces(path: Path, description: Path) -> None:
+    """The exporter writes the places of its own files into each node; they are nobody's business."""
+    model, before = onnx.load(path), path.read_bytes()
+    graph = model.graph
+    for part in (*graph.node, *graph.value_info, *graph.input, *graph.output, *model.functions):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    del model.metadata_props[:]
+    onnx.save(model, path)
+    text = description.read_text()
+    for kind in (hashlib.md5, hashlib.sha256):
+        text = text.replace(kind(before).hexdigest(), kind(path.read_bytes()).hexdigest())
+    description.write_text(text)
+
+
+def record(folder: Path) -> None:
+    """What InferenceManager answers, its states fed back."""
+    manager = leapp.InferenceManager(str(folder / f"{folder.name}.yaml"))
+    rows: dict[str, list[np.ndarray]] = {}
+    for _ in range(PERIODS):
+        given = {name: torch.randn_like(value) for name, value in manager.get_mock_input().items()}
+        (answer,) = manager.run_policy(given).values()
+        for name, value in {**given, "outputs": answer}.items():
+            rows.setdefault(name.rpartition("/")[2], []).append(value.numpy()[0].copy())
+    np.savez(folder / "golden.npz", **{name: np.stack(values) for name, values in rows.items()})
+
+
+def main() -> None:
+    place = Path(sys.argv[1])
+    place.mkdir(parents=True, exist_ok=True)
+    for make in POLICIES:
+        torch.manual_seed(1)
+        folder = place / make.__name__
+        leapp.start(name=folder.name, save_path=str(place))
+        make()
+        leapp.stop()
+        leapp.compile_graph(visualize=False, graph_configs=GraphConfigs(frequency=50.0))
+        (folder / "log.txt").unlink(missing_ok=True)
+        for path in folder.glob("*.onnx"):
+            without_traces(path, folder / f"{folder.name}.yaml")
+        if make.__name__ not in ("two_nodes", "torchscript"):
+            record(folder)
+
+
+if __name__ == "__main__":
+    main()
