@@ -33,7 +33,8 @@ WRITTEN = """\
 Made for it: {{ made | join(", ") }}.
 {% endif %}
 {% if hub %}
-Written: {{ folder }}, a bundle with a model card. Next: python -m device.host deploy --policy {{ typed }} --bits {{ bits }}
+Written: {{ folder }}, a bundle with a model card. \
+Next: python -m device.host deploy --policy {{ typed }} --bits {{ bits }}
 {% else %}
 Written: {{ folder }}. Next, where leapp is installed: leapp.InferenceManager({{ yaml }})
 {% endif %}"""
@@ -68,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         with interruption.heard():
-            words = (arguments.precision or DEFAULT_PRECISIONS[arguments.format]).split(",")
-            precisions = list(dict.fromkeys(Precision.parse(word.strip()) for word in words))
+            said = DEFAULT_PRECISIONS[arguments.format] if arguments.precision is None else arguments.precision
+            precisions = list(dict.fromkeys(Precision.parse(word.strip()) for word in said.split(",")))
             refuse_taken(arguments.output_path)
             bundle = working_bundle(arguments.policy)
             done = pack(

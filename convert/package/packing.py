@@ -78,9 +78,10 @@ def pack(
             f"a LEAPP folder holds one model; --precision names {len(precisions)}: {given}.",
             f"Type one of them: --precision {precisions[0].value}",
         )
-    if not is_file_name(folder.resolve().name):
+    name = folder.resolve().name
+    if not is_file_name(name):
         raise PackageError(
-            f"--output-path ends in {shortened(folder.resolve().name)}; allowed are printable names of at most 255 bytes.",
+            f"--output-path ends in {shortened(name)}; allowed are printable names of at most 255 bytes.",
             f"Type another one: --output-path {bundle.spec.name}",
         )
     refuse_taken(folder)
@@ -90,7 +91,7 @@ def pack(
     for precision, artifact_format in product(precisions, formats):
         check_artifact(bundle, bundle.artifact(precision, artifact_format))
     if package_format is PackageFormat.HUB:
-        files = hub_files(bundle, precisions, folder.resolve().name)
+        files = hub_files(bundle, precisions, name)
     else:
         files = leapp_files(bundle, bundle.artifact(precisions[0], ArtifactFormat.ONNX))
     try:
