@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 HUB, LEAPP = "hub", "leapp"
 DEFAULT_PRECISIONS = {HUB: "int8,fp32", LEAPP: "int8"}
 EXAMPLES = """examples:
-  python -m convert.package --policy I --output-path hub/I
-  python -m convert.package --policy I --output-path hub/I --precision int8,fp16,fp32
-  python -m convert.package --policy I --output-path leapp/I --format leapp"""
+  python -m convert.package --policy I --output-path artifacts/hub/I
+  python -m convert.package --policy I --output-path artifacts/hub/I-all --precision int8,fp16,fp32
+  python -m convert.package --policy I --output-path artifacts/leapp/I --format leapp"""
 WRITTEN = """\
 {% for name, size in package.files.items() %}
 {{ "%11s" | format("{:,}".format(size)) }}  {{ name }}

@@ -184,7 +184,8 @@ def test_a_bundle_of_an_import_says_so_and_names_are_only_text(
     head = ContinuousHead((-1.0,) * 2, (1.0, 3.0), Squash.CLIP, names=("hip", "knee"), unit="rad")
     spec = replace(
         bundle.spec, name="walk", observation=fields,
-        normaliser=replace(bundle.spec.normaliser, mean=(0.0,), scale=(1.0,)), head=head, fallback=(0.0, 1.0), delay_s=0.04, environment=replace(bundle.spec.environment, id="foreign"),
+        normaliser=replace(bundle.spec.normaliser, mean=(0.0,), scale=(1.0,)), head=head,
+        fallback=(0.0, 1.0), delay_s=0.04, environment=replace(bundle.spec.environment, id="foreign"),
         provenance={"how": "imported from Stable-Baselines3 2.9.2 PPO\n# of | somebody", "file_sha256": "ab"},
     )  # fmt: skip
     random = np.random.default_rng(0)

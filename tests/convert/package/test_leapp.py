@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from policy.locate import ZOO
 from policy.network import choose_actions
 from policy.spec import ArtifactFormat, ContinuousHead, ObservationField, Precision, Squash
 
+ROOT = Path(__file__).resolve().parents[3]
 RUNNER = Path(__file__).with_name("run_leapp.py")
 ROWS = 200
 NAMES = {"I": ZOO / "I", "pendulum-ddpg": ZOO / "benchmark" / "pendulum-ddpg"}
@@ -140,6 +142,16 @@ def test_the_description_says_what_the_policy_is(packed: tuple[Bundle, Path]) ->
         assert logits["element_names"] == [list(spec.head.action_names)]
 
 
+def test_the_page_shows_what_is_written(packed: tuple[Bundle, Path]) -> None:
+    bundle, folder = packed
+    if bundle.spec.name == "pendulum-ddpg":
+        page = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
+        (shown,) = re.findall(r"^    models:\n.*?(?=^\S)", page, re.MULTILINE | re.DOTALL)
+        written = (folder / "pendulum-ddpg.yaml").read_text(encoding="utf-8").splitlines()
+        lines = [line.removeprefix("    ").rstrip() for line in shown.splitlines() if "…" not in line]
+        assert len(lines) > 10 and [line for line in lines if line not in written] == []
+
+
 def test_the_fields_as_inputs_give_what_the_artifact_gives(packed: tuple[Bundle, Path]) -> None:
     bundle, folder = packed
     data = (folder / f"{bundle.spec.name}.onnx").read_bytes()
@@ -163,7 +175,7 @@ def test_names_that_a_graph_has_or_leapp_splits_are_others(
 ) -> None:
     sizes = [8] if len(names) == 1 else [3, 5]
     fields = tuple(
-        ObservationField(name, (size,), "m", tuple(f"{name} {k}" for k in range(size)))
+        ObservationField(name, (2, 4) if size == 8 else (size,), "m", tuple(f"{name} {k}" for k in range(size)))
         for name, size in zip(names, sizes, strict=True)
     )
     spec = replace(bundle.spec, observation=fields, fallback=(2.0,), delay_s=1e-5)
@@ -180,6 +192,7 @@ def test_names_that_a_graph_has_or_leapp_splits_are_others(
     assert [each["name"] for each in inputs] == wanted
     assert [each.get("field", each["name"]) for each in inputs] == list(names)
     assert [each["element_names"] for each in inputs] == [[list(field.element_names)] for field in fields]
+    assert [each.get("field_shape") for each in inputs] == ([[2, 4]] if len(names) == 1 else [None, None])
     assert said["pipeline"]["configs"] == {"frequency": 4.0, "delay_s": 1e-5, "fallback": [2.0]}
 
 
