@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 
 from convert.foreign.words import network_words, squashed_words
+from convert.package.actions import action_bounds
 from policy.manifest import Manifest
 from policy.spec import ContinuousHead, DiscreteHead, Normaliser, PolicySpec
 from train.intervals import brackets, judged_interval
@@ -61,7 +62,7 @@ def card(spec: PolicySpec, manifest: Manifest, parameters: int, vectors: int, fo
         fields=list(field_rows(spec)),
         most=MOST_NAMES,
         squashed=squashed_words(head) if isinstance(head, ContinuousHead) else "",
-        bounds=list(zip(head.low, head.high, strict=True)) if isinstance(head, ContinuousHead) else [],
+        bounds=action_bounds(head) if isinstance(head, ContinuousHead) else [],
         network=network_words(spec),
         parameters=parameters,
         fallback=fallback_words(spec),

@@ -19,10 +19,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from convert.interface import ACTION, LOGITS, OBSERVATION
+from convert.package.actions import action_bounds
 from convert.package.yaml_text import document
 from policy.bundle import Bundle
 from policy.manifest import ArtifactEntry
-from policy.spec import DiscreteHead, PolicySpec, Squash
+from policy.spec import DiscreteHead, PolicySpec
 
 CONFIG_VERSION = "1.3"
 
@@ -162,8 +163,8 @@ def _outputs(spec: PolicySpec) -> Iterator[dict[str, Any]]:
     if head.names:
         made["element_names"] = [list(head.names)]
     made["unit"] = head.unit
-    if head.squash is not Squash.NONE:
-        made |= {"low": list(head.low), "high": list(head.high)}
+    if bounds := action_bounds(head):
+        made |= {"low": [low for low, _ in bounds], "high": [high for _, high in bounds]}
     yield made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import subprocess
 from dataclasses import replace
@@ -17,6 +18,8 @@ import pytest
 
 from bench.study.speed import PEERS_PYTHON
 from convert.package.__main__ import main
+from convert.package.actions import action_bounds
+from convert.package.card import CARD_FILE
 from convert.package.leapp_folder import description, with_fields
 from convert.package.yaml_text import document
 from convert.pipeline import build
@@ -201,6 +204,9 @@ def test_raw_actions_have_no_bounds(bundle: Bundle) -> None:
     spec = replace(bundle.spec, head=head)
     made = write_bundle(bundle.path, spec, bundle.weights(), bundle.calibration(), bundle.golden().observations)
     assert main(["--policy", str(made.path), "--output-path", str(made.path / "out"), "--format", "leapp"]) == 0
+    assert main(["--policy", str(made.path), "--output-path", str(made.path / "hub"), "--precision", "int8"]) == 0
+    card = (made.path / "hub" / CARD_FILE).read_text(encoding="utf-8")
+    assert "6 float32 numbers, without bounds:" in card and "| 5 | f | – | – | rad |" in card
     made = Bundle.load(made.path)
     entry = made.artifact(Precision.INT8, ArtifactFormat.ONNX)
     model = with_fields(spec, made.artifact_data(entry))
@@ -209,6 +215,19 @@ def test_raw_actions_have_no_bounds(bundle: Bundle) -> None:
         "name": "action", "dtype": "float32", "shape": [1, 6], "type": "tensor", "element_names": [list("abcdef")],
         "unit": "rad",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("squash", "limit", "bounds"),
+    [
+        (Squash.TANH, 3.0, [(-1.0, 3.0)]),
+        (Squash.CLIP, math.inf, [(-1.0, 3.0)]),
+        (Squash.NONE, 2.0, [(-3.0, 5.0)]),
+        (Squash.NONE, math.inf, []),
+    ],
+)
+def test_bounds_of_actions_by_hand(squash: Squash, limit: float, bounds: list[tuple[float, float]]) -> None:
+    assert action_bounds(ContinuousHead((-1.0,), (3.0,), squash, limit)) == bounds
 
 
 def test_the_emitter_by_hand() -> None:
