@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from convert.acceptance import FLOOR
 from convert.calibration import CalibrationReport, inspect
-from convert.pipeline import Converted, Job, convert_each
+from convert.pipeline import Converted, Job, convert_each, missing
 from policy import interruption
 from policy.bundle import Bundle
 from policy.errors import BundleError, PolicyError
@@ -104,7 +104,7 @@ def _jobs(arguments: argparse.Namespace) -> tuple[list[Bundle], list[Job]]:
     bundles = [working_bundle(name, quiet=arguments.missing) for name in arguments.policy or _all_names()]
     jobs = list(product(bundles, precisions, formats))
     if arguments.missing:
-        jobs = [job for job in jobs if not job[0].has_artifact(*job[1:])]
+        jobs = missing(jobs)
     return bundles, jobs
 
 

@@ -173,6 +173,11 @@ def convert_all(
     return convert_each(list(product(bundles, precisions, formats)), accept=accept)
 
 
+def missing(jobs: Iterable[Job]) -> list[Job]:
+    """Those of the jobs whose artifact the bundle does not have yet."""
+    return [job for job in jobs if not job[0].has_artifact(*job[1:])]
+
+
 def convert_each(
     jobs: Sequence[Job],
     on_artifact: Callable[[Converted], None] = lambda converted: None,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -33,6 +35,30 @@ def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
+    """Write a new folder so that it is never seen in part; where that fails, there is none.
+
+    Args:
+        path: the folder; what is above it is made where it is missing.
+        contents: its files by plain name.
+
+    Raises:
+        FileExistsError: something has that name already; it is left as it was.
+        OSError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+    with locked(path.parent):
+        try:
+            part.mkdir()
+            for name, data in contents.items():
+                write_atomically(part / name, data)
+            if path.exists() or path.is_symlink():  # a rename would take the place of an empty folder
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            part.rename(path)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ ROOMS = (
     "airlearning_envs",
     "train",
     "convert.foreign",
+    "convert.package",
     "convert",
     "device.agent",
     "device.host",
@@ -38,6 +39,8 @@ MAY_IMPORT_ROOMS = {
     "convert": {"policy", "device.agent"},
     # An imported policy is flown on a task, to record what it sees and to compare returns.
     "convert.foreign": {"policy", "convert", "device.agent", "train"},
+    # A model card says what imports and judgements say, in their words.
+    "convert.package": {"policy", "convert", "convert.foreign", "train"},
     "device.agent": {"policy", "airlearning_envs"},
     # Before it sends an artifact it builds it again, and compares.
     "device.host": {"policy", "convert"},

@@ -41,6 +41,7 @@ DRY = {"setup", "suites", "actorq", "peers", "test"}  # they install, or are wha
 NO_PARSER = ("examples.", "convert.executor")  # programs of one argument, and a process that is written to
 ELSEWHERE = {  # run by tests of their own
     "convert.foreign": "tests/convert/foreign",
+    "convert.package": "tests/convert/package",
     "airlearning_envs.fly": "tests/airlearning_envs/airsim",
     "device.virtual_pi": "tests/virtual_pi",
     "examples.own_task": "tests/examples",

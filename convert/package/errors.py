@@ -1,0 +1,9 @@
+"""What a package is refused for."""
+
+from __future__ import annotations
+
+from policy.errors import PolicyError
+
+
+class PackageError(PolicyError):
+    """A policy cannot be packed so, or its folder is taken; nothing was written."""

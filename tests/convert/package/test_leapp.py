@@ -1,0 +1,266 @@
+"""``python -m convert.package --format leapp``: the folder says what the policy is, and LEAPP runs it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from bench.study.speed import PEERS_PYTHON
+from convert.package.__main__ import main
+from convert.package.actions import action_bounds
+from convert.package.card import CARD_FILE
+from convert.package.leapp_folder import description, with_fields
+from convert.package.yaml_text import document
+from convert.pipeline import build
+from policy.bundle import Bundle, Expected
+from policy.bundle_writer import copy_bundle, write_bundle
+from policy.locate import ZOO
+from policy.network import choose_actions
+from policy.spec import ArtifactFormat, ContinuousHead, ObservationField, Precision, Squash
+
+ROOT = Path(__file__).resolve().parents[3]
+RUNNER = Path(__file__).with_name("run_leapp.py")
+ROWS = 200
+NAMES = {"I": ZOO / "I", "pendulum-ddpg": ZOO / "benchmark" / "pendulum-ddpg"}
+
+
+@pytest.fixture(scope="module", params=sorted(NAMES))
+def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Path]:
+    """A bundle of the zoo with its int8 artifact, and its LEAPP folder."""
+    place = tmp_path_factory.mktemp("leapp")
+    name = request.param
+    copy_bundle(Bundle.load(NAMES[name]), place / "bundles" / name, origin="zoo")
+    arguments = ["--policy", str(place / "bundles" / name), "--output-path", str(place / name), "--format", "leapp"]
+    assert main(arguments) == 0
+    return Bundle.load(place / "bundles" / name), place / name
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """The part of YAML that is written: blocks by indentation, behind each key or dash JSON."""
+    lines = [(len(line) - len(line.lstrip()), line.strip()) for line in text.splitlines() if line.strip()]
+
+    def block(indent: int) -> Any:
+        if lines[0][1].startswith("- "):
+            items = []
+            while lines and lines[0] == (indent, lines[0][1]) and lines[0][1].startswith("- "):
+                lines[0] = (indent + 2, lines[0][1][2:])
+                items.append(block(indent + 2))
+            return items
+        made: dict[str, Any] = {}
+        while lines and lines[0][0] == indent and not lines[0][1].startswith("- "):
+            key, rest = split(lines.pop(0)[1])
+            made[key] = json.loads(rest) if rest else block(lines[0][0])
+        return made
+
+    def split(line: str) -> tuple[str, str]:
+        if line.startswith('"'):
+            key, end = json.JSONDecoder().raw_decode(line)
+            return key, line[end + 1 :].strip()
+        key, _, rest = line.partition(":")
+        return key, rest.strip()
+
+    return block(0)
+
+
+def assert_as_expected(bundle: Bundle, expected: Expected, found: dict[str, np.ndarray]) -> None:
+    """Outputs within the artifact's tolerance, and the action that they choose."""
+    outputs = found["logits" if bundle.spec.is_discrete else "action"]
+    rows = len(outputs)
+    assert (np.abs(outputs.astype(np.float64) - expected.outputs[:rows]) <= expected.tolerance[:rows]).all()
+    np.testing.assert_array_equal(found["action"], choose_actions(bundle.spec, outputs).reshape(found["action"].shape))
+
+
+def run_fields(data: bytes, spec_sizes: list[int], observations: np.ndarray) -> dict[str, np.ndarray]:
+    """What onnxruntime makes of a model whose inputs are the fields, in their order."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    names, ends = [each.name for each in session.get_inputs()], np.cumsum(spec_sizes)[:-1]
+    outputs = [each.name for each in session.get_outputs()]
+    rows = [session.run(None, dict(zip(names, np.split(row[None], ends, axis=1), strict=True))) for row in observations]
+    return {name: np.stack([row[k][0] for row in rows]) for k, name in enumerate(outputs)}
+
+
+def test_leapp_itself_computes_what_the_artifact_has_to(packed: tuple[Bundle, Path], tmp_path: Path) -> None:
+    asked = [str(PEERS_PYTHON), "-c", "import leapp"]
+    if not PEERS_PYTHON.exists() or subprocess.run(asked, capture_output=True, check=False).returncode:
+        pytest.skip("LEAPP is missing: make peers")
+    bundle, folder = packed
+    np.save(tmp_path / "observations.npy", bundle.golden().observations[:ROWS])
+    files = [folder / f"{bundle.spec.name}.yaml", tmp_path / "observations.npy", tmp_path / "outputs.npz"]
+    done = subprocess.run(
+        [str(PEERS_PYTHON), str(RUNNER), *map(str, files)],
+        cwd=tmp_path, env={}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with np.load(files[-1]) as found:
+        expected = bundle.expected(bundle.artifact(Precision.INT8, ArtifactFormat.ONNX))
+        assert_as_expected(bundle, expected, dict(found))
+
+
+def test_the_description_says_what_the_policy_is(packed: tuple[Bundle, Path]) -> None:
+    bundle, folder = packed
+    spec, name = bundle.spec, bundle.spec.name
+    assert sorted(path.name for path in folder.iterdir()) == [f"{name}.onnx", f"{name}.yaml"]
+    said = parsed((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert list(said) == ["models", "pipeline", "system information"]
+    assert said["system information"]["leapp config version"] == "1.3"
+    node = said["models"][name]
+    assert [(each["name"], each["shape"], each["dtype"], each["type"], each["unit"]) for each in node["inputs"]] == [
+        (field.name, [1, field.size], "float32", "tensor", field.unit) for field in spec.observation
+    ]
+    data = (folder / f"{name}.onnx").read_bytes()
+    parameters = node["parameters"]
+    assert (parameters["model_path"], parameters["backend"]) == (f"{name}.onnx", "onnx")
+    assert parameters["sha256sum"] == hashlib.sha256(data).hexdigest()
+    assert parameters["md5sum"] == hashlib.md5(data, usedforsecurity=False).hexdigest()
+    assert parameters["artifact_sha256"] == bundle.manifest.artifacts["int8.onnx"].record.sha256
+    model = onnx.load_from_string(data)
+    assert parameters["opset_version"] == model.opset_import[0].version
+    assert [each.name for each in model.graph.input] == [each["name"] for each in node["inputs"]]
+    assert [each.name for each in model.graph.output] == [each["name"] for each in node["outputs"]]
+    pipeline = said["pipeline"]
+    assert pipeline["configs"]["frequency"] == pytest.approx(1.0 / spec.control_period_s)
+    assert pipeline["data_flow"] == pipeline["feedback_flow"] == {}
+    assert pipeline["inputs"] == {name: [each["name"] for each in node["inputs"]]}
+    assert pipeline["outputs"] == {name: [each["name"] for each in node["outputs"]]}
+    if isinstance(spec.head, ContinuousHead):
+        (action,) = node["outputs"]
+        assert (action["shape"], action["dtype"]) == ([1, spec.output_size], "float32")
+        assert (action["low"], action["high"], action["unit"]) == ([-2.0], [2.0], spec.head.unit)
+    else:
+        logits, action = node["outputs"]
+        assert (logits["shape"], action["shape"], action["dtype"]) == ([1, spec.output_size], [1], "int64")
+        assert logits["element_names"] == [list(spec.head.action_names)]
+
+
+def test_the_page_shows_what_is_written(packed: tuple[Bundle, Path]) -> None:
+    bundle, folder = packed
+    if bundle.spec.name == "pendulum-ddpg":
+        page = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
+        (shown,) = re.findall(r"^    models:\n.*?(?=^\S)", page, re.MULTILINE | re.DOTALL)
+        written = (folder / "pendulum-ddpg.yaml").read_text(encoding="utf-8").splitlines()
+        lines = [line.removeprefix("    ").rstrip() for line in shown.splitlines() if "…" not in line]
+        assert len(lines) > 10 and [line for line in lines if line not in written] == []
+
+
+def test_the_fields_as_inputs_give_what_the_artifact_gives(packed: tuple[Bundle, Path]) -> None:
+    bundle, folder = packed
+    data = (folder / f"{bundle.spec.name}.onnx").read_bytes()
+    sizes = [field.size for field in bundle.spec.observation]
+    found = run_fields(data, sizes, bundle.golden().observations)
+    assert_as_expected(bundle, bundle.expected(bundle.artifact(Precision.INT8, ArtifactFormat.ONNX)), found)
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (("all",), ["all"]),
+        (("observation",), ["observation"]),
+        (("observation", "action"), ["observation_in", "action_in"]),
+        (("a/b", "a_b"), ["a_b", "a_b_in"]),
+        (("head/raw", "größe [°]"), ["head_raw", "größe [°]"]),
+    ],
+)
+def test_names_that_a_graph_has_or_leapp_splits_are_others(
+    bundle: Bundle, tmp_path: Path, names: tuple[str, ...], wanted: list[str]
+) -> None:
+    sizes = [8] if len(names) == 1 else [3, 5]
+    fields = tuple(
+        ObservationField(name, (2, 4) if size == 8 else (size,), "m", tuple(f"{name} {k}" for k in range(size)))
+        for name, size in zip(names, sizes, strict=True)
+    )
+    spec = replace(bundle.spec, observation=fields, fallback=(2.0,), delay_s=1e-5)
+    made = write_bundle(tmp_path / "fields", spec, bundle.weights(), bundle.calibration(), bundle.golden().observations)
+    candidate = build(made, Precision.FP32, ArtifactFormat.ONNX)
+    model = with_fields(spec, candidate.data)
+    found = run_fields(model, sizes, made.golden().observations)
+    reference = candidate.reference
+    assert_as_expected(made, Expected(reference.outputs, reference.tolerance), found)
+    arguments = ["--policy", str(made.path), "--output-path", str(tmp_path / "out"), "--format", "leapp"]
+    assert main([*arguments, "--precision", "fp32"]) == 0
+    said = parsed((tmp_path / "out" / "small.yaml").read_text(encoding="utf-8"))
+    inputs = said["models"]["small"]["inputs"]
+    assert [each["name"] for each in inputs] == wanted
+    assert [each.get("field", each["name"]) for each in inputs] == list(names)
+    assert [each["element_names"] for each in inputs] == [[list(field.element_names)] for field in fields]
+    assert [each.get("field_shape") for each in inputs] == ([[2, 4]] if len(names) == 1 else [None, None])
+    assert said["pipeline"]["configs"] == {"frequency": 4.0, "delay_s": 1e-5, "fallback": [2.0]}
+
+
+def test_raw_actions_have_no_bounds(bundle: Bundle) -> None:
+    head = ContinuousHead((-1.0,) * 6, (1.0,) * 6, Squash.NONE, names=tuple("abcdef"), unit="rad")
+    spec = replace(bundle.spec, head=head)
+    made = write_bundle(bundle.path, spec, bundle.weights(), bundle.calibration(), bundle.golden().observations)
+    assert main(["--policy", str(made.path), "--output-path", str(made.path / "out"), "--format", "leapp"]) == 0
+    assert main(["--policy", str(made.path), "--output-path", str(made.path / "hub"), "--precision", "int8"]) == 0
+    card = (made.path / "hub" / CARD_FILE).read_text(encoding="utf-8")
+    assert "6 float32 numbers, without bounds:" in card and "| 5 | f | – | – | rad |" in card
+    made = Bundle.load(made.path)
+    entry = made.artifact(Precision.INT8, ArtifactFormat.ONNX)
+    model = with_fields(spec, made.artifact_data(entry))
+    (action,) = description(spec, entry, model)["models"]["small"]["outputs"]
+    assert action == {
+        "name": "action", "dtype": "float32", "shape": [1, 6], "type": "tensor", "element_names": [list("abcdef")],
+        "unit": "rad",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("squash", "limit", "bounds"),
+    [
+        (Squash.TANH, 3.0, [(-1.0, 3.0)]),
+        (Squash.CLIP, math.inf, [(-1.0, 3.0)]),
+        (Squash.NONE, 2.0, [(-3.0, 5.0)]),
+        (Squash.NONE, math.inf, []),
+    ],
+)
+def test_bounds_of_actions_by_hand(squash: Squash, limit: float, bounds: list[tuple[float, float]]) -> None:
+    assert action_bounds(ContinuousHead((-1.0,), (3.0,), squash, limit)) == bounds
+
+
+def test_the_emitter_by_hand() -> None:
+    values = {
+        "a": {"on": 1, "b c": [], "I": {}, "d": [{"e": "x: y", "f": [[1.0, None]]}, {"g": True}]},
+        "z": 1e-05,
+        "é": 'say "°"',
+    }
+    text = document(values)
+    assert text == (
+        "a:\n"
+        '  "on": 1\n'
+        "  b c: []\n"
+        '  "I": {}\n'
+        "  d:\n"
+        '  - e: "x: y"\n'
+        "    f: [[1.0, null]]\n"
+        "  - g: true\n"
+        "\n"
+        "z: 1.0e-05\n"
+        "\n"
+        '"é": "say \\"°\\""\n'
+    )
+    assert parsed(text) == values
+    with pytest.raises(ValueError, match="inf"):
+        document({"a": float("inf")})
+
+
+def test_a_leapp_folder_holds_one_precision(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--policy", str(bundle.path), "--output-path", str(tmp_path / "out"), "--format", "leapp"]
+    assert main([*arguments, "--precision", "fp16,int8"]) == 1
+    assert (
+        "holds one model; --precision names 2: fp16, int8. Type one of them: --precision fp16"
+        in capsys.readouterr().err
+    )
+    assert not (tmp_path / "out").exists()
