@@ -53,10 +53,13 @@ def read(
     if not path.is_file():
         raise ForeignError(f"there is no file {path}.", f"Give a file: {KINDS}.")
     if kind == ".onnx":
+        from convert.foreign.leapp.exploy import is_exploy, read_exploy
+        from convert.foreign.onnx.file import load
         from convert.foreign.onnx.reader import read_onnx
 
         _unused(kind, {"--vecnormalize": vecnormalize, "--spec": spec})
-        return read_onnx(path, output)
+        file = load(path)
+        return read_exploy(path, file, output) if is_exploy(file) else read_onnx(path, output)
     if kind == ".zip":
         from convert.foreign.sb3.reader import read_sb3
 

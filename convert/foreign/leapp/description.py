@@ -57,12 +57,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Description:
-    """A folder with one ONNX node.
+    """One ONNX node with its wiring.
 
     Attributes:
+        source: what wrote it, for people.
         node: its name.
         model: the ONNX file.
-        sha256: that it has to have.
+        sha256: that it has to have; empty where nothing says.
         inputs, outputs: of the model, by name, in order.
         results: names of the outputs that leave the pipeline.
         feedback: output that an input gets the period after, by the input's name.
@@ -71,6 +72,7 @@ class Description:
         versions: what wrote it.
     """
 
+    source: str
     node: str
     model: Path
     sha256: str
@@ -118,7 +120,9 @@ def describe(path: Path) -> Description:
     if not isinstance(results, list) or not results or not all(name in outputs for name in results):
         raise ForeignError(f"{file.name}: pipeline.outputs of {node!r} is {shortened(results)}, not outputs it has.")
     initial = pipeline.get("initial_values")
+    versions = _versions(document)
     return Description(
+        source=f"LEAPP {versions.get('leapp version', '')}, node {node!r}",
         node=str(node),
         model=_inside(file.parent, parameters.get("model_path"), "model_path"),
         sha256=str(parameters.get("sha256sum", "")),
@@ -128,7 +132,7 @@ def describe(path: Path) -> Description:
         feedback=_feedback(pipeline.get("feedback_flow") or {}, str(node), inputs, outputs, file),
         initial_values=None if initial is None else _inside(file.parent, initial, "initial_values"),
         frequency=_frequency(pipeline, file),
-        versions=_versions(document),
+        versions=versions,
     )
 
 
@@ -241,4 +245,4 @@ def _versions(document: dict[str, Any]) -> dict[str, str]:
     system = document.get("system information")
     found = system if isinstance(system, dict) else {}
     names = ("leapp version", "leapp config version", "torch version")
-    return {name: str(found[name])[:100] for name in names if name in found}
+    return {"format": "leapp"} | {name: str(found[name])[:100] for name in names if name in found}

@@ -49,6 +49,11 @@ def read_leapp(path: Path, output: str | None = None) -> ForeignPolicy:
             f"{described.model.name} is not the file that the YAML was written for: its sha256 is another.",
             "Export the folder again, or copy all of it.",
         )
+    return read_described(described, file, output)
+
+
+def read_described(described: Description, file: OnnxFile, output: str | None) -> ForeignPolicy:
+    """The policy of a model whose inputs, outputs and wiring are known; errors as :func:`read_leapp`."""
     try:
         with np.errstate(all="ignore"):  # what is not finite is refused where it is compared
             return _read(described, file, output)
@@ -80,14 +85,14 @@ def _read(described: Description, file: OnnxFile, output: str | None) -> Foreign
         result = materialised(output_of(trace(file, reach, values), chosen))
     target = described.outputs[chosen]
     policy = ForeignPolicy(
-        source=f"LEAPP {described.versions.get('leapp version', '')}, node {described.node!r}",
+        source=described.source,
         inputs=fields,
         steps=simplified(result.steps, None),
         actions=Continuous(target.element_names if len(target.element_names) == result.size else (), target.unit),
         period_s=None if described.frequency is None else 1.0 / described.frequency,
         ignored=tuple(_ignored(described, feeds, chosen)),
         assumed=tuple(_assumed(recalls)),
-        provenance={"format": "leapp", "node": described.node, "sha256": file.hashes, **described.versions},
+        provenance={"node": described.node, "sha256": file.hashes, **described.versions},
     )
     if result.order_only or result.is_index:
         raise ForeignError(f"the output {chosen!r} is the number of an action; continuous targets are read.")

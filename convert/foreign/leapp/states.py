@@ -81,7 +81,8 @@ def recalled(name: str, places: Places, output: Value, action: Value) -> Recalle
     Raises:
         ForeignError: something else than earlier observations or the last action.
     """
-    if output.steps and isinstance(output.steps[0], Features):
+    of_network = any(isinstance(step, Dense) for step in output.steps)
+    if output.steps and isinstance(output.steps[0], Features) and not of_network:
         raise ForeignError(
             f"the state {name!r} remembers what float operators computed; only observations, scaled and clipped one by "
             "one, and the last action are read.",
