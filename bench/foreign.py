@@ -3,7 +3,7 @@
     python bench/foreign.py
     python bench/foreign.py --keep
 
-Every file of tests/convert/foreign/files, which make_sb3.py and make_onnx.py there made with the original programs, is
+Every file of tests/convert/foreign/files, which the make_….py there made with the original programs, is
 imported as python -m convert.foreign imports it; nothing is written. Outputs are compared near the observations and 5
 to 40 standard deviations away, in numpy and in the three runtimes; where the file's task is known, the original, fp32
 and int8 fly the same episodes. --keep stores the answer in results/foreign.json, from where bench/table.py makes its
@@ -37,6 +37,8 @@ TASKS = {
 }
 """Of the files whose policy was trained on a task that needs no suite."""
 ACTIONS = {"rsl_rl": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
+OUTPUTS = {"swish_two_outputs": "loc"}
+"""Of the models with several."""
 REFUSED = ("swish_split_dynamo", "swish_split_script")
 """Normalised behind an activation, which the contract cannot say."""
 ROWS = 96
@@ -46,8 +48,8 @@ Apart: largest difference of an output from the original's, as a share of what i
 like those it was calibrated on; far: 5 to 40 standard deviations from their mean; runtimes: of the fp32 artifact, the \
 worst of three.
 Returns: means of {{ episodes }} episodes; minus the original's: paired, with 95 % intervals (Student's t); [–]: no \
-two episodes differ. The original's outputs are those that its program recorded, of ONNX onnxruntime's; its episodes \
-are flown by the steps as they were read.
+two episodes differ. The original's outputs are those that its program recorded, of ONNX onnxruntime's, of Keras its \
+own; its episodes are flown by the steps as they were read.
 Refused by name: {{ refused | join(", ") }}.
 Measured on {{ machine }}; code {{ code }}.
 """
@@ -97,7 +99,8 @@ def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
     folder = PROJECT_ROOT / "tests" / "convert" / "foreign" / "files"
     zips = {path.parent.name: path for path in sorted(folder.glob("sb3/*/policy.zip"))}
     graphs = {path.stem: path for path in sorted(folder.glob("onnx/*.onnx")) if path.stem not in REFUSED}
-    files = {**zips, **graphs}
+    models = {path.stem: path for path in sorted(folder.glob("keras/*.keras"))}
+    files = {**zips, **graphs, **models}
     if unknown := sorted(set(names) - files.keys()):
         raise command_line.BenchError(f"there are no files {unknown}; there are {', '.join(files)}.")
     with tempfile.TemporaryDirectory() as scratch:
@@ -115,6 +118,11 @@ def _imported(name: str, path: Path, scratch: Path, episodes: int) -> dict[str, 
         words += _rollouts(path, scratch)
         if (actions := ACTIONS.get(name.rpartition("_")[0])) is not None:
             words += ["--actions", actions]
+    elif path.suffix == ".keras":
+        recorded = str(path.with_suffix(".npz"))
+        words += ["--observations", recorded, "--golden", recorded, "--period", "0.02"]
+        words += [] if "discrete" in name else ["--actions", "as-is"]
+        words += ["--output", OUTPUTS[name]] if name in OUTPUTS else []
     else:
         words += ["--golden", str(path.with_name("golden.npz"))]
         if (statistics := path.with_name("vecnormalize.pkl")).exists():

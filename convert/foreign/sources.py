@@ -22,7 +22,7 @@ from convert.foreign.chain import (
     through,
 )
 
-KINDS = ".zip (Stable-Baselines3), .onnx, and with --spec .pt, .pth, .safetensors, .npz"
+KINDS = ".zip (Stable-Baselines3), .onnx, .keras, and with --spec .pt, .pth, .safetensors, .npz"
 WEIGHTS = (".pt", ".pth", ".safetensors", ".npz")
 CLIP, SCALE, AS_IS, DISCRETE = "clip", "scale", "as-is", "discrete"
 ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
@@ -36,7 +36,7 @@ def read(
     Args:
         path: of the file.
         vecnormalize: Stable-Baselines3's vecnormalize.pkl.
-        output: of an ONNX graph with several.
+        output: of an ONNX graph or a Keras model with several.
         spec: what the tensors of a plain file of weights are.
 
     Raises:
@@ -55,6 +55,11 @@ def read(
 
         _unused(kind, {"--output": output, "--spec": spec})
         return read_sb3(path, vecnormalize)
+    if kind == ".keras":
+        from convert.foreign.keras.reader import read_keras
+
+        _unused(kind, {"--vecnormalize": vecnormalize, "--spec": spec})
+        return read_keras(path, output)
     if kind in WEIGHTS:
         from convert.foreign.weights import read_weights
 
