@@ -36,7 +36,7 @@ TASKS = {
     **dict.fromkeys(("ddpg_pendulum", "ppo_pendulum_normalised", "sac_pendulum", "ppo_gsde"), PENDULUM),
 }
 """Of the files whose policy was trained on a task that needs no suite."""
-ACTIONS = {"rsl_rl": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
+ACTIONS = {"rsl_rl": "as-is", "swish_plain": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
 OUTPUTS = {"swish_two_outputs": "loc"}
 """Of the models with several."""
 REFUSED = ("swish_split_dynamo", "swish_split_script")

@@ -159,7 +159,13 @@ def _layer(item: Item, softmax: str, wired: bool) -> dict[str, Any]:
         settings["name"] = item.name
         if kind == "Softmax":
             kind, settings = "Activation", {"name": item.name, "activation": "linear"}
-    made = {"module": module, "class_name": kind, "config": settings, "registered_name": None, "name": item.name}
+    made: dict[str, Any] = {
+        "module": module,
+        "class_name": kind,
+        "config": settings,
+        "registered_name": None,
+        "name": item.name,
+    }
     if item.is_operation or kind in MODELS:
         made["registered_name"] = kind
     if wired:

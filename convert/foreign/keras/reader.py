@@ -103,8 +103,6 @@ def _steps(way: Route, tensors: Tensors) -> tuple[tuple[Input, ...], Layers]:
     inputs: list[Input] = []
     ends: list[Layers] = []
     for first, *others in way.branches:
-        if any(part.name == _input_name(first, way) for part in inputs):
-            raise ForeignError(f"the input {first.name} is concatenated twice.", "Concatenate each input once.")
         shape = input_shape(first)
         layers = Layers(tensors, shape)
         for item in others:
@@ -114,6 +112,8 @@ def _steps(way: Route, tensors: Tensors) -> tuple[tuple[Input, ...], Layers]:
     trunk = ends[0]
     if way.joined is not None:
         trunk = _concatenated(way, ends, tensors)
+        if len({part.name for part in inputs}) < len(inputs):
+            raise ForeignError(f"{way.joined.name} (Concatenate) joins an input twice.", "Concatenate each input once.")
         inputs = [Input(part.name, (math.prod(part.shape),)) for part in inputs]
     for item in way.trunk:
         trunk.add(item)

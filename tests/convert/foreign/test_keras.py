@@ -1,0 +1,437 @@
+"""Policies that Keras saved (by make_keras.py) act as they did there; what no chain says is refused by its name."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import marshal
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from convert import pipeline
+from convert.executor import RuntimeProcess
+from convert.foreign import chain, sources
+from convert.foreign.__main__ import main
+from convert.foreign.chain import ForeignError, ForeignPolicy
+from convert.foreign.fold import fold
+from convert.foreign.keras.reader import read_keras
+from policy.bundle import Bundle
+from policy.network import forward_float
+from policy.spec import Activation, ArtifactFormat, Precision, RuntimeName, Squash
+
+FILES = Path(__file__).resolve().parent / "files/keras"
+NAMES = sorted(path.stem for path in FILES.glob("*.keras"))
+OUTPUTS = {"swish_two_outputs": "loc"}
+CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
+Change = Callable[[dict[str, Any]], None]
+
+
+def read(name: str) -> ForeignPolicy:
+    return read_keras(FILES / f"{name}.keras", OUTPUTS.get(name))
+
+
+def recorded(name: str) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(FILES / f"{name}.npz") as arrays:
+        return arrays["observations"], arrays["outputs"]
+
+
+def centred(policy: ForeignPolicy, outputs: np.ndarray) -> np.ndarray:
+    discrete = isinstance(policy.actions, chain.Discrete)
+    return outputs - outputs.mean(axis=1, keepdims=True) if discrete else outputs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_chain_and_rebuilt_model_compute_what_keras_computed(name: str) -> None:
+    policy = read(name)
+    observations, wanted = recorded(name)
+    assert policy.original is not None
+    for ours in (chain.run(policy, observations), policy.original(observations)):
+        wanted = centred(policy, wanted)
+        np.testing.assert_allclose(centred(policy, ours), wanted, rtol=1e-5, atol=1e-6 * np.ptp(wanted))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_policy_of_keras_acts_as_the_original(
+    name: str, tmp_path: Path, runtimes: dict[RuntimeName, RuntimeProcess]
+) -> None:
+    pairs, path = str(FILES / f"{name}.npz"), tmp_path / "imported"
+    words = [str(FILES / f"{name}.keras"), "--observations", pairs, "--golden", pairs, "--period", "0.02"]
+    words += ["--output", OUTPUTS[name]] if name in OUTPUTS else []
+    words += [] if "discrete" in name else ["--actions", "as-is"]
+    assert main([*words, "--name", "imported", "--output-path", str(path)]) == 0
+    bundle = Bundle.load(path)
+    observations, wanted = recorded(name)
+    wanted = wanted - wanted.mean(axis=1, keepdims=True) if bundle.spec.is_discrete else wanted
+    own = forward_float(bundle.spec, bundle.weights(), observations)
+    np.testing.assert_allclose(own, wanted, rtol=1e-4, atol=2e-5 * np.ptp(wanted))
+    for precision in (Precision.FP32, Precision.INT8):
+        for artifact_format in ArtifactFormat:
+            pipeline.convert(bundle, precision, artifact_format, runtimes, accept=True)
+
+
+def test_a_policy_says_what_was_left_out_and_taken_for_granted() -> None:
+    policy = read("swish_two_outputs")
+    assert policy.source == "Keras 3.15.1"
+    assert policy.inputs == (chain.Input("state", (6,)),)
+    assert policy.ignored == ("2 layers that the output loc does not need: dense_2 (Dense), deviation (Dense)",)
+    assert policy.actions is None
+    discrete = read("image_discrete")
+    assert discrete.actions == chain.Discrete()
+    assert "softmax of dense is left out" in discrete.assumed[0]
+    assert [part.name for part in read("two_inputs").inputs] == ["goal", "ranges"]
+    assert read("ddpg_actor").inputs == (chain.Input("observation", (3,)),)
+
+
+def test_tanh_and_its_bound_become_the_squashed_head() -> None:
+    policy = sources.with_actions(read("ddpg_operations"), "as-is", ())
+    head = fold(policy, recorded("ddpg_operations")[0]).head
+    assert (head.squash, head.low, head.high) == (Squash.TANH, (-1.75, -0.25), (2.25, 0.75))  # type: ignore[union-attr]
+
+
+def test_several_outputs_are_asked_about() -> None:
+    with pytest.raises(ForeignError, match="the model has the outputs loc, scale"):
+        read_keras(FILES / "swish_two_outputs.keras")
+    with pytest.raises(ForeignError, match="the model has the outputs loc, scale"):
+        read_keras(FILES / "swish_two_outputs.keras", "value")
+    assert read_keras(FILES / "swish_two_outputs.keras", "mean").ignored
+    with pytest.raises(ForeignError, match=r"dense_2 \(Dense\) has activation = gelu"):
+        read_keras(FILES / "swish_two_outputs.keras", "scale")
+
+
+def members(name: str) -> dict[str, bytes]:
+    with zipfile.ZipFile(FILES / f"{name}.keras") as archive:
+        return {member: archive.read(member) for member in archive.namelist()}
+
+
+def saved(path: Path, parts: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    return path
+
+
+def changed(tmp_path: Path, change: Change, name: str = "normalised_tanh") -> Path:
+    parts = members(name)
+    config = json.loads(parts[CONFIG])
+    change(config)
+    return saved(tmp_path / "changed.keras", {**parts, CONFIG: json.dumps(config).encode()})
+
+
+def layer(config: dict[str, Any], kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(each for each in config["config"]["layers"] if each["class_name"] == kind)
+    return found
+
+
+def setting(kind: str, **values: Any) -> Change:
+    return lambda config: layer(config, kind)["config"].update(values)
+
+
+def become(kind: str, **values: Any) -> Change:
+    return lambda config: layer(config, kind).update(values)
+
+
+FUNCTION = {"module": "builtins", "class_name": "function", "config": "os.system", "registered_name": "function"}
+REFUSALS: dict[str, tuple[str, Change, str]] = {
+    "LSTM": ("normalised_tanh", become("Dense", class_name="LSTM"), "the layer dense is a LSTM"),
+    "GRU": ("normalised_tanh", become("Dense", class_name="GRU"), "the layer dense is a GRU"),
+    "custom": (
+        "normalised_tanh",
+        become("Dense", module=None, registered_name="mine>Dense"),
+        "the layer dense is a mine>Dense.Dense",
+    ),
+    "another module": ("normalised_tanh", become("Dense", module="os"), "the layer dense is a os.Dense"),
+    "subclassed model": (
+        "normalised_tanh",
+        lambda config: config.update(class_name="Actor", module=None, registered_name="Actor"),
+        "the model is a Actor.Actor",
+    ),
+    "max_value": ("image_discrete", setting("ReLU", max_value=6.0), "re_lu .ReLU. has max_value = 6.0"),
+    "threshold": ("image_discrete", setting("ReLU", threshold=0.5), "re_lu .ReLU. has threshold = 0.5"),
+    "alpha": ("elu_leaky", setting("ELU", alpha=0.5), "elu .ELU. has alpha = 0.5; allowed is 1"),
+    "gelu": ("normalised_tanh", setting("Dense", activation="gelu"), "dense .Dense. has activation = gelu"),
+    "function": ("normalised_tanh", setting("Dense", activation=FUNCTION), "dense .Dense. has activation = function"),
+    "softmax inside": ("normalised_tanh", setting("Dense", activation="softmax"), "behind the softmax of dense"),
+    "padding": ("image_discrete", setting("Conv2D", padding="same"), "has padding = same; allowed is valid"),
+    "strides": ("image_discrete", setting("Conv2D", strides=[1, 2]), "has strides = .1, 2.; allowed is two equal"),
+    "kernel": ("image_discrete", setting("Conv2D", kernel_size=[4, 3]), "has kernel_size = .4, 3."),
+    "dilation": ("image_discrete", setting("Conv2D", dilation_rate=[2, 2]), "has dilation_rate"),
+    "groups": ("image_discrete", setting("Conv2D", groups=2), "has groups = 2; allowed is 1"),
+    "channels first": ("image_discrete", setting("Conv2D", data_format="channels_first"), "allowed is channels_last"),
+    "lora": ("normalised_tanh", setting("Dense", lora_rank=4), "dense .Dense. has lora_rank = 4"),
+    "int8": ("normalised_tanh", setting("Dense", quantization_config={"a": 1}), "has quantization_config"),
+    "dtype": ("normalised_tanh", setting("Dense", dtype="int8"), "dense .Dense. has dtype = int8"),
+    "open input": ("normalised_tanh", setting("InputLayer", batch_shape=[None, None]), "has batch_shape"),
+    "units": ("normalised_tanh", setting("Dense", units=17), "has weights .4, 16. where .4, 17. belong"),
+    "NaN scale": ("ddpg_actor", setting("Rescaling", scale=float("nan")), "rescaling .Rescaling. has scale = nan"),
+    "huge scale": ("ddpg_actor", setting("Rescaling", scale=10**400), "rescaling .Rescaling. has scale"),
+    "no input": ("normalised_tanh", lambda config: config["config"]["layers"].pop(0), "does not begin with its input"),
+    "two of a name": ("normalised_tanh", setting("Dropout", name="dense"), "two layers have one name"),
+    "shared": (
+        "ddpg_actor",
+        lambda config: layer(config, "Dense")["inbound_nodes"].extend(layer(config, "Dense")["inbound_nodes"] * 1),
+        "the layer dense .Dense. is called 2 times",
+    ),
+    "no flatten": (
+        "image_discrete",
+        become("Flatten", class_name="Activation", config={"name": "same"}),
+        "the layer dense .Dense. acts on .2, 2, 8.",
+    ),
+    "conv on vector": ("image_discrete", setting("InputLayer", batch_shape=[None, 300]), "sees .300,., which is no"),
+    "behind itself": (
+        "ddpg_actor",
+        lambda config: history(layer(config, "Dense")).__setitem__(0, "rescaling"),
+        "is behind itself",
+    ),
+    "unknown layer": (
+        "ddpg_actor",
+        lambda config: history(layer(config, "Dense")).__setitem__(0, "nowhere"),
+        "names a layer nowhere that it does not have",
+    ),
+}
+
+
+def history(of: dict[str, Any]) -> list[Any]:
+    found: list[Any] = of["inbound_nodes"][0]["args"][0]["config"]["keras_history"]
+    return found
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_no_chain_says_is_refused_by_its_name(case: str, tmp_path: Path) -> None:
+    name, change, words = REFUSALS[case]
+    with pytest.raises(ForeignError, match=words):
+        read_keras(changed(tmp_path, change, name))
+
+
+def built(tmp_path: Path, model: Any) -> Path:
+    path = tmp_path / "built.keras"
+    model.save(path)
+    return path
+
+
+def test_models_that_keras_makes_and_no_chain_says(tmp_path: Path) -> None:
+    import keras
+    from keras import layers, ops
+
+    seen = keras.Input((4,))
+    hidden = layers.Dense(4, name="hidden")(seen)
+    for output, words in (
+        (layers.Add(name="residual")([hidden, seen]), "the layer residual is a Add"),
+        (hidden + seen, r"keras.ops.Add. joins several tensors"),
+        (layers.Concatenate(name="join")([hidden, seen]), r"join \(Concatenate\) joins .* behind layers"),
+        (ops.exp(hidden), "is a Exp.Exp"),
+        (hidden[:, :2], "is a GetItem.GetItem"),
+        (layers.Dense(4, name="second")(layers.Softmax()(hidden)), r"second \(Dense\) stands behind the softmax"),
+    ):
+        with pytest.raises(ForeignError, match=words):
+            read_keras(built(tmp_path, keras.Model(seen, output)))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float64"])
+def test_dtype_policies_are_read_as_float32_and_said(policy: str, tmp_path: Path) -> None:
+    import keras
+
+    body = [keras.layers.Dense(8, "tanh", dtype=policy), keras.layers.Dense(2, dtype=policy)]
+    found = read_keras(built(tmp_path, keras.Sequential([keras.Input((3,)), *body])))
+    assert found.assumed == (f"Layers compute in {policy}; they are read as float32.",)
+
+
+def test_defaults_of_leaky_relu_as_a_layer_and_as_a_function(tmp_path: Path) -> None:
+    import keras
+    from keras import layers
+
+    body = [layers.Dense(3), layers.LeakyReLU(), layers.Dense(3, "leaky_relu"), layers.Dense(3, layers.LeakyReLU())]
+    steps = read_keras(built(tmp_path, keras.Sequential([keras.Input((3,)), *body]))).steps
+    leaky = [step for step in steps if isinstance(step, chain.Activate) and step.activation is Activation.LEAKY_RELU]
+    assert [step.negative_slope for step in leaky] == pytest.approx([0.3, 0.2, 0.3])
+
+
+def test_inverted_and_given_normalisations_and_a_model_inside_the_model(tmp_path: Path) -> None:
+    import keras
+    from keras import layers
+
+    seen = keras.Input((2,), name="x")
+    given = layers.Normalization(mean=[1.0, -2.0], variance=[4.0, 0.0])(seen)
+    body = keras.Sequential([layers.Dense(4, "silu"), keras.Sequential([layers.Dense(4, "elu")]), layers.Dense(2)])
+    inverted = layers.Normalization(mean=[0.5, 1.0], variance=[9.0, 16.0], invert=True)
+    model = keras.Model(seen, inverted(body(given)))
+    policy = read_keras(built(tmp_path, model))
+    rows = np.random.default_rng(0).normal(1.0, 0.5, (16, 2)).astype(np.float32)
+    rows[:, 1] = -2.0 + rows[:, 1] * 1e-7
+    wanted = np.asarray(model(rows))
+    assert policy.original is not None
+    np.testing.assert_allclose(chain.run(policy, rows), wanted, rtol=1e-4)
+    np.testing.assert_allclose(policy.original(rows), wanted, rtol=1e-6)
+
+
+def test_marshalled_code_is_refused_and_nothing_of_it_runs(tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    code = compile(f"open({str(mark)!r}, 'w')", "evil", "exec")
+    lambda_config = {"code": base64.b64encode(marshal.dumps(code)).decode(), "defaults": None, "closure": None}
+    function = {"class_name": "__lambda__", "config": lambda_config}
+    for change in (
+        become("Dropout", class_name="Lambda", config={"name": "evil", "function": function}),
+        setting("Dense", activation=function),
+        setting("Dense", kernel_initializer={"module": "os", "class_name": "system", "config": f"touch {mark}"}),
+        become("Dropout", module="builtins", class_name="eval", config={"name": "evil"}),
+    ):
+        try:
+            policy = read_keras(changed(tmp_path, change))
+            assert policy.original is not None
+            policy.original(recorded("normalised_tanh")[0])
+        except ForeignError as error:
+            assert "allowed is" in str(error) or "is a " in str(error)
+        assert not mark.exists()
+
+
+def test_layers_that_are_off_the_way_are_never_handed_to_keras(tmp_path: Path) -> None:
+    change = become("Dense", module="builtins", class_name="eval", config={"name": "other", "source": "1 / 0"})
+
+    def other(config: dict[str, Any]) -> None:
+        extra = json.loads(json.dumps(layer(config, "Dense")))
+        config["config"]["layers"].append(extra)
+        wrapped = {"config": {"layers": [extra]}}
+        change(wrapped)
+
+    assert read_keras(changed(tmp_path, other, "ddpg_actor")).original is None
+
+
+def weights(name: str, change: Callable[[h5py.File], None]) -> dict[str, bytes]:
+    parts = members(name)
+    held = io.BytesIO(parts[WEIGHTS])
+    with h5py.File(held, "r+") as file:
+        change(file)
+    return {**parts, WEIGHTS: held.getvalue()}
+
+
+def _linked(link: Any) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        del file["layers/dense/vars/0"]
+        file["layers/dense/vars/0"] = link
+
+    return change
+
+
+def _typed(kind: Any) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        shape = file["layers/dense/vars/0"].shape
+        del file["layers/dense/vars/0"]
+        file.create_dataset("layers/dense/vars/0", shape, kind)
+
+    return change
+
+
+def _external(file: h5py.File) -> None:
+    shape = file["layers/dense/vars/0"].shape
+    del file["layers/dense/vars/0"]
+    file["layers/dense/vars"].create_dataset("0", shape, "f4", external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)])
+
+
+def _virtual(file: h5py.File) -> None:
+    shape = file["layers/dense/vars/0"].shape
+    del file["layers/dense/vars/0"]
+    layout = h5py.VirtualLayout(shape, "f4")
+    layout[:] = h5py.VirtualSource("/tmp/other.h5", "data", shape)
+    file["layers/dense/vars"].create_virtual_dataset("0", layout)
+
+
+def _bomb(file: h5py.File) -> None:
+    file.create_dataset("layers/bomb", (2**20, 2**12), "f4", chunks=(2**10, 2**10), compression="gzip")
+
+
+def _wrong(file: h5py.File) -> None:
+    del file["layers/dense/vars/0"]
+    file["layers/dense/vars/0"] = np.ones((3, 16), np.float32)
+
+
+def _nan(file: h5py.File) -> None:
+    file["layers/dense/vars/0"][0, 0] = np.nan
+
+
+def _renamed(file: h5py.File) -> None:
+    file["layers/dense/vars"].attrs["name"] = "another"
+
+
+def _cycle(file: h5py.File) -> None:
+    file["layers/dense/vars/again"] = file["layers"]
+
+
+HOSTILE: dict[str, tuple[Callable[[h5py.File], None], str]] = {
+    "external link": (_linked(h5py.ExternalLink("other.h5", "/data")), "has a link, layers/dense/vars/0"),
+    "soft link": (_linked(h5py.SoftLink("/layers/dense_1/vars/0")), "has a link, layers/dense/vars/0"),
+    "external storage": (_external, "whose data lie in other files"),
+    "virtual": (_virtual, "whose data lie in other files"),
+    "bomb": (_bomb, "more than 1073741824 bytes"),
+    "strings": (_typed(h5py.string_dtype()), "layers/dense/vars/0 of object"),
+    "integers": (_typed("i4"), "the layer dense has weights of int32"),
+    "complex": (_typed("c8"), "layers/dense/vars/0 of complex64"),
+    "shape": (_wrong, r"dense .Dense. has weights \(3, 16\) where \(4, 16\) belong"),
+    "NaN": (_nan, "the layer dense holds NaN or infinity"),
+    "another layer": (_renamed, "has the weights of another where those of dense belong"),
+    "cycle": (_cycle, "in two places"),
+    "missing": (lambda file: file.__delitem__("layers/dense/vars/1"), "has no tensor layers/dense/vars/1"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_weights_that_are_not_as_keras_writes_them(case: str, tmp_path: Path) -> None:
+    change, words = HOSTILE[case]
+    with pytest.raises(ForeignError, match=words):
+        read_keras(saved(tmp_path / "hostile.keras", weights("normalised_tanh", change)))
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    parts = members("normalised_tanh")
+    nested = b'{"config": ' + b"[" * 10**6 + b"]" * 10**6 + b"}"
+    deep = b'{"config": ' + b"[" * 10**5 + b"]" * 10**5 + b"}"
+    old = json.dumps({"keras_version": "2.15.0"}).encode()
+    for change, words in (
+        ({WEIGHTS: parts[WEIGHTS][:3000]}, "weights cannot be read"),
+        ({WEIGHTS: b"no HDF5"}, "weights cannot be read"),
+        ({CONFIG: nested}, "allowed are 200000"),
+        ({CONFIG: deep}, "cannot be used: it is not valid JSON"),
+        ({CONFIG: b"[]"}, "cannot be used: it is not a JSON object"),
+        ({CONFIG: b"{}"}, "the config has None for class_name"),
+        ({METADATA: old}, "was written by Keras '2.15.0'; read is Keras 3"),
+        ({"../escape": b"x"}, "has a member with the name '../escape'"),
+        ({CONFIG: b" " * (17 * 2**20)}, "has a member config.json of more than"),
+    ):
+        with pytest.raises(ForeignError, match=words):
+            read_keras(saved(tmp_path / "damaged.keras", {**parts, **change}))
+    with pytest.raises(ForeignError, match=r"has no member model\.weights\.h5"):
+        read_keras(saved(tmp_path / "damaged.keras", {CONFIG: parts[CONFIG], METADATA: parts[METADATA]}))
+    (tmp_path / "damaged.keras").write_bytes(b"no zip")
+    with pytest.raises(ForeignError, match="is no zip file"):
+        read_keras(tmp_path / "damaged.keras")
+
+
+def test_every_cut_and_every_wrong_type_is_refused_or_read(tmp_path: Path) -> None:
+    """A config of which any one value is another raises nothing but ForeignError."""
+    config = json.loads(members("two_inputs")[CONFIG])
+    places = list(_places(config))
+    random = np.random.default_rng(4)
+    for number in random.choice(len(places), 120, replace=False):
+        for value in (None, [], {}, "text", -1, [[["x"]]]):
+            mutated = json.loads(json.dumps(config))
+            *way, last = places[number]
+            inside = mutated
+            for key in way:
+                inside = inside[key]
+            inside[last] = value
+            try:
+                read_keras(changed(tmp_path, lambda old, new=mutated: (old.clear(), old.update(new)), "two_inputs"))
+            except ForeignError as error:
+                assert str(error)
+
+
+def _places(value: Any, way: tuple[Any, ...] = ()) -> Any:
+    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield (*way, key)
+        yield from _places(value[key], (*way, key))
