@@ -64,7 +64,7 @@ class Item:
         known: whether it is read.
         settings: its config.
         place: of its weights, "layers/dense_1".
-        calls: for each time that it is called, its arguments: :class:`Tensor`, or numbers.
+        calls: for each time that it is called, its arguments: :class:`Tensor`, or numbers; of a class that is read.
         inner: of a model inside the model.
     """
 
@@ -186,7 +186,8 @@ def _item(data: Any, outside: str, counts: Counter[str], model: str, depth: int)
     nodes = data.get("inbound_nodes", [])
     if not isinstance(nodes, list):
         raise damaged(f"the layer {name} has the inbound_nodes {shortened(nodes)}")
-    return Item(name, kind, known, settings, place, tuple(_call(node, name) for node in nodes), inner)
+    calls = tuple(_call(node, name) for node in nodes) if known else ()
+    return Item(name, kind, known, settings, place, calls, inner)
 
 
 def _class(data: Any) -> tuple[str, bool]:
