@@ -64,6 +64,10 @@ def read(
         from convert.foreign.weights import read_weights
 
         _unused(kind, {"--output": output, "--vecnormalize": vecnormalize})
+        if kind in (".pt", ".pth"):
+            from convert.foreign.torch_file import refuse_torchscript
+
+            refuse_torchscript(path)
         if spec is None:
             raise ForeignError(
                 f"{path} is a file of weights, which does not say how they are used.", "Add --spec FILE."
