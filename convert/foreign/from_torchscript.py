@@ -4,7 +4,7 @@
 
 It writes go2.onnx, and go2-pairs.npz with the observations and what the module answers to them, and prints the command
 that imports both. 'observations' in rollouts.npz are rows as the module takes them: (rows, size), or (rows, channels,
-height, width), at least 40. TorchScript is a program: give a file that you trust.
+height, width), at least 16. TorchScript is a program: give a file that you trust.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import numpy as np
 import torch
 
 OPSET = 17
+FEWEST_ROWS = 16
+"""As convert.foreign needs."""
 COMPARED = 16
 """Observations that are answered again, in another order, by a module that was loaded again."""
 APART = 1e-4
@@ -46,7 +48,8 @@ def main(words: list[str] | None = None) -> int:
     except RefusedError as error:
         print(f"from_torchscript: {error}", file=sys.stderr)
         return 1
-    print(f"Next, where convert is:\n  {command}")
+    print(f"Next, where convert is, with the time between two decisions:\n  {command}")
+    print("If the outputs are values or logits of numbered actions: --actions discrete instead of as-is.")
     return 0
 
 
@@ -95,7 +98,9 @@ def read_observations(path: Path) -> torch.Tensor:
             rows = np.asarray(arrays["observations"], np.float32)
     except (OSError, ValueError, AttributeError) as error:
         raise RefusedError(f"{path} cannot be read ({error}). Save it: np.savez(FILE, observations=ROWS).") from None
-    if rows.ndim not in (2, 4) or not len(rows):
+    if len(rows.shape) and len(rows) < FEWEST_ROWS:
+        raise RefusedError(f"{path} has {len(rows)} observations; at least {FEWEST_ROWS} are needed. Record more.")
+    if rows.ndim not in (2, 4):
         raise RefusedError(
             f"observations are {rows.shape}; allowed are (rows, size) or (rows, channels, height, width)."
         )

@@ -73,7 +73,9 @@ def read(
                 f"{path} is a file of weights, which does not say how they are used.", "Add --spec FILE."
             )
         return read_weights(path, spec)
-    raise ForeignError(f"{path} is no file that is known here; known are {KINDS}.")
+    older = kind in (".h5", ".hdf5")
+    step = "If Keras wrote it, load it with Keras 3, and save it again: model.save('policy.keras')." if older else ""
+    raise ForeignError(f"{path} is no file that is known here; known are {KINDS}.", step)
 
 
 def _unused(kind: str, options: Mapping[str, object]) -> None:

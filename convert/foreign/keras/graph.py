@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from convert.foreign.chain import ForeignError
@@ -108,10 +109,13 @@ class Model:
 
     def item(self, name: str) -> Item:
         """The layer of a name."""
-        for item in self.items:
-            if item.name == name:
-                return item
-        raise damaged(f"the config names a layer {printable(name)} that it does not have")
+        if name not in self._by_name:
+            raise damaged(f"the config names a layer {printable(name)} that it does not have")
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Item]:
+        return {item.name: item for item in self.items}
 
 
 @dataclass(frozen=True)

@@ -95,11 +95,18 @@ class Layers:
         value = self._numbers(item, "its number", arguments[1] if first else arguments[0])
         one, zero = np.ones(1), np.zeros(1)
         if kind == "Multiply":
-            self.steps.append(Affine(value, zero))
+            self._affine(value, zero)
         elif kind == "Add":
-            self.steps.append(Affine(one, value))
+            self._affine(one, value)
+        elif first:
+            self._affine(one, -value)
         else:
-            self.steps.append(Affine(one, -value) if first else Affine(-one, value))
+            self._affine(-one, value)
+
+    def _affine(self, scale: Doubles, offset: Doubles) -> None:
+        """x · scale + offset; of rows with two sides, which a chain has flattened, in each of them."""
+        times = self.shape[0] if len(self.shape) == 2 else 1
+        self.steps.append(Affine(*(np.tile(each, times) if each.size > 1 else each for each in (scale, offset))))
 
     def _numbers(self, item: Item, name: str, value: Any) -> Doubles:
         """(1,), or (n,) for each element or channel; float64."""
@@ -195,13 +202,13 @@ class Layers:
             raise damaged(f"the layer {item.name} (Normalization) has a negative variance")
         mean, deviation = np.atleast_1d(mean), np.atleast_1d(np.maximum(np.sqrt(variance), NORMALIZATION_EPSILON))
         if _flag(item, settings, "invert", False):
-            self.steps.append(Affine(deviation, mean))
+            self._affine(deviation, mean)
         else:
-            self.steps.append(Affine(1.0 / deviation, -mean / deviation))
+            self._affine(1.0 / deviation, -mean / deviation)
 
     def _rescaling(self, item: Item, settings: dict[str, Any]) -> None:
         scale = self._numbers(item, "scale", settings.get("scale", 1.0))
-        self.steps.append(Affine(scale, self._numbers(item, "offset", settings.get("offset", 0.0))))
+        self._affine(scale, self._numbers(item, "offset", settings.get("offset", 0.0)))
 
     def _batchnormalization(self, item: Item, settings: dict[str, Any]) -> None:
         _only(item, settings, "axis", -1, [-1], len(self.shape), [len(self.shape)])
@@ -213,7 +220,7 @@ class Layers:
         gamma = arrays[0] if scaled else np.ones_like(mean)
         beta = arrays[int(scaled)] if shifted else np.zeros_like(mean)
         scale = gamma / np.sqrt(variance + _number(item, settings, "epsilon", 1e-3))
-        self.steps.append(Affine(scale, beta - mean * scale))
+        self._affine(scale, beta - mean * scale)
 
     def _layernormalization(self, item: Item, settings: dict[str, Any]) -> None:
         _only(item, settings, "axis", -1, [-1], len(self.shape), [len(self.shape)])

@@ -61,9 +61,7 @@ def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
     way = route(model, end)
     tensors = read_tensors(members.read("model.weights.h5"), f"{what}'s weights")
     inputs, layers = _steps(way, tensors)
-    layers_used = {item.name for branch in (*way.branches, way.trunk) for item in branch}
-    layers_used |= {item.name for item in model.items if item.inner is not None and _passes(item, way)}
-    others = [f"{printable(item.name)} ({item.kind})" for item in _left_out(model, layers_used, way)]
+    others = [f"{printable(item.name)} ({item.kind})" for item in _left_out(model, way)]
     shown = f"{', '.join(others[:6])}{', …' if len(others) > 6 else ''}"
     given = rebuilt(model, layers.softmax) if importlib.util.find_spec("keras") is not None else None
     return ForeignPolicy(
@@ -171,16 +169,14 @@ def _input_name(item: Item, way: Route) -> str:
     return "observation" if made_up and len(way.branches) == 1 else item.name
 
 
-def _passes(item: Item, way: Route) -> bool:
-    """Whether the way goes through a model inside the model."""
-    used = [part for branch in (*way.branches, way.trunk) for part in branch]
-    return item.inner is not None and any(
-        part is inner or _passes(inner, way) for part in used for inner in item.inner.items
-    )
+def _left_out(model: Model, way: Route) -> list[Item]:
+    """The layers that are not on the way, models inside the model as a whole."""
+    used = {id(item) for part in (*way.branches, way.trunk, (way.joined,)) for item in part}
 
+    def passed(item: Item) -> bool:
+        return id(item) in used or (item.inner is not None and any(passed(inner) for inner in item.inner.items))
 
-def _left_out(model: Model, used: set[str], way: Route) -> list[Item]:
-    return [item for item in model.items if item.name not in used and item is not way.joined]
+    return [item for item in model.items if not passed(item)]
 
 
 def _assumed(layers: Layers) -> tuple[str, ...]:

@@ -270,6 +270,21 @@ def test_inverted_and_given_normalisations_and_a_model_inside_the_model(tmp_path
     np.testing.assert_allclose(policy.original(rows), wanted, rtol=1e-6)
 
 
+def test_rows_of_two_sides_are_normalised_before_they_are_flattened(tmp_path: Path) -> None:
+    import keras
+    from keras import layers
+
+    before = [layers.Normalization(mean=[1.0, -2.0], variance=[4.0, 9.0]), layers.Rescaling([0.5, 3.0], [0.0, 1.0])]
+    model = keras.Sequential([keras.Input((3, 2)), *before, layers.BatchNormalization(), layers.Flatten()])
+    model.add(layers.Dense(2))
+    policy = read_keras(built(tmp_path, model))
+    rows = np.random.default_rng(0).normal(1.0, 3.0, (16, 6)).astype(np.float32)
+    wanted = np.asarray(model(rows.reshape(16, 3, 2)))
+    assert policy.inputs == (chain.Input("observation", (6,)),) and policy.original is not None
+    np.testing.assert_allclose(chain.run(policy, rows), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(policy.original(rows), wanted, rtol=1e-6)
+
+
 def test_marshalled_code_is_refused_and_nothing_of_it_runs(tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     code = compile(f"open({str(mark)!r}, 'w')", "evil", "exec")
@@ -411,7 +426,16 @@ def test_damaged_files(tmp_path: Path) -> None:
         read_keras(tmp_path / "damaged.keras")
 
 
-def test_every_cut_and_every_wrong_type_is_refused_or_read(tmp_path: Path) -> None:
+def test_the_older_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "policy.h5"
+    path.write_bytes(b"")
+    with pytest.raises(ForeignError, match=r"save it again: model\.save"):
+        sources.read(path)
+    with pytest.raises(ForeignError, match=r"--spec means nothing to a \.keras file"):
+        sources.read(FILES / "ddpg_actor.keras", spec=path)
+
+
+def test_a_config_with_any_wrong_value_is_refused_or_read(tmp_path: Path) -> None:
     """A config of which any one value is another raises nothing but ForeignError."""
     config = json.loads(members("two_inputs")[CONFIG])
     places = list(_places(config))

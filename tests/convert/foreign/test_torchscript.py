@@ -95,7 +95,7 @@ def helped(folder: Path, name: str, *words: str, rollouts: str = "rollouts.npz")
 
 def imported(folder: Path, told: str, where: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bundle, np.ndarray]:
     """The bundle that the printed command makes, and what it and the original answer."""
-    words = told.strip().splitlines()[-1].split()
+    words = next(line for line in told.splitlines() if "convert.foreign" in line).split()
     assert words[:3] == ["python", "-m", "convert.foreign"]
     monkeypatch.chdir(folder)
     assert main([*words[3:], "--output-path", str(where)]) == 0
@@ -144,9 +144,9 @@ def test_a_module_with_a_state_or_with_chance_is_refused(name: str, folder: Path
 @with_pytorch
 def test_other_files_and_observations_are_refused(folder: Path) -> None:
     assert "is no TorchScript that this PyTorch reads" in helped(folder, "weights").stderr
-    wrong = helped(folder, "image")
+    wrong = helped(folder, "image", "--output-path", "wrong")
     assert wrong.returncode == 1 and "does not take one observation of the shape (1, 6)" in wrong.stderr
-    assert "cannot be read" in helped(folder, "drawing", rollouts="nowhere.npz").stderr
+    assert "cannot be read" in helped(folder, "actor", "--output-path", "wrong", rollouts="nowhere.npz").stderr
 
 
 @pytest.mark.parametrize("ending", [".pt", ".pth"])
