@@ -132,6 +132,14 @@ class Route:
     joined: Item | None
     trunk: tuple[Item, ...]
 
+    def has(self, item: Item) -> bool:
+        """Whether a layer is on the way, or one of a model's inside the model."""
+        return id(item) in self._ids or (item.inner is not None and any(self.has(inner) for inner in item.inner.items))
+
+    @cached_property
+    def _ids(self) -> set[int]:
+        return {id(item) for part in (*self.branches, self.trunk, (self.joined,)) for item in part}
+
 
 def parse(data: Any, place: str = "", depth: int = 0) -> Model:
     """The model in a config.

@@ -122,7 +122,7 @@ class Layers:
             raise ForeignError(
                 f"the layer {item.name} (Dense) acts on {self.shape}, along the last side alone.", "Put Flatten before."
             )
-        kernel, bias = self._kernel(item, settings, (*self.shape, _whole(item, settings, "units")))
+        kernel, bias = self._kernel(item, settings, (*self.shape, whole(item, "units")))
         self.steps.append(Dense(kernel, bias))
         self.shape = (len(bias),)
         self._activation(item, settings)
@@ -134,11 +134,11 @@ class Layers:
         _only(item, settings, "dilation_rate", [1, 1], 1)
         if len(self.shape) != 3:
             raise ForeignError(f"the layer {item.name} (Conv2D) sees {self.shape}, which is no image.")
-        side, stride = _square(item, settings, "kernel_size"), _square(item, settings, "strides")
+        side, stride = square(item, "kernel_size"), square(item, "strides")
         height, width, channels = self.shape
         if min(height, width) < side:
             raise damaged(f"the layer {item.name} (Conv2D) has a kernel larger than its image {self.shape}")
-        filters = _whole(item, settings, "filters")
+        filters = whole(item, "filters")
         kernel, bias = self._kernel(item, settings, (side, side, channels, filters))
         self.steps.append(Convolution(kernel, bias, stride))
         self.shape = ((height - side) // stride + 1, (width - side) // stride + 1, filters)
@@ -287,15 +287,17 @@ def _number(item: Item, settings: dict[str, Any], name: str, default: float) -> 
     return float(value)
 
 
-def _whole(item: Item, settings: dict[str, Any], name: str) -> int:
-    value = settings.get(name)
+def whole(item: Item, name: str) -> int:
+    """A setting that is a whole number above 0."""
+    value = item.settings.get(name)
     if type(value) is not int or not 0 < value <= LARGEST_SIDE:
         raise refused(item, name, value, "a whole number above 0")
     return value
 
 
-def _square(item: Item, settings: dict[str, Any], name: str) -> int:
-    value = settings.get(name, 1)
+def square(item: Item, name: str) -> int:
+    """A setting that is two equal whole numbers, or one for both."""
+    value = item.settings.get(name, 1)
     sides = value if isinstance(value, list) else [value]
     if any(type(side) is not int or not 0 < side <= LARGEST_SIDE for side in sides) or len(set(sides)) != 1:
         raise refused(item, name, value, "two equal whole numbers")

@@ -7,9 +7,10 @@ layers are wired and which tensor is whose, Keras finds out by itself.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from typing import Any
 import numpy as np
 
 from convert.foreign.chain import Floats, ForeignError
-from convert.foreign.keras.graph import MODELS, OPERATIONS, Item, Model, Tensor, numbers, own_settings
-from convert.foreign.keras.layers import FUNCTIONS, ORDER_ONLY, input_shape
+from convert.foreign.keras.graph import MODELS, OPERATIONS, Item, Model, Route, Tensor, numbers, own_settings
+from convert.foreign.keras.layers import FUNCTIONS, ORDER_ONLY, input_shape, square, whole
 from policy.errors import PolicyError
 
 ROWS = 256
 """Observations that Keras computes at once."""
+MOST_FED = 2**24
+"""Elements of those, of all inputs together."""
+MOST_WEIGHTS = 2**28
 _KEPT = {
     *FUNCTIONS,
     *ORDER_ONLY,
@@ -78,9 +82,11 @@ class Original:
             ForeignError: Keras does not build or run it.
         """
         rows = np.asarray(observations, np.float32)
+        size = sum(math.prod(shape) for _, shape in self.rebuilt.inputs)
+        step = max(1, min(ROWS, MOST_FED // size))
         try:
             model = self._opened()
-            return np.concatenate([self._run(model, rows[at : at + ROWS]) for at in range(0, len(rows), ROWS)])
+            return np.concatenate([self._run(model, rows[at : at + step]) for at in range(0, len(rows), step)])
         except PolicyError:
             raise
         except Exception as error:  # Keras and TensorFlow raise whatever they like
@@ -113,22 +119,48 @@ class Original:
         return self._model[0]
 
 
-def rebuilt(model: Model, softmax: str) -> Rebuilt | None:
+def rebuilt(model: Model, way: Route, softmax: str) -> Rebuilt | None:
     """A model's config of checked values.
 
     Args:
         model: of the file; its other outputs may have layers that are not read.
+        way: to the output that is read.
         softmax: the layer whose softmax is left out.
 
     Returns:
-        None if a layer anywhere in it is not known.
+        None if a layer anywhere in it is not known, or those off the way could be larger than MOST_WEIGHTS.
     """
     try:
+        if _weights_off(model, way) > MOST_WEIGHTS:
+            return None
         config = _config(model, softmax)
         inputs = tuple((name, input_shape(model.item(name))) for name in model.inputs)
     except (PolicyError, ValueError):
         return None
     return Rebuilt(config, inputs, tuple(tensor for _, tensor in model.outputs))
+
+
+def _weights_off(model: Model, way: Route) -> int:
+    """How many weights Keras may make, at most, for layers off the way, whose shapes nobody compared with the file."""
+    items = list(_all_items(model))
+    inputs = [input_shape(item) for item in items if item.kind == "InputLayer"]
+    dense, convolutions = ([item for item in items if item.kind == kind] for kind in ("Dense", "Conv2D"))
+    filters = [whole(item, "filters") for item in convolutions]
+    pixels = max((math.prod(shape[:2]) for shape in inputs if len(shape) == 3), default=1)
+    width = max([math.prod(shape) for shape in inputs] + [whole(item, "units") for item in dense])
+    width = max(width, pixels * max(filters, default=1))
+    off = [whole(item, "units") * width for item in dense if not way.has(item)]
+    for item, made in zip(convolutions, filters, strict=True):
+        if not way.has(item):
+            off.append(square(item, "kernel_size") ** 2 * made * width)
+    return sum(off)
+
+
+def _all_items(model: Model) -> Iterator[Item]:
+    for item in model.items:
+        yield item
+        if item.inner is not None:
+            yield from _all_items(item.inner)
 
 
 def _config(model: Model, softmax: str) -> dict[str, Any]:

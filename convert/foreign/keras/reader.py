@@ -61,9 +61,9 @@ def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
     way = route(model, end)
     tensors = read_tensors(members.read("model.weights.h5"), f"{what}'s weights")
     inputs, layers = _steps(way, tensors)
-    others = [f"{printable(item.name)} ({item.kind})" for item in _left_out(model, way)]
+    others = [f"{printable(item.name)} ({item.kind})" for item in model.items if not way.has(item)]
     shown = f"{', '.join(others[:6])}{', …' if len(others) > 6 else ''}"
-    given = rebuilt(model, layers.softmax) if importlib.util.find_spec("keras") is not None else None
+    given = rebuilt(model, way, layers.softmax) if importlib.util.find_spec("keras") is not None else None
     return ForeignPolicy(
         source=f"Keras {version}",
         inputs=inputs,
@@ -167,16 +167,6 @@ def _input_name(item: Item, way: Route) -> str:
     """The file's name of an input; of the only one, no name that Keras made up."""
     made_up = re.fullmatch(r"input_layer(_\d+)?|keras_tensor(_\d+)?", item.name) is not None
     return "observation" if made_up and len(way.branches) == 1 else item.name
-
-
-def _left_out(model: Model, way: Route) -> list[Item]:
-    """The layers that are not on the way, models inside the model as a whole."""
-    used = {id(item) for part in (*way.branches, way.trunk, (way.joined,)) for item in part}
-
-    def passed(item: Item) -> bool:
-        return id(item) in used or (item.inner is not None and any(passed(inner) for inner in item.inner.items))
-
-    return [item for item in model.items if not passed(item)]
 
 
 def _assumed(layers: Layers) -> tuple[str, ...]:

@@ -317,6 +317,17 @@ def test_layers_that_are_off_the_way_are_never_handed_to_keras(tmp_path: Path) -
     assert read_keras(changed(tmp_path, other, "ddpg_actor")).original is None
 
 
+def test_a_layer_off_the_way_that_would_fill_the_memory_is_not_built(tmp_path: Path) -> None:
+    def huge(config: dict[str, Any]) -> None:
+        other = next(each for each in config["config"]["layers"] if each["name"] == "dense_2")
+        other["config"].update(units=10**7)
+        config["config"]["layers"].append(json.loads(json.dumps(other)))
+        config["config"]["layers"][-1]["config"].update(name="other")
+        config["config"]["layers"][-1]["name"] = "other"
+
+    assert read_keras(changed(tmp_path, huge, "swish_two_outputs"), "loc").original is None
+
+
 def weights(name: str, change: Callable[[h5py.File], None]) -> dict[str, bytes]:
     parts = members(name)
     held = io.BytesIO(parts[WEIGHTS])
