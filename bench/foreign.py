@@ -36,7 +36,9 @@ TASKS = {
     **dict.fromkeys(("ddpg_pendulum", "ppo_pendulum_normalised", "sac_pendulum", "ppo_gsde"), PENDULUM),
 }
 """Of the files whose policy was trained on a task that needs no suite."""
-ACTIONS = {"rsl_rl": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
+ACTIONS = {"rsl_rl": "as-is", "swish_plain": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
+OUTPUTS = {"swish_two_outputs": "loc"}
+"""Of the models with several."""
 REFUSED = (
     "swish_split_dynamo",
     "swish_split_script",
@@ -54,8 +56,8 @@ Apart: largest difference of an output from the original's, as a share of what i
 like those it was calibrated on; far: 5 to 40 standard deviations from their mean; runtimes: of the fp32 artifact, the \
 worst of three.
 Returns: means of {{ episodes }} episodes; minus the original's: paired, with 95 % intervals (Student's t); [–]: no \
-two episodes differ. The original's outputs are those that its program recorded, of ONNX onnxruntime's; its episodes \
-are flown by the steps as they were read.
+two episodes differ. The original's outputs are those that its program recorded, of ONNX onnxruntime's, of Keras its \
+own; its episodes are flown by the steps as they were read.
 Refused by name: {{ refused | join(", ") }}.
 Measured on {{ machine }}; code {{ code }}.
 """
@@ -107,7 +109,8 @@ def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
     graphs = {path.stem: path for path in sorted(folder.glob("onnx/*.onnx")) if path.stem not in REFUSED}
     folders = {f"leapp_{path.parent.name}": path.parent for path in sorted(folder.glob("leapp/*/golden.npz"))}
     folders = {name: path for name, path in folders.items() if name not in REFUSED}
-    files = {**zips, **graphs, **folders}
+    models = {path.stem: path for path in sorted(folder.glob("keras/*.keras"))}
+    files = {**zips, **graphs, **models, **folders}
     if unknown := sorted(set(names) - files.keys()):
         raise command_line.BenchError(f"there are no files {unknown}; there are {', '.join(files)}.")
     with tempfile.TemporaryDirectory() as scratch:
@@ -127,6 +130,11 @@ def _imported(name: str, path: Path, scratch: Path, episodes: int) -> dict[str, 
         words += _rollouts(path, scratch)
         if (actions := ACTIONS.get(name.rpartition("_")[0])) is not None:
             words += ["--actions", actions]
+    elif path.suffix == ".keras":
+        recorded = str(path.with_suffix(".npz"))
+        words += ["--observations", recorded, "--golden", recorded, "--period", "0.02"]
+        words += [] if "discrete" in name else ["--actions", "as-is"]
+        words += ["--output", OUTPUTS[name]] if name in OUTPUTS else []
     else:
         words += ["--golden", str(path.with_name("golden.npz"))]
         if (statistics := path.with_name("vecnormalize.pkl")).exists():

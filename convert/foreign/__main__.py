@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     add("--actions", choices=ACTIONS, help="what the outputs mean, where the file does not say")
     add("--bounds", metavar="LOW:HIGH", help="of --actions clip or scale: one pair, or one for each output, by commas")
     add("--spec", type=Path, metavar="JSON", help="of a plain file of weights: how they are used (docs/import.md)")
-    add("--output", help="of an ONNX graph with several outputs: the one that acts")
+    add("--output", help="of an ONNX graph or a Keras model with several outputs: the one that acts")
     add("--fields", help='the observation: "NAME:SIZE:UNIT,…"; a size is 3 or 84x84x4')
     add("--period", type=float, metavar="SECONDS", help="between two decisions (default: the task's, or the file's)")
     add(

@@ -24,7 +24,7 @@ from convert.foreign.chain import (
 from convert.foreign.leapp.description import is_leapp
 from policy.observing.history import remembers
 
-KINDS = ".zip (Stable-Baselines3), .onnx, a LEAPP folder, and with --spec .pt, .pth, .safetensors, .npz"
+KINDS = ".zip (Stable-Baselines3), .onnx, .keras, a LEAPP folder, and with --spec .pt, .pth, .safetensors, .npz"
 WEIGHTS = (".pt", ".pth", ".safetensors", ".npz")
 CLIP, SCALE, AS_IS, DISCRETE = "clip", "scale", "as-is", "discrete"
 ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
@@ -38,7 +38,7 @@ def read(
     Args:
         path: of the file.
         vecnormalize: Stable-Baselines3's vecnormalize.pkl.
-        output: of an ONNX graph or a LEAPP folder with several.
+        output: of an ONNX graph, a LEAPP folder or a Keras model with several.
         spec: what the tensors of a plain file of weights are.
 
     Raises:
@@ -65,16 +65,27 @@ def read(
 
         _unused(kind, {"--output": output, "--spec": spec})
         return read_sb3(path, vecnormalize)
+    if kind == ".keras":
+        from convert.foreign.keras.reader import read_keras
+
+        _unused(kind, {"--vecnormalize": vecnormalize, "--spec": spec})
+        return read_keras(path, output)
     if kind in WEIGHTS:
         from convert.foreign.weights import read_weights
 
         _unused(kind, {"--output": output, "--vecnormalize": vecnormalize})
+        if kind in (".pt", ".pth"):
+            from convert.foreign.torch_file import refuse_torchscript
+
+            refuse_torchscript(path)
         if spec is None:
             raise ForeignError(
                 f"{path} is a file of weights, which does not say how they are used.", "Add --spec FILE."
             )
         return read_weights(path, spec)
-    raise ForeignError(f"{path} is no file that is known here; known are {KINDS}.")
+    older = kind in (".h5", ".hdf5")
+    step = "If Keras wrote it, load it with Keras 3, and save it again: model.save('policy.keras')." if older else ""
+    raise ForeignError(f"{path} is no file that is known here; known are {KINDS}.", step)
 
 
 def _unused(kind: str, options: Mapping[str, object]) -> None:

@@ -8,7 +8,9 @@ refused by name.
 from __future__ import annotations
 
 import math
+import zipfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,29 @@ _TENSOR = ("torch._utils",)
 _ARRAYS = {"_reconstruct", "_frombuffer", "scalar"}
 
 
+def refuse_torchscript(path: Path) -> None:
+    """Refuse a program of TorchScript, with what makes ONNX of it.
+
+    Raises:
+        ForeignError: it is one.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except Exception:  # no zip: whatever it is, no TorchScript
+        return
+    if any(name.endswith("/constants.pkl") for name in names) and any("/code/" in name for name in names):
+        raise _torchscript(printable(path.name))
+
+
+def _torchscript(what: str) -> ForeignError:
+    return ForeignError(
+        f"{what} is a TorchScript program (torch.jit.save), not a dictionary of tensors.",
+        "Copy convert/foreign/from_torchscript.py to where PyTorch is, and make ONNX of it: "
+        "python from_torchscript.py FILE --observations rollouts.npz --output-path NAME.",
+    )
+
+
 def read_torch(data: bytes, what: str) -> dict[str, np.ndarray]:
     """The tensors, arrays and numbers of a file, by name.
 
@@ -60,10 +85,7 @@ def read_torch(data: bytes, what: str) -> dict[str, np.ndarray]:
         raise refusal(what, "has no data.pkl, so it is no file of torch.save")
     root = streams[0].removesuffix("data.pkl")
     if f"{root}constants.pkl" in members.names:
-        raise ForeignError(
-            f"{what} is a TorchScript program (torch.jit.save), not a dictionary of tensors.",
-            "Save the module's state_dict() with torch.save.",
-        )
+        raise _torchscript(what)
     order = members.read(f"{root}byteorder", 16) if f"{root}byteorder" in members.names else b"little"
     if order not in (b"little", b"big"):
         raise refusal(what, f"has the byte order {order!r}")

@@ -43,6 +43,23 @@ class Split(nn.Module):
         return torch.tanh(loc)
 
 
+class SwishPlain(nn.Module):
+    """MuJoCo Playground's default: a swish network behind a normaliser, whose head holds means and deviations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.randn(1, 9))
+        self.register_buffer("std", torch.rand(1, 9) + 0.5)
+        self.body = nn.Sequential(
+            *(nn.Linear(9, 32), nn.SiLU(), nn.Linear(32, 16), nn.SiLU()),
+            nn.Linear(16, 8),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loc, _ = torch.chunk(self.body((x - self.mean) / self.std), 2, dim=-1)
+        return torch.tanh(loc)
+
+
 class Images(nn.Module):
     """Stable-Baselines3's convolutions on a small image of bytes."""
 
@@ -117,6 +134,11 @@ def stable_baselines3(folder: Path) -> None:
     export(folder, "sb3_dqn", q_net, torch.randn(1, 4), "observation", "q_values")
 
 
+def swish_plain(folder: Path) -> None:
+    torch.manual_seed(1)
+    export(folder, "swish_plain", SwishPlain(), torch.randn(1, 9), "obs", "continuous_actions")
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
@@ -126,6 +148,7 @@ def main() -> None:
     export(folder, "swish_split", Split(), torch.randn(1, 6), "obs", "actions")
     export(folder, "images", Images(), torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8), "pixels", "q_values")
     stable_baselines3(folder)
+    swish_plain(folder)
 
 
 if __name__ == "__main__":

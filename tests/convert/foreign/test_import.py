@@ -35,8 +35,8 @@ from train.suites.make import make_task
 
 FILES = Path(__file__).parent / "files"
 SB3 = sorted(path.parent for path in FILES.glob("sb3/*/policy.zip"))
-ONNX = sorted(path for path in FILES.glob("onnx/*.onnx") if "swish" not in path.stem)
-ACTIONS = {"rsl_rl": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
+ONNX = sorted(path for path in FILES.glob("onnx/*.onnx") if "swish_split" not in path.stem)
+ACTIONS = {"rsl_rl": "as-is", "swish_plain": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
 Runtimes = dict[RuntimeName, RuntimeProcess]
 
 
