@@ -154,13 +154,17 @@ class Episodes:
 
 @dataclass(frozen=True)
 class Act:
-    """decide on a raw observation, or on rows of them (each decision timed)"""
+    """decide on a raw observation, on rows of them (each decision timed), or on what one period brings"""
 
     # The values are checked against the loaded policy later.
     observation: list[Any] | None = _field(_rows, "one raw observation: a list of numbers", None)
     observations: list[Any] | None = _field(
         _many_rows, f"instead: a list of raw observations, at most {MAX_ROWS}", None
     )
+    period: list[Any] | None = _field(
+        _rows, "instead: the numbers of this period alone; the agent remembers earlier ones, and its actions", None
+    )
+    start: bool = _field(_flag, "with period: an episode begins, and what was remembered is forgotten", False)
     outputs: bool = _field(_flag, "whether to reply the outputs beside the action", True)
 
 

@@ -211,13 +211,16 @@ class Agent:
 
     def _act(self, request: Act, serving: Serving) -> dict[str, Any]:
         begin = time.perf_counter_ns()
-        if (request.observation is None) == (request.observations is None):
+        given = [each for each in (request.observation, request.observations, request.period) if each is not None]
+        if len(given) != 1:
             raise AgentError(
-                ErrorCode.BAD_FIELD if request.observation else ErrorCode.MISSING_FIELD,
-                'act takes either "observation" (one list of numbers) or "observations" (a list of them).',
+                ErrorCode.BAD_FIELD if given else ErrorCode.MISSING_FIELD,
+                'act takes one of "observation" (a list of numbers), "observations" (a list of them) and "period".',
                 f'For example: {{"op": "act", "observation": {serving.example(4)}}}',
             )
-        if request.observation is not None:
+        if request.period is not None:
+            rows = [serving.remembered(request.period, request.start)]
+        elif request.observation is not None:
             rows = [serving.read_observation(request.observation)]
         else:
             listed = enumerate(request.observations or ())
@@ -231,11 +234,13 @@ class Agent:
             made = serving.finite_outputs(
                 f"observations[{len(actions)}]" if request.observations else "this observation"
             )
+            if request.period is not None and not isinstance(action, int):
+                serving.history.acted(action)
             actions.append(action if isinstance(action, int) else action.tolist())
             if request.outputs:
                 outputs.append(made)
         serving.decisions += len(rows)
-        single = request.observation is not None
+        single = request.observations is None
         reply: dict[str, Any] = {"action": actions[0]} if single else {"actions": actions}
         if request.outputs:
             reply["outputs"] = outputs[0] if single else outputs

@@ -28,6 +28,7 @@ from device.agent.runtimes import (
 from policy.bundle import DEVICE_FILES, Bundle
 from policy.errors import BundleError
 from policy.manifest import ArtifactEntry
+from policy.observing.history import History
 from policy.spec import PolicySpec, RuntimeName
 
 NAVIGATION_IDS = ("AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0")
@@ -48,6 +49,7 @@ class Serving:
         executor: the artifact in the runtime.
         golden: what the golden vectors showed, as the protocol says it.
         cold: how long the steps of loading took, likewise.
+        history: what it remembers of earlier periods, where a caller gives this period's values alone.
         observations: the golden observations, each float32 (1, N) and C-contiguous, to measure with.
         decisions: inferences that requests have asked for.
     """
@@ -60,6 +62,7 @@ class Serving:
     executor: Executor
     golden: dict[str, Any]
     cold: dict[str, int]
+    history: History = field(repr=False)
     observations: list[NDArray[np.float32]] = field(repr=False)
     decisions: int = 0
 
@@ -115,6 +118,35 @@ class Serving:
         if not good or not math.isfinite(sum(values)):  # the sum finds a NaN, which compares as it likes
             raise _bad_element(spec, values, where)
         return np.array([values], np.float32)
+
+    def remembered(self, values: list[Any], start: bool) -> NDArray[np.float32]:
+        """The observation (1, N) of this period's values and of what came before.
+
+        Args:
+            values: from JSON: a row of each field that does not remember actions.
+            start: whether an episode begins with them.
+
+        Raises:
+            AgentError: BAD_OBSERVATION, as :meth:`read_observation`; nothing is remembered of them then.
+        """
+        if len(values) != self.history.values_size:
+            names = ", ".join(f"{name} ({size})" for name, size in self.history.brought)
+            raise AgentError(
+                ErrorCode.BAD_OBSERVATION,
+                f"period is {len(values)} values; policy {self.bundle.spec.name!r} takes {self.history.values_size} "
+                f"numbers of each: {names}.",
+                'For example: {"op": "act", "period": [0.0, …], "start": true}',
+            )
+        for index, value in enumerate(values):
+            if type(value) not in _NUMBERS or not abs(value) <= _LARGEST:
+                raise AgentError(
+                    ErrorCode.BAD_OBSERVATION,
+                    f"period[{index}] is {short(value)}; allowed are finite numbers up to ±{_LARGEST:.3g}.",
+                    "Send raw values in physical units; the normaliser is inside the artifact.",
+                )
+        if start:
+            self.history.reset()
+        return self.history.observe(np.array(values, np.float32))[None]
 
     def example(self, count: int) -> str:
         """The first numbers of a golden observation, as one would type them."""
@@ -214,6 +246,7 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
             "golden_ns": end - first,
             "total_ns": end - begin,
         },
+        history=History(bundle.spec.observation),
         observations=observations,
     )
 

@@ -18,6 +18,10 @@ class Remembering(Protocol):
     """A field: of a spec, or of a policy that is being imported."""
 
     @property
+    def name(self) -> str:
+        """What it is."""
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of all its rows."""
 
@@ -39,12 +43,14 @@ class History:
             history.acted(action)
 
     Attributes:
-        values_size: numbers that a period brings.
+        brought: names and sizes of what a period brings, in order.
+        values_size: numbers of all of it.
     """
 
     def __init__(self, fields: Sequence[Remembering]) -> None:
         self._fields = [(field, _row_size(field)) for field in fields]
-        self.values_size = sum(size for field, size in self._fields if not _is_of_actions(field))
+        self.brought = [(field.name, size) for field, size in self._fields if not _is_of_actions(field)]
+        self.values_size = sum(size for _, size in self.brought)
         self._rows: list[Floats] = []
         self.reset()
 

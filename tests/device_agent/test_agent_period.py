@@ -1,0 +1,99 @@
+"""A policy that remembers, fed period by period: the agent keeps what came before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
+from policy.contract.features import FloatOperator, FloatStep
+from policy.network import forward_float, weight_shapes
+from policy.observing.history import History
+from policy.spec import (
+    ContinuousHead,
+    EnvironmentSpec,
+    Memory,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Remembered,
+    Squash,
+)
+from tests.device_agent.conftest import AgentProcess, add_artifacts
+
+SPEC = PolicySpec(
+    name="remembering",
+    observation=(
+        ObservationField("goal", (2,), "m"),
+        ObservationField("joints", (3, 2), "rad", ("hip", "knee"), Memory(Remembered.OBSERVATION, (0.5, -0.5))),
+        ObservationField("previous_action", (1, 2), "rad", (), Memory(Remembered.ACTION, (0.1, 0.2))),
+    ),
+    normaliser=Normaliser((0.0,) * 11, (2.0,) * 11),
+    network=NetworkSpec((12,)),
+    head=ContinuousHead((-1.0, -1.0), (1.0, 1.0), Squash.TANH),
+    control_period_s=0.02,
+    environment=EnvironmentSpec("Test-v0"),
+    features=(
+        FloatStep(FloatOperator.TAKE, (0,), places=(0,)),
+        FloatStep(FloatOperator.SINE, (1,)),
+        FloatStep(FloatOperator.JOIN, (0, 2)),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    rng = np.random.default_rng(2)
+    weights = {name: rng.normal(0.0, 0.5, shape).astype(np.float32) for name, shape in weight_shapes(SPEC).items()}
+    rows = rng.normal(0.0, 1.0, (120, SPEC.observation_size)).astype(np.float32)
+    made = write_bundle(tmp_path_factory.mktemp("remembering") / "remembering", SPEC, weights, rows[:80], rows[80:])
+    return add_artifacts(made)
+
+
+@pytest.fixture(scope="module")
+def agent(bundle: Bundle) -> Iterator[AgentProcess]:
+    process = AgentProcess(bundle.path)
+    process.ask("load", precision="fp32")
+    yield process
+    process.end()
+
+
+def test_periods_are_the_observations_that_a_history_makes(bundle: Bundle, agent: AgentProcess) -> None:
+    weights, history = bundle.weights(), History(SPEC.observation)
+    values = np.random.default_rng(5).normal(0.0, 1.0, (12, 4)).astype(np.float32)
+    for period, row in enumerate(values):
+        if period in (0, 8):  # an episode begins
+            history.reset()
+        observation = history.observe(row)
+        action = agent.ask("act", period=row.tolist(), start=period in (0, 8))["action"]
+        np.testing.assert_allclose(action, forward_float(SPEC, weights, observation)[0], atol=1e-6)
+        assert agent.ask("act", observation=observation.tolist())["action"] == action  # which it does not remember
+        history.acted(np.array(action))
+
+
+def test_the_first_period_sees_what_stands_in_for_those_before() -> None:
+    wanted = [1.0, 2.0, 0.5, -0.5, 0.5, -0.5, 3.0, 4.0, 0.1, 0.2]
+    observed = History(SPEC.observation).observe(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert observed.tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"period": [1.0] * 10}, "takes 4 numbers of each: goal (2), joints (2)"),
+        ({"period": [1.0, 2.0, 3.0, "x"]}, 'period[3] is "x"'),
+        ({"period": [1.0, 2.0, 3.0, 1e39]}, "period[3]"),
+        ({"period": [1.0] * 4, "observation": [1.0] * 10}, "act takes one of"),
+        ({}, "act takes one of"),
+        ({"period": [1.0] * 4, "start": 1}, "start"),
+    ],
+)
+def test_a_period_that_is_none_is_refused(agent: AgentProcess, fields: dict[str, object], words: str) -> None:
+    before = agent.ask("act", period=[0.0] * 4, start=True)["action"]
+    reply = agent.request("act", **fields)
+    assert not reply["ok"] and words in reply["error"]["message"]
+    assert agent.ask("act", period=[0.0] * 4, start=True)["action"] == before
