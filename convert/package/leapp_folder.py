@@ -4,8 +4,9 @@
     field ─┼ Concat ─ observation ─ the artifact's graph, unchanged ─ logits, action
     field ─┘
 
-A folder of one node, without state. What LEAPP has no key for stands flat beside its keys, as LEAPP's own extras do:
-units, bounds, names of discrete actions, precision, delay and fallback.
+A folder of one node. A field that remembers is a state: its input NAME_in holds the earlier rows, this period's is an
+input, and NAME_out, which is fed back, has lost the oldest row. What LEAPP has no key for stands flat beside its keys,
+as LEAPP's own extras do: units, bounds, names of discrete actions, precision, delay and fallback.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ import platform
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+from safetensors.numpy import save
 
 from convert.interface import ACTION, LOGITS, OBSERVATION
 from convert.package.actions import action_bounds
 from convert.package.yaml_text import document
 from policy.bundle import Bundle
 from policy.manifest import ArtifactEntry
-from policy.spec import DiscreteHead, PolicySpec
+from policy.spec import DiscreteHead, ObservationField, PolicySpec, Remembered
 
 CONFIG_VERSION = "1.3"
+INITIAL = "_initial_values.safetensors"
 
 
 def leapp_files(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
-    """The two files of the folder by name.
+    """The files of the folder by name: description, model, and initial values where there is state.
 
     Args:
         bundle: has the artifact.
@@ -40,10 +44,29 @@ def leapp_files(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
     """
     name = bundle.spec.name
     model = with_fields(bundle.spec, bundle.artifact_data(entry))
-    return {
+    files = {
         f"{name}.yaml": document(description(bundle.spec, entry, model)).encode(),
         f"{name}.onnx": model,
     }
+    names = input_names(bundle.spec, bundle.artifact_data(entry))
+    initial = {
+        f"{name}/{called}_in": np.tile(np.array(field.memory.initial, np.float32), (1, _earlier(field)))
+        for called, field in zip(names, bundle.spec.observation, strict=True)
+        if field.memory is not None and _earlier(field)
+    }
+    return files | ({f"{name}{INITIAL}": save(initial)} if initial else {})
+
+
+def _earlier(field: ObservationField) -> int:
+    """Rows of a field that come from earlier periods."""
+    if field.memory is None:
+        return 0
+    return field.shape[0] - (field.memory.of is Remembered.OBSERVATION)
+
+
+def _is_sensed(field: ObservationField) -> bool:
+    """Whether a period brings a row of it."""
+    return field.memory is None or field.memory.of is Remembered.OBSERVATION
 
 
 def with_fields(spec: PolicySpec, data: bytes) -> bytes:
@@ -54,24 +77,46 @@ def with_fields(spec: PolicySpec, data: bytes) -> bytes:
         data: the artifact; its input is ``observation``, float32 (1, observation_size).
 
     Returns:
-        The model with inputs float32 (1, n), n the field's size, named by :func:`input_names`; outputs as they were.
+        The model with inputs float32 (1, n), n a row's size, named by :func:`input_names`, then its states; outputs as
+        they were, then the states'.
     """
     model = onnx.load_from_string(data)
     graph, names = model.graph, input_names(spec, data)
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, field.size])
-        for name, field in zip(names, spec.observation, strict=True)
-    ]
-    if len(names) == 1:
+    inputs, states, outputs, parts = [], [], [], []  # LEAPP feeds them in the description's order
+    for name, field in zip(names, spec.observation, strict=True):
+        size, earlier = field.row_size, _earlier(field)
+        rows = [f"{name}_in"] * bool(earlier) + [name] * _is_sensed(field)
+        inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])] * _is_sensed(field)
+        parts += rows
+        if earlier:
+            states.append(helper.make_tensor_value_info(f"{name}_in", TensorProto.FLOAT, [1, earlier * size]))
+            outputs.append(helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [1, earlier * size]))
+            graph.node.extend(_shifted(graph, name, size, earlier, name if _is_sensed(field) else ACTION))
+    if parts == [names[0]]:
         for node in graph.node:
             node.input[:] = [names[0] if each == OBSERVATION else each for each in node.input]
     else:
-        graph.node.insert(0, helper.make_node("Concat", names, [OBSERVATION], name=OBSERVATION, axis=1))
+        graph.node.insert(0, helper.make_node("Concat", parts, [OBSERVATION], name=OBSERVATION, axis=1))
     del graph.input[:]
-    graph.input.extend(inputs)
+    graph.input.extend([*inputs, *states])
+    graph.output.extend(outputs)
     onnx.checker.check_model(model)
     made: bytes = model.SerializeToString()
     return made
+
+
+def _shifted(graph: onnx.GraphProto, name: str, size: int, rows: int, newest: str) -> list[onnx.NodeProto]:
+    """Nodes that make NAME_out of NAME_in: without its oldest row, behind it the newest."""
+    if rows == 1:
+        return [helper.make_node("Identity", [newest], [f"{name}_out"], name=f"{name}_out")]
+    bounds = []
+    for what, value in (("starts", size), ("ends", rows * size), ("axes", 1)):
+        graph.initializer.append(numpy_helper.from_array(np.array([value], np.int64), f"{name}_in/{what}"))
+        bounds.append(f"{name}_in/{what}")
+    return [
+        helper.make_node("Slice", [f"{name}_in", *bounds], [f"{name}_in/kept"], name=f"{name}_in/kept"),
+        helper.make_node("Concat", [f"{name}_in/kept", newest], [f"{name}_out"], name=f"{name}_out", axis=1),
+    ]
 
 
 def input_names(spec: PolicySpec, data: bytes) -> list[str]:
@@ -84,10 +129,11 @@ def input_names(spec: PolicySpec, data: bytes) -> list[str]:
     names: list[str] = []
     for field in spec.observation:
         name = field.name.replace("/", "_")
-        while name in taken:
+        ends = ("", "_in", "_out") if field.memory else ("",)
+        while taken & {name + end for end in ends}:
             name += "_in"
         names.append(name)
-        taken.add(name)
+        taken |= {name + end for end in ends}
     return names
 
 
@@ -100,11 +146,16 @@ def description(spec: PolicySpec, entry: ArtifactEntry, model: bytes) -> dict[st
         model: the bytes of NAME.onnx.
     """
     read = onnx.load_from_string(model)
-    inputs = list(_inputs(spec, [each.name for each in read.graph.input]))
-    outputs = list(_outputs(spec))
+    given, made = ([each.name for each in values] for values in (read.graph.input, read.graph.output))
+    pairs = {name: f"{name[:-3]}_out" for name in given if name.endswith("_in")}
+    states = {name: output for name, output in pairs.items() if output in made}
+    names = [name for name in given if name not in states]
+    sensed = [field for field in spec.observation if _is_sensed(field)]
+    inputs, outputs = list(_inputs(names, sensed)), list(_outputs(spec))
+    sizes = {each.name: each.type.tensor_type.shape.dim[1].dim_value for each in read.graph.input}
     node = {
-        "inputs": inputs,
-        "outputs": outputs,
+        "inputs": inputs + [_tensor(name, "float32", [1, sizes[name]]) for name in states],
+        "outputs": outputs + [_tensor(state, "float32", [1, sizes[name]]) for name, state in states.items()],
         "parameters": {
             "model_path": f"{spec.name}.onnx",
             "md5sum": hashlib.md5(model, usedforsecurity=False).hexdigest(),
@@ -122,7 +173,8 @@ def description(spec: PolicySpec, entry: ArtifactEntry, model: bytes) -> dict[st
     pipeline = {
         "configs": configs,
         "data_flow": {},
-        "feedback_flow": {},
+        "feedback_flow": {f"{spec.name}/{out}": [f"{spec.name}/{name}"] for name, out in states.items()},
+        **({"initial_values": f"{spec.name}{INITIAL}"} if states else {}),
         "inputs": {spec.name: [each["name"] for each in inputs]},
         "outputs": {spec.name: [each["name"] for each in outputs]},
     }
@@ -140,13 +192,13 @@ def description(spec: PolicySpec, entry: ArtifactEntry, model: bytes) -> dict[st
     return {"models": {spec.name: node}, "pipeline": pipeline, "system information": system}
 
 
-def _inputs(spec: PolicySpec, names: list[str]) -> Iterator[dict[str, Any]]:
-    for name, field in zip(names, spec.observation, strict=True):
-        made = _tensor(name, "float32", [1, field.size])
+def _inputs(names: list[str], fields: list[ObservationField]) -> Iterator[dict[str, Any]]:
+    for name, field in zip(names, fields, strict=True):
+        made = _tensor(name, "float32", [1, field.row_size])
         if field.element_names:
             made["element_names"] = [list(field.element_names)]
         made["unit"] = field.unit
-        if len(field.shape) > 1:
+        if len(field.shape) > 1 and field.memory is None:
             made["field_shape"] = list(field.shape)
         if name != field.name:
             made["field"] = field.name

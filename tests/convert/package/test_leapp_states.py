@@ -1,0 +1,69 @@
+"""Policies that remember go out as LEAPP folders with states, and come back as what they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from safetensors.numpy import load_file
+
+from convert.foreign.__main__ import main as import_main
+from convert.foreign.chain import run
+from convert.foreign.leapp.description import describe
+from convert.foreign.leapp.reader import read_leapp
+from convert.package.__main__ import main as package_main
+from policy.bundle import Bundle
+from policy.network import forward_float
+from policy.observing.history import History
+
+FILES = Path(__file__).parents[1] / "foreign" / "files" / "leapp"
+
+
+def packed(name: str, place: Path, precision: str) -> Path:
+    golden, bundle = str(FILES / name / "golden.npz"), place / "bundle"
+    words = [str(FILES / name), "--observations", golden, "--golden", golden, "--name", name]
+    assert import_main([*words, "--output-path", str(bundle)]) == 0
+    words = ["--policy", str(bundle), "--output-path", str(place / name), "--format", "leapp", "--precision", precision]
+    assert package_main(words) == 0
+    return place / name
+
+
+@pytest.mark.parametrize("name", ["last_action", "frames", "terms", "gravity"])
+def test_a_folder_that_went_out_is_read_again(name: str, tmp_path: Path) -> None:
+    folder = packed(name, tmp_path, "fp32")
+    bundle, policy = Bundle.load(tmp_path / "bundle"), read_leapp(folder)
+    fields = {field.name: field for field in bundle.spec.observation}
+    history, again = History(bundle.spec.observation), History(policy.inputs)
+    for field in policy.inputs:
+        own = fields[field.name]
+        assert (field.unit, field.element_names) in [(own.unit, own.element_names), ("1", own.element_names)]
+        assert (field.memory is None) == (own.memory is None) and np.prod(field.shape) == own.size
+    assert history.brought == again.brought
+    for values in np.random.default_rng(1).normal(0.0, 1.0, (12, history.values_size)).astype(np.float32):
+        action = forward_float(bundle.spec, bundle.weights(), history.observe(values))[0]
+        np.testing.assert_allclose(run(policy, again.observe(values)[None])[0], action, atol=1e-5)
+        history.acted(action)
+        again.acted(action)
+
+
+def test_int8_keeps_its_states(tmp_path: Path) -> None:
+    folder = packed("terms", tmp_path, "int8")
+    described = describe(folder)
+    bundle = Bundle.load(tmp_path / "bundle")
+    initial = load_file(folder / "terms_initial_values.safetensors")
+    artifact = onnxruntime.InferenceSession((tmp_path / "bundle" / "int8.onnx").read_bytes())
+    session, history = onnxruntime.InferenceSession(described.model), History(bundle.spec.observation)
+    state = {name.removeprefix("terms/"): value for name, value in initial.items()}
+    assert state.keys() == described.feedback.keys() == {"base_ang_vel_in", "joint_pos_in"}
+    for values in np.random.default_rng(1).normal(0.0, 1.0, (12, history.values_size)).astype(np.float32):
+        fed, start = dict(state), 0
+        for field, size in history.brought:
+            fed[field] = values[None, start : start + size]
+            start += size
+        made = dict(zip((each.name for each in session.get_outputs()), session.run(None, fed), strict=True))
+        state = {name: made[output] for name, output in described.feedback.items()}
+        (wanted,) = artifact.run(["action"], {"observation": history.observe(values)[None]})
+        np.testing.assert_array_equal(made["action"], wanted)
+        history.acted(wanted[0])
