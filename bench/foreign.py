@@ -45,7 +45,6 @@ REFUSED = (
     "leapp_averaged",
     "leapp_recurrent",
     "leapp_torchscript",
-    "leapp_turned_frames",
     "leapp_two_nodes",
 )
 """Normalised behind an activation; with a memory of their own; of several nodes, or of another backend."""

@@ -81,7 +81,7 @@ class Program:
         value = 0
         for step in steps:
             if isinstance(step, Features):
-                value = self._replayed(step)
+                value = self.replayed(step, 0)
             elif isinstance(step, Affine):
                 value = self._scaled(value, step.scale, step.offset)
             elif isinstance(step, Clip):
@@ -101,8 +101,9 @@ class Program:
         steps = self.steps[:value] if value else [FloatStep(FloatOperator.ADD, (0,), (0.0,))]
         return Features(tuple(steps))
 
-    def _replayed(self, features: Features) -> int:
-        numbers = [0]
+    def replayed(self, features: Features, observation: int) -> int:
+        """The number of what another program makes of this value."""
+        numbers = [observation]
         for step in features.steps:
             operands = tuple(numbers[operand] for operand in step.operands)
             constants = np.array(step.constants) if step.constants else None

@@ -18,8 +18,8 @@ from convert.foreign.chain import (
     ForeignPolicy,
 )
 from convert.foreign.leapp.description import Description, describe
-from convert.foreign.leapp.remembering import initial_values, remembering, size_of, spare_rows, used
-from convert.foreign.leapp.states import Recalled, recalled
+from convert.foreign.leapp.remembering import check_beginnings, initial_values, remembering, size_of, spare_rows, used
+from convert.foreign.leapp.states import Recalled, recalled, resolved
 from convert.foreign.leapp.wiring import Wired, fly
 from convert.foreign.onnx.call import refuse_by_name
 from convert.foreign.onnx.file import OnnxFile, load
@@ -74,12 +74,14 @@ def _read(described: Description, file: OnnxFile, output: str | None) -> Foreign
     inputs = opened(feeds)
     traced = trace(file, reach, inputs)
     action = output_of(traced, chosen)
-    recalls = {
+    each = {
         name: recalled(name, inputs[name].selection, output_of(traced, described.feedback[name]), action)
         for name in states
     }
+    recalls = resolved(each, {name: inputs[name].selection for name in states})
     fields, values = remembering(described, feeds, inputs, recalls, chosen, action.size)
     result = materialised(output_of(trace(file, reach, values), chosen))
+    check_beginnings(recalls, initial_values(described, recalls), feeds, fields)
     if spare := spare_rows(fields, used(result.steps, result.observed)):
         fields, values = remembering(described, feeds, inputs, recalls, chosen, action.size, spare)
         result = materialised(output_of(trace(file, reach, values), chosen))
@@ -153,8 +155,12 @@ def _ignored(described: Description, feeds: tuple[Feed, ...], chosen: str) -> li
 def _assumed(recalls: dict[str, Recalled]) -> list[str]:
     said = []
     for recall in recalls.values():
-        if recall.of_action:
-            said.append(f"The state {recall.name!r} is the last action: whoever runs the policy remembers it.")
+        if recall.of_action.any():
+            periods = int(recall.ages[recall.of_action].max())
+            said.append(
+                f"The state {recall.name!r} holds the actions of {periods} periods before: whoever runs the policy "
+                "remembers them."
+            )
         else:
             said.append(
                 f"The state {recall.name!r} is the observations of {int(recall.ages.max())} periods before: whoever "

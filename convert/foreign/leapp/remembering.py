@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from convert.foreign.chain import Dense, Doubles, Features, ForeignError, Input, Step
+from convert.foreign.chain import Affine, Dense, Doubles, Features, ForeignError, Input, Step
 from convert.foreign.leapp.description import Description
-from convert.foreign.leapp.states import Recalled
+from convert.foreign.leapp.states import Recalled, depends
 from convert.foreign.onnx.original import Feed
 from convert.foreign.onnx.value import Value
+from convert.foreign.program import Program
 from policy.contract.features import FloatOperator
+from policy.observing.features import exact_features
 from policy.spec import Memory, Remembered
 
 PREVIOUS_ACTION = "previous_action"
+PREVIOUS_ACTIONS = ""
+"""Under which the actions' place is kept: no input has an empty name."""
 
 
 def remembering(
@@ -37,15 +41,17 @@ def remembering(
     """
     initial = initial_values(described, recalls)
     fields, starts = [], {}
-    width = 0
+    width, size = 0, sum(feed.size for feed in feeds)
     for feed in feeds:
         if feed.name in recalls:
             continue
         tensor, places = described.inputs[feed.name], inputs[feed.name].selection
         rows, memory = 1, None
-        of_feed = {name: np.isin(recall.roots, places) & (not recall.of_action) for name, recall in recalls.items()}
-        if any(mask.any() for mask in of_feed.values()):
-            rows = 1 + max(int(recalls[name].ages[mask].max(initial=0)) for name, mask in of_feed.items())
+        of_feed = {name: np.isin(recall.roots, places) & recall.is_copied for name, recall in recalls.items()}
+        ages = [int(recalls[name].ages[mask].max(initial=0)) for name, mask in of_feed.items()]
+        ages += [recall.oldest_read(places, size) for recall in recalls.values()]
+        if any(ages):
+            rows = 1 + max(ages)
             rows -= (spare or {}).get(feed.name, 0)
             first = [(recalls[n].roots[m] - places[0], recalls[n].before(initial[n])[m]) for n, m in of_feed.items()]
             memory = Memory(Remembered.OBSERVATION, _agreed(feed.name, feed.size, first))
@@ -53,15 +59,29 @@ def remembering(
         fields.append(Input(feed.name, shape or (1,), tensor.unit, tensor.element_names, memory))
         starts[feed.name] = (width, rows)
         width += rows * feed.size
-    of_actions = [recall for recall in recalls.values() if recall.of_action]
+    of_actions = {name: recall for name, recall in recalls.items() if recall.of_action.any()}
     if of_actions:
-        first = [(recall.roots, recall.before(initial[recall.name])) for recall in of_actions]
+        masks = {name: recall.of_action for name, recall in of_actions.items()}
+        first = [(recalls[n].roots[m], recalls[n].before(initial[n])[m]) for n, m in masks.items()]
+        actions_kept = max(int(recalls[name].ages[mask].max()) for name, mask in masks.items())
+        actions_kept -= (spare or {}).get(PREVIOUS_ACTIONS, 0)
         memory = Memory(Remembered.ACTION, _agreed("the last action", actions, first))
-        name = PREVIOUS_ACTION if PREVIOUS_ACTION not in starts else f"{PREVIOUS_ACTION}_of_the_policy"
         target = described.outputs[chosen]
         names = target.element_names if len(target.element_names) == actions else ()
-        fields.append(Input(name, (1, actions), target.unit, names, memory))
-        action_start, width = width, width + actions
+        name = PREVIOUS_ACTION if PREVIOUS_ACTION not in starts else f"{PREVIOUS_ACTION}_of_the_policy"
+        fields.append(Input(name, (actions_kept, actions), target.unit, names, memory))
+        starts[PREVIOUS_ACTIONS] = (width, actions_kept)
+        width += actions_kept * actions
+
+    def old(age: int) -> np.ndarray:
+        """Where the vector of all inputs stands that was there so many periods before; 0 for what is not kept."""
+        found = np.zeros(size, np.int64)
+        for feed in feeds:
+            if feed.name in starts:
+                start, rows = starts[feed.name]
+                found[inputs[feed.name].selection] = start + max(rows - 1 - age, 0) * feed.size + np.arange(feed.size)
+        return found
+
     values: dict[str, Value] = {}
     owner = {int(place): (feed, n) for feed in feeds for n, place in enumerate(inputs[feed.name].selection)}
     for feed in feeds:
@@ -69,44 +89,56 @@ def remembering(
         if recall is None:
             start, rows = starts[feed.name]
             places = start + (rows - 1) * feed.size + np.arange(feed.size)
-        elif recall.of_action:
-            places = action_start + recall.roots
         else:
             places = np.empty(feed.size, np.int64)
             for index, (root, age) in enumerate(zip(recall.roots, recall.ages, strict=True)):
-                source, element = owner[int(root)]
-                if source.name in recalls:
-                    raise ForeignError(f"the state {feed.name!r} is made of another state, {source.name!r}.")
-                start, rows = starts[source.name]
-                places[index] = start + max(rows - 1 - age, 0) * source.size + element
-        value = Value((), width, places, feed.shape, None, feed.name, width)
+                if recall.is_computed[index]:
+                    places[index] = 0
+                elif recall.of_action[index]:
+                    start, rows = starts[PREVIOUS_ACTIONS]
+                    places[index] = start + max(rows - age, 0) * actions + root
+                else:
+                    source, element = owner[int(root)]
+                    start, rows = starts[source.name]
+                    places[index] = start + max(rows - 1 - age, 0) * source.size + element
+        if recall is not None and recall.program is not None and recall.is_computed.any():
+            value = _computed(recall, recall.program, places, old, feed, width)
+        else:
+            value = Value((), width, places, feed.shape, None, feed.name, width)
         values[feed.name] = value if recall is None else recall.applied(value)
     return tuple(fields), values
 
 
+def _computed(
+    recall: Recalled,
+    program: Features,
+    places: np.ndarray,
+    old: Callable[[int], np.ndarray],
+    feed: Feed,
+    width: int,
+) -> Value:
+    """A state that a program made of earlier observations: the program once for each age, on what stood there then."""
+    made = Program(width)
+    parts, order = [], []
+    for age in np.unique(recall.ages[recall.is_computed]):
+        mine = np.flatnonzero(recall.is_computed & (recall.ages == age))
+        parts.append(made.take(made.replayed(program, made.take(0, old(int(age)))), recall.roots[mine]))
+        order += mine.tolist()
+    if others := np.flatnonzero(~recall.is_computed).tolist():
+        parts.append(made.take(0, places[others]))
+        order += others
+    joined = parts[0] if len(parts) == 1 else made.add(FloatOperator.JOIN, *parts)
+    whole = made.take(joined, np.argsort(order))
+    return Value((made.as_step(whole),), feed.size, np.arange(feed.size), feed.shape, None, feed.name, width)
+
+
 def used(steps: tuple[Step, ...], size: int) -> np.ndarray:
     """Which elements of the observation a chain looks at, (size,) of bool."""
-    reads = np.eye(size, dtype=bool)  # of each value behind the steps, what it depends on
-    for step in steps:
-        if isinstance(step, Features):
-            values = [reads]
-            for each in step.steps:
-                taken = [values[operand] for operand in each.operands]
-                if each.operator is FloatOperator.TAKE:
-                    values.append(taken[0][list(each.places)])
-                elif each.operator is FloatOperator.JOIN:
-                    values.append(np.concatenate(taken))
-                elif each.operator is FloatOperator.SUM:
-                    values.append(taken[0].any(axis=0, keepdims=True))
-                else:
-                    both = [np.broadcast_to(part, (max(map(len, taken)), size)) for part in taken]
-                    whole = np.logical_or.reduce(both)
-                    values.append(np.broadcast_to(whole, (max(len(whole), len(each.constants)), size)))
-            reads = values[-1]
-        elif isinstance(step, Dense):
-            found: np.ndarray = reads[(step.kernel != 0).any(axis=1)].any(axis=0)
-            return found
-    return reads.any(axis=0)
+    opening = steps[0] if steps and isinstance(steps[0], Features) else None
+    reads = np.eye(size, dtype=bool) if opening is None else depends(opening, size)
+    first = next((step for step in steps if isinstance(step, Dense)), None)
+    seen: np.ndarray = (reads if first is None else reads[(first.kernel != 0).any(axis=1)]).any(axis=0)
+    return seen
 
 
 def spare_rows(fields: tuple[Input, ...], used: np.ndarray) -> dict[str, int]:
@@ -115,10 +147,11 @@ def spare_rows(fields: tuple[Input, ...], used: np.ndarray) -> dict[str, int]:
     for field in fields:
         part = used[start : start + size_of(field)]
         start += size_of(field)
-        if field.memory is not None and field.memory.of is Remembered.OBSERVATION:
+        if field.memory is not None:
             rows = part.reshape(field.shape[0], -1).any(axis=1)
+            name = field.name if field.memory.of is Remembered.OBSERVATION else PREVIOUS_ACTIONS
             if unused := int(rows[:-1].argmax() if rows[:-1].any() else len(rows) - 1):
-                spare[field.name] = unused
+                spare[name] = unused
     return spare
 
 
@@ -142,6 +175,28 @@ def initial_values(described: Description, recalls: dict[str, Recalled]) -> dict
             raise ForeignError(f"the initial value of the state {name!r} does not fit: {len(values)} elements.")
         found[name] = values
     return found
+
+
+def check_beginnings(
+    recalls: dict[str, Recalled], initial: dict[str, Doubles], feeds: tuple[Feed, ...], fields: tuple[Input, ...]
+) -> None:
+    """Refuse a computed state that begins with what no earlier observation would have given."""
+    begun = {field.name: field.memory.initial for field in fields if field.memory is not None}
+    first = np.concatenate([np.array(begun.get(feed.name, (0.0,) * feed.size)) for feed in feeds])
+    for name, recall in recalls.items():
+        if recall.program is None or not recall.is_computed.any():
+            continue
+        mine = recall.is_computed
+        made = exact_features(recall.program.steps, first[None])[0][recall.roots[mine]]
+        for step in recall.maps:
+            own, other = step.first[mine], step.second[mine]
+            made = made * own + other if step.kind is Affine else np.clip(made, own, other)
+        if not np.allclose(made, initial[name][mine], rtol=1e-5, atol=1e-6):
+            raise ForeignError(
+                f"the state {name!r}, which float operators compute, begins with {initial[name][mine][:4].tolist()} …, "
+                f"where earlier observations of zeros give {made[:4].tolist()} ….",
+                "Begin with what an observation of zeros gives.",
+            )
 
 
 def _agreed(name: str, size: int, parts: list[tuple[np.ndarray, Doubles]]) -> tuple[float, ...]:

@@ -7,12 +7,15 @@ it is the last action. Both are fields that remember. Anything else, a hidden la
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from convert.foreign.chain import Affine, Clip, Dense, Doubles, Features, ForeignError, Step
 from convert.foreign.onnx.value import Places, Value, affine, clip
+from policy.contract.features import FloatOperator, sizes_of
 
 WAY_OUT = "Train a policy without memory; stack the last observations, or feed back the last action."
 
@@ -36,14 +39,38 @@ class Recalled:
             the action.
         ages: in periods.
         maps: what was made of that value.
-        of_action: whether it holds actions.
+        of_action: for each element, whether it is an action.
+        program: float operators that made the earlier value, of the observation of that period; its ``computed``
+            elements have their root among the program's results.
+        computed: for each element, whether the program made it.
     """
 
     name: str
     roots: Places
     ages: Places
     maps: tuple[Map, ...]
-    of_action: bool
+    of_action: NDArray[np.bool_]
+    program: Features | None = None
+    computed: NDArray[np.bool_] | None = None
+
+    @property
+    def is_computed(self) -> NDArray[np.bool_]:
+        """For each element, whether a program made it."""
+        return np.zeros(len(self.roots), bool) if self.computed is None else self.computed
+
+    @property
+    def is_copied(self) -> NDArray[np.bool_]:
+        """For each element, whether it is an earlier observation's, only scaled and clipped."""
+        return ~(self.of_action | self.is_computed)
+
+    def oldest_read(self, places: Places, size: int) -> int:
+        """The largest age in periods at which the program reads one of these places of ``size``; 0 if it does not."""
+        if self.program is None or not self.is_computed.any():
+            return 0
+        reads = depends(self.program, size)[:, places].any(axis=1)
+        mine = self.is_computed.copy()
+        mine[mine] = reads[self.roots[mine]]
+        return int(self.ages[mine].max(initial=0))
 
     def before(self, initial: Doubles) -> Doubles:
         """The values (n,) from which the maps make these initial ones.
@@ -81,14 +108,7 @@ def recalled(name: str, places: Places, output: Value, action: Value) -> Recalle
     Raises:
         ForeignError: something else than earlier observations or the last action.
     """
-    of_network = any(isinstance(step, Dense) for step in output.steps)
-    if output.steps and isinstance(output.steps[0], Features) and not of_network:
-        raise ForeignError(
-            f"the state {name!r} remembers what float operators computed; only observations, scaled and clipped one by "
-            "one, and the last action are read.",
-            "Stack the raw observations, and compute behind the stack.",
-        )
-    if output.statistic is None and all(isinstance(step, Affine | Clip) for step in output.steps):
+    if output.statistic is None and all(isinstance(step, Features | Affine | Clip) for step in output.steps):
         return _of_observation(name, places, output)
     found = _of_action(name, output, action)
     if found is None:
@@ -98,12 +118,87 @@ def recalled(name: str, places: Places, output: Value, action: Value) -> Recalle
     return found
 
 
+def copies(program: Features, size: int) -> Places:
+    """For each result of a program, the place in the observation that it is a copy of; −1 where it is computed."""
+    values = [np.arange(size)]
+    for step, made in zip(program.steps, sizes_of(program.steps, size)[1:], strict=True):
+        if step.operator is FloatOperator.TAKE:
+            values.append(values[step.operands[0]][list(step.places)])
+        elif step.operator is FloatOperator.JOIN:
+            values.append(np.concatenate([values[operand] for operand in step.operands]))
+        else:
+            values.append(np.full(made, -1))
+    return values[-1]
+
+
+def depends(program: Features, size: int) -> NDArray[np.bool_]:
+    """Which elements of the observation each result of a program depends on, (results, size)."""
+    values = [np.eye(size, dtype=bool)]
+    for step, made in zip(program.steps, sizes_of(program.steps, size)[1:], strict=True):
+        taken = [values[operand] for operand in step.operands]
+        if step.operator is FloatOperator.TAKE:
+            values.append(taken[0][list(step.places)])
+        elif step.operator is FloatOperator.JOIN:
+            values.append(np.concatenate(taken))
+        elif step.operator is FloatOperator.SUM:
+            values.append(taken[0].any(axis=0, keepdims=True))
+        else:
+            values.append(np.logical_or.reduce([np.broadcast_to(part, (made, size)) for part in taken]))
+    return values[-1]
+
+
+def resolved(recalls: Mapping[str, Recalled], places: Mapping[str, Places]) -> dict[str, Recalled]:
+    """The states without one that holds another: what a frame remembers of the last action is an older action.
+
+    Args:
+        recalls: by name.
+        places: of every state's elements in the observation.
+
+    Raises:
+        ForeignError: states that hold each other.
+    """
+    owner = {int(place): (name, n) for name, own in places.items() for n, place in enumerate(own)}
+    found = dict(recalls)
+    for _ in range(len(recalls)):
+        for name, recall in found.items():
+            borrowed = [i for i in np.flatnonzero(recall.is_copied).tolist() if int(recall.roots[i]) in owner]
+            if borrowed:
+                found[name] = _through(recall, borrowed, [owner[int(recall.roots[i])] for i in borrowed], found)
+    if any(int(root) in owner for recall in found.values() for root in recall.roots[recall.is_copied]):
+        raise ForeignError(f"the states {', '.join(map(repr, sorted(recalls)))} hold each other.", WAY_OUT)
+    return found
+
+
+def _through(
+    recall: Recalled, elements: list[int], sources: list[tuple[str, int]], all_of: dict[str, Recalled]
+) -> Recalled:
+    """A state of which some elements hold elements of others, with what those hold in their place."""
+    roots, ages, of_action = recall.roots.copy(), recall.ages.copy(), recall.of_action.copy()
+    maps: list[Map] = []
+    for source in dict.fromkeys(name for name, _ in sources):
+        other = all_of[source]
+        if other.is_computed.any():
+            raise ForeignError(f"the state {recall.name!r} holds {source!r}, which is computed.", WAY_OUT)
+        pairs = [(i, n) for i, (name, n) in zip(elements, sources, strict=True) if name == source]
+        mine, its = (np.array(numbers) for numbers in zip(*pairs, strict=True))
+        roots[mine], of_action[mine] = other.roots[its], other.of_action[its]
+        ages[mine] += other.ages[its]
+        for step in other.maps:
+            neutral = (1.0, 0.0) if step.kind is Affine else (-np.inf, np.inf)
+            numbers = [np.full(len(roots), value) for value in neutral]
+            numbers[0][mine], numbers[1][mine] = step.first[its], step.second[its]
+            maps.append(Map(step.kind, numbers[0], numbers[1]))
+    return replace(recall, roots=roots, ages=ages, of_action=of_action, maps=(*maps, *recall.maps))
+
+
 def _of_observation(name: str, places: Places, output: Value) -> Recalled:
     if output.size != len(places):
         raise ForeignError(f"the state {name!r} changes its size.", WAY_OUT)
     own = {int(place): index for index, place in enumerate(places)}
-    copied = np.array([own.get(int(place), -1) for place in output.selection])
-    maps = _maps(output.steps, output.width)
+    program = output.steps[0] if output.steps and isinstance(output.steps[0], Features) else None
+    origins = np.arange(output.width) if program is None else copies(program, output.observed)
+    copied = np.array([own.get(int(place), -1) for place in origins[output.selection]])
+    maps = _maps(output.steps[program is not None :], output.width)
     for step in maps:
         neutral = (1.0, 0.0) if step.kind is Affine else (-np.inf, np.inf)
         kept = output.selection[copied >= 0]
@@ -118,7 +213,11 @@ def _of_observation(name: str, places: Places, output: Value) -> Recalled:
     if (ages == 0).any():
         raise ForeignError(f"the state {name!r} keeps some of its elements for ever.", WAY_OUT)
     taken = tuple(Map(step.kind, step.first[roots], step.second[roots]) for step in maps)
-    return Recalled(name, roots, ages, taken, of_action=False)
+    computed = origins[roots] < 0
+    if program is not None and depends(program, output.observed)[roots[computed]][:, places].any():
+        raise ForeignError(f"the state {name!r} is computed from itself: the policy is recurrent.", WAY_OUT)
+    roots = np.where(computed, roots, origins[roots])
+    return Recalled(name, roots, ages, taken, np.zeros(len(roots), bool), program, computed)
 
 
 def _of_action(name: str, output: Value, action: Value) -> Recalled | None:
@@ -148,7 +247,7 @@ def _of_action(name: str, output: Value, action: Value) -> Recalled | None:
         for step in (*inverse, *_maps(here, output.width))
     )
     roots = np.array([numbers[int(place)] for place in output.selection])
-    return Recalled(name, roots, np.ones(len(roots), np.int64), maps, of_action=True)
+    return Recalled(name, roots, np.ones(len(roots), np.int64), maps, np.ones(len(roots), bool))
 
 
 def _maps(steps: tuple[Step, ...], width: int) -> list[Map]:

@@ -1,4 +1,4 @@
-"""Write LEAPP folders, and what LEAPP's own InferenceManager answers, for test_leapp.py: ``make_leapp.py FOLDER``.
+"""Write LEAPP folders, and what LEAPP's InferenceManager answers, for test_leapp.py: ``make_leapp.py FOLDER [NAME]``.
 
 Runs in the environment of ``make peers``, not in the project's. Each policy is a folder as ``compile_graph`` writes it
 (its log and the exporter's traces of its own files left out), with ``golden.npz``: an array for each input by its name,
@@ -88,6 +88,19 @@ def frames() -> None:
     targets(network(45)(stacked.reshape(1, 45)) * 0.25 + DEFAULT)
 
 
+def frames_with_actions() -> None:
+    """Four stacked frames, each with the action before it: the older ones remember older actions."""
+    given = inputs({name: SENSORS[name] for name in ("projected_gravity", "joint_pos")})
+    before, action = annotate.state_tensors(
+        "policy", {"frames": torch.zeros(1, 4, 15), "last_action": torch.zeros(1, 6)}
+    )
+    frame = torch.cat([given[0], given[1] - DEFAULT, action * 0.5], -1)
+    stacked = torch.cat([before[:, 1:], frame.unsqueeze(1)], 1)
+    action = network(60)(stacked.reshape(1, 60)).clamp(-2.0, 2.0)
+    annotate.update_state("policy", {"frames": stacked, "last_action": action})
+    targets(action * 0.25 + DEFAULT)
+
+
 def terms() -> None:
     """A history for each term, of different lengths, one of them the newest first; they begin away from zero."""
     given = inputs({name: SENSORS[name] for name in ("base_ang_vel", "joint_pos")})
@@ -174,6 +187,7 @@ POLICIES: tuple[Callable[[], None], ...] = (
     locomotion,
     last_action,
     frames,
+    frames_with_actions,
     terms,
     clips,
     gravity,
@@ -216,7 +230,7 @@ def record(folder: Path) -> None:
 def main() -> None:
     place = Path(sys.argv[1])
     place.mkdir(parents=True, exist_ok=True)
-    for make in POLICIES:
+    for make in (make for make in POLICIES if make.__name__ in (sys.argv[2:] or [each.__name__ for each in POLICIES])):
         torch.manual_seed(1)
         folder = place / make.__name__
         leapp.start(name=folder.name, save_path=str(place))

@@ -22,11 +22,11 @@ from policy.observing.history import History
 from policy.spec import ArtifactFormat, Memory, Precision, Remembered, RuntimeName
 
 FILES = Path(__file__).parent / "files" / "leapp"
-READ = ("locomotion", "last_action", "frames", "terms", "clips", "gravity", "norms")
+READ = ("locomotion", "last_action", "frames", "frames_with_actions", "terms", "clips", "gravity", "norms")
+READ += ("turned_frames",)
 REFUSED = {
     "recurrent": "combines two values",
-    "averaged": "the state 'filtered_in' remembers what float operators computed",
-    "turned_frames": "the state 'frames_in' remembers what float operators computed",
+    "averaged": "the state 'filtered_in' is computed from itself",
     "two_nodes": r"has 2 nodes \(\['before', 'policy'\]\)",
     "torchscript": "the node 'policy' has the backend 'jit'",
 }
@@ -192,6 +192,26 @@ def test_initial_values_that_no_observation_gives_are_refused(tmp_path: Path) ->
         read_leapp(folder)
     path.write_bytes(b"\xff" * 40)
     with pytest.raises(ForeignError, match="cannot be read"):
+        read_leapp(folder)
+
+
+def test_older_actions_are_remembered_where_frames_hold_the_last_one() -> None:
+    fields = {field.name: field for field in read_leapp(FILES / "frames_with_actions").inputs}
+    assert {name: field.shape for name, field in fields.items()} == {
+        "projected_gravity": (4, 3),
+        "joint_pos": (4, 6),
+        "previous_action": (4, 6),
+    }
+
+
+def test_a_computed_state_begins_as_zeros_make_it(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    folder = changed(tmp_path, "turned_frames", lambda text: text)
+    path = folder / "turned_frames_initial_values.safetensors"
+    path.unlink()
+    save_file({"policy/frames_in": np.ones((1, 3, 3), np.float32)}, path)
+    with pytest.raises(ForeignError, match=r"begins with \[1.0, 1.0"):
         read_leapp(folder)
 
 
