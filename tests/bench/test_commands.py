@@ -29,6 +29,7 @@ COMMANDS = (
     "agreement",
     "foreign",
     "gate",
+    "rewrites",
     "instructions",
     "pressure",
     "table",

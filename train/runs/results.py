@@ -18,6 +18,7 @@ from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.equalisation import equalise
 from policy.network import apply_head, as_batch, choose_actions, forward_float, normalise, split
+from policy.rewrites import rewritten
 from policy.spec import ContinuousHead, PolicySpec, Squash
 from train.algorithms.common.normalisation import ImageScaling
 from train.intervals import RETURN_INTERVAL
@@ -214,7 +215,8 @@ def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
 def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     """Judge the greedy policy, record its rollouts and write the bundle with its learning curve, atomically.
 
-    It goes to ``run.bundle_path``: not in another's place where the run was interrupted.
+    It goes to ``run.bundle_path``: not in another's place where the run was interrupted. Always rewritten where a
+    rewrite fits, which costs nothing in fp32; what was judged, and checkpoints, have the raw weights.
     """
     request, task = run.request, run.task
     curve = run.curve.read_text(encoding="utf-8")
@@ -228,6 +230,7 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
     extra = {CURVE_FILE: thinned(curve).encode(), PICTURE_FILE: draw_curve(curve, title)}
     weights = equalise(spec, trained.policy.weights, calibration)
+    spec, weights = rewritten(spec, weights, calibration)
     bundle = write_bundle(run.bundle_path, spec, weights, calibration, golden, extra)
     run.bundle_written()
     return bundle

@@ -218,3 +218,17 @@ def test_weights_that_are_no_numbers_are_not_saved_either(
     kept = load_checkpoint(tmp_path / TRAINING_FOLDER / "I")
     assert (kept.facts["step"], kept.facts["updates"]) == (384, 64)
     assert all(np.isfinite(array).all() for array in kept.group("online").values())
+
+
+def test_a_bundle_is_rewritten_for_int8_and_its_checkpoint_stays_raw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policy.rewrites.MOST", -1.0)  # after so few steps action values have little in common
+    assert train(tmp_path / "I", *DQN, "--steps", "512") == 0
+    bundle, arrays = Bundle.load(tmp_path / "I"), load_checkpoint(tmp_path / TRAINING_FOLDER / "I").arrays
+    assert bundle.spec.provenance["rewrites"] == ["centred"]
+    written = bundle.weights()["head/kernel"]
+    raw = [arrays[f"{group}/head/kernel"].astype(np.float64) for group in ("online", "best/weights")]
+    assert all(np.abs(each.mean(axis=1)).max() > 1e-3 for each in raw)
+    assert np.abs(written.mean(axis=1)).max() < 1e-6
+    assert any(np.allclose(written, each - each.mean(axis=1, keepdims=True), atol=1e-6) for each in raw)

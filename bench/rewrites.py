@@ -1,0 +1,293 @@
+"""Rewrites: what int8 gains where a head is centred or a first layer takes up a normaliser, on every committed bundle.
+
+    python bench/rewrites.py
+    python bench/rewrites.py --policy cartpole-dqn,walker2d-ddpg
+    python bench/rewrites.py --keep
+
+Of each bundle its int8 as it is and rewritten (policy/rewrites.py), both compared with fp32 as it is; rewritten is also
+what the rule leaves alone. The calibration set is cut in two at random; each half sets ranges and normaliser, and the
+rows of the other are compared, so that none is compared with ranges that it set; then the golden observations, with all
+of the calibration set. Nothing is written but, with --keep, the answer in results/rewrites.json, from where
+bench/table.py makes its table. Of a bundle that has been rewritten since, what is stored of it stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if __package__ is None:  # started as a script, by whatever Python: go on with the project's
+    import project_python
+
+    project_python.ensure()
+
+from bench import command_line
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bench.report.tables import Table
+    from policy.bundle import Bundle
+    from policy.spec import PolicySpec
+
+REWRITES = "rewrites"
+SEED = 0  # of the halves
+NOTES = """\
+int8: of a discrete policy, the observations for which it chooses fp32's action; of a continuous one, the share of \
+the outputs' variance that it does not miss, the mean over the outputs. Largest and RMS error: of all outputs, as a \
+share of what each spans.
+Observations: those of the calibration set, each with ranges and normaliser of the half that it is not in. Golden: so \
+many of other rollouts, with all of the calibration set.
+Gain: in percentage points, with 95 % intervals of the difference on the same observations: Newcombe's paired one of \
+same actions, Student's t of explained variance; [–]: no observation tells them apart. Observations of one episode are \
+taken as independent.
+In common: share of the outputs' variance over the observations that is that of their mean over the actions. Rewritten \
+is by the rule: centred above {{ most }}, normalised without a normaliser.
+fp32 apart: observations for which fp32 rewritten chooses another action, or its largest error as a share of the span. \
+–: nothing to rewrite.
+{%- if since %}
+
+Rewritten in zoo/ since then: {{ since | join(", ") }}; the row says what it was and what it became.
+{%- endif %}
+
+Measured on {{ machine }}; code {{ code }}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Rewrite, compare, print, keep."""
+    parser = command_line.parser(__doc__, "bench/rewrites.py")
+    parser.add_argument("--policy", type=command_line.words, default=[], metavar="NAME,…", help="default: all")
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
+    return command_line.guarded(_run, parser.parse_args(argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from bench.report import store
+    from bench.report import tables as rendering
+    from bench.report.document import code_version
+    from bench.report.machine import this_machine
+
+    if arguments.keep and arguments.policy:
+        raise command_line.BenchError("--keep stores all policies or none.", "Leave --policy out.")
+    document: dict[str, Any] = {
+        "machine": this_machine(),
+        "code": code_version(),
+        "bundles": list(_bundles(arguments.policy)),
+    }
+    if arguments.json:
+        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
+    else:
+        rendering.print_table(rewrites_table(document), command_line.console())
+    if arguments.keep:
+        store.keep_answer(store.answer_file(REWRITES), document, _amounts, "observations")
+    return command_line.EXIT_OK
+
+
+def _amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
+    return {(each["policy"],): each["held_out"]["rows"] for each in document["bundles"]}
+
+
+def _bundles(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Each committed bundle, or those of these names, as JSON values."""
+    from bench.report import store
+    from policy.bundle import WEIGHTS_FILE, Bundle
+    from policy.locate import ZOO
+    from policy.manifest import MANIFEST_FILE
+
+    file = store.answer_file(REWRITES)
+    stored = {each["becomes"]: each for each in (json.loads(file.read_text())["bundles"] if file.exists() else ())}
+    folders = {path.parent.name: path.parent for path in ZOO.glob(f"**/{MANIFEST_FILE}")}
+    if unknown := sorted(set(names) - folders.keys()):
+        raise command_line.UsageError(f"there are no committed policies {unknown}; there are {', '.join(folders)}.")
+    chosen = sorted(names or folders)
+    with command_line.progress_bar("rewriting and comparing") as progress:
+        for done, name in enumerate(chosen, 1):
+            bundle = Bundle.load(folders[name])
+            before = stored.get(bundle.manifest.files[WEIGHTS_FILE].sha256)
+            if before is not None and before["fits"]:  # its weights are what those of the row became
+                yield {**before, "since": True}
+            else:
+                yield measured(bundle)
+            progress(done, len(chosen))
+
+
+def measured(bundle: Bundle) -> dict[str, Any]:
+    """A bundle's int8, as it is and rewritten, as JSON values."""
+    import numpy as np
+    from safetensors.numpy import save
+
+    from policy.network import forward_float
+    from policy.rewrites import common_share, fitting, possible, rewritten
+
+    spec, weights = bundle.spec, bundle.weights()
+    calibration, golden = bundle.calibration(), bundle.golden()
+    order = np.random.default_rng(SEED).permutation(len(calibration))
+    halves = np.sort(order[::2]), np.sort(order[1::2])
+    held_out = [
+        compared(spec, weights, calibration[ours], calibration[others]) for ours, others in (halves, halves[::-1])
+    ]
+    _, made = rewritten(spec, weights, calibration)
+    return {
+        "policy": spec.name,
+        "discrete": spec.is_discrete,
+        "rewrites": [each.value for each in possible(spec)],
+        "fits": [each.value for each in fitting(spec, weights, calibration)],
+        "in_common": common_share(forward_float(spec, weights, calibration)) if spec.is_discrete else None,
+        "held_out": summary(spec, Compared.joined(held_out)),
+        "golden": summary(spec, compared(spec, weights, calibration, golden.observations)),
+        "becomes": hashlib.sha256(
+            save({name: np.ascontiguousarray(value) for name, value in made.items()})
+        ).hexdigest(),
+    }
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Outputs on the same observations, each (n, output_size).
+
+    Attributes:
+        wanted: of fp32 as it is.
+        before, after: of int8, as it is and rewritten.
+        floats: of fp32 rewritten.
+    """
+
+    wanted: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+    floats: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Compared]) -> Compared:
+        """All observations of these."""
+        import numpy as np
+
+        names = ("wanted", "before", "after", "floats")
+        return cls(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
+
+
+def compared(
+    spec: PolicySpec, weights: Mapping[str, np.ndarray], calibration: np.ndarray, observations: np.ndarray
+) -> Compared:
+    """A policy's outputs on ``observations`` before and after all rewrites that it can have.
+
+    Ranges and normaliser are taken from ``calibration``.
+    """
+    from policy.integer import forward_integer, quantize_network
+    from policy.network import forward_float
+    from policy.rewrites import possible, rewritten
+
+    def in_int8(spec: PolicySpec, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+        return forward_integer(spec, quantize_network(spec, weights, calibration), observations)
+
+    wanted, before = forward_float(spec, weights, observations), in_int8(spec, weights)
+    if not possible(spec):
+        return Compared(wanted, before, before, wanted)
+    new_spec, made = rewritten(spec, weights, calibration, possible(spec))
+    return Compared(wanted, before, in_int8(new_spec, made), forward_float(new_spec, made, observations))
+
+
+def summary(spec: PolicySpec, found: Compared) -> dict[str, Any]:
+    """How far int8 acts as fp32 before and after, and the paired gain, as JSON values: shares, no percent."""
+    import numpy as np
+
+    from bench.report.intervals import Estimate, paired_difference
+    from convert.acceptance import SMALLEST_DEVIATION
+    from policy.network import output_spans
+
+    outputs = {"before": found.before, "after": found.after}
+    if spec.is_discrete:
+        chosen = found.wanted.argmax(axis=1)
+        same = {name: each.argmax(axis=1) == chosen for name, each in outputs.items()}
+        pairs = paired_difference(same["after"].tolist(), same["before"].tolist())
+        gain = Estimate(pairs.difference, pairs.low, pairs.high) if pairs.only_a + pairs.only_b else Estimate(0.0)
+        sides: dict[str, Any] = {name: {"acts_as_fp32": float(each.mean())} for name, each in same.items()}
+        apart = float(np.sum(found.floats.argmax(axis=1) != chosen))
+    else:
+        spans, own = output_spans(spec, found.wanted), found.wanted.astype(np.float64)
+        variance = np.maximum(own.var(axis=0), (SMALLEST_DEVIATION * spans) ** 2)
+        missed = {name: ((each - own) ** 2 / variance).mean(axis=1) for name, each in outputs.items()}
+        gain = Estimate.of_mean((missed["before"] - missed["after"]).tolist()).shown
+        shares = {name: (each - own) / spans for name, each in outputs.items()}
+        sides = {
+            name: {
+                "acts_as_fp32": float(1.0 - missed[name].mean()),
+                "largest": float(np.abs(each).max()),
+                "rms": float(np.sqrt((each**2).mean())),
+            }
+            for name, each in shares.items()
+        }
+        apart = float((np.abs(found.floats - own) / spans).max())
+    return {"rows": len(found.wanted), **sides, "gain": [gain.value, gain.low, gain.high], "fp32_apart": apart}
+
+
+def rewrites_table(document: Mapping[str, Any]) -> Table:
+    """A row for each policy."""
+    from bench.report.tables import Table
+    from bench.report.text import filled
+    from policy.rewrites import MOST
+
+    rows = []
+    for each in document["bundles"]:
+        held_out, golden, is_rewritten = each["held_out"], each["golden"], bool(each["rewrites"])
+        before, after, common = held_out["before"], held_out["after"], each["in_common"]
+        rows.append(
+            {
+                "policy": each["policy"],
+                "rewrite": ", ".join(each["rewrites"]) or "–",
+                "by the rule": ("yes" if each["fits"] else "no") if is_rewritten else "–",
+                "in common": f"{100 * common:.1f} %" if common is not None else "–",
+                "observations": f"{held_out['rows']:,}",
+                "int8": _pair(before, after, "acts_as_fp32", is_rewritten),
+                "gain": _gain(held_out["gain"]) if is_rewritten else "–",
+                "largest error": _pair(before, after, "largest", is_rewritten),
+                "RMS error": _pair(before, after, "rms", is_rewritten),
+                "golden": f"{golden['rows']}",
+                "int8, golden": _pair(golden["before"], golden["after"], "acts_as_fp32", is_rewritten),
+                "gain, golden": _gain(golden["gain"]) if is_rewritten else "–",
+                "largest error, golden": _pair(golden["before"], golden["after"], "largest", is_rewritten),
+                "fp32 apart": _apart(held_out["fp32_apart"], each["discrete"]) if is_rewritten else "–",
+            }
+        )
+    since = [each["policy"] for each in document["bundles"] if each.get("since")]
+    said = {name: document[name] for name in ("machine", "code")}
+    return Table.of(
+        REWRITES, "int8 as it is and rewritten", rows, filled(NOTES, since=since, most=f"{MOST:.0%}", **said), left=3
+    )
+
+
+def _gain(ends: Sequence[float | None]) -> str:
+    value, low, high = ends
+    between = "–" if low is None or high is None else f"{100 * low:+.2f}, {100 * high:+.2f}"
+    return f"{100 * (value or 0.0):+.2f} [{between}]".replace("-", "−")
+
+
+def _pair(before: Mapping[str, float], after: Mapping[str, float], name: str, is_rewritten: bool) -> str:
+    if name not in before:
+        return "–"
+    shown = f"{100 * before[name]:.2f}"
+    return f"{shown} → {100 * after[name]:.2f} %" if is_rewritten else f"{shown} %"
+
+
+def _apart(apart: float, is_discrete: bool) -> str:
+    return f"{apart:.0f}" if is_discrete else f"{apart:.0e}"
+
+
+def kept_table(name: str) -> Table:
+    """The table of the stored answer.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    from bench.report import store
+
+    return rewrites_table(store.kept_answer(store.answer_file(name), "python bench/rewrites.py --keep"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

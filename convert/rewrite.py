@@ -1,0 +1,126 @@
+"""``python -m convert.rewrite``: a policy's bundle gets weights that int8 computes better; in fp32 nothing changes.
+
+Action values have their mean over the actions subtracted; a policy without a normaliser gets one, which its first layer
+takes back (policy/rewrites.py). The bundle is replaced in one step, and only by one that computes the
+same golden outputs. Its artifacts are of the weights before: convert makes new ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from policy import interruption
+from policy.bundle import HOST_FILES, Bundle
+from policy.bundle_writer import write_bundle
+from policy.errors import PolicyError
+from policy.hints import Parser, as_typed, make_room
+from policy.locate import shown, working_bundle
+from policy.network import forward_float
+from policy.rewrites import MOST, Rewrite, common_share, fitting, rewritten
+
+EXAMPLES = """examples:
+  python -m convert.rewrite --policy artifacts/mine
+  python -m convert.rewrite --policy cartpole-dqn,mountaincar-dqn --json"""
+SAID = {
+    Rewrite.CENTRED: "the mean over the actions is subtracted from the outputs",
+    Rewrite.NORMALISED: "the observation is normalised by the calibration set, and the first layer takes it back",
+}
+
+
+class RewriteError(PolicyError):
+    """A bundle that no rewrite changes; it is as it was."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = Parser(prog="python -m convert.rewrite", description=__doc__, epilog=EXAMPLES)
+    made.add_argument(
+        "--policy", required=True, type=_names, metavar="NAME[,NAME…]", help="names or folders of bundles, by commas"
+    )
+    made.add_argument("--json", action="store_true", help="print one JSON document")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Rewrite; the exit code is 0, or 1 when something was refused: nothing is written of what cannot be rewritten."""
+    arguments = parser().parse_args(argv)
+    done: dict[str, list[str]] = {}
+    try:
+        with interruption.heard():
+            bundles = [working_bundle(name) for name in dict.fromkeys(arguments.policy)]
+            for bundle in bundles:  # all are looked at before the first is written
+                applicable(bundle)
+            for bundle in bundles:
+                fit = rewrite(bundle)
+                done[str(shown(bundle.path))] = [each.value for each in fit]
+                if not arguments.json:
+                    print(f"{shown(bundle.path)}: {'; '.join(SAID[each] for each in fit)}.", flush=True)
+    except PolicyError as error:
+        print(as_typed(f"convert.rewrite: {error}"), file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = error.filename or "the bundle"
+        print(f"convert.rewrite: {where} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"convert.rewrite: interrupted; rewritten: {', '.join(done) or 'nothing'}.", file=sys.stderr)
+        return interruption.EXIT_INTERRUPTED
+    if arguments.json:
+        print(json.dumps({"rewritten": done}, indent=2))
+    else:
+        print(as_typed(f"Their artifacts are made again: python -m convert --policy {' '.join(arguments.policy)}"))
+    return 0
+
+
+def applicable(bundle: Bundle) -> tuple[Rewrite, ...]:
+    """The rewrites that fit a bundle's policy.
+
+    Raises:
+        RewriteError: there is none; says why.
+    """
+    spec, weights, observations = bundle.spec, bundle.weights(), bundle.calibration()
+    if fit := fitting(spec, weights, observations):
+        return fit
+    if spec.quantization is not None:
+        why = "it was trained with quantizers, whose grid its weights lie on"
+    else:
+        why = "it sees images" if spec.network.convolutions or spec.is_image else "it has a normaliser"
+        if spec.is_discrete:
+            share = common_share(forward_float(spec, weights, observations))
+            why += f", and its actions have {share:.0%} of the outputs' variance in common; above {MOST:.0%} it helps"
+    raise RewriteError(f"policy {spec.name!r} has nothing to rewrite: {why}. Nothing was written.")
+
+
+def rewrite(bundle: Bundle) -> tuple[Rewrite, ...]:
+    """Replace a bundle, atomically, by one with all rewrites that fit; it keeps its files but for its artifacts.
+
+    Raises:
+        RewriteError: none fits.
+        SpecError: what was made does not compute the golden outputs. Nothing is written.
+    """
+    before, golden = bundle.weights(), bundle.golden()
+    fit, calibration = applicable(bundle), bundle.calibration()
+    spec, weights = rewritten(bundle.spec, before, calibration, fit)
+    wanted = golden.outputs.astype(np.float64)
+    if Rewrite.CENTRED in fit:
+        wanted -= wanted.mean(axis=1, keepdims=True)
+    goldens = {entry.golden_file for entry in bundle.manifest.artifacts.values()}
+    extra = {name: bundle.data(name) for name in bundle.manifest.files if name not in {*HOST_FILES, *goldens}}
+    write_bundle(bundle.path, spec, weights, calibration, golden.observations, extra, wanted)
+    return fit
+
+
+def _names(text: str) -> list[str]:
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError("it is empty; type III, or I,II,III")
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

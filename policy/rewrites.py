@@ -1,0 +1,176 @@
+"""Exact rewrites: the same policy in fp32, with weights and a normaliser that leave int8 more levels (host only).
+
+Centred: action values of one state are close to each other and far from those of another, so that most of the head's
+levels would be spent on what all actions have in common. No action depends on it:
+
+    W'[i, a] = W[i, a] − mean over a of W[i, a],   b'[a] = b[a] − mean over a of b[a]
+
+Logits of a policy gradient have next to nothing in common: the gradient's sum over the actions is 0. There it only
+moves roundings about, and so it is done where what all actions have in common is most of the outputs' variance.
+
+Normalised: all elements of the observation share one int8 map, in which an angle beside a speed would have few levels.
+Where nothing normalises them, m and r are middle and half the range of each on the recorded observations, and the first
+layer takes them back:
+
+    x W + b = ((x − m) / s) (s W) + (b + m W),   s = min(2 r, the widest r)
+
+The 2 is headroom that an element had while it shared the widest one's map: what goes beyond its range is cut later.
+
+Both multiply in float64 and round once. A policy that was trained with quantizers keeps its weights: they lie on the
+grid that it learned on. Who writes a bundle rewrites once; training goes on with the raw weights. Which policies gain,
+bench/rewrites.py measures.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from enum import Enum
+
+import numpy as np
+
+from policy.errors import SpecError
+from policy.network import Weights, as_batch, forward_float, layer_names, normaliser_bounds
+from policy.observing.features import exact_features
+from policy.quantization import Floats
+from policy.spec import Normaliser, PolicySpec, require
+
+REWRITES = "rewrites"
+"""Of the provenance: names of those that were applied."""
+MOST = 0.5
+"""Share of the outputs' variance that all actions have in common, above which a head is centred: of the committed
+policies those of DQN have more than 0.8, all others less than 0.2."""
+HEADROOM = 2.0
+"""Times its reach that an element narrower than the widest may move before int8 cuts it."""
+SMALLEST_SHARE = 1e-3
+"""Of the widest element's reach, that an element has at least: in half precision its weights stay normal numbers."""
+
+
+class Rewrite(Enum):
+    """One of the two; see the module's docstring."""
+
+    CENTRED = "centred"
+    NORMALISED = "normalised"
+
+
+def possible(spec: PolicySpec) -> tuple[Rewrite, ...]:
+    """The rewrites that a policy of this contract can have."""
+    if spec.quantization is not None:
+        return ()
+    vector = not spec.network.convolutions and not spec.is_image
+    can = {Rewrite.CENTRED: spec.is_discrete, Rewrite.NORMALISED: vector and _is_identity(spec.normaliser)}
+    return tuple(each for each, is_possible in can.items() if is_possible)
+
+
+def fitting(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> tuple[Rewrite, ...]:
+    """The rewrites that are worth it for a policy, given recorded observations; a rewritten one has none left."""
+    can = possible(spec)
+    if Rewrite.CENTRED in can and common_share(forward_float(spec, weights, observations)) <= MOST:
+        can = tuple(each for each in can if each is not Rewrite.CENTRED)
+    return can
+
+
+def common_share(outputs: np.ndarray) -> float:
+    """How much of the outputs' (n, actions) variance over the observations is that of their mean over the actions.
+
+    var(mean) / (var(mean) + mean over the actions of var(output − mean)); 0 where no output ever changes.
+    """
+    exact = np.asarray(outputs, np.float64)
+    mean = exact.mean(axis=1)
+    common, own = mean.var(), (exact - mean[:, None]).var(axis=0).mean()
+    return float(common / (common + own)) if common + own > 0 else 0.0
+
+
+def rewritten(
+    spec: PolicySpec, weights: Weights, observations: np.ndarray, which: tuple[Rewrite, ...] | None = None
+) -> tuple[PolicySpec, dict[str, Floats]]:
+    """A policy with all rewrites that fit; the provenance says which.
+
+    Args:
+        spec, weights: the policy.
+        observations: raw, (n, observation_size), recorded from real rollouts: the calibration set.
+        which: in place of those that fit.
+
+    Returns:
+        The policy as it is where none fits.
+
+    Raises:
+        SpecError: there are no observations, or one is not finite.
+    """
+    fit, made = fitting(spec, weights, observations) if which is None else which, dict(weights)
+    if Rewrite.CENTRED in fit:
+        spec, made = centred(spec, made)
+    if Rewrite.NORMALISED in fit:
+        spec, made = normalised_by(spec, made, observations)
+    if not fit:
+        return spec, made
+    names = dict.fromkeys([*spec.provenance.get(REWRITES, ()), *(each.value for each in fit)])
+    return replace(spec, provenance={**spec.provenance, REWRITES: list(names)}), made
+
+
+def centred(spec: PolicySpec, weights: Weights) -> tuple[PolicySpec, dict[str, Floats]]:
+    """A discrete policy whose outputs have the mean over the actions subtracted.
+
+    Args:
+        spec, weights: the policy; ``head/kernel`` is (in, actions), ``head/bias`` (actions,).
+
+    Raises:
+        SpecError: its head is not discrete, or it was trained with quantizers.
+    """
+    _refuse_trained(spec)
+    require(spec.is_discrete, f"policy {spec.name!r} has continuous actions; only outputs of an argmax can be centred.")
+    made = dict(weights)
+    for name in ("head/kernel", "head/bias"):
+        exact = weights[name].astype(np.float64)
+        made[name] = (exact - exact.mean(axis=-1, keepdims=True)).astype(np.float32)
+    return spec, made
+
+
+def normalised_by(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> tuple[PolicySpec, dict[str, Floats]]:
+    """A policy whose normaliser brings each element of these observations into −1 … 1, and whose first layer undoes it.
+
+    Bounds of the observation stay where they were. An element that never moves is centred, and may move as far as the
+    widest one.
+
+    Args:
+        spec, weights: the policy, whose normaliser has means of 0 and scales of 1.
+        observations: raw, (n, observation_size).
+
+    Raises:
+        SpecError: it sees an image, has a normaliser, or was trained with quantizers; or there are no observations, or
+            one is not finite.
+    """
+    _refuse_trained(spec)
+    require(
+        _is_identity(spec.normaliser) and not spec.network.convolutions and not spec.is_image,
+        f"policy {spec.name!r} sees an image or has a normaliser; only a vector that nothing scales gets one.",
+    )
+    raw = as_batch(spec, observations)
+    require(len(raw) > 0, "there are no observations to take a normaliser from; record some from real rollouts.")
+    low, high = (end.astype(np.float64) for end in normaliser_bounds(spec.normaliser))
+    rows = np.clip(exact_features(spec.features, raw), low, high)
+    require(bool(np.isfinite(rows).all()), "the observations hold NaN or infinity; allowed are finite numbers.")
+    least, most = rows.min(axis=0), rows.max(axis=0)
+    middle, reach = ((most + least) / 2).astype(np.float32), (most - least) / 2
+    widest = float(reach.max()) or 1.0
+    scale = np.clip(np.where(reach > 0, HEADROOM * reach, widest), SMALLEST_SHARE * widest, widest).astype(np.float32)
+    m, s = middle.astype(np.float64), scale.astype(np.float64)
+    first = layer_names(spec)[0]
+    kernel, bias = (weights[f"{first}/{part}"].astype(np.float64) for part in ("kernel", "bias"))
+    made = dict(weights)
+    made[f"{first}/kernel"] = (s[:, None] * kernel).astype(np.float32)
+    made[f"{first}/bias"] = (bias + m @ kernel).astype(np.float32)
+    ends: tuple[tuple[float, ...], ...] = ((), ())
+    if np.isfinite(low).all():
+        ends = tuple(tuple(((end - m) / s).astype(np.float32).tolist()) for end in (low, high))
+    normaliser = Normaliser(tuple(middle.tolist()), tuple(scale.tolist()), math.inf, *ends)
+    return replace(spec, normaliser=normaliser), made
+
+
+def _refuse_trained(spec: PolicySpec) -> None:
+    if spec.quantization is not None:
+        raise SpecError(f"policy {spec.name!r} was trained with quantizers, whose grid its weights lie on; it stays.")
+
+
+def _is_identity(normaliser: Normaliser) -> bool:
+    return not any(normaliser.mean) and set(normaliser.scale) == {1.0}
