@@ -100,8 +100,9 @@ def describe(path: Path) -> Description:
     document = _parsed(file)
     models = _mapping(document.get("models"), "models", file)
     if len(models) != 1:
+        nodes = sorted(name for name in models if isinstance(name, str))
         raise ForeignError(
-            f"{file.name} has {len(models)} nodes ({shortened(sorted(name for name in models if isinstance(name, str)))}); one is read.",
+            f"{file.name} has {len(models)} nodes ({shortened(nodes)}); one is read.",
             "Export the policy as a single node.",
         )
     ((node, model),) = models.items()
