@@ -58,8 +58,9 @@ NOTES = """\
 Made by the original programs for this table, most with few training steps: what they earn says nothing of the \
 programs. CleanRL's are its networks, trained by other lines; Brax's has its names and random numbers.
 Apart: largest difference of an output from the original's, as a share of what its outputs span; near: on observations \
-like those it was calibrated on; far: 5 to 40 standard deviations from their mean; runtimes: of the fp32 artifact, the \
-worst of three.
+like those it was calibrated on; far: 5 to 40 standard deviations from their mean, where products of the observation \
+(a rotation by a quaternion) grow with the cube, and with them what float32 rounds; runtimes: of the fp32 artifact, \
+the worst of three.
 Returns: means of {{ episodes }} episodes; minus the original's: paired, with 95 % intervals (Student's t); [–]: no \
 two episodes differ. The original's outputs are those that its program recorded, of ONNX onnxruntime's, of Keras its \
 own; its episodes are flown by the steps as they were read.
