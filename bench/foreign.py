@@ -34,9 +34,12 @@ CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 TASKS = {
     **dict.fromkeys(("ppo_cartpole", "a2c_cartpole", "dqn_cartpole", "ppo_elu", "ppo_silu_unlike_features"), CARTPOLE),
     **dict.fromkeys(("ddpg_pendulum", "ppo_pendulum_normalised", "sac_pendulum", "ppo_gsde"), PENDULUM),
+    "cleanrl_dqn": CARTPOLE,
+    "cleanrl_ppo": PENDULUM,
+    "cleanrl_sac": PENDULUM,
 }
 """Of the files whose policy was trained on a task that needs no suite."""
-ACTIONS = {"rsl_rl": "as-is", "swish_plain": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
+ACTIONS = {"swish_plain": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
 OUTPUTS = {"swish_two_outputs": "loc"}
 """Of the models with several."""
 REFUSED = (
@@ -46,14 +49,18 @@ REFUSED = (
     "leapp_recurrent",
     "leapp_torchscript",
     "leapp_two_nodes",
+    "rsl_rl_gru_dynamo",
+    "rsl_rl_lstm_script",
 )
 """Normalised behind an activation; with a memory of their own; of several nodes, or of another backend."""
 ROWS = 96
 NOTES = """\
-Made by the original programs for this table, with few training steps: what they earn says nothing of the programs.
+Made by the original programs for this table, most with few training steps: what they earn says nothing of the \
+programs. CleanRL's are its networks, trained by other lines; Brax's has its names and random numbers.
 Apart: largest difference of an output from the original's, as a share of what its outputs span; near: on observations \
-like those it was calibrated on; far: 5 to 40 standard deviations from their mean; runtimes: of the fp32 artifact, the \
-worst of three.
+like those it was calibrated on; far: 5 to 40 standard deviations from their mean, where products of the observation \
+(a rotation by a quaternion) grow with the cube, and with them what float32 rounds; runtimes: of the fp32 artifact, \
+the worst of three.
 Returns: means of {{ episodes }} episodes; minus the original's: paired, with 95 % intervals (Student's t); [–]: no \
 two episodes differ. The original's outputs are those that its program recorded, of ONNX onnxruntime's, of Keras its \
 own; its episodes are flown by the steps as they were read.
@@ -109,7 +116,8 @@ def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
     folders = {f"leapp_{path.parent.name}": path.parent for path in sorted(folder.glob("leapp/*/golden.npz"))}
     folders = {name: path for name, path in folders.items() if name not in REFUSED}
     models = {path.stem: path for path in sorted(folder.glob("keras/*.keras"))}
-    files = {**zips, **graphs, **models, **folders}
+    weights = {path.parent.name: path for path in sorted(folder.glob("weights/*/policy.*"))}
+    files = {**zips, **graphs, **models, **weights, **folders}
     if unknown := sorted(set(names) - files.keys()):
         raise command_line.BenchError(f"there are no files {unknown}; there are {', '.join(files)}.")
     with tempfile.TemporaryDirectory() as scratch:
@@ -138,6 +146,8 @@ def _imported(name: str, path: Path, scratch: Path, episodes: int) -> dict[str, 
         words += ["--golden", str(path.with_name("golden.npz"))]
         if (statistics := path.with_name("vecnormalize.pkl")).exists():
             words += ["--vecnormalize", str(statistics)]
+        if (spec := path.with_name("spec.json")).exists():
+            words += ["--spec", str(spec)]
         task, observations = TASKS.get(name), str(path.with_name("golden.npz"))
         words += ["--task", task] if task else ["--observations", observations, "--period", "0.02"]
     done = import_policy(parser().parse_args(words), (), ())

@@ -224,5 +224,8 @@ def shortened(value: object) -> str:
     """A value as messages show it."""
     if isinstance(value, (list, tuple, str, bytes)):
         value = value[:60]  # of millions, those that are shown
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        shown = f"a number of type {type(value).__name__}"
     return shown if len(shown) <= 60 else f"{shown[:57]}…"

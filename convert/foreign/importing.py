@@ -27,7 +27,7 @@ from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, PolicySpe
 if TYPE_CHECKING:
     from train.suites.task import Task
 
-COARSE_SHARE = 0.25
+COARSE_SHARE, FEW_ROWS = 0.25, 256
 FAR_OFF_SCALE = 4.0
 """Deviations from 0, or a deviation of so many, for which an observation without a normaliser is worth a warning."""
 
@@ -212,5 +212,9 @@ def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str
         found.append(
             "the original program did not take part: record observations and outputs where it runs, and give them as "
             "--golden."
+        )
+    if len(rows) < FEW_ROWS:
+        found.append(
+            f"only {len(rows)} observations calibrate: int8 cuts what lies beyond them. Record {FEW_ROWS} or more."
         )
     return tuple(found)

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from convert.foreign.chain import Activate, Affine, Clip, Dense, Doubles, Features, ForeignError, Step
 from policy.contract.checks import LARGEST_FLOAT32
-from policy.contract.features import MOST_ELEMENTS, MOST_STEPS, FloatOperator, FloatStep
+from policy.contract.features import MOST_ELEMENTS, MOST_STEPS, MOST_TOGETHER, FloatOperator, FloatStep
 from policy.spec import Activation
 
+SMALL_KERNEL = 36
+"""Elements of a constant matrix that is carried as sums: a rotation, not a layer."""
 TOO_LARGE = "Compute this part outside of the policy, and give its result as an input."
+
+
+def is_carried(steps: tuple[Step, ...]) -> bool:
+    """Whether float operators can do what these steps do: none of them is a layer."""
+    return all(
+        isinstance(step, Features | Affine | Clip | Activate)
+        or (isinstance(step, Dense) and (step.kernel.size <= SMALL_KERNEL or _is_selection(step)))
+        for step in steps
+    )
+
+
+def _is_selection(step: Dense) -> bool:
+    return bool((np.count_nonzero(step.kernel, axis=0) <= 1).all())
 
 
 class Program:
@@ -22,6 +39,7 @@ class Program:
         self.steps: list[FloatStep] = []
         self._sizes = [size]
         self._known: dict[FloatStep, int] = {}
+        self._together = 0
 
     def size(self, value: int) -> int:
         """Elements of a value."""
@@ -43,21 +61,24 @@ class Program:
         if any(not abs(value) <= LARGEST_FLOAT32 for value in numbers):
             raise ForeignError(f"a float operator ({operator.value}) has a constant that is not finite.")
         chosen = () if places is None else tuple(int(place) for place in places)
-        step = FloatStep(operator, operands, numbers, chosen)
+        return self._put(FloatStep(operator, operands, numbers, chosen))
+
+    def _put(self, step: FloatStep) -> int:
         if step in self._known:
             return self._known[step]
-        sizes = [self._sizes[operand] for operand in operands]
-        size = max([*sizes, len(numbers)])
-        if operator is FloatOperator.TAKE:
-            size = len(chosen)
-        elif operator is FloatOperator.JOIN:
+        sizes = [self._sizes[operand] for operand in step.operands]
+        size = max([*sizes, len(step.constants)])
+        if step.operator is FloatOperator.TAKE:
+            size = len(step.places)
+        elif step.operator is FloatOperator.JOIN:
             size = sum(sizes)
-        elif operator is FloatOperator.SUM:
+        elif step.operator is FloatOperator.SUM:
             size = 1
-        if len(self.steps) >= MOST_STEPS or size > MOST_ELEMENTS:
+        self._together += size
+        if len(self.steps) >= MOST_STEPS or size > MOST_ELEMENTS or self._together > MOST_TOGETHER:
             raise ForeignError(
                 f"what is computed before the network takes more than {MOST_STEPS} float operators of "
-                f"{MOST_ELEMENTS} elements.",
+                f"{MOST_ELEMENTS} elements, or more than {MOST_TOGETHER} in all.",
                 TOO_LARGE,
             )
         self.steps.append(step)
@@ -88,7 +109,15 @@ class Program:
                 value = self._cut(value, step)
             elif isinstance(step, Activate):
                 value = self._activated(value, step, what)
-            elif isinstance(step, Dense) and (np.count_nonzero(step.kernel, axis=0) <= 1).all():
+            elif isinstance(step, Dense) and step.kernel.size <= SMALL_KERNEL:
+                columns = step.kernel.astype(np.float64).T
+                sums = [
+                    self.add(FloatOperator.SUM, self.add(FloatOperator.MULTIPLY, value, constants=column))
+                    for column in columns
+                ]
+                value = sums[0] if len(sums) == 1 else self.add(FloatOperator.JOIN, *sums)
+                value = self._scaled(value, np.ones(1), step.bias.astype(np.float64))
+            elif isinstance(step, Dense) and _is_selection(step):
                 places = np.abs(step.kernel).argmax(axis=0)
                 scale = step.kernel[places, np.arange(len(places))].astype(np.float64)
                 value = self._scaled(self.take(value, places), scale, step.bias.astype(np.float64))
@@ -105,10 +134,7 @@ class Program:
         """The number of what another program makes of this value."""
         numbers = [observation]
         for step in features.steps:
-            operands = tuple(numbers[operand] for operand in step.operands)
-            constants = np.array(step.constants) if step.constants else None
-            places = np.array(step.places) if step.places else None
-            numbers.append(self.add(step.operator, *operands, constants=constants, places=places))
+            numbers.append(self._put(replace(step, operands=tuple(numbers[operand] for operand in step.operands))))
         return numbers[-1]
 
     def _scaled(self, value: int, scale: Doubles, offset: Doubles) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -108,46 +107,41 @@ def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
 def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -> dict[str, Floats]:
     size = sum(int(np.prod(part.shape)) for part in policy.inputs)
     brought = [part.name for part in policy.inputs if not (part.memory and part.memory.of is Remembered.ACTION)]
-    found = {}
+    found: dict[str, Floats] = {}
+    named = False
     try:
         check_unpacked(path)
         with np.load(path, allow_pickle=False) as arrays:
-            names = list(columns)
-            if "observations" not in arrays.files and all(name in arrays.files for name in brought):
-                names = [*brought, *names[1:]]
-            for name in names:
-                if name not in arrays.files:
-                    raise ForeignError(f"{path} has no array {name!r}; it has {', '.join(arrays.files)}.", SAVE)
-                if (values := arrays[name]).dtype.kind not in "fiub" or not values.ndim:
-                    raise ForeignError(f"{path}: {name!r} is {values.dtype}{list(values.shape)}; allowed are numbers.")
-                if np.abs(values).max(initial=0.0) > LARGEST_VALUE:
-                    raise ForeignError(
-                        f"{path}: {name!r} has values beyond {LARGEST_VALUE:g}, or none that are finite."
-                    )
-                found[name] = np.asarray(values, np.float32)
+            named = all(name in arrays.files for name in brought)
+            named = named and ("observations" not in arrays.files or "observations" in brought)
+            if named and "outputs" in brought and "outputs" in columns:
+                raise ForeignError(f"{path}: an input is called 'outputs', as the original's outputs are.", SAVE)
+            for name in (*brought, *list(columns)[1:]) if named else columns:
+                found[name] = _numbers(path, arrays, name)
     except ForeignError:
         raise
     except OSError as error:
         raise ForeignError(f"{path} cannot be read: {error.strerror or error}.", SAVE) from None
     except (ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise ForeignError(f"{path} cannot be read: {shortened(str(error))}.", SAVE) from None
-    if "observations" not in found:
+    if any(not len(values) for values in found.values()):
+        raise ForeignError(f"{path} has no rows of {', '.join(n for n, v in found.items() if not len(v))}.", SAVE)
+    found = {name: values.reshape(len(values), -1) for name, values in found.items()}
+    if named:
         parts = [found.pop(name) for name in brought]
         if len({len(part) for part in parts}) != 1:
             raise ForeignError(f"{path}: the fields' arrays have {[len(part) for part in parts]} rows.")
-        together = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
-        found = {"observations": together, **found}
+        found["observations"] = np.concatenate(parts, axis=1)
+    outputs, wanted = found.get("outputs"), columns.get("outputs")
+    if outputs is not None and outputs.shape[1] != wanted:
+        raise ForeignError(f"{path}: 'outputs' has {outputs.shape[1]} numbers a row; the policy has {wanted}.")
     if remembers(policy.inputs):
-        found["observations"] = _remembered(policy, found["observations"], found.get("outputs"))
+        found["observations"] = _remembered(policy, found["observations"], outputs)
     rows = {}
-    for name, values in found.items():
-        wanted = size if name == "observations" else columns[name]
-        made = values.reshape(len(values), math.prod(values.shape[1:]))
-        if not len(made):
-            raise ForeignError(f"{path}: {name!r} has no rows.", SAVE)
-        if made.shape[1] != wanted:
+    for name, made in found.items():
+        if name == "observations" and made.shape[1] != size:
             raise ForeignError(
-                f"{path}: {name!r} has {made.shape[1]} numbers a row; the policy has {wanted} "
+                f"{path}: {name!r} has {made.shape[1]} numbers a row; the policy has {size} "
                 f"({', '.join(f'{part.name} {part.shape}' for part in policy.inputs)})."
             )
         if not np.isfinite(made).all():
@@ -156,16 +150,25 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
     return rows
 
 
+def _numbers(path: Path, arrays: Any, name: str) -> Floats:
+    if name not in arrays.files:
+        raise ForeignError(f"{path} has no array {name!r}; it has {', '.join(arrays.files)}.", SAVE)
+    if (values := arrays[name]).dtype.kind not in "fiub" or not values.ndim:
+        raise ForeignError(f"{path}: {name!r} is {values.dtype}{list(values.shape)}; allowed are numbers.")
+    if np.abs(values).max(initial=0.0) > LARGEST_VALUE:
+        raise ForeignError(f"{path}: {name!r} has values beyond {LARGEST_VALUE:g}, or none that are finite.")
+    return np.asarray(values, np.float32)
+
+
 def _remembered(policy: ForeignPolicy, rows: Floats, outputs: Floats | None) -> Floats:
     """Rows of what each period brings as whole observations, the policy acting, or as recorded; others as they are."""
     history = History(policy.inputs)
-    flattened = rows.reshape(len(rows), -1)
-    if flattened.shape[1] != history.values_size:
+    if rows.shape[1] != history.values_size:
         return rows
     whole = []
-    for period, values in enumerate(flattened):
+    for period, values in enumerate(rows):
         whole.append(history.observe(values))
-        known = outputs is not None and len(outputs) == len(flattened)
+        known = outputs is not None and len(outputs) == len(rows)
         history.acted(outputs[period] if known and outputs is not None else run(policy, whole[-1][None])[0])
     return np.stack(whole)
 

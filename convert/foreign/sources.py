@@ -22,10 +22,11 @@ from convert.foreign.chain import (
     through,
 )
 from convert.foreign.leapp.description import is_leapp
+from convert.foreign.torch_file import TORCH_ENDINGS, refuse_torchscript
 from policy.observing.history import remembers
 
-KINDS = ".zip (Stable-Baselines3), .onnx, .keras, a LEAPP folder, and with --spec .pt, .pth, .safetensors, .npz"
-WEIGHTS = (".pt", ".pth", ".safetensors", ".npz")
+WEIGHTS = (*TORCH_ENDINGS, ".safetensors", ".npz")
+KINDS = f".zip (Stable-Baselines3), .onnx, .keras, a LEAPP folder, and with --spec {', '.join(WEIGHTS)}"
 CLIP, SCALE, AS_IS, DISCRETE = "clip", "scale", "as-is", "discrete"
 ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
 
@@ -74,9 +75,7 @@ def read(
         from convert.foreign.weights import read_weights
 
         _unused(kind, {"--output": output, "--vecnormalize": vecnormalize})
-        if kind in (".pt", ".pth"):
-            from convert.foreign.torch_file import refuse_torchscript
-
+        if kind in TORCH_ENDINGS:
             refuse_torchscript(path)
         if spec is None:
             raise ForeignError(

@@ -21,6 +21,7 @@ from convert.foreign.pickles.nodes import Call, Node, Persistent, Symbol, named,
 from convert.foreign.pickles.tree import read_pickle
 from convert.foreign.zip_members import Members, open_zip
 
+TORCH_ENDINGS = (".pt", ".pth", ".cleanrl_model")
 MOST_TENSOR_BYTES = 2**30
 """Of all tensors together: many tensors may lie on one storage, and a stride of 0 repeats an element for nothing."""
 

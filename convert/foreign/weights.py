@@ -7,8 +7,8 @@ CleanRL, Brax and most scripts save tensors by name and nothing of how they are 
      "steps": [{"normalise": {"mean": "obs_rms.mean", "variance": "obs_rms.var", "epsilon": 1e-8}}, {"clip": [-10, 10]},
                {"dense": "actor_mean.0"}, {"activation": "tanh"}, {"dense": "actor_mean.2"}, {"take": 6}]}
 
-A ``dense`` is the name of a module (its kernel and bias beside it) or {"kernel": NAME, "bias": NAME}. Layout "torch"
-has kernels (out, in) and images (C, H, W), "jax" has (in, out) and (H, W, C).
+A ``dense`` is the name of a module (its kernel and bias beside it) or {"kernel": NAME, "bias": NAME}; a name stands
+wherever numbers may. Layout "torch" has kernels (out, in) and images (C, H, W), "jax" has (in, out) and (H, W, C).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from convert.foreign.chain import (
     Step,
     rows_channels_last,
 )
-from convert.foreign.torch_file import read_torch
+from convert.foreign.torch_file import TORCH_ENDINGS, read_torch
 from policy.errors import PolicyError
 from policy.json_values import JsonValueError, parse_object, shortened
 from policy.spec import Activation, parse_enum
@@ -85,7 +85,7 @@ def tensors_of(path: Path) -> Tensors:
         raise ForeignError(f"there is no file {path}.")
     if path.stat().st_size > LARGEST_FILE:
         raise ForeignError(f"{path} has {path.stat().st_size} bytes; allowed are {LARGEST_FILE}.")
-    if path.suffix.lower() in (".pt", ".pth"):
+    if path.suffix.lower() in TORCH_ENDINGS:
         return read_torch(path.read_bytes(), str(path))
     try:
         if path.suffix.lower() == ".safetensors":

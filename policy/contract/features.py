@@ -12,8 +12,8 @@ from enum import Enum
 from policy.contract.checks import LARGEST_FLOAT32, require, require_member
 from policy.json_values import OMITTED, shortened
 
-MOST_STEPS, MOST_ELEMENTS = 256, 4096
-"""Of a program, and of one of its values: float operators stay small beside the network."""
+MOST_STEPS, MOST_ELEMENTS, MOST_TOGETHER = 256, 4096, 65_536
+"""Of a program, of one of its values, and of all of them: float operators stay small beside the network."""
 
 
 class FloatOperator(Enum):
@@ -108,4 +108,6 @@ def sizes_of(steps: tuple[FloatStep, ...], observation_size: int) -> tuple[int, 
             size = 1
         require(size <= MOST_ELEMENTS, f"{what} has {size} elements; allowed are {MOST_ELEMENTS}.")
         sizes.append(size)
+    total = sum(sizes[1:])
+    require(total <= MOST_TOGETHER, f"features has {total} elements in all steps; allowed are {MOST_TOGETHER}.")
     return tuple(sizes)

@@ -14,6 +14,7 @@ Doubles = NDArray[np.float64]
 
 # A library's sine, exponential or tanh differs by a few units in the last place.
 LIBRARY_ROUNDINGS = 8.0
+ROWS_AT_ONCE = 64
 UNIT_ROUNDOFF = float(np.finfo(np.float32).eps) / 2
 
 Operator = FloatOperator
@@ -41,20 +42,15 @@ def features(steps: tuple[FloatStep, ...], observations: Floats) -> Floats:
     Sums, products, quotients and roots are those of float32; what a library approximates is computed in double
     precision and rounded once, so that it has the same bits on every processor.
     """
-    values = [observations]
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for step in steps:
-            values.append(_applied(step, [values[place] for place in step.operands]))
-    return values[-1]
+    if not steps:
+        return observations
+    return np.concatenate([_values(steps, rows) for rows in _chunks(observations)])
 
 
 def exact_features(steps: tuple[FloatStep, ...], observations: np.ndarray) -> Doubles:
     """The same in double precision throughout."""
-    values = [np.asarray(observations, np.float64)]
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for step in steps:
-            values.append(np.asarray(_applied(step, [values[place] for place in step.operands]), np.float64))
-    return values[-1]
+    rows = np.asarray(observations, np.float64)
+    return np.concatenate([_values(steps, part) for part in _chunks(rows)]) if steps else rows
 
 
 def feature_variance(steps: tuple[FloatStep, ...], observations: np.ndarray) -> Doubles:
@@ -63,17 +59,35 @@ def feature_variance(steps: tuple[FloatStep, ...], observations: np.ndarray) -> 
     Each step carries its operands' variances by its derivatives, and adds (u · |y|)², of a library's function
     (8 u · (1 + |y|))²; u is the unit roundoff.
     """
-    values = [np.asarray(observations, np.float64)]
-    variances = [np.zeros_like(values[0])]
+    rows = np.asarray(observations, np.float64)
+    if not steps:
+        return np.zeros_like(rows)
+    found = np.concatenate([_variance(steps, part) for part in _chunks(rows)])
+    return np.where(np.isfinite(found), found, np.finfo(np.float32).max)
+
+
+def _chunks(rows: np.ndarray) -> list[np.ndarray]:
+    """Some rows at a time: all values of all steps are in memory at once."""
+    return [rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE)] or [rows]
+
+
+def _values(steps: tuple[FloatStep, ...], rows: np.ndarray) -> np.ndarray:
+    values = [rows]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for step in steps:
+            values.append(np.asarray(_applied(step, [values[place] for place in step.operands]), rows.dtype))
+    return values[-1]
+
+
+def _variance(steps: tuple[FloatStep, ...], rows: Doubles) -> Doubles:
+    values, variances = [rows], [np.zeros_like(rows)]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for step in steps:
             x = [values[place] for place in step.operands]
-            spread = [variances[place] for place in step.operands]
             y = np.asarray(_applied(step, x), np.float64)
-            variances.append(_carried(step, x, spread, y))
+            variances.append(_carried(step, x, [variances[place] for place in step.operands], y))
             values.append(y)
-    last = variances[-1]
-    return np.where(np.isfinite(last), last, np.finfo(np.float32).max)
+    return variances[-1]
 
 
 def _applied(step: FloatStep, x: list[np.ndarray]) -> np.ndarray:

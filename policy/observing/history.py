@@ -78,10 +78,17 @@ class History:
         return np.concatenate([rows.reshape(-1) for rows in self._rows])
 
     def acted(self, action: np.ndarray) -> None:
-        """The action (outputs,) that was taken for the last observation."""
-        for index, (field, _) in enumerate(self._fields):
+        """The action (outputs,) that was taken for the last observation.
+
+        Raises:
+            SpecError: another number of elements.
+        """
+        for index, (field, size) in enumerate(self._fields):
             if _is_of_actions(field):
-                self._push(index, np.asarray(action, np.float32).reshape(-1))
+                row = np.asarray(action, np.float32).reshape(-1)
+                if len(row) != size:
+                    raise SpecError(f"an action has {size} elements, {len(row)} were given.")
+                self._push(index, row)
 
     def _push(self, index: int, row: Floats) -> None:
         self._rows[index] = np.concatenate([self._rows[index][1:], row[None]])

@@ -109,6 +109,7 @@ def test_every_runtime_computes_what_the_reference_says(
         ((FloatStep(Operator.ADD, (0,), (1.0, 2.0)),), "combines"),
         ((FloatStep(Operator.JOIN, (0,) * 2000),), "4096"),
         ((FloatStep(Operator.SINE, (0,)),) * 257, "allowed are 256"),
+        ((FloatStep(Operator.TAKE, (0,), places=(0,) * 4096),) * 17, "allowed are 65536"),
         ((FloatStep(Operator.SINE, (0,)), FloatStep(Operator.SUM, (1,))), "normaliser has 9"),
     ],
 )

@@ -17,8 +17,8 @@ from convert.foreign.chain import ForeignError
 from policy.json_values import shortened
 from policy.reading.names import is_text
 
-LARGEST_YAML = 1 << 20
-MOST_TENSORS, MOST_SIDES = 1000, 8
+LARGEST_YAML = 1 << 17
+MOST_TENSORS, MOST_SIDES, MOST_FREQUENT, LONGEST_TEXT = 1000, 8, 1e6, 200
 UNITS = {
     "joint/position": "rad",
     "joint/velocity": "rad/s",
@@ -100,8 +100,9 @@ def describe(path: Path) -> Description:
     document = _parsed(file)
     models = _mapping(document.get("models"), "models", file)
     if len(models) != 1:
+        nodes = sorted(name for name in models if isinstance(name, str))
         raise ForeignError(
-            f"{file.name} has {len(models)} nodes ({shortened(sorted(map(str, models)))}); one is read.",
+            f"{file.name} has {len(models)} nodes ({shortened(nodes)}); one is read.",
             "Export the policy as a single node.",
         )
     ((node, model),) = models.items()
@@ -117,7 +118,8 @@ def describe(path: Path) -> Description:
         raise ForeignError(f"{file.name} wires a node's output to an input within one period.", "Export a single node.")
     inputs, outputs = (_tensors(model.get(name), f"models.{node}.{name}", file) for name in ("inputs", "outputs"))
     results = _mapping(pipeline.get("outputs"), "pipeline.outputs", file).get(node)
-    if not isinstance(results, list) or not results or not all(name in outputs for name in results):
+    listed = results if isinstance(results, list) else []
+    if not listed or not all(isinstance(name, str) and name in outputs for name in listed):
         raise ForeignError(f"{file.name}: pipeline.outputs of {node!r} is {shortened(results)}, not outputs it has.")
     initial = pipeline.get("initial_values")
     versions = _versions(document)
@@ -125,10 +127,10 @@ def describe(path: Path) -> Description:
         source=f"LEAPP {versions.get('leapp version', '')}, node {node!r}",
         node=str(node),
         model=_inside(file.parent, parameters.get("model_path"), "model_path"),
-        sha256=str(parameters.get("sha256sum", "")),
+        sha256=_text(parameters.get("sha256sum")).lower(),
         inputs=inputs,
         outputs=outputs,
-        results=tuple(results),
+        results=tuple(dict.fromkeys(listed)),
         feedback=_feedback(pipeline.get("feedback_flow") or {}, str(node), inputs, outputs, file),
         initial_values=None if initial is None else _inside(file.parent, initial, "initial_values"),
         frequency=_frequency(pipeline, file),
@@ -157,7 +159,9 @@ def _parsed(file: Path) -> dict[str, Any]:
         document = yaml.load(data, Loader=_Plain)
     except OSError as error:
         raise ForeignError(f"{file} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
+    except RecursionError:
+        raise ForeignError(f"{file.name} is no YAML that is read here: too deep.") from None
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ForeignError(f"{file.name} is no YAML that is read here: {shortened(str(error))}.") from None
     return _mapping(document, "the document", file)
 
@@ -189,7 +193,7 @@ def _tensors(value: Any, what: str, file: Path) -> dict[str, Tensor]:
         sides = shape if isinstance(shape, list) else []
         if not 0 < len(sides) <= MOST_SIDES or not all(type(side) is int and 0 < side < 2**20 for side in sides):
             raise ForeignError(f"{file.name}: {name!r} has the shape {shortened(shape)}; needed are whole numbers.")
-        kind = str(entry.get("kind") or "").partition("/")[2]
+        kind = _text(entry.get("kind")).partition("/")[2]
         names = _element_names(entry.get("element_names"), sides[-1])
         found[name] = Tensor(name, tuple(sides), UNITS.get(kind, "1"), names if len(sides) <= 2 else ())
     return found
@@ -208,9 +212,9 @@ def _feedback(
 ) -> dict[str, str]:
     found: dict[str, str] = {}
     for source, targets in _mapping(value, "pipeline.feedback_flow", file).items():
-        output = str(source).removeprefix(f"{node}/")
+        output = _text(source).removeprefix(f"{node}/")
         for target in targets if isinstance(targets, list) else [targets]:
-            name = str(target).removeprefix(f"{node}/")
+            name = _text(target).removeprefix(f"{node}/")
             if output not in outputs or name not in inputs or name in found:
                 raise ForeignError(f"{file.name}: feedback_flow joins {shortened(source)} and {shortened(target)}.")
             if outputs[output].size != inputs[name].size:
@@ -236,7 +240,7 @@ def _frequency(pipeline: dict[Any, Any], file: Path) -> float | None:
     value = configs.get("frequency") if isinstance(configs, dict) else None
     if value is None:
         return None
-    if type(value) not in (int, float) or not 0 < value < math.inf:
+    if type(value) not in (int, float) or not 0 < value < MOST_FREQUENT:
         raise ForeignError(f"{file.name}: configs.frequency is {shortened(value)}; needed are periods a second.")
     return float(value)
 
@@ -245,4 +249,10 @@ def _versions(document: dict[str, Any]) -> dict[str, str]:
     system = document.get("system information")
     found = system if isinstance(system, dict) else {}
     names = ("leapp version", "leapp config version", "torch version")
-    return {"format": "leapp"} | {name: str(found[name])[:100] for name in names if name in found}
+    return {"format": "leapp"} | {name: _text(found[name]) for name in names if name in found}
+
+
+def _text(value: Any) -> str:
+    """A string, or a number's; nothing of anything else, and not more than a line."""
+    plain = isinstance(value, str | float) or (type(value) is int and abs(value) < 10**9)
+    return str(value)[:LONGEST_TEXT] if plain else ""

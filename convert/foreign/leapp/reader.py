@@ -18,7 +18,15 @@ from convert.foreign.chain import (
     ForeignPolicy,
 )
 from convert.foreign.leapp.description import Description, describe
-from convert.foreign.leapp.remembering import check_beginnings, initial_values, remembering, size_of, spare_rows, used
+from convert.foreign.leapp.remembering import (
+    check_beginnings,
+    initial_names,
+    initial_values,
+    remembering,
+    size_of,
+    spare_rows,
+    used,
+)
 from convert.foreign.leapp.states import Recalled, recalled, resolved
 from convert.foreign.leapp.wiring import Wired, fly
 from convert.foreign.onnx.call import refuse_by_name
@@ -45,8 +53,9 @@ def read_leapp(path: Path, output: str | None = None) -> ForeignPolicy:
     described = describe(path)
     file = load(described.model)
     if described.sha256 != file.hashes[described.model.name]:
+        said = "is another" if described.sha256 else "is not in it"
         raise ForeignError(
-            f"{described.model.name} is not the file that the YAML was written for: its sha256 is another.",
+            f"{described.model.name} is not the file that the YAML was written for: its sha256 {said}.",
             "Export the folder again, or copy all of it.",
         )
     return read_described(described, file, output)
@@ -69,7 +78,7 @@ def _read(described: Description, file: OnnxFile, output: str | None) -> Foreign
     reach, states = _with_states(described, file, chosen)
     for index in reach.nodes:
         refuse_by_name(file.model.graph.node[index])
-    feeds = feeds_of(file, reach)
+    feeds = feeds_of(file, reach, wired=True)
     _check_inputs(described, feeds)
     inputs = opened(feeds)
     traced = trace(file, reach, inputs)
@@ -93,7 +102,7 @@ def _read(described: Description, file: OnnxFile, output: str | None) -> Foreign
         actions=Continuous(target.element_names if len(target.element_names) == result.size else (), target.unit),
         period_s=None if described.frequency is None else 1.0 / described.frequency,
         ignored=tuple(_ignored(described, feeds, chosen)),
-        assumed=tuple(_assumed(recalls)),
+        assumed=tuple(_assumed(described, recalls)),
         provenance={"node": described.node, "sha256": file.hashes, **described.versions},
     )
     if result.order_only or result.is_index:
@@ -152,8 +161,13 @@ def _ignored(described: Description, feeds: tuple[Feed, ...], chosen: str) -> li
     return phrases + ([f"inputs without influence: {', '.join(unused)}"] if unused else [])
 
 
-def _assumed(recalls: dict[str, Recalled]) -> list[str]:
-    said = []
+def _assumed(described: Description, recalls: dict[str, Recalled]) -> list[str]:
+    stored = initial_names(described)
+    said = [
+        f"The state {name!r} begins with zeros: the file does not say with what."
+        for name in recalls
+        if name not in stored
+    ]
     for recall in recalls.values():
         if recall.of_action.any():
             periods = int(recall.ages[recall.of_action].max())

@@ -17,6 +17,9 @@ from policy.contract.features import FloatOperator
 from policy.observing.features import exact_features
 from policy.spec import Memory, Remembered
 
+MOST_ROWS, MOST_REMEMBERED = 256, 4096
+"""Of one field: a second and more at most control rates."""
+LARGEST_INITIAL = 1e18
 PREVIOUS_ACTION = "previous_action"
 PREVIOUS_ACTIONS = ""
 """Under which the actions' place is kept: no input has an empty name."""
@@ -54,6 +57,7 @@ def remembering(
             rows = 1 + max(ages)
             rows -= (spare or {}).get(feed.name, 0)
             first = [(recalls[n].roots[m] - places[0], recalls[n].before(initial[n])[m]) for n, m in of_feed.items()]
+            _check_length(feed.name, rows, rows * feed.size)
             memory = Memory(Remembered.OBSERVATION, _agreed(feed.name, feed.size, first))
         shape = feed.shape[1:] if memory is None else (rows, feed.size)
         fields.append(Input(feed.name, shape or (1,), tensor.unit, tensor.element_names, memory))
@@ -65,6 +69,7 @@ def remembering(
         first = [(recalls[n].roots[m], recalls[n].before(initial[n])[m]) for n, m in masks.items()]
         actions_kept = max(int(recalls[name].ages[mask].max()) for name, mask in masks.items())
         actions_kept -= (spare or {}).get(PREVIOUS_ACTIONS, 0)
+        _check_length("the last action", actions_kept, actions_kept * actions)
         memory = Memory(Remembered.ACTION, _agreed("the last action", actions, first))
         target = described.outputs[chosen]
         names = target.element_names if len(target.element_names) == actions else ()
@@ -160,19 +165,32 @@ def size_of(field: Input) -> int:
     return int(np.prod(field.shape))
 
 
+def _stored(described: Description) -> dict[str, Any]:
+    if described.initial_values is None:
+        return {}
+    from convert.foreign.weights import tensors_of
+
+    return dict(tensors_of(described.initial_values))
+
+
+def initial_names(described: Description) -> set[str]:
+    """Inputs whose first value the folder says."""
+    return {name.removeprefix(f"{described.node}/") for name in _stored(described)}
+
+
 def initial_values(described: Description, recalls: dict[str, Recalled]) -> dict[str, Doubles]:
     """Of each state before the first period, flat; zeros where the folder says nothing."""
-    stored: dict[str, Any] = {}
-    if described.initial_values is not None:
-        from convert.foreign.weights import tensors_of
-
-        stored = dict(tensors_of(described.initial_values))
+    stored = _stored(described)
     found = {}
     for name, recall in recalls.items():
         values = stored.get(f"{described.node}/{name}")
         values = np.zeros(len(recall.roots)) if values is None else np.asarray(values, np.float64).reshape(-1)
-        if len(values) != len(recall.roots) or not np.isfinite(values).all():
-            raise ForeignError(f"the initial value of the state {name!r} does not fit: {len(values)} elements.")
+        if len(values) != len(recall.roots):
+            raise ForeignError(
+                f"the initial value of the state {name!r} has {len(values)} elements, the state {len(recall.roots)}."
+            )
+        if not (np.abs(values) < LARGEST_INITIAL).all():
+            raise ForeignError(f"the initial value of the state {name!r} is not finite, or beyond {LARGEST_INITIAL:g}.")
         found[name] = values
     return found
 
@@ -197,6 +215,14 @@ def check_beginnings(
                 f"where earlier observations of zeros give {made[:4].tolist()} ….",
                 "Begin with what an observation of zeros gives.",
             )
+
+
+def _check_length(name: str, rows: int, elements: int) -> None:
+    if rows > MOST_ROWS or elements > MOST_REMEMBERED:
+        raise ForeignError(
+            f"the policy looks back {rows} periods at {name!r}, {elements} numbers; at most {MOST_ROWS} periods and "
+            f"{MOST_REMEMBERED} numbers are remembered."
+        )
 
 
 def _agreed(name: str, size: int, parts: list[tuple[np.ndarray, Doubles]]) -> tuple[float, ...]:

@@ -84,8 +84,13 @@ class Recalled:
                 if ((values < step.first) | (values > step.second)).any():
                     raise ForeignError(f"the state {self.name!r} begins outside of what it is clipped to.", WAY_OUT)
             else:
-                scale = np.where(step.first == 0, 1.0, step.first)
-                values = np.where(step.first == 0, 0.0, (values - step.second) / scale)
+                nothing = step.first == 0
+                if (np.abs(values - step.second)[nothing] > 1e-6 * np.maximum(1.0, np.abs(step.second[nothing]))).any():
+                    raise ForeignError(
+                        f"the state {self.name!r} begins with what no observation gives: it is multiplied by 0.",
+                        "Begin with what an observation of zeros gives.",
+                    )
+                values = np.where(nothing, 0.0, (values - step.second) / np.where(nothing, 1.0, step.first))
         return values
 
     def applied(self, value: Value) -> Value:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from convert.foreign.chain import Doubles, Floats, ForeignError, ForeignPolicy, run, through
-from convert.foreign.onnx.original import TOLERANCE, Feed, Original
+from convert.foreign.onnx.original import ROUNDING, TOLERANCE, Feed, Original
 from convert.foreign.onnx.value import Value
 from policy.observing.history import History
 
-EPISODES, PERIODS = 8, 12
+EPISODES, PERIODS, LONG = 8, 12, 32
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,13 @@ def fly(policy: ForeignPolicy, original: Original, states: list[str], initial: d
         return
     generator = np.random.default_rng(0)
     history = History(policy.inputs)
-    periods = PERIODS + max((field.shape[0] for field in policy.inputs if field.memory), default=0)
-    for episode in range(EPISODES):
+    longest = max((field.shape[0] for field in policy.inputs if field.memory), default=0)
+    apart, everything, where = 0.0, [], 0
+    for episode in range(EPISODES if longest < LONG else 1):
         history.reset()
         state = {name: initial[name].astype(np.float32) for name in states}
         scale = (0.3, 1.0, 3.0, 10.0)[episode % 4]
-        for period in range(periods):
+        for period in range(PERIODS + longest):
             values = (generator.standard_normal(history.values_size) * scale).astype(np.float32)
             fed, start = [], 0
             for feed in original.feeds:
@@ -68,12 +69,17 @@ def fly(policy: ForeignPolicy, original: Original, states: list[str], initial: d
                     start += feed.size
             wanted, _, *new = (tensor[0] for tensor in original.tensors(np.concatenate(fed)[None]))
             got = run(policy, history.observe(values)[None])[0]
-            largest = max(1.0, float(np.abs(wanted).max()))
-            if not np.isfinite(wanted).all() or np.abs(got - wanted).max() > 10 * TOLERANCE * largest:
-                raise ForeignError(
-                    f"the chain that was read does not act as the folder does with its states fed back (period "
-                    f"{period}); nothing was written.",
-                    "This is a mistake of the reader: please report the folder.",
-                )
+            if not np.isfinite(wanted).all():
+                raise ForeignError("the folder's own program gives NaN or infinity.", "Is it trained?")
+            if (difference := float(np.abs(got - wanted).max())) > apart:
+                apart, where = difference, period
+            everything.append(wanted)
             state = dict(zip(states, new, strict=True))
             history.acted(wanted)
+    span = float(np.ptp(everything, axis=0).max())
+    if apart > TOLERANCE * span + ROUNDING * float(np.abs(everything).max()):
+        raise ForeignError(
+            f"the chain that was read does not act as the folder does with its states fed back (period {where}: "
+            f"{apart:.2g} apart, the outputs span {span:.2g}); nothing was written.",
+            "This is a mistake of the reader: please report the folder.",
+        )

@@ -5,11 +5,13 @@ Before the first layer they become float operators (:mod:`convert.foreign.progra
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from convert.foreign.onnx.call import Call, Result
-from convert.foreign.onnx.value import ELEMENTWISE, Value, programmed
-from convert.foreign.program import Program
+from convert.foreign.onnx.value import Value, programmed
+from convert.foreign.program import Program, is_carried
 from policy.contract.features import FloatOperator
 
 PAIRS = {
@@ -27,6 +29,7 @@ FUNCTIONS = {
     "Abs": FloatOperator.ABSOLUTE,
     "Exp": FloatOperator.EXPONENTIAL,
 }
+MEAN = "ReduceMean"
 SUMS = ("ReduceSum", "ReduceL2", "ReduceSumSquare")
 MOST_SUMS = 64
 
@@ -75,25 +78,66 @@ def summed(call: Call) -> Result:
     """Sums over an axis: of elements, of squares, or a norm."""
     value, operator = call.value(), call.node.op_type
     _check(call, value)
-    axes = call.constant(1).reshape(-1).tolist() if len(call.operands) > 1 else call.attribute("axes", None)
-    if not isinstance(axes, list) or not axes:
-        axes = list(range(len(value.shape)))
-    axes = sorted(axis % len(value.shape) for axis in axes)
+    axes = _axes(call, value)
     kept = [axis for axis in range(len(value.shape)) if axis not in axes]
     groups = value.numbers().transpose(*kept, *axes).reshape(-1, int(np.prod([value.shape[axis] for axis in axes])))
     if len(groups) > MOST_SUMS:
         raise call.refused(f"makes {len(groups)} sums; at most {MOST_SUMS} are carried")
     program = Program(value.observed)
     x = _followed(call, program, value)
-    if operator != "ReduceSum":
+    if operator not in ("ReduceSum", MEAN):
         x = program.add(FloatOperator.MULTIPLY, x, x)
     sums = [program.add(FloatOperator.SUM, program.take(x, group)) for group in groups]
     result = sums[0] if len(sums) == 1 else program.add(FloatOperator.JOIN, *sums)
     if operator == "ReduceL2":
         result = program.add(FloatOperator.SQUARE_ROOT, result)
+    if operator == MEAN:
+        result = program.add(FloatOperator.MULTIPLY, result, constants=np.full(1, 1.0 / groups.shape[1]))
     keep = call.whole("keepdims", 1)
     shape = tuple(1 if axis in axes else side for axis, side in enumerate(value.shape) if keep or axis not in axes)
     return [programmed(program, result, shape, value)]
+
+
+def is_partial_mean(call: Call) -> bool:
+    """Whether a node is a mean over a part of each row: of the whole row it may belong to a layer normalisation."""
+    value = call.operands[0]
+    if call.node.op_type != MEAN or not isinstance(value, Value) or value.statistic is not None:
+        return False
+    return math.prod(value.shape[axis] for axis in _axes(call, value)) != value.size
+
+
+def _axes(call: Call, value: Value) -> list[int]:
+    """Axes that are summed over, all of them where none are named."""
+    axes = call.constant(1).reshape(-1).tolist() if len(call.operands) > 1 else call.attribute("axes", None)
+    if not isinstance(axes, list) or not axes:
+        return list(range(len(value.shape)))
+    return sorted(axis % len(value.shape) for axis in axes)
+
+
+def multiplied_matrices(call: Call, first: Value, second: Value) -> Result:
+    """A matrix and a vector, or two small matrices, that both depend on the observation: R(q) v."""
+    _check(call, first, second)
+    numbers = [first.numbers(), second.numbers()]
+    if min(each.ndim for each in numbers) < 2:
+        raise call.refused(f"multiplies {first.shape} and {second.shape}; only matrices are read")
+    left, right = numbers
+    if left.shape[-1] != right.shape[-2] or math.prod(left.shape[:-2]) != 1 or math.prod(right.shape[:-2]) != 1:
+        raise call.refused(f"multiplies {first.shape} and {second.shape}, not two matrices")
+    rows, columns = left.reshape(left.shape[-2:]), right.reshape(right.shape[-2:])
+    if len(rows) * columns.shape[1] > MOST_SUMS:
+        raise call.refused(f"makes {len(rows) * columns.shape[1]} sums; at most {MOST_SUMS} are carried")
+    program = Program(first.observed)
+    x, y = (_followed(call, program, value) for value in (first, second))
+    sums = [
+        program.add(
+            FloatOperator.SUM, program.add(FloatOperator.MULTIPLY, program.take(x, row), program.take(y, column))
+        )
+        for row in rows
+        for column in columns.T
+    ]
+    result = sums[0] if len(sums) == 1 else program.add(FloatOperator.JOIN, *sums)
+    shape = (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), len(rows), columns.shape[1])
+    return [programmed(program, result, shape, first)]
 
 
 def _applied(call: Call, value: Value, operator: FloatOperator) -> Result:
@@ -109,6 +153,6 @@ def _followed(call: Call, program: Program, value: Value) -> int:
 def _check(call: Call, *values: Value) -> None:
     if any(value.image is not None for value in values):
         raise call.refused("computes with an image as a vector")
-    if not all(isinstance(step, ELEMENTWISE) for value in values for step in value.steps):
+    if not all(is_carried(value.steps) for value in values):
         behind = "combines two values that both depend on the observation, " if len(values) > 1 else "is "
         raise call.refused(f"{behind}behind a layer; only a chain of layers is read")

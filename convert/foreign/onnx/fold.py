@@ -165,6 +165,8 @@ RESULT_SIZES: dict[str, ResultSize] = {
     "Concat": _sum,
     "ConstantOfShape": _filled,
     "Expand": _expanded,
+    "GatherND": _sum,
+    "ScatterND": _of_first,
     "Gather": _gathered,
     "MatMul": _product,
     "Range": _counted,

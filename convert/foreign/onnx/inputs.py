@@ -45,13 +45,18 @@ def reach_of(file: OnnxFile, output: str) -> Reach:
     return Reach(tuple(sorted(nodes)), frozenset(tensors))
 
 
-def feeds_of(file: OnnxFile, reach: Reach) -> tuple[Feed, ...]:
-    """The inputs that lead to the output, an image first."""
+def feeds_of(file: OnnxFile, reach: Reach, wired: bool = False) -> tuple[Feed, ...]:
+    """The inputs that lead to the output, an image first.
+
+    Args:
+        file, reach: the graph, and what leads to the output.
+        wired: it is known which inputs are states; else their names say it.
+    """
     feeds = []
     for value in file.model.graph.input:
         if value.name in file.constants or value.name not in reach.tensors:
             continue
-        if value.name.lower() in MEMORY_INPUTS:
+        if not wired and value.name.lower() in MEMORY_INPUTS:
             message = f"The input {value.name!r} is a memory: the policy is recurrent, and a bundle's policy has none."
             raise ForeignError(message, "Train a policy without memory; stack the last observations instead.")
         feeds.append(_feed(file, reach, value))

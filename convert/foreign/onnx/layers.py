@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from convert.foreign.onnx.call import ZERO, Call, Result
+from convert.foreign.onnx.expressions import multiplied_matrices
 from convert.foreign.onnx.value import Value, affine, convolution, dense, layer_norm
 
 
@@ -28,10 +29,11 @@ def gemm(call: Call) -> Result:
 
 def matrix_product(call: Call) -> Result:
     """x W of one row; a bias is an Add behind it."""
-    if not isinstance(call.operands[0], Value):
+    first, second = call.operands[:2]
+    if isinstance(first, Value) and isinstance(second, Value):
+        return multiplied_matrices(call, first, second)
+    if not isinstance(first, Value):
         raise call.refused("has the kernel on the left")
-    if isinstance(call.operands[1], Value):
-        raise call.refused("multiplies two values that both depend on the observation")
     value, kernel = call.value(), call.constant(1)
     if kernel.ndim < 2 or math.prod(kernel.shape[:-2]) != 1 or value.shape[-1:] != kernel.shape[-2:-1]:
         raise call.refused(f"takes {value.shape} and {kernel.shape}, not a row and a matrix")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import TensorProto
 
-from convert.foreign.onnx.call import Call, Result
+from convert.foreign.onnx.call import Call, Operand, Result
 from convert.foreign.onnx.elementwise import (
     activated,
     added,
@@ -20,12 +20,14 @@ from convert.foreign.onnx.elementwise import (
     negated,
     subtracted,
 )
-from convert.foreign.onnx.expressions import FUNCTIONS, SUMS, function, summed
+from convert.foreign.onnx.expressions import FUNCTIONS, SUMS, function, is_partial_mean, summed
 from convert.foreign.onnx.layers import batch_normalised, convolutional, gemm, layer_normalised, matrix_product
 from convert.foreign.onnx.statistics import REDUCTIONS, statistic_of
-from convert.foreign.onnx.value import Value, joined
+from convert.foreign.onnx.value import Value, constant_like, joined
+from convert.foreign.program import is_carried
 
-MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice", "Gather", "Split", "Expand", "Tile")
+MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice", "Split", "Expand", "Tile")
+PICKS = ("Gather", "GatherND")
 KEEP_ORDER = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
@@ -40,7 +42,8 @@ def apply(call: Call) -> Result:
     _check_flags(call, values)
     if operator not in HANDLERS.keys() | set(REDUCTIONS):
         raise call.refused("is no operator that a policy's chain holds")
-    statistics = call.node.op_type in REDUCTIONS or any(value.statistic is not None for value in values)
+    statistics = operator in REDUCTIONS or any(value.statistic is not None for value in values)
+    statistics = statistics and not is_partial_mean(call)
     results = statistic_of(call, values) if statistics else HANDLERS[operator](call)
     used = [name for name in call.node.output[len(results) :] if name]
     if used:
@@ -102,14 +105,30 @@ def _shape(call: Call) -> Result:
 
 
 def _concat(call: Call) -> Result:
-    values: list[Value] = []
-    for operand in call.operands:
-        if not isinstance(operand, Value):
-            raise call.refused("joins a constant to what depends on the observation")
-        values.append(operand)
+    like = next(operand for operand in call.operands if isinstance(operand, Value))
+    values = [each if isinstance(each, Value) else _as_value(call, each, like) for each in call.operands]
     ends = np.cumsum([value.size for value in values])
     numbers = [value.numbers() + end - value.size for value, end in zip(values, ends, strict=True)]
     (result,) = call.folder.evaluate(call.node, numbers)
+    return [joined(values, numbers, result, call.name)]
+
+
+def _as_value(call: Call, operand: Operand, like: Value) -> Value:
+    """A constant beside what depends on the observation, which only float operators before the first layer can join."""
+    if like.image is not None or not is_carried(like.steps):
+        raise call.refused("joins a constant to what depends on the observation")
+    return constant_like(np.asarray(operand, np.float64), like)
+
+
+def _scattered(call: Call) -> Result:
+    """Some elements in the place of others; where they go may not depend on the observation."""
+    data, places, updates = call.operands[0], call.constant(1), call.operands[2]
+    if call.attribute("reduction", b"none") not in (b"none", "none"):
+        raise call.refused("adds or multiplies what it scatters")
+    like = data if isinstance(data, Value) else call.value(2)
+    values = [each if isinstance(each, Value) else _as_value(call, each, like) for each in (data, updates)]
+    numbers = [values[0].numbers(), values[1].numbers() + values[0].size]
+    (result,) = call.folder.evaluate(call.node, [numbers[0], places, numbers[1]])
     return [joined(values, numbers, result, call.name)]
 
 
@@ -133,7 +152,8 @@ def _argmax(call: Call) -> Result:
 Handler = Callable[[Call], Result]
 
 HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(MOVES, _moved),
+    "ReduceMean": summed,
+    **dict.fromkeys((*MOVES, *PICKS), _moved),
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Elu", "LeakyRelu", "Swish"), activated),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("Min", "Max"), extreme),
@@ -155,5 +175,6 @@ HANDLERS: dict[str, Handler] = {
     "Neg": negated,
     "Clip": clipped,
     "Concat": _concat,
+    "ScatterND": _scattered,
     "ArgMax": _argmax,
 }

@@ -30,14 +30,12 @@ from convert.foreign.chain import (
     LayerNorm,
     Step,
 )
-from convert.foreign.program import Program
+from convert.foreign.program import Program, is_carried
 from policy.contract.features import FloatOperator
 from policy.spec import Activation
 
 Places = NDArray[np.int64]
 
-ELEMENTWISE = Features | Affine | Clip | Activate
-"""What a program of float operators can do."""
 # A graph of a few bytes can ask for a Dense of terabytes.
 LARGEST_KERNEL = 1 << 26
 
@@ -184,21 +182,23 @@ def joined(values: list[Value], numbers: list[np.ndarray], result: np.ndarray, w
     first = values[0]
     if any(value.image is not None for value in values):
         raise ForeignError(f"{what} joins an image with something else.", "Give the network one image alone.")
-    if not all(isinstance(step, Affine | Clip) for tail in tails for step in tail):
-        if all(isinstance(step, ELEMENTWISE) for value in values for step in value.steps):
-            program = Program(first.observed)
-            parts = [program.take(program.follow(value.steps, what), value.selection) for value in values]
-            places = np.empty(result.size, np.int64)
-            places[np.concatenate([number.reshape(-1) for number in numbers])] = np.arange(result.size)
-            together = program.add(FloatOperator.JOIN, *parts)
-            return programmed(program, program.take(together, places[result.reshape(-1)]), result.shape, first)
+    places = np.concatenate([value.selection for value in values])
+    plain = all(isinstance(step, Affine | Clip) for tail in tails for step in tail)
+    twice = any(tails) and len(np.unique(places)) < len(places)  # an element that two branches treat differently
+    cut_apart = twice and any(isinstance(step, Clip) for tail in tails for step in tail)
+    if (not plain or cut_apart) and all(is_carried(value.steps) for value in values):
+        program = Program(first.observed)
+        parts = [program.take(program.follow(value.steps, what), value.selection) for value in values]
+        where = np.empty(sum(number.size for number in numbers), np.int64)
+        where[np.concatenate([number.reshape(-1) for number in numbers])] = np.arange(len(where))
+        together = program.add(FloatOperator.JOIN, *parts)
+        return programmed(program, program.take(together, where[result.reshape(-1)]), result.shape, first)
+    if not plain:
         message = f"{what} joins branches that have layers of their own."
         raise ForeignError(message, "Only parts of one vector, each scaled and clipped, can be joined.")
-    places = np.concatenate([value.selection for value in values])
     base = Value(first.steps[:shared], first.width, places, places.shape, None, "", first.observed)
     owners = np.concatenate([np.full(value.size, index) for index, value in enumerate(values)])
-    if any(tails) and len(np.unique(places)) < len(places):
-        # An element that two branches treat differently is needed twice.
+    if twice:
         tails = [[_taken(step, value.selection) for step in tail] for tail, value in zip(tails, values, strict=True)]
         tails = [
             [_spread_at(step, np.flatnonzero(owners == index), len(places)) for step in tail]
@@ -224,12 +224,25 @@ def joined(values: list[Value], numbers: list[np.ndarray], result: np.ndarray, w
     return Value(tuple(steps), base.width, selection, result.shape, None, "", first.observed)
 
 
+def constant_like(numbers: np.ndarray, like: Value) -> Value:
+    """Constants as a tensor that depends on the observation: 0 · x + c, x its first element.
+
+    Args:
+        numbers: in the shape of the tensor.
+        like: any tensor of the same observation.
+    """
+    program = Program(like.observed)
+    nothing = program.add(FloatOperator.MULTIPLY, program.take(0, np.zeros(1, np.int64)), constants=np.zeros(1))
+    made = program.add(FloatOperator.ADD, nothing, constants=numbers)
+    return programmed(program, made, numbers.shape, like)
+
+
 def materialised(value: Value) -> Value:
     """The tensor as the last step's result: in a Dense before it, or in one of zeros and ones."""
     value = _pulled(value)
     if value.in_order():
         return value
-    if value.steps and isinstance(value.steps[0], Features) and all(isinstance(s, ELEMENTWISE) for s in value.steps):
+    if value.steps and isinstance(value.steps[0], Features) and is_carried(value.steps):
         program = Program(value.observed)
         taken = program.take(program.follow(value.steps, "a selection"), value.selection)
         return programmed(program, taken, value.shape, value)
@@ -306,7 +319,7 @@ def _alike(selection: Places, numbers: np.ndarray) -> bool:
 
 def _stretched(value: Value, shape: tuple[int, ...], what: str) -> Value:
     """Elements repeated to a shape, as float operators do it before the first layer."""
-    if value.image is not None or not all(isinstance(step, ELEMENTWISE) for step in value.steps):
+    if value.image is not None or not is_carried(value.steps):
         message = f"{what} stretches {value.shape} to {shape}."
         raise ForeignError(message, "Export the policy for a batch of one observation.")
     program = Program(value.observed)

@@ -38,7 +38,11 @@ SCRIPTS = (
 # What takes the place of words of a line: the embedded SSH device of this machine that of a Pi, a small policy a large.
 INSTEAD = {"pi@raspberrypi": "local", "pi@virtual": "local", "III": "I", "II": "I"}
 DRY = {"setup", "suites", "actorq", "peers", "test"}  # they install, or are what runs this: .ci/run types them
-NO_PARSER = ("examples.", "convert.executor")  # programs of one argument, and a process that is written to
+NO_PARSER = (
+    "examples.",
+    "convert.executor",
+    "from_torchscript",  # to be copied elsewhere
+)  # programs of one argument, and a process that is written to
 ELSEWHERE = {  # run by tests of their own
     "convert.foreign": "tests/convert/foreign",
     "convert.package": "tests/convert/package",

@@ -131,6 +131,20 @@ def gravity() -> None:
     targets(network(12)(torch.cat([turned, angular * 0.25, position - DEFAULT], -1)) * 0.25 + DEFAULT)
 
 
+def assembled() -> None:
+    """Joints in another order, a constant beside them, an input both clipped and raw, a rotation by bmm, a mean."""
+    quaternion, velocity, position = inputs(
+        {"orientation": (4, InputKindEnum.BODY_ROTATION), **{n: SENSORS[n] for n in ("base_lin_vel", "joint_pos")}}
+    )
+    w, vector = quaternion[:, :1], quaternion[:, 1:]
+    along = torch.bmm(vector.view(1, 1, 3), velocity.view(1, 3, 1)).squeeze(-1)
+    turned = velocity * (2.0 * w**2 - 1.0) - torch.cross(vector, velocity, dim=-1) * w * 2.0 + vector * along * 2.0
+    ordered = position[:, [3, 0, 4, 1, 5, 2]]
+    mean = position.view(1, 2, 3).mean(-1)
+    parts = [turned, velocity.clamp(-0.5, 0.5), ordered - DEFAULT, mean, torch.ones(1, 2) * 0.3]
+    targets(network(16)(torch.cat(parts, -1)) * 0.25 + DEFAULT)
+
+
 def norms() -> None:
     """A heading as sine and cosine, a distance, a normalised direction."""
     heading, offset = inputs({"heading": (1, None), "offset": (3, None)})
@@ -191,6 +205,7 @@ POLICIES: tuple[Callable[[], None], ...] = (
     terms,
     clips,
     gravity,
+    assembled,
     norms,
     turned_frames,
     recurrent,

@@ -2,7 +2,8 @@
 
     python tests/convert/foreign/make_onnx.py tests/convert/foreign/files/onnx
 
-It needs torch, onnx and onnxscript; the files with "sb3" in their name also stable_baselines3 and gymnasium.
+It needs torch, onnx and onnxscript; the files with "sb3" in their name also stable_baselines3 and gymnasium. Those
+with "rsl_rl" are make_rsl_rl.py's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ OPSETS = {"script": 17, "dynamo": 20}
 
 
 class Normaliser(nn.Module):
-    """(x − mean) / (deviation + 0.01), as rsl_rl has it in front of its actor."""
+    """(x − mean) / (deviation + 0.01), as in front of an actor of rsl_rl."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -143,8 +144,6 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    elu = nn.Sequential(Normaliser(12), nn.Linear(12, 32), nn.ELU(), nn.Linear(32, 16), nn.ELU(), nn.Linear(16, 4))
-    export(folder, "rsl_rl", elu, torch.randn(1, 12), "obs", "actions")
     export(folder, "swish_split", Split(), torch.randn(1, 6), "obs", "actions")
     export(folder, "images", Images(), torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8), "pixels", "q_values")
     stable_baselines3(folder)

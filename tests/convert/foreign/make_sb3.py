@@ -1,7 +1,8 @@
 """Write small policies of Stable-Baselines3, and what they answer, for test_sb3.py: ``make_sb3.py FOLDER [NAME …]``.
 
 Runs in the environment of ``make peers``, not in the project's. Each policy is a folder: ``policy.zip`` as ``save``
-writes it, ``vecnormalize.pkl`` where it was trained with one, and ``golden.npz``:
+writes it, ``vecnormalize.pkl`` where it was trained with one, and ``golden.npz``. Those of TRAINED have learned their
+task, within minutes; the others have only begun.
 
 | array | shape | holds |
 | --- | --- | --- |
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage
 
 ROWS = 32
@@ -69,16 +71,27 @@ CART, PENDULUM = partial(gymnasium.make, "CartPole-v1"), partial(gymnasium.make,
 THREE = noise(BOX, spaces.Box(*BOUNDS))
 SHORT = {"n_steps": 64, "batch_size": 32, "n_epochs": 1}
 OFF = {"learning_starts": 32, "batch_size": 16, "buffer_size": 500}
-TINY = {"net_arch": [8, 8]}
+STEADY = {"n_steps": 128, "batch_size": 256, "learning_rate": 5e-4}
+STEADY_OFF = {
+    "learning_starts": 1000,
+    "batch_size": 128,
+    "buffer_size": 20_000,
+    "learning_rate": 1e-3,
+    "target_update_interval": 500,
+    "train_freq": 4,
+}
+TINY, SMALL = {"net_arch": [8, 8]}, {"net_arch": [32, 32]}
+TRAINED = {"ppo_cartpole": 490.0, "ppo_pendulum_normalised": -200.0, "dqn_cartpole": 300.0}
+"""What some earn, after as many thousands of steps as that takes."""
+MOST_STEPS = 400_000
+COPIES = {"ppo_cartpole": 8, "ppo_pendulum_normalised": 4}
 
 # name: algorithm, policy, environment, settings of the algorithm, settings of VecNormalize, what save() leaves out
 POLICIES: dict[str, tuple[Any, str, Any, dict, dict | None]] = {
-    "ppo_cartpole": (PPO, "MlpPolicy", CART, {**SHORT, "policy_kwargs": TINY}, None),
+    "ppo_cartpole": (PPO, "MlpPolicy", CART, {**STEADY, "policy_kwargs": SMALL}, None),
     "ppo_pendulum_normalised": (
-        PPO,
-        "MlpPolicy",
-        PENDULUM,
-        {**SHORT, "policy_kwargs": TINY},
+        *(PPO, "MlpPolicy", PENDULUM),
+        {"n_steps": 1024, "gamma": 0.9, "learning_rate": 1e-3, "policy_kwargs": SMALL},
         {"clip_obs": 2.0, "epsilon": 0.25},
     ),
     "ppo_elu": (PPO, "MlpPolicy", CART, {**SHORT, "policy_kwargs": {**TINY, "activation_fn": torch.nn.ELU}}, None),
@@ -108,7 +121,7 @@ POLICIES: dict[str, tuple[Any, str, Any, dict, dict | None]] = {
         {"policy_kwargs": TINY},
         None,
     ),
-    "dqn_cartpole": (DQN, "MlpPolicy", CART, {**OFF, "policy_kwargs": TINY}, None),
+    "dqn_cartpole": (DQN, "MlpPolicy", CART, {**STEADY_OFF, "policy_kwargs": SMALL}, None),
     "sac_pendulum": (SAC, "MlpPolicy", PENDULUM, {**OFF, "policy_kwargs": TINY}, {}),
     "sac_gsde": (SAC, "MlpPolicy", THREE, {**OFF, "use_sde": True, "policy_kwargs": TINY}, None),
     "td3_three": (TD3, "MlpPolicy", THREE, {**OFF, "policy_kwargs": {"net_arch": {"pi": [8, 6], "qf": [4]}}}, None),
@@ -135,16 +148,16 @@ WITH_OPTIMIZERS = {"ppo_cartpole", "sac_pendulum"}
 
 def make(name: str, folder: Path) -> None:
     algorithm, policy, environment, settings, normalise = POLICIES[name]
-    venv: Any = DummyVecEnv([environment])
+    venv: Any = DummyVecEnv([environment] * COPIES.get(name, 1))
     if normalise is not None:
         venv = VecNormalize(venv, **normalise)
     model = algorithm(policy, venv, seed=3, device="cpu", **deepcopy(settings))
-    model.learn(STEPS)
-    # Untrained last layers are so small that every output would be about 0.
-    with torch.no_grad():
-        for key, parameter in model.policy.named_parameters():
-            if key.startswith(("action_net.weight", "actor.mu")):
-                parameter.mul_(5.0)
+    returns = ""
+    if name in TRAINED:
+        returns = f", returns {train(model, venv, TRAINED[name]):.1f}"
+    else:
+        model.learn(STEPS)
+        amplify(model.policy)
     model.policy.eval()
     folder.mkdir(parents=True, exist_ok=True)
     model.save(folder / "policy.zip", exclude=["_last_obs", "_last_original_obs", "ep_info_buffer"])
@@ -164,7 +177,29 @@ def make(name: str, folder: Path) -> None:
         actions=actions,
     )
     size = sum(path.stat().st_size for path in folder.iterdir())
-    print(f"{name}: {size} bytes")
+    print(f"{name}: {size} bytes{returns}")
+
+
+def amplify(policy: torch.nn.Module) -> None:
+    """Untrained last layers are so small that every output would be about 0."""
+    with torch.no_grad():
+        for key, parameter in policy.named_parameters():
+            if key.startswith(("action_net.weight", "actor.mu")):
+                parameter.mul_(5.0)
+
+
+def train(model: Any, venv: Any, enough: float) -> float:
+    """Learn until the mean return is enough; the last one."""
+    mean = -np.inf
+    while mean < enough and model.num_timesteps < MOST_STEPS:
+        model.learn(20_000, reset_num_timesteps=False)
+        if normalised := isinstance(venv, VecNormalize):
+            venv.training, venv.norm_reward = False, False
+        mean, _ = evaluate_policy(model, venv, 50)
+        if normalised:
+            venv.training, venv.norm_reward = True, True
+        model._last_obs = None  # the evaluation has left the environments elsewhere
+    return mean
 
 
 def without_optimizers(path: Path) -> None:

@@ -23,7 +23,7 @@ from policy.spec import ArtifactFormat, Memory, Precision, Remembered, RuntimeNa
 
 FILES = Path(__file__).parent / "files" / "leapp"
 READ = ("locomotion", "last_action", "frames", "frames_with_actions", "terms", "clips", "gravity", "norms")
-READ += ("turned_frames",)
+READ += ("turned_frames", "assembled")
 REFUSED = {
     "recurrent": "combines two values",
     "averaged": "the state 'filtered_in' is computed from itself",
@@ -130,6 +130,15 @@ MALFORMED: dict[str, tuple[Callable[[str], str], str]] = {
     "aliases": (lambda text: "a: &a [1]\nmodels: *a", "alias"),
     "deep": (lambda text: "[" * 5000, "no YAML"),
     "long": (lambda text: text + "#" * 2**20, "more than"),
+    "no text": (replaced("policy: [joint_targets]", "policy: [[x]]"), "not outputs it has"),
+    "huge frequency": (replaced("frequency: 50.0", "frequency: 1" + "0" * 400), "periods a second"),
+    "huge name": (replaced("name: joint_vel", "name: 0x" + "f" * 5000), "needed are names"),
+    "huge shape": (replaced("shape: [1, 6]", "shape: [1, 0x" + "f" * 5000 + "]"), "needed are whole numbers"),
+    "huge backend": (replaced("backend: onnx", "backend: 0x" + "f" * 5000), "has the backend"),
+    "a truth that is none": (replaced("frequency: 50.0", "frequency: !!bool foo"), "no YAML"),
+    "a time that is none": (replaced("frequency: 50.0", "frequency: !!timestamp foo"), "no YAML"),
+    "an empty number": (replaced("frequency: 50.0", "frequency: !!int ''"), "no YAML"),
+    "no hash": (replaced("sha256sum: ", "sha512sum: "), "its sha256 is not in it"),
     "another model": (replaced("sha256sum: ", "sha256sum: 0"), "its sha256 is another"),
     "outside": (replaced("model_path: policy.onnx", "model_path: ../policy.onnx"), "a file inside the folder"),
     "absolute": (replaced("model_path: policy.onnx", "model_path: /etc/passwd"), "a file inside the folder"),
@@ -148,6 +157,44 @@ def test_a_malformed_description_is_refused(name: str, tmp_path: Path, monkeypat
     with pytest.raises(ForeignError, match=words):
         read_leapp(changed(tmp_path, "locomotion", change))
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_hash_may_be_in_capitals(tmp_path: Path) -> None:
+    old = hashlib.sha256((FILES / "locomotion" / "policy.onnx").read_bytes()).hexdigest()
+    assert read_leapp(changed(tmp_path, "locomotion", replaced(old, old.upper()))).inputs
+
+
+def test_a_recording_that_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = np.zeros((40, 30), np.float32)
+    for arrays, words in (
+        ({"observations": rows[:, :24], "outputs": rows[:, :5]}, "'outputs' has 5 numbers a row; the policy has 6"),
+        ({"observations": rows[:0, :24], "outputs": rows[:0, :6]}, "has no rows"),
+        ({"observations": rows[:, :23], "outputs": rows[:, :6]}, "23 numbers a row"),
+        ({"observations": rows[:, :24], "outputs": rows[:39, :6]}, "40 observations and 39 outputs"),
+    ):
+        np.savez(tmp_path / "pairs.npz", **arrays)
+        golden = str(FILES / "last_action" / "golden.npz")
+        words_typed = [str(FILES / "last_action"), "--observations", golden, "--golden", str(tmp_path / "pairs.npz")]
+        assert main([*words_typed, "--dry-run"]) == 1
+        assert words in capsys.readouterr().err
+
+
+def test_a_state_that_nothing_gives_is_refused(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    folder = changed(tmp_path, "frames", lambda text: text)
+    path = folder / "frames_initial_values.safetensors"
+    for values, words in (
+        ({"policy/frames_in": np.full((1, 5, 9), np.nan, np.float32)}, "not finite"),
+        ({"policy/frames_in": np.zeros((1, 5, 8), np.float32)}, "has 40 elements, the state 45"),
+    ):
+        path.unlink()
+        save_file(values, path)
+        with pytest.raises(ForeignError, match=words):
+            read_leapp(folder)
+    path.unlink()
+    save_file({"policy/other": np.zeros(3, np.float32)}, path)
+    assert any("begins with zeros" in said for said in read_leapp(folder).assumed)
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -382,6 +382,10 @@ def test_the_original_knows_nothing_of_the_steps(tmp_path: Path) -> None:
     np.testing.assert_array_equal(policy.original(np.ones((3, 5), np.float32)), before)
 
 
-@pytest.mark.parametrize("path", sorted(FILES.glob("*.onnx")), ids=lambda path: path.stem)
+RECURRENT = ("rsl_rl_gru_dynamo", "rsl_rl_lstm_script")  # test_import.py refuses them
+READ = sorted(path for path in FILES.glob("*.onnx") if path.stem not in RECURRENT)
+
+
+@pytest.mark.parametrize("path", READ, ids=lambda path: path.stem)
 def test_files_of_real_exporters(path: Path) -> None:
     agrees(read_onnx(path))

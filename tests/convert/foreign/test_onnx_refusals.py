@@ -55,7 +55,7 @@ USES: dict[str, tuple[Spelling, str]] = {
     "residual": (lambda g, x: g.n("Add", x, g.n("Relu", x)), "Add .*both depend on the observation"),
     "square": (lambda g, x: g.n("Mul", x, x), "Mul .*both depend on the observation"),
     "gate": (lambda g, x: g.n("Mul", x, g.n("Tanh", x)), "Mul .*both depend on the observation"),
-    "attention": (lambda g, x: g.n("MatMul", x, x), "MatMul .*multiplies two values"),
+    "attention": (lambda g, x: g.n("MatMul", x, x), "MatMul .*combines two values"),
     "constant / x": (lambda g, x: g.n("Div", g.c(1.0), x), "Div .*is behind a layer"),
     "by zero": (lambda g, x: g.n("Div", x, g.c(np.zeros(8))), "Div .*divides by zero"),
     "infinite": (lambda g, x: g.n("Mul", x, g.c(np.inf)), "Mul .*not finite"),

@@ -65,7 +65,7 @@ def test_a_policy_says_where_it_is_from_and_what_was_left_out() -> None:
     assert policy.assumed == (NOT_GIVEN,)
     assert policy.provenance is not None
     assert policy.provenance["algorithm"] == "PPO"
-    assert policy.provenance["num_timesteps"] == 192
+    assert policy.provenance["num_timesteps"] == 81_920
     assert policy.provenance["seed"] == 3
     assert set(policy.provenance["sha256"]) == {"policy"}
     json.dumps(policy.provenance)
@@ -220,8 +220,8 @@ REFUSED: list[tuple[str, dict[str, Any], Callable[[bytes], bytes] | None, str]] 
         ),
         *(None, "sb3_contrib.qrdqn.policies.QRDQNPolicy"),
     ),
-    ("ppo_cartpole", {"policy_kwargs": {"net_arch": [8, 9]}}, None, r"\[8, 8\] units, but net_arch says \[8, 9\]"),
-    ("ppo_cartpole", {"policy_kwargs": {"net_arch": [8, {"pi": [8]}]}}, None, "shared by actor and critic"),
+    ("ppo_cartpole", {"policy_kwargs": {"net_arch": [32, 9]}}, None, r"\[32, 32\] units, but net_arch says \[32, 9\]"),
+    ("ppo_cartpole", {"policy_kwargs": {"net_arch": [32, {"pi": [32]}]}}, None, "shared by actor and critic"),
     ("ppo_cartpole", {"policy_kwargs": {"lstm_hidden_size": 8}}, None, "lstm_hidden_size"),
     ("ppo_cartpole", {"policy_kwargs": {"features_extractor_kwargs": {"depth": 8}}}, None, "depth"),
     ("ppo_cartpole", {"policy_kwargs": {"normalize_images": 3}}, None, "neither true nor false"),
@@ -239,7 +239,7 @@ REFUSED: list[tuple[str, dict[str, Any], Callable[[bytes], bytes] | None, str]] 
     ("ppo_cartpole", {}, swap(b"policy_net.0.", b"shared_net.0."), "actor and critic share"),
     ("ppo_image", {}, swap(b"pi_features_extractor.cnn.0.b", b"pi_features_extractor.cnn.9.b"), "no tensor"),
     ("ppo_image", {}, exchange_second_and_third_bias, "two different tensors"),
-    ("ppo_cartpole", {}, lambda data: data if len(data) != 64 else b"\xff" * 64, "not finite"),
+    ("ppo_cartpole", {}, lambda data: data if len(data) != 256 else b"\xff" * 256, "not finite"),
 ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from convert.foreign import chain
+from convert.foreign import chain, sources
 from convert.foreign.__main__ import main
 from convert.foreign.chain import ForeignError
 from convert.foreign.weights import read_weights
@@ -91,6 +91,24 @@ def test_the_command_makes_a_bundle_of_them(tmp_path: Path) -> None:
     assert not (tmp_path / "wrong").exists()
 
 
+def test_a_tensor_s_name_stands_wherever_numbers_may(tmp_path: Path) -> None:
+    weights, spec = written(tmp_path)
+    tensors = {name: np.float32(value) for name, value in TENSORS.items()}
+    scaled = {"action_scale": np.float32([[2.0, 3.0]]), "action_bias": np.float32([[0.5, 0.5]])}
+    save_file({**tensors, **scaled}, tmp_path / "scaled.safetensors")
+    named = [*SPEC["steps"][:-1], {"affine": {"scale": "action_scale", "offset": "action_bias"}}]
+    (tmp_path / "named.json").write_text(json.dumps({**SPEC, "steps": named}))
+    policy = read_weights(tmp_path / "scaled.safetensors", tmp_path / "named.json")
+    np.testing.assert_array_equal(chain.run(policy, ROWS), chain.run(read_weights(weights, spec), ROWS))
+
+
+def test_a_file_of_cleanrl_asks_for_its_spec() -> None:
+    path = Path(__file__).parent / "files" / "weights" / "cleanrl_dqn" / "policy.cleanrl_model"
+    with pytest.raises(ForeignError, match="does not say how they are used"):
+        sources.read(path)
+    assert sources.read(path, spec=path.with_name("spec.json")).source == "CleanRL dqn"
+
+
 def test_images_are_flattened_as_each_program_does(tmp_path: Path) -> None:
     kernel, dense = RANDOM.normal(size=(2, 2, 3, 4)), RANDOM.normal(size=(16, 3))
     torch_rows = dense.reshape(2, 2, 4, 3).transpose(2, 0, 1, 3).reshape(16, 3)
@@ -144,7 +162,7 @@ def test_a_spec_that_says_nothing_usable_is_refused(changes: dict[str, Any], sai
     assert refused.type.__name__ in ("ForeignError", "SpecError")
 
 
-@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors", "weights.npz"])
+@pytest.mark.parametrize("name", ["weights.pt", "weights.cleanrl_model", "weights.safetensors", "weights.npz"])
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\xff" * 100, b"{}"])
 def test_a_damaged_file_is_refused(name: str, data: bytes, tmp_path: Path) -> None:
     _, spec = written(tmp_path)
