@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from convert.foreign.chain import Affine, Dense, Doubles, Features, ForeignError, Input, Step
-from convert.foreign.leapp.description import Description
+from convert.foreign.leapp.description import Description, Tensor
 from convert.foreign.leapp.states import Recalled, depends
 from convert.foreign.onnx.original import Feed
-from convert.foreign.onnx.value import Value
+from convert.foreign.onnx.value import Places, Value
 from convert.foreign.program import Program
 from policy.contract.features import FloatOperator
 from policy.observing.features import exact_features
@@ -23,6 +24,31 @@ LARGEST_INITIAL = 1e18
 PREVIOUS_ACTION = "previous_action"
 PREVIOUS_ACTIONS = ""
 """Under which the actions' place is kept: no input has an empty name."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the remembering observation keeps what the file's inputs were.
+
+    Attributes:
+        fields: of the observation.
+        starts: first place and rows of each, by the input's name; of actions, by :data:`PREVIOUS_ACTIONS`.
+        width: elements of the observation.
+    """
+
+    fields: tuple[Input, ...]
+    starts: dict[str, tuple[int, int]]
+    width: int
+
+    def places(self, feed: Feed, age: int) -> Places:
+        """An input's elements so many periods before; the oldest that is kept where that is too long ago."""
+        start, rows = self.starts[feed.name]
+        return start + max(rows - 1 - age, 0) * feed.size + np.arange(feed.size)
+
+    def action(self, age: int, size: int) -> Places:
+        """The action's elements so many periods before; 1 is the last one."""
+        start, rows = self.starts[PREVIOUS_ACTIONS]
+        return start + max(rows - age, 0) * size + np.arange(size)
 
 
 def remembering(
@@ -42,83 +68,92 @@ def remembering(
         chosen, actions: the policy's output, and its elements.
         spare: oldest rows of a field that the policy does not look at.
     """
+    layout = _layout(described, feeds, inputs, recalls, described.outputs[chosen], actions, spare or {})
+    size = sum(feed.size for feed in feeds)
+    owner = {int(place): (feed, n) for feed in feeds for n, place in enumerate(inputs[feed.name].selection)}
+
+    def old(age: int) -> Places:
+        """Where the vector of all inputs stands that was there so many periods before; 0 for what is not kept."""
+        found = np.zeros(size, np.int64)
+        for feed in feeds:
+            if feed.name in layout.starts:
+                found[inputs[feed.name].selection] = layout.places(feed, age)
+        return found
+
+    values: dict[str, Value] = {}
+    for feed in feeds:
+        recall = recalls.get(feed.name)
+        if recall is None:
+            values[feed.name] = _value(layout.places(feed, 0), feed, layout.width)
+            continue
+        places = np.zeros(feed.size, np.int64)
+        for index, (root, age) in enumerate(zip(recall.roots.tolist(), recall.ages.tolist(), strict=True)):
+            if recall.of_action[index]:
+                places[index] = layout.action(age, actions)[root]
+            elif recall.is_copied[index]:
+                source, element = owner[root]
+                places[index] = layout.places(source, age)[element]
+        if recall.program is not None and recall.is_computed.any():
+            value = _computed(recall, recall.program, places, old, feed, layout.width)
+        else:
+            value = _value(places, feed, layout.width)
+        values[feed.name] = recall.applied(value)
+    return layout.fields, values
+
+
+def _layout(
+    described: Description,
+    feeds: tuple[Feed, ...],
+    inputs: dict[str, Value],
+    recalls: dict[str, Recalled],
+    target: Tensor,
+    actions: int,
+    spare: Mapping[str, int],
+) -> Layout:
+    """A field for each input that is no state, of as many rows as the states look back; then the actions, if any do."""
     initial = initial_values(described, recalls)
-    fields, starts = [], {}
+    fields: list[Input] = []
+    starts: dict[str, tuple[int, int]] = {}
     width, size = 0, sum(feed.size for feed in feeds)
     for feed in feeds:
         if feed.name in recalls:
             continue
         tensor, places = described.inputs[feed.name], inputs[feed.name].selection
-        rows, memory = 1, None
-        of_feed = {name: np.isin(recall.roots, places) & recall.is_copied for name, recall in recalls.items()}
-        ages = [int(recalls[name].ages[mask].max(initial=0)) for name, mask in of_feed.items()]
+        masks = {name: np.isin(recall.roots, places) & recall.is_copied for name, recall in recalls.items()}
+        ages = [int(recalls[name].ages[mask].max(initial=0)) for name, mask in masks.items()]
         ages += [recall.oldest_read(places, size) for recall in recalls.values()]
+        rows, memory, shape = 1, None, feed.shape[1:] or (1,)
         if any(ages):
-            rows = 1 + max(ages)
-            rows -= (spare or {}).get(feed.name, 0)
-            first = [(recalls[n].roots[m] - places[0], recalls[n].before(initial[n])[m]) for n, m in of_feed.items()]
+            rows = 1 + max(ages) - spare.get(feed.name, 0)
             _check_length(feed.name, rows, rows * feed.size)
-            memory = Memory(Remembered.OBSERVATION, _agreed(feed.name, feed.size, first))
-        shape = feed.shape[1:] if memory is None else (rows, feed.size)
-        fields.append(Input(feed.name, shape or (1,), tensor.unit, tensor.element_names, memory))
+            first = [(recalls[n].roots[m] - places[0], recalls[n].before(initial[n])[m]) for n, m in masks.items()]
+            memory, shape = Memory(Remembered.OBSERVATION, _agreed(feed.name, feed.size, first)), (rows, feed.size)
+        fields.append(Input(feed.name, shape, tensor.unit, tensor.element_names, memory))
         starts[feed.name] = (width, rows)
         width += rows * feed.size
-    of_actions = {name: recall for name, recall in recalls.items() if recall.of_action.any()}
-    if of_actions:
-        masks = {name: recall.of_action for name, recall in of_actions.items()}
+    masks = {name: recall.of_action for name, recall in recalls.items() if recall.of_action.any()}
+    if masks:
+        rows = max(int(recalls[name].ages[mask].max()) for name, mask in masks.items()) - spare.get(PREVIOUS_ACTIONS, 0)
+        _check_length("the last action", rows, rows * actions)
         first = [(recalls[n].roots[m], recalls[n].before(initial[n])[m]) for n, m in masks.items()]
-        actions_kept = max(int(recalls[name].ages[mask].max()) for name, mask in masks.items())
-        actions_kept -= (spare or {}).get(PREVIOUS_ACTIONS, 0)
-        _check_length("the last action", actions_kept, actions_kept * actions)
         memory = Memory(Remembered.ACTION, _agreed("the last action", actions, first))
-        target = described.outputs[chosen]
         names = target.element_names if len(target.element_names) == actions else ()
         name = PREVIOUS_ACTION if PREVIOUS_ACTION not in starts else f"{PREVIOUS_ACTION}_of_the_policy"
-        fields.append(Input(name, (actions_kept, actions), target.unit, names, memory))
-        starts[PREVIOUS_ACTIONS] = (width, actions_kept)
-        width += actions_kept * actions
+        fields.append(Input(name, (rows, actions), target.unit, names, memory))
+        starts[PREVIOUS_ACTIONS] = (width, rows)
+        width += rows * actions
+    return Layout(tuple(fields), starts, width)
 
-    def old(age: int) -> np.ndarray:
-        """Where the vector of all inputs stands that was there so many periods before; 0 for what is not kept."""
-        found = np.zeros(size, np.int64)
-        for feed in feeds:
-            if feed.name in starts:
-                start, rows = starts[feed.name]
-                found[inputs[feed.name].selection] = start + max(rows - 1 - age, 0) * feed.size + np.arange(feed.size)
-        return found
 
-    values: dict[str, Value] = {}
-    owner = {int(place): (feed, n) for feed in feeds for n, place in enumerate(inputs[feed.name].selection)}
-    for feed in feeds:
-        recall = recalls.get(feed.name)
-        if recall is None:
-            start, rows = starts[feed.name]
-            places = start + (rows - 1) * feed.size + np.arange(feed.size)
-        else:
-            places = np.empty(feed.size, np.int64)
-            for index, (root, age) in enumerate(zip(recall.roots, recall.ages, strict=True)):
-                if recall.is_computed[index]:
-                    places[index] = 0
-                elif recall.of_action[index]:
-                    start, rows = starts[PREVIOUS_ACTIONS]
-                    places[index] = start + max(rows - age, 0) * actions + root
-                else:
-                    source, element = owner[int(root)]
-                    start, rows = starts[source.name]
-                    places[index] = start + max(rows - 1 - age, 0) * source.size + element
-        if recall is not None and recall.program is not None and recall.is_computed.any():
-            value = _computed(recall, recall.program, places, old, feed, width)
-        else:
-            value = Value((), width, places, feed.shape, None, feed.name, width)
-        values[feed.name] = value if recall is None else recall.applied(value)
-    return tuple(fields), values
+def _value(places: Places, feed: Feed, width: int) -> Value:
+    return Value((), width, places, feed.shape, None, feed.name, width)
 
 
 def _computed(
     recall: Recalled,
     program: Features,
-    places: np.ndarray,
-    old: Callable[[int], np.ndarray],
+    places: Places,
+    old: Callable[[int], Places],
     feed: Feed,
     width: int,
 ) -> Value:
