@@ -24,6 +24,7 @@ from convert.foreign.chain import (
 from convert.foreign.leapp.description import is_leapp
 from convert.foreign.torch_file import TORCH_ENDINGS, refuse_torchscript
 from policy.observing.history import remembers
+from policy.spec import Remembered
 
 WEIGHTS = (*TORCH_ENDINGS, ".safetensors", ".npz")
 KINDS = f".zip (Stable-Baselines3), .onnx, .keras, a LEAPP folder, and with --spec {', '.join(WEIGHTS)}"
@@ -128,6 +129,11 @@ def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple
     elif low is not None and high is not None:
         one = np.ones(1)
         added = Clip(-one, one), Affine((high - low) / 2, (high + low) / 2)
+    if added and any(part.memory and part.memory.of is Remembered.ACTION for part in policy.inputs):
+        raise ForeignError(
+            f"{policy.source}: it remembers its actions as the file makes them, and --actions {actions} changes them.",
+            "Leave --actions out.",
+        )
     return followed(replace(policy, actions=policy.actions or Continuous()), added)
 
 

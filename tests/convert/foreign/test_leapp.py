@@ -105,6 +105,10 @@ def test_a_recording_may_be_whole_observations(tmp_path: Path, capsys: pytest.Ca
     assert "10 numbers a row" in capsys.readouterr().err
     assert main([*words, "--observations", str(tmp_path / "whole.npz"), "--fields", "a:45"]) == 1
     assert "holds earlier periods" in capsys.readouterr().err
+    golden = str(FILES / "last_action" / "golden.npz")
+    words = [str(FILES / "last_action"), "--observations", golden, "--actions", "clip", "--bounds=-1:1", "--dry-run"]
+    assert main(words) == 1
+    assert "remembers its actions as the file makes them" in capsys.readouterr().err
 
 
 def changed(tmp_path: Path, name: str, change: Callable[[str], str]) -> Path:
