@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from convert.foreign.chain import Activate, Affine, Clip, Dense, Doubles, Features, ForeignError, Step
 from policy.contract.checks import LARGEST_FLOAT32
-from policy.contract.features import MOST_ELEMENTS, MOST_STEPS, MOST_TOGETHER, FloatOperator, FloatStep
+from policy.contract.features import (
+    MOST_ELEMENTS,
+    MOST_STEPS,
+    MOST_TOGETHER,
+    FloatOperator,
+    FloatStep,
+    size_of,
+    sizes_of,
+)
 from policy.spec import Activation
 
 SMALL_KERNEL = 36
@@ -66,14 +75,7 @@ class Program:
     def _put(self, step: FloatStep) -> int:
         if step in self._known:
             return self._known[step]
-        sizes = [self._sizes[operand] for operand in step.operands]
-        size = max([*sizes, len(step.constants)])
-        if step.operator is FloatOperator.TAKE:
-            size = len(step.places)
-        elif step.operator is FloatOperator.JOIN:
-            size = sum(sizes)
-        elif step.operator is FloatOperator.SUM:
-            size = 1
+        size = size_of(step, self._sizes)
         self._together += size
         if len(self.steps) >= MOST_STEPS or size > MOST_ELEMENTS or self._together > MOST_TOGETHER:
             raise ForeignError(
@@ -159,3 +161,32 @@ class Program:
         if step.activation is Activation.NONE:
             return value
         raise ForeignError(f"{what} combines values behind the activation {step.activation.value}.", TOO_LARGE)
+
+
+def copies(program: Features, size: int) -> NDArray[np.int64]:
+    """For each result of a program, the place in the observation that it is a copy of; −1 where it is computed."""
+    values = [np.arange(size)]
+    for step, made in zip(program.steps, sizes_of(program.steps, size)[1:], strict=True):
+        if step.operator is FloatOperator.TAKE:
+            values.append(values[step.operands[0]][list(step.places)])
+        elif step.operator is FloatOperator.JOIN:
+            values.append(np.concatenate([values[operand] for operand in step.operands]))
+        else:
+            values.append(np.full(made, -1))
+    return values[-1]
+
+
+def depends(program: Features, size: int) -> NDArray[np.bool_]:
+    """Which elements of the observation each result of a program depends on, (results, size)."""
+    values = [np.eye(size, dtype=bool)]
+    for step, made in zip(program.steps, sizes_of(program.steps, size)[1:], strict=True):
+        taken = [values[operand] for operand in step.operands]
+        if step.operator is FloatOperator.TAKE:
+            values.append(taken[0][list(step.places)])
+        elif step.operator is FloatOperator.JOIN:
+            values.append(np.concatenate(taken))
+        elif step.operator is FloatOperator.SUM:
+            values.append(taken[0].any(axis=0, keepdims=True))
+        else:
+            values.append(np.logical_or.reduce([np.broadcast_to(part, (made, size)) for part in taken]))
+    return values[-1]

@@ -6,6 +6,7 @@ one is what the normaliser takes. Everything is float32, in every precision.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -84,6 +85,16 @@ class FloatStep:
         )
 
 
+def size_of(step: FloatStep, sizes: Sequence[int]) -> int:
+    """Elements of a step's result, given those of the values before it."""
+    taken = [sizes[place] for place in step.operands]
+    if step.operator is FloatOperator.TAKE:
+        return len(step.places)
+    if step.operator is FloatOperator.JOIN:
+        return sum(taken)
+    return 1 if step.operator is FloatOperator.SUM else max([*taken, len(step.constants)])
+
+
 def sizes_of(steps: tuple[FloatStep, ...], observation_size: int) -> tuple[int, ...]:
     """Elements of every value: of the observation, then of each step's result.
 
@@ -96,16 +107,11 @@ def sizes_of(steps: tuple[FloatStep, ...], observation_size: int) -> tuple[int, 
         what = f"features[{number}] ({step.operator.value})"
         require(all(0 <= place < len(sizes) for place in step.operands), f"{what} names a value that is not there yet.")
         taken = [sizes[place] for place in step.operands] + ([len(step.constants)] if step.constants else [])
-        size = max(taken)
         if step.operator in BINARY:
-            require(set(taken) <= {1, size}, f"{what} combines {taken} elements.")
+            require(set(taken) <= {1, max(taken)}, f"{what} combines {taken} elements.")
         elif step.operator is FloatOperator.TAKE:
-            size = len(step.places)
             require(all(0 <= place < taken[0] for place in step.places), f"{what} takes a place beyond {taken[0]}.")
-        elif step.operator is FloatOperator.JOIN:
-            size = sum(taken)
-        elif step.operator is FloatOperator.SUM:
-            size = 1
+        size = size_of(step, sizes)
         require(size <= MOST_ELEMENTS, f"{what} has {size} elements; allowed are {MOST_ELEMENTS}.")
         sizes.append(size)
     total = sum(sizes[1:])

@@ -10,10 +10,10 @@ import numpy as np
 
 from convert.foreign.chain import Affine, Dense, Doubles, Features, ForeignError, Input, Step
 from convert.foreign.leapp.description import Description, Tensor
-from convert.foreign.leapp.states import Recalled, depends
+from convert.foreign.leapp.states import Recalled
 from convert.foreign.onnx.original import Feed
 from convert.foreign.onnx.value import Places, Value
-from convert.foreign.program import Program
+from convert.foreign.program import Program, depends
 from policy.contract.features import FloatOperator
 from policy.observing.features import exact_features
 from policy.spec import Memory, Remembered

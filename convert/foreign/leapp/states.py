@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from convert.foreign.chain import Affine, Clip, Dense, Doubles, Features, ForeignError, Step
 from convert.foreign.onnx.value import Places, Value, affine, clip
-from policy.contract.features import FloatOperator, sizes_of
+from convert.foreign.program import copies, depends
 
 WAY_OUT = "Train a policy without memory; stack the last observations, or feed back the last action."
 
@@ -121,35 +121,6 @@ def recalled(name: str, places: Places, output: Value, action: Value) -> Recalle
             f"the state {name!r} is neither earlier observations nor the last action: the policy is recurrent.", WAY_OUT
         )
     return found
-
-
-def copies(program: Features, size: int) -> Places:
-    """For each result of a program, the place in the observation that it is a copy of; −1 where it is computed."""
-    values = [np.arange(size)]
-    for step, made in zip(program.steps, sizes_of(program.steps, size)[1:], strict=True):
-        if step.operator is FloatOperator.TAKE:
-            values.append(values[step.operands[0]][list(step.places)])
-        elif step.operator is FloatOperator.JOIN:
-            values.append(np.concatenate([values[operand] for operand in step.operands]))
-        else:
-            values.append(np.full(made, -1))
-    return values[-1]
-
-
-def depends(program: Features, size: int) -> NDArray[np.bool_]:
-    """Which elements of the observation each result of a program depends on, (results, size)."""
-    values = [np.eye(size, dtype=bool)]
-    for step, made in zip(program.steps, sizes_of(program.steps, size)[1:], strict=True):
-        taken = [values[operand] for operand in step.operands]
-        if step.operator is FloatOperator.TAKE:
-            values.append(taken[0][list(step.places)])
-        elif step.operator is FloatOperator.JOIN:
-            values.append(np.concatenate(taken))
-        elif step.operator is FloatOperator.SUM:
-            values.append(taken[0].any(axis=0, keepdims=True))
-        else:
-            values.append(np.logical_or.reduce([np.broadcast_to(part, (made, size)) for part in taken]))
-    return values[-1]
 
 
 def resolved(recalls: Mapping[str, Recalled], places: Mapping[str, Places]) -> dict[str, Recalled]:

@@ -26,9 +26,8 @@ from convert.foreign.onnx.statistics import REDUCTIONS, statistic_of
 from convert.foreign.onnx.value import Value, constant_like, joined
 from convert.foreign.program import is_carried
 
-MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice", "Split", "Expand", "Tile")
-PICKS = ("Gather", "GatherND")
 KEEP_ORDER = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+MOVES = (*KEEP_ORDER, "Transpose", "Slice", "Split", "Expand", "Tile", "Gather", "GatherND")
 
 
 def apply(call: Call) -> Result:
@@ -153,7 +152,7 @@ Handler = Callable[[Call], Result]
 
 HANDLERS: dict[str, Handler] = {
     "ReduceMean": summed,
-    **dict.fromkeys((*MOVES, *PICKS), _moved),
+    **dict.fromkeys(MOVES, _moved),
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Elu", "LeakyRelu", "Swish"), activated),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("Min", "Max"), extreme),
