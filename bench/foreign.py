@@ -47,12 +47,14 @@ REFUSED = (
     "swish_split_script",
     "leapp_averaged",
     "leapp_recurrent",
+    "leapp_relative_recalled",
     "leapp_torchscript",
     "leapp_two_nodes",
     "rsl_rl_gru_dynamo",
     "rsl_rl_lstm_script",
 )
-"""Normalised behind an activation; with a memory of their own; of several nodes, or of another backend."""
+"""Normalised behind an activation; with a memory of their own, or of what no one sees; of several nodes, or of another
+backend."""
 ROWS = 96
 NOTES = """\
 Made by the original programs for this table, most with few training steps: what they earn says nothing of the \

@@ -40,11 +40,18 @@ _TFLITE = {
 }
 
 
-def onnx_features(graph: GraphBuilder, steps: tuple[FloatStep, ...], observation: str) -> str:
-    """Add the steps behind the raw observation (1, n); the name of the last result, (1, m)."""
-    values = [observation]
+def onnx_program(graph: GraphBuilder, steps: tuple[FloatStep, ...], given: str, name: str) -> str:
+    """Add a program's steps behind what it is given (1, n); the last result's tensor, (1, m).
+
+    Args:
+        graph: to add to.
+        steps: the program.
+        given: the tensor of value 0.
+        name: begins the names of all tensors.
+    """
+    values, called = [given], name
     for number, step in enumerate(steps):
-        name = f"features/{number}"
+        name = f"{called}/{number}"
         operands = [values[place] for place in step.operands]
         if step.operator is Operator.TAKE:
             places = graph.constant(f"{name}/places", np.array(step.places, np.int64))
@@ -61,12 +68,20 @@ def onnx_features(graph: GraphBuilder, steps: tuple[FloatStep, ...], observation
     return values[-1]
 
 
-def tflite_features(graph: GraphWriter, steps: tuple[FloatStep, ...], observation: int) -> int:
-    """The same in a TFLite graph; the last result's tensor."""
-    values = [observation]
+def tflite_program(graph: GraphWriter, steps: tuple[FloatStep, ...], given: int, name: str) -> int:
+    """The same in a TFLite graph."""
+    values = [given]
     for number, step in enumerate(steps):
-        values.append(_tflite_step(graph, step, [values[place] for place in step.operands], f"features/{number}"))
+        values.append(_tflite_step(graph, step, [values[place] for place in step.operands], f"{name}/{number}"))
     return values[-1]
+
+
+def join_rows(graph: GraphWriter, rows: list[int], name: str) -> int:
+    """Rows (1, n), one behind the other, in a TFLite graph."""
+    y = graph.tensor(name, [1, sum(graph.tensors[tensor].shape[1] for tensor in rows)], np.float32)
+    none = schema.ActivationFunctionType.NONE
+    graph.operator(Tflite.CONCATENATION, rows, [y], "Concatenation", axis=1, fusedActivationFunction=none)
+    return y
 
 
 def _tflite_step(graph: GraphWriter, step: FloatStep, operands: list[int], name: str) -> int:
@@ -77,10 +92,7 @@ def _tflite_step(graph: GraphWriter, step: FloatStep, operands: list[int], name:
         graph.operator(Tflite.GATHER, [*operands, places], [y], "Gather", axis=1, batchDims=0)
         return y
     if step.operator is Operator.JOIN:
-        y = graph.tensor(name, [1, sum(sizes)], np.float32)
-        none = schema.ActivationFunctionType.NONE
-        graph.operator(Tflite.CONCATENATION, operands, [y], "Concatenation", axis=1, fusedActivationFunction=none)
-        return y
+        return join_rows(graph, operands, name)
     if step.operator is Operator.SUM:
         y = graph.tensor(name, [1, 1], np.float32)
         axis = graph.constant(f"{name}/axis", np.array([1], np.int32))

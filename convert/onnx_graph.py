@@ -7,7 +7,7 @@
       int8 … int2: QuantizeLinear ─ (DequantizeLinear ─ Gemm ─ Relu ─ QuantizeLinear) … ─ DequantizeLinear ─ Clip
                    (another activation is float between levels: … ─ DequantizeLinear ─ Tanh ─ QuantizeLinear)
     discrete:   logits ─ ArgMax ─ action
-    continuous: Tanh or Clip ─ Mul gain ─ Add offset ─ action
+    continuous: Tanh or Clip ─ Mul gain ─ Add offset (─ targets) ─ action
 
 Between integers, that join is float: Relu and Concat of dequantized levels and the vector, then one QuantizeLinear for
 both, which gives the levels back unchanged.
@@ -37,7 +37,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from convert.features import onnx_features
+from convert.features import onnx_program
 from convert.interface import ACTION, LOGITS, OBSERVATION
 from convert.onnx_builder import GraphBuilder
 from device.agent.runtimes import import_runtime, onnx_session_options
@@ -141,7 +141,7 @@ def _normalised(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]
     """What the first layer takes, and the vector behind an image, if there is one."""
     # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.network.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
-    x = onnx_features(graph, spec.features, OBSERVATION)
+    x = onnx_program(graph, spec.features, OBSERVATION, "features")
     if mean.any():
         x = graph.node("Sub", [x, graph.constant("normaliser/mean", mean[None])], "normaliser/centred")
     x = graph.node("Mul", [x, graph.constant("normaliser/inverse_scale", inverse_scale[None])], "normaliser/scaled")
@@ -243,7 +243,12 @@ def _integer_layer(
 
 def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str) -> bytes:
     if isinstance(spec.head, ContinuousHead):
-        outputs = _continuous_head(graph, spec.head, raw)
+        action = _continuous_head(graph, spec.head, raw)
+        if spec.targets:
+            given = graph.node("Concat", [action, OBSERVATION], "targets/given", axis=1)
+            onnx_program(graph, spec.targets, given, "targets")
+        graph.nodes[-1].output[0] = graph.nodes[-1].name = ACTION
+        outputs = [helper.make_tensor_value_info(ACTION, TensorProto.FLOAT, [1, spec.head.size])]
     else:
         graph.nodes[-1].output[0] = LOGITS
         # The first largest logit, as numpy's argmax.
@@ -260,7 +265,7 @@ def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str) -> bytes:
     return data
 
 
-def _continuous_head(graph: GraphBuilder, head: ContinuousHead, raw: str) -> list[onnx.ValueInfoProto]:
+def _continuous_head(graph: GraphBuilder, head: ContinuousHead, raw: str) -> str:
     # a = squash(y) · gain + offset
     low, high = head_limits(head)
     squashed = _clip(graph, raw, "head/clipped", low, high) if np.isfinite(high) else raw
@@ -268,8 +273,7 @@ def _continuous_head(graph: GraphBuilder, head: ContinuousHead, raw: str) -> lis
         squashed = graph.node("Tanh", [squashed], "head/tanh")
     gain, offset = head_constants(head)
     scaled = graph.node("Mul", [squashed, graph.constant("head/gain", gain[None])], "head/scaled")
-    graph.node("Add", [scaled, graph.constant("head/offset", offset[None])], ACTION)
-    return [helper.make_tensor_value_info(ACTION, TensorProto.FLOAT, [1, head.size])]
+    return graph.node("Add", [scaled, graph.constant("head/offset", offset[None])], "head/offset_added")
 
 
 def _clip(graph: GraphBuilder, x: str, output: str, low: float, high: float) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convert.rounding import fixed_point_head_inputs
-from policy.float_errors import Doubles, float_tolerance, head_rounding
+from policy.float_errors import Doubles, float_tolerance, output_rounding
 from policy.integer import IntegerNetwork, head_inputs
 from policy.network import Weights, apply_head, forward_float
 from policy.quantization import Floats
@@ -96,11 +96,11 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
     own_steps = np.full(spec.output_size, OWN_STEPS + NORM_STEPS if normalised else OWN_STEPS)
     return Reference(
         observations,
-        outputs=apply_head(spec, raw[0], exact=True),
-        own=tuple(apply_head(spec, each, exact=True) for each in raw),
-        own_tolerance=tuple(_within(spec, network, each, own_steps) for each in raw),
-        tolerance=_within(spec, network, raw[0], apart + DEVICE_STEPS + STEP_SLACK),
-        step=output_steps(spec, network),
+        outputs=apply_head(spec, raw[0], observations, exact=True),
+        own=tuple(apply_head(spec, each, observations, exact=True) for each in raw),
+        own_tolerance=tuple(_within(spec, network, each, observations, own_steps) for each in raw),
+        tolerance=_within(spec, network, raw[0], observations, apart + DEVICE_STEPS + STEP_SLACK),
+        step=output_steps(spec, network, raw[0], observations),
         most_off=None if normalised else _most_off(raw[0], raw[1], network.output_step),
     )
 
@@ -112,19 +112,33 @@ def _most_off(one: Floats, other: Floats, step: float) -> float:
     return MORE_OFF[0] * apart + MORE_OFF[1]
 
 
-def _within(spec: PolicySpec, network: IntegerNetwork, raw: Floats, steps: Doubles) -> Doubles:
-    """How far so many steps (output_size,) of the head's levels take each output, (n, output_size), in its unit.
+def _within(spec: PolicySpec, network: IntegerNetwork, raw: Floats, observations: Floats, steps: Doubles) -> Doubles:
+    """How far so many steps (output_size,) of the head's levels take each output, (n, output_size), in its unit."""
+    return _moved(spec, raw, observations, steps * network.output_step) + output_rounding(spec, raw, observations)
 
-    Where a tanh is flat that is next to nothing.
+
+def _moved(spec: PolicySpec, raw: Floats, observations: Floats, far: Doubles) -> Doubles:
+    """How far the outputs move, (n, output_size), where the head's raw ones (n, m) do by ``far`` (m,) up or down.
+
+    Where a tanh is flat that is next to nothing. Targets mix outputs: what each of them moves is added up.
     """
-    middle, far = apply_head(spec, raw, True).astype(np.float64), (steps * network.output_step).astype(np.float32)
-    largest: Doubles = np.max([np.abs(apply_head(spec, end, True) - middle) for end in (raw - far, raw + far)], axis=0)
-    return largest + head_rounding(spec)
+    middle = apply_head(spec, raw, observations, True).astype(np.float64)
+    alone = np.diag(far) if spec.targets else far[None]
+    moved = [
+        np.max([np.abs(apply_head(spec, end, observations, True) - middle) for end in (raw - part, raw + part)], axis=0)
+        for part in alone.astype(np.float32)
+    ]
+    total: Doubles = np.sum(moved, axis=0)
+    return total
 
 
-def output_steps(spec: PolicySpec, network: IntegerNetwork) -> Doubles:
-    """One step of the head's levels, (output_size,), in each output's unit: the largest that squashing makes of it."""
+def output_steps(spec: PolicySpec, network: IntegerNetwork, raw: Floats, observations: Floats) -> Doubles:
+    """One step of the head's levels, (output_size,), in each output's unit: the largest that squashing, or a target on
+    these observations, makes of it."""
     if not isinstance(spec.head, ContinuousHead):
         return np.full(spec.output_size, network.output_step)
+    if spec.targets:
+        moved = _moved(spec, raw, observations, np.full(raw.shape[1], network.output_step))
+        return np.maximum(moved.max(axis=0), np.finfo(np.float32).tiny)
     # |d tanh| and |d clip| are at most 1, then the gain
     return network.output_step * (np.array(spec.head.high) - np.array(spec.head.low)) / 2

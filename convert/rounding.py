@@ -50,7 +50,7 @@ def fixed_point_requantize(
 
 def forward_fixed_point(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
     """``policy.integer.forward_integer`` in the arithmetic of TFLite's built-in kernels, bit by bit."""
-    return apply_head(spec, fixed_point_head_inputs(spec, network, observations))
+    return apply_head(spec, fixed_point_head_inputs(spec, network, observations), observations)
 
 
 def fixed_point_head_inputs(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:

@@ -6,7 +6,7 @@
       fp32, fp16:  CONV_2D … FULLY_CONNECTED … ──────────────────────────┤
       int8 … int2: QUANTIZE ─ CONV_2D … FULLY_CONNECTED (int8 × int8 → int32) … ─ DEQUANTIZE
     discrete:   logits ─ ARG_MAX ─ action
-    continuous: TANH or MINIMUM/MAXIMUM ─ MUL gain ─ ADD offset ─ action
+    continuous: TANH or MINIMUM/MAXIMUM ─ MUL gain ─ ADD offset (─ targets) ─ action
 
 What changes nothing is left out: an image's mean of 0, an infinite clip. A layer normalisation is float in every
 precision; see ``convert.tflite_layers``.
@@ -27,7 +27,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from convert import tflite_layers as layers
-from convert.features import tflite_features
+from convert.features import join_rows, tflite_program
 from convert.flatbuffer import GraphWriter
 from convert.interface import ACTION, LOGITS, OBSERVATION
 from policy.integer import IntegerNetwork, check_multipliers
@@ -99,7 +99,7 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
 def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
     graph = GraphWriter()
     observation = graph.tensor(OBSERVATION, [1, spec.observation_size], np.float32)
-    x = _normalised(graph, spec, tflite_features(graph, spec.features, observation))
+    x = _normalised(graph, spec, tflite_program(graph, spec.features, observation, "features"))
     vector = None
     if spec.vector_size:
         start = spec.observation_size - spec.vector_size
@@ -108,7 +108,15 @@ def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
     if spec.network.convolutions:
         x = layers.reshape(graph, x, (1, *observation_shape(spec)), "image")
     raw = add_layers(graph, x, vector)
-    outputs = _continuous_head(graph, spec.head, raw) if isinstance(spec.head, ContinuousHead) else _argmax(graph, raw)
+    if isinstance(spec.head, ContinuousHead):
+        action = _continuous_head(graph, spec.head, raw)
+        if spec.targets:
+            given = join_rows(graph, [action, observation], "targets/given")
+            action = tflite_program(graph, spec.targets, given, "targets")
+        graph.tensors[action].name = ACTION.encode()
+        outputs = {ACTION: action}
+    else:
+        outputs = _argmax(graph, raw)
     return graph.serialise(spec.name, {OBSERVATION: observation}, outputs, f"policy {spec.name}, raw observation in")
 
 
@@ -130,16 +138,14 @@ def _argmax(graph: GraphWriter, logits: int) -> dict[str, int]:
     return {LOGITS: logits, ACTION: action}
 
 
-def _continuous_head(graph: GraphWriter, head: ContinuousHead, raw: int) -> dict[str, int]:
+def _continuous_head(graph: GraphWriter, head: ContinuousHead, raw: int) -> int:
     # a = squash(y) · gain + offset
     squashed = _clip(graph, raw, "head", *(np.full(1, limit, np.float32) for limit in head_limits(head)))
     if head.squash is Squash.TANH:
         squashed = layers.unary(graph, Operator.TANH, squashed, "head/tanh")
     gain, offset = head_constants(head)
     scaled = layers.with_constant(graph, Operator.MUL, squashed, "head/gain", gain[None])
-    action = layers.with_constant(graph, Operator.ADD, scaled, "head/offset", offset[None])
-    graph.tensors[action].name = ACTION.encode()
-    return {ACTION: action}
+    return layers.with_constant(graph, Operator.ADD, scaled, "head/offset", offset[None])
 
 
 def _clip(graph: GraphWriter, x: int, name: str, low: np.ndarray, high: np.ndarray) -> int:

@@ -15,13 +15,15 @@ from policy.network import (
     as_batch,
     convolve,
     head_constants,
+    head_outputs,
     join,
     layer_names,
     normalised,
     normaliser_constants,
     split,
+    with_observations,
 )
-from policy.observing.features import feature_variance
+from policy.observing.features import program_variance
 from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec
 
 # Half the distance between 1 and the next float32.
@@ -68,11 +70,28 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         if name != "head":
             x, variance = _through_activation(spec.network, name, x, variance)
         x, variance = join(spec, name, x, vector), join(spec, name, variance, np.zeros_like(vector))
-    tolerance: Doubles = DEVIATIONS * np.sqrt(variance.max(axis=0))
-    if isinstance(spec.head, ContinuousHead):
-        # |d squash| ≤ 1, then the gain
-        tolerance = tolerance * (np.array(spec.head.high) - np.array(spec.head.low)) / 2
-    return tolerance + head_rounding(spec)
+    # |d squash| ≤ 1, then the gain
+    gain = (np.array(spec.head.high) - np.array(spec.head.low)) / 2 if isinstance(spec.head, ContinuousHead) else 1.0
+    if spec.targets:
+        tolerance: Doubles = _of_targets(spec, x, observations, DEVIATIONS * np.sqrt(variance) * gain).max(axis=0)
+        return tolerance
+    return DEVIATIONS * np.sqrt(variance.max(axis=0)) * gain + head_rounding(spec)
+
+
+def output_rounding(spec: PolicySpec, raw: np.ndarray, observations: np.ndarray) -> Doubles:
+    """What roundings behind the last layer may do to each output, (output_size,), given its raw ones (n, m)."""
+    if not spec.targets:
+        return head_rounding(spec)
+    largest: Doubles = _of_targets(spec, raw, observations, np.zeros(raw.shape)).max(axis=0)
+    return largest
+
+
+def _of_targets(spec: PolicySpec, raw: np.ndarray, observations: np.ndarray, tolerance: Doubles) -> Doubles:
+    """The tolerance (n, output_size) behind the targets, given that of the squashed raw outputs (n, m)."""
+    given = with_observations(spec, head_outputs(spec, raw.astype(np.float32)), observations)
+    spread = np.zeros(given.shape)
+    spread[:, : raw.shape[1]] = ((tolerance + head_rounding(spec)) / DEVIATIONS) ** 2
+    return DEVIATIONS * np.sqrt(program_variance(spec.targets, given, spread))
 
 
 def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray, outputs: np.ndarray) -> Doubles:
@@ -80,8 +99,11 @@ def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarr
 
     That program rounds, too, and reading its weights may have multiplied and rounded them.
     """
-    rounding = float_tolerance(spec, weights, observations) - head_rounding(spec)
-    if isinstance(spec.head, ContinuousHead):
+    rounding = float_tolerance(spec, weights, observations)
+    if spec.targets:
+        span = np.ptp(outputs, axis=0)
+    elif isinstance(spec.head, ContinuousHead):
+        rounding = rounding - head_rounding(spec)
         # Bounds may be far wider than what the actions reach: the head rounds what it gives, not what it could.
         _, offset = head_constants(spec.head)
         reach = 2.0 * np.abs(outputs - offset).max(axis=0) + np.abs(offset)
@@ -103,7 +125,7 @@ def head_rounding(spec: PolicySpec) -> Doubles:
 def _of_features(spec: PolicySpec, observations: np.ndarray) -> Doubles:
     """Variance (n, feature_size) behind the normaliser, its clip left out."""
     _, inverse_scale = normaliser_constants(spec.normaliser)
-    variance: Doubles = feature_variance(spec.features, observations) * inverse_scale.astype(np.float64) ** 2
+    variance: Doubles = program_variance(spec.features, observations) * inverse_scale.astype(np.float64) ** 2
     return variance
 
 

@@ -340,7 +340,7 @@ def forward_integer(
     requantize: Requantize = float_multiplier,
 ) -> Floats:
     """Raw observations (batch, observation_size) to outputs (batch, output_size), float32; as :func:`head_inputs`."""
-    return apply_head(spec, head_inputs(spec, network, observations, quantize, requantize))
+    return apply_head(spec, head_inputs(spec, network, observations, quantize, requantize), observations)
 
 
 def head_inputs(

@@ -15,7 +15,7 @@ from policy import exact as exactly
 from policy.activations import activate
 from policy.errors import SpecError
 from policy.exact import LAYER_NORM_EPSILON
-from policy.observing.features import features
+from policy.observing.features import run_program
 from policy.quantization_aware import INPUT
 from policy.spec import Activation, ContinuousHead, NetworkSpec, Normaliser, PolicySpec, Squash
 
@@ -132,7 +132,7 @@ def normalise(normaliser: Normaliser, observations: Floats) -> Floats:
 
 def normalised(spec: PolicySpec, observations: np.ndarray) -> Floats:
     """Raw observations to what the first layer is fed before it is quantized, float32 (batch, feature_size)."""
-    return normalise(spec.normaliser, features(spec.features, as_batch(spec, observations)))
+    return normalise(spec.normaliser, run_program(spec.features, as_batch(spec, observations)))
 
 
 def normaliser_constants(normaliser: Normaliser) -> tuple[Floats, Floats]:
@@ -284,11 +284,24 @@ def forward_float(spec: PolicySpec, weights: Weights, observations: np.ndarray, 
     ``exact`` they are the same bits on every processor.
     """
     activations = hidden_activations(spec, weights, observations, exact=exactly.FINE if exact else None)
-    return apply_head(spec, activations[-1], exact)
+    return apply_head(spec, activations[-1], observations, exact)
 
 
-def apply_head(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:
-    """Squash and scale a continuous head's raw outputs (batch, n); logits of a discrete head pass unchanged."""
+def apply_head(spec: PolicySpec, raw: Floats, observations: np.ndarray, exact: bool = False) -> Floats:
+    """Squash and scale a continuous head's raw outputs (batch, n); logits of a discrete head pass unchanged.
+
+    Args:
+        spec: the policy.
+        raw: of the last layer.
+        observations: raw, (batch, observation_size), for the spec's ``targets``.
+        exact: with the same bits on every processor.
+    """
+    outputs = head_outputs(spec, raw, exact)
+    return run_program(spec.targets, with_observations(spec, outputs, observations)) if spec.targets else outputs
+
+
+def head_outputs(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:
+    """The same before the spec's ``targets``."""
     if not isinstance(spec.head, ContinuousHead):
         return raw
     squashed = np.clip(raw, *head_limits(spec.head))
@@ -296,6 +309,11 @@ def apply_head(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:
         squashed = exactly.tanh(squashed) if exact else np.tanh(squashed)
     gain, offset = head_constants(spec.head)
     return squashed * gain + offset
+
+
+def with_observations(spec: PolicySpec, outputs: np.ndarray, observations: np.ndarray) -> np.ndarray:
+    """What a spec's ``targets`` are given: outputs (batch, n), and behind them the raw observations."""
+    return np.concatenate([outputs, as_batch(spec, observations).astype(outputs.dtype)], axis=1)
 
 
 def head_limits(head: ContinuousHead) -> tuple[float, float]:
@@ -314,7 +332,7 @@ def output_spans(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:
     """What each output can be or was, (output_size,): the bounds of a continuous head; of a discrete one, whose outputs
     are compared with each other, and of one without bounds, all from the least to the greatest of ``outputs``
     (n, output_size), if they differ."""
-    if isinstance(spec.head, ContinuousHead) and spec.head.squash is not Squash.NONE:
+    if isinstance(spec.head, ContinuousHead) and spec.is_bounded:
         return np.asarray(spec.head.high, np.float64) - np.asarray(spec.head.low, np.float64)
     return np.full(spec.output_size, float(np.ptp(outputs)) or np.inf)
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from policy.errors import SpecError
 from policy.network import Weights, as_batch, forward_float, layer_names, normaliser_bounds
-from policy.observing.features import exact_features
+from policy.observing.features import exact_program
 from policy.quantization import Floats
 from policy.spec import Normaliser, PolicySpec, require
 
@@ -148,7 +148,7 @@ def normalised_by(spec: PolicySpec, weights: Weights, observations: np.ndarray) 
     raw = as_batch(spec, observations)
     require(len(raw) > 0, "there are no observations to take a normaliser from; record some from real rollouts.")
     low, high = (end.astype(np.float64) for end in normaliser_bounds(spec.normaliser))
-    rows = np.clip(exact_features(spec.features, raw), low, high)
+    rows = np.clip(exact_program(spec.features, raw), low, high)
     require(bool(np.isfinite(rows).all()), "the observations hold NaN or infinity; allowed are finite numbers.")
     least, most = rows.min(axis=0), rows.max(axis=0)
     middle, reach = ((most + least) / 2).astype(np.float32), (most - least) / 2

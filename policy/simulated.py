@@ -227,4 +227,4 @@ def _layer(
 def forward_simulated(spec: PolicySpec, simulated: Simulated, observations: np.ndarray) -> Floats:
     """Raw observations (batch, observation_size) to outputs (batch, output_size), float32, through the quantizers."""
     activations = hidden_activations(spec, simulated.weights, observations, simulated.quantized)
-    return apply_head(spec, activations[-1])
+    return apply_head(spec, activations[-1], observations)

@@ -69,6 +69,7 @@ class PolicySpec:
         fallback: what to do where no action can be computed: the action's elements, in its unit; of a discrete head the
             action's index alone; empty where nothing is known to be safe.
         features: float operators between the raw observation and the normaliser; as a rule none.
+        targets: float operators between the head and the action, one result for each output; as a rule none.
     """
 
     name: str
@@ -83,6 +84,7 @@ class PolicySpec:
     delay_s: float = field(default=0.0, metadata=OMITTED)
     fallback: tuple[float, ...] = field(default=(), metadata=OMITTED)
     features: tuple[FloatStep, ...] = field(default=(), metadata=OMITTED)
+    targets: tuple[FloatStep, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(
@@ -101,6 +103,7 @@ class PolicySpec:
         what = "the features" if self.features else "the observation"
         require(found in (1, wanted), f"normaliser has {found} elements, {what} {wanted}.")
         self._check_memory()
+        self._check_targets()
         if self.network.convolutions:
             self.network.image_shapes(self.observation[0].shape)
             for behind in self.observation[1:]:
@@ -132,12 +135,20 @@ class PolicySpec:
             )
 
     def _check_memory(self) -> None:
-        plain = not self.features and not any(field.memory for field in self.observation)
-        require(plain or not self.network.convolutions, "a network with convolutions has neither features nor memory.")
+        plain = not (self.features or self.targets or any(field.memory for field in self.observation))
+        message = "a network with convolutions has neither features, targets nor memory."
+        require(plain or not self.network.convolutions, message)
         for each in self.observation:
             if each.memory is not None and each.memory.of is Remembered.ACTION:
                 fits = isinstance(self.head, ContinuousHead) and each.row_size == self.head.size
                 require(fits, f"{each.name!r} remembers actions of {each.row_size} elements, which the head has not.")
+
+    def _check_targets(self) -> None:
+        if not self.targets:
+            return
+        require(isinstance(self.head, ContinuousHead), "targets are given for a discrete head; allowed are none.")
+        made = sizes_of(self.targets, self.output_size + self.observation_size, "targets")[-1]
+        require(made == self.output_size, f"targets make {made} elements of {self.output_size} outputs.")
 
     def _check_fallback(self) -> None:
         if not self.fallback:
@@ -146,7 +157,7 @@ class PolicySpec:
             allowed = f"the index of one of its {self.head.size} actions"
             fits = self.fallback[1:] == () and self.fallback[0] in range(self.head.size)
         else:
-            bounded = self.head.squash is not Squash.NONE
+            bounded = self.is_bounded
             allowed = f"{self.head.size} finite numbers" + (" within the head's bounds" if bounded else "")
             fits = len(self.fallback) == self.head.size and all(
                 math.isfinite(value) and (not bounded or least <= value <= most)
@@ -183,6 +194,11 @@ class PolicySpec:
     def is_imported(self) -> bool:
         """Whether another program trained it: ``python -m convert.foreign`` says so in its provenance."""
         return str(self.provenance.get("how", "")).startswith("imported from ")
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether no action leaves the bounds of a continuous head."""
+        return isinstance(self.head, ContinuousHead) and self.head.squash is not Squash.NONE and not self.targets
 
     @property
     def is_discrete(self) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from policy.contract.features import FloatStep
 from policy.errors import PolicyError
-from policy.observing.features import exact_features
+from policy.observing.features import exact_program
 from policy.spec import Activation, Memory
 
 Floats = NDArray[np.float32]
@@ -51,6 +51,21 @@ class Features:
     """Float operators on the raw observation, before everything else."""
 
     steps: tuple[FloatStep, ...]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Float operators behind the last layer, on what is there so far with the raw observation behind it.
+
+    Attributes:
+        steps: see :mod:`policy.contract.features`.
+        outputs: elements of what is there so far.
+        what: the file's name of what they compute, for messages.
+    """
+
+    steps: tuple[FloatStep, ...]
+    outputs: int
+    what: str
 
 
 @dataclass(frozen=True)
@@ -103,7 +118,7 @@ class Activate:
     negative_slope: float = 0.01
 
 
-Step = Features | Affine | Clip | Dense | Convolution | LayerNorm | Activate
+Step = Features | Targets | Affine | Clip | Dense | Convolution | LayerNorm | Activate
 
 
 @dataclass(frozen=True)
@@ -151,17 +166,26 @@ class ForeignPolicy:
 
 def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
     """Outputs (batch, m) of the chain for raw observations (batch, n), in float64, step by step, nothing folded."""
+    return through(policy.steps, as_rows(policy, observations))
+
+
+def as_rows(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
+    """Raw observations (batch, n) as the chain takes them: the same, or images (batch, H, W, C), in float64."""
     x = np.asarray(observations, np.float64)
     first = policy.inputs[0]
     if len(policy.inputs) == 1 and len(first.shape) == 3:
         x = x.reshape(len(x), *first.shape)
-    return through(policy.steps, x)
+    return x
 
 
 def through(steps: Iterable[Step], x: Doubles) -> Doubles:
-    """What these steps make of rows or images, in float64."""
+    """What these steps, from the observation on, make of rows or images, in float64."""
+    observations = x.reshape(len(x), -1)
     for step in steps:
-        x = _step(step, x)
+        if isinstance(step, Targets):
+            x = exact_program(step.steps, np.concatenate([x, observations], axis=1))
+        else:
+            x = _step(step, x)
     return x
 
 
@@ -172,9 +196,9 @@ def rows_channels_last(kernel: np.ndarray, image: tuple[int, int, int]) -> np.nd
     return np.ascontiguousarray(rows.reshape(len(kernel), -1))
 
 
-def _step(step: Step, x: Doubles) -> Doubles:
+def _step(step: Features | Affine | Clip | Dense | Convolution | LayerNorm | Activate, x: Doubles) -> Doubles:
     if isinstance(step, Features):
-        return exact_features(step.steps, x)
+        return exact_program(step.steps, x)
     if isinstance(step, Affine):
         return x * step.scale + step.offset
     if isinstance(step, Clip):

@@ -169,6 +169,7 @@ def specified(
         normaliser=folded.normaliser,
         network=folded.network,
         head=head,
+        targets=folded.targets,
         control_period_s=period,
         environment=task.environment if task else EnvironmentSpec("foreign"),
         provenance=origin,

@@ -1,13 +1,14 @@
-"""Steps of a chain before its first layer as float operators, where they are no longer one map of each element."""
+"""Steps of a chain around its layers as float operators, where they are no longer one map of each element."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from convert.foreign.chain import Activate, Affine, Clip, Dense, Doubles, Features, ForeignError, Step
+from convert.foreign.chain import Activate, Affine, Clip, Dense, Doubles, Features, ForeignError, Step, Targets
 from policy.contract.checks import LARGEST_FLOAT32
 from policy.contract.features import (
     MOST_ELEMENTS,
@@ -27,11 +28,14 @@ TOO_LARGE = "Compute this part outside of the policy, and give its result as an 
 
 def is_carried(steps: tuple[Step, ...]) -> bool:
     """Whether float operators can do what these steps do: none of them is a layer."""
-    return all(
-        isinstance(step, Features | Affine | Clip | Activate)
-        or (isinstance(step, Dense) and (step.kernel.size <= SMALL_KERNEL or _is_selection(step)))
-        for step in steps
-    )
+    return all(isinstance(step, Features) or is_behind(step) for step in steps)
+
+
+def is_behind(step: Step) -> bool:
+    """Whether float operators behind the layers can do what this step does."""
+    if isinstance(step, Dense):
+        return step.kernel.size <= SMALL_KERNEL or _is_selection(step)
+    return isinstance(step, Targets | Affine | Clip | Activate)
 
 
 def _is_selection(step: Dense) -> bool:
@@ -41,7 +45,8 @@ def _is_selection(step: Dense) -> bool:
 class Program:
     """Float operators under construction; the same operator on the same values is there once.
 
-    Values are numbered as in :mod:`policy.contract.features`: 0 is the raw observation.
+    Values are numbered as in :mod:`policy.contract.features`: 0 is what it is given, the raw observation alone or
+    behind the outputs of layers.
     """
 
     def __init__(self, size: int) -> None:
@@ -79,7 +84,7 @@ class Program:
         self._together += size
         if len(self.steps) >= MOST_STEPS or size > MOST_ELEMENTS or self._together > MOST_TOGETHER:
             raise ForeignError(
-                f"what is computed before the network takes more than {MOST_STEPS} float operators of "
+                f"what is computed beside the network takes more than {MOST_STEPS} float operators of "
                 f"{MOST_ELEMENTS} elements, or more than {MOST_TOGETHER} in all.",
                 TOO_LARGE,
             )
@@ -94,17 +99,20 @@ class Program:
             return value
         return self.add(FloatOperator.TAKE, value, places=places)
 
-    def follow(self, steps: tuple[Step, ...], what: str) -> int:
-        """The number of what a chain's steps make of the raw observation.
+    def follow(self, steps: Sequence[Step], what: str, value: int = 0, observation: int = 0) -> int:
+        """The number of what a chain's steps make of a value.
 
         Args:
-            steps: from the observation on; none of them a layer.
+            steps: none of them a layer.
             what: names the node in messages.
+            value: where they begin.
+            observation: the raw observation.
         """
-        value = 0
         for step in steps:
             if isinstance(step, Features):
-                value = self.replayed(step, 0)
+                value = self.replayed(step.steps, observation)
+            elif isinstance(step, Targets):
+                value = self.replayed(step.steps, self.join(value, observation))
             elif isinstance(step, Affine):
                 value = self._scaled(value, step.scale, step.offset)
             elif isinstance(step, Clip):
@@ -124,18 +132,37 @@ class Program:
                 scale = step.kernel[places, np.arange(len(places))].astype(np.float64)
                 value = self._scaled(self.take(value, places), scale, step.bias.astype(np.float64))
             else:
-                raise ForeignError(f"{what} combines values behind a layer.", "Only a chain of layers can be read.")
+                raise ForeignError(
+                    f"{what} combines values of different layers.", "Only a chain of layers can be read."
+                )
         return value
 
-    def as_step(self, value: int) -> Features:
-        """The program whose result is this value."""
-        steps = self.steps[:value] if value else [FloatStep(FloatOperator.ADD, (0,), (0.0,))]
-        return Features(tuple(steps))
+    def join(self, first: int, second: int) -> int:
+        """One value behind another; where both are parts of a third that they make together, that one."""
+        parts = [self.steps[number - 1] if number else None for number in (first, second)]
+        taken = [part for part in parts if part is not None and part.operator is FloatOperator.TAKE]
+        if len(taken) == 2 and taken[0].operands == taken[1].operands:
+            (whole,) = taken[0].operands
+            if taken[0].places + taken[1].places == tuple(range(self.size(whole))):
+                return whole
+        return self.add(FloatOperator.JOIN, first, second)
 
-    def replayed(self, features: Features, observation: int) -> int:
+    def until(self, value: int) -> tuple[FloatStep, ...]:
+        """The steps that lead to this value, which is their result."""
+        if not value:
+            return (FloatStep(FloatOperator.ADD, (0,), (0.0,)),)
+        needed = {value}
+        for number in range(value, 0, -1):
+            if number in needed:
+                needed |= set(self.steps[number - 1].operands)
+        numbers = {old: new for new, old in enumerate(sorted(needed | {0}))}
+        kept = [self.steps[number - 1] for number in sorted(needed - {0})]
+        return tuple(replace(step, operands=tuple(numbers[each] for each in step.operands)) for step in kept)
+
+    def replayed(self, steps: tuple[FloatStep, ...], given: int) -> int:
         """The number of what another program makes of this value."""
-        numbers = [observation]
-        for step in features.steps:
+        numbers = [given]
+        for step in steps:
             numbers.append(self._put(replace(step, operands=tuple(numbers[operand] for operand in step.operands))))
         return numbers[-1]
 
@@ -163,10 +190,10 @@ class Program:
         raise ForeignError(f"{what} combines values behind the activation {step.activation.value}.", TOO_LARGE)
 
 
-def copies(program: Features, size: int) -> NDArray[np.int64]:
-    """For each result of a program, the place in the observation that it is a copy of; −1 where it is computed."""
+def copies(steps: Sequence[FloatStep], size: int) -> NDArray[np.int64]:
+    """For each result of a program, the place in what it is given that it is a copy of; −1 where it is computed."""
     values = [np.arange(size)]
-    for step, made in zip(program.steps, sizes_of(program.steps, size)[1:], strict=True):
+    for step, made in zip(steps, sizes_of(tuple(steps), size)[1:], strict=True):
         if step.operator is FloatOperator.TAKE:
             values.append(values[step.operands[0]][list(step.places)])
         elif step.operator is FloatOperator.JOIN:
@@ -176,10 +203,10 @@ def copies(program: Features, size: int) -> NDArray[np.int64]:
     return values[-1]
 
 
-def depends(program: Features, size: int) -> NDArray[np.bool_]:
-    """Which elements of the observation each result of a program depends on, (results, size)."""
+def depends(steps: Sequence[FloatStep], size: int) -> NDArray[np.bool_]:
+    """Which elements of what it is given each result of a program depends on, (results, size)."""
     values = [np.eye(size, dtype=bool)]
-    for step, made in zip(program.steps, sizes_of(program.steps, size)[1:], strict=True):
+    for step, made in zip(steps, sizes_of(tuple(steps), size)[1:], strict=True):
         taken = [values[operand] for operand in step.operands]
         if step.operator is FloatOperator.TAKE:
             values.append(taken[0][list(step.places)])

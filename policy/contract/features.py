@@ -1,7 +1,9 @@
-"""Float operators between the raw observation and the normaliser: a rotation by a quaternion, a norm, a product.
+"""Float operators around the network: a rotation by a quaternion before it, a target relative to a joint behind it.
 
-A program is a list of steps. Value 0 is the raw observation, value i the result of step i − 1, a vector each; the last
-one is what the normaliser takes. Everything is float32, in every precision.
+A program is a list of steps. Value 0 is what it is given, value i the result of step i − 1, a vector each; the last one
+is its result. ``PolicySpec.features`` is given the raw observation, and the normaliser takes its result;
+``PolicySpec.targets`` is given the head's outputs with the raw observation behind them, and its result is the action.
+Everything is float32, in every precision.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class FloatStep:
     places: tuple[int, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:
-        require_member(FloatOperator, self.operator, "features.operator")
+        require_member(FloatOperator, self.operator, "the operator of a float step")
         name = f"the float operator {self.operator.value!r}"
         wanted = 2 - bool(self.constants) if self.operator in BINARY else 1
         count = len(self.operands)
@@ -95,16 +97,16 @@ def size_of(step: FloatStep, sizes: Sequence[int]) -> int:
     return 1 if step.operator is FloatOperator.SUM else max([*taken, len(step.constants)])
 
 
-def sizes_of(steps: tuple[FloatStep, ...], observation_size: int) -> tuple[int, ...]:
-    """Elements of every value: of the observation, then of each step's result.
+def sizes_of(steps: tuple[FloatStep, ...], given: int, called: str = "features") -> tuple[int, ...]:
+    """Elements of every value: of what the program is given, then of each step's result; ``called`` names it in errors.
 
     Raises:
         SpecError: a step names a value that is not there yet, places that are none, or sizes that do not fit.
     """
-    require(len(steps) <= MOST_STEPS, f"features has {len(steps)} steps; allowed are {MOST_STEPS}.")
-    sizes = [observation_size]
+    require(len(steps) <= MOST_STEPS, f"{called} has {len(steps)} steps; allowed are {MOST_STEPS}.")
+    sizes = [given]
     for number, step in enumerate(steps):
-        what = f"features[{number}] ({step.operator.value})"
+        what = f"{called}[{number}] ({step.operator.value})"
         require(all(0 <= place < len(sizes) for place in step.operands), f"{what} names a value that is not there yet.")
         taken = [sizes[place] for place in step.operands] + ([len(step.constants)] if step.constants else [])
         if step.operator in BINARY:
@@ -115,5 +117,5 @@ def sizes_of(steps: tuple[FloatStep, ...], observation_size: int) -> tuple[int, 
         require(size <= MOST_ELEMENTS, f"{what} has {size} elements; allowed are {MOST_ELEMENTS}.")
         sizes.append(size)
     total = sum(sizes[1:])
-    require(total <= MOST_TOGETHER, f"features has {total} elements in all steps; allowed are {MOST_TOGETHER}.")
+    require(total <= MOST_TOGETHER, f"{called} has {total} elements in all steps; allowed are {MOST_TOGETHER}.")
     return tuple(sizes)

@@ -36,33 +36,40 @@ _UNARY: dict[FloatOperator, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def features(steps: tuple[FloatStep, ...], observations: Floats) -> Floats:
-    """Raw observations (batch, n) to what the normaliser takes (batch, m); the same without steps.
+def run_program(steps: tuple[FloatStep, ...], given: Floats) -> Floats:
+    """What a program makes (batch, m) of what it is given (batch, n); the same without steps.
 
     Sums, products, quotients and roots are those of float32; what a library approximates is computed in double
     precision and rounded once, so that it has the same bits on every processor.
     """
     if not steps:
-        return observations
-    return np.concatenate([_values(steps, rows) for rows in _chunks(observations)])
+        return given
+    return np.concatenate([_values(steps, rows) for rows in _chunks(given)])
 
 
-def exact_features(steps: tuple[FloatStep, ...], observations: np.ndarray) -> Doubles:
+def exact_program(steps: tuple[FloatStep, ...], given: np.ndarray) -> Doubles:
     """The same in double precision throughout."""
-    rows = np.asarray(observations, np.float64)
+    rows = np.asarray(given, np.float64)
     return np.concatenate([_values(steps, part) for part in _chunks(rows)]) if steps else rows
 
 
-def feature_variance(steps: tuple[FloatStep, ...], observations: np.ndarray) -> Doubles:
-    """Variance (batch, m) of what float32 roundings add to the features, of independent roundings.
+def program_variance(steps: tuple[FloatStep, ...], given: np.ndarray, variance: Doubles | None = None) -> Doubles:
+    """Variance (batch, m) of a program's results, of float32 roundings, all independent, and of what it is given.
 
     Each step carries its operands' variances by its derivatives, and adds (u · |y|)², of a library's function
     (8 u · (1 + |y|))²; u is the unit roundoff.
+
+    Args:
+        steps: the program.
+        given: what it is given, (batch, n).
+        variance: of that, (batch, n); None where it is exact.
     """
-    rows = np.asarray(observations, np.float64)
+    rows = np.asarray(given, np.float64)
+    spread = np.zeros_like(rows) if variance is None else variance
     if not steps:
-        return np.zeros_like(rows)
-    found = np.concatenate([_variance(steps, part) for part in _chunks(rows)])
+        return spread
+    parts = zip(_chunks(rows), _chunks(spread), strict=True)
+    found = np.concatenate([_variance(steps, part, own) for part, own in parts])
     return np.where(np.isfinite(found), found, np.finfo(np.float32).max)
 
 
@@ -79,8 +86,8 @@ def _values(steps: tuple[FloatStep, ...], rows: np.ndarray) -> np.ndarray:
     return values[-1]
 
 
-def _variance(steps: tuple[FloatStep, ...], rows: Doubles) -> Doubles:
-    values, variances = [rows], [np.zeros_like(rows)]
+def _variance(steps: tuple[FloatStep, ...], rows: Doubles, spread: Doubles) -> Doubles:
+    values, variances = [rows], [spread]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for step in steps:
             x = [values[place] for place in step.operands]

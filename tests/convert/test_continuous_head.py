@@ -12,7 +12,7 @@ from convert.executor import RuntimeProcess
 from convert.reference import output_steps
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
-from policy.integer import quantize_network
+from policy.integer import head_inputs, quantize_network
 from policy.network import weight_shapes
 from policy.spec import (
     ArtifactFormat,
@@ -82,4 +82,6 @@ def test_each_action_has_a_step_of_its_own(tmp_path: Path) -> None:
     # The third action spans 9, so that one step of the raw output moves it by at most 4.5 steps.
     half_spans = (np.array(HIGH) - np.array(LOW)) / 2
     assert half_spans[2] == 4.5
-    np.testing.assert_allclose(output_steps(bundle.spec, network), half_spans * network.output_step)
+    rows = bundle.calibration()
+    raw = head_inputs(bundle.spec, network, rows)
+    np.testing.assert_allclose(output_steps(bundle.spec, network, raw, rows), half_spans * network.output_step)

@@ -1,4 +1,4 @@
-"""Float operators before the network: what numpy computes, every runtime computes, in every precision."""
+"""Float operators around the network: what numpy computes, every runtime computes, in every precision."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import pytest
 
 from convert import pipeline
 from convert.executor import RuntimeProcess
+from convert.reference import integer_reference
 from policy.bundle_writer import write_bundle
 from policy.contract.features import FloatOperator as Operator
 from policy.contract.features import FloatStep, sizes_of
 from policy.errors import SpecError
-from policy.network import weight_shapes
-from policy.observing.features import exact_features, feature_variance, features
+from policy.float_errors import float_tolerance
+from policy.integer import forward_integer, head_inputs, quantize_network
+from policy.network import apply_head, forward_float, weight_shapes
+from policy.observing.features import exact_program, program_variance, run_program
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,
+    DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,
     Normaliser,
@@ -68,34 +72,88 @@ def test_every_operator_by_hand() -> None:
     capped = np.minimum(x[0], [1.0, 2.0, 3.0, 4.0])
     first = np.exp(np.minimum(np.tanh(np.maximum(capped, np.abs(np.sin(x[0]) - np.cos(x[0])))), np.float32(0.8)))
     wanted = np.concatenate([first, x[0] / np.sqrt(total + 0.5), [total]])
-    np.testing.assert_allclose(exact_features(EVERY, x)[0], wanted, rtol=1e-12)
-    np.testing.assert_allclose(features(EVERY, x.astype(np.float32))[0], wanted, rtol=1e-6)
+    np.testing.assert_allclose(exact_program(EVERY, x)[0], wanted, rtol=1e-12)
+    np.testing.assert_allclose(run_program(EVERY, x.astype(np.float32))[0], wanted, rtol=1e-6)
     assert sizes_of(EVERY, 4)[-1] == SPEC.feature_size == 9
 
 
 def test_without_steps_nothing_changes() -> None:
     x = np.ones((2, 4), np.float32)
-    assert features((), x) is x and replace(SPEC, features=(), normaliser=Normaliser((0.0,), (1.0,))).feature_size == 4
+    assert (
+        run_program((), x) is x and replace(SPEC, features=(), normaliser=Normaliser((0.0,), (1.0,))).feature_size == 4
+    )
 
 
 def test_roundings_stay_within_what_is_granted() -> None:
     x = np.random.default_rng(0).normal(0.0, 3.0, (500, 4)).astype(np.float32)
-    apart = np.abs(features(EVERY, x) - exact_features(EVERY, x))
-    assert (apart <= 6.0 * np.sqrt(feature_variance(EVERY, x)) + 1e-12).all() and apart.max() > 0
+    apart = np.abs(run_program(EVERY, x) - exact_program(EVERY, x))
+    assert (apart <= 6.0 * np.sqrt(program_variance(EVERY, x)) + 1e-12).all() and apart.max() > 0
+
+
+# y = (u, v, w) and x behind it: u + a, v · |w| cut, and w turned by sin c
+BEHIND = (
+    FloatStep(Operator.TAKE, (0,), places=(0, 1, 2)),
+    FloatStep(Operator.TAKE, (0,), places=(3, 3, 3)),
+    FloatStep(Operator.MULTIPLY, (2,), (1.0, 0.0, 0.0)),
+    FloatStep(Operator.ADD, (1, 3)),
+    FloatStep(Operator.TAKE, (0,), places=(2,)),
+    FloatStep(Operator.ABSOLUTE, (5,)),
+    FloatStep(Operator.TAKE, (0,), places=(5,)),
+    FloatStep(Operator.SINE, (7,)),
+    FloatStep(Operator.TAKE, (4,), places=(0,)),
+    FloatStep(Operator.TAKE, (4,), places=(1,)),
+    FloatStep(Operator.MULTIPLY, (10, 6)),
+    FloatStep(Operator.MINIMUM, (11,), (2.5,)),
+    FloatStep(Operator.MULTIPLY, (5, 8)),
+    FloatStep(Operator.JOIN, (9, 12, 13)),
+)
+WITH_TARGETS = replace(SPEC, targets=BEHIND)
+
+
+def test_targets_by_hand() -> None:
+    weights = weights_of(WITH_TARGETS)
+    rows = np.random.default_rng(3).normal(0.5, 2.0, (50, 4)).astype(np.float32)
+    u, v, w = forward_float(SPEC, weights, rows).T
+    wanted = np.stack([u + rows[:, 0], np.minimum(v * np.abs(w), 2.5), w * np.sin(rows[:, 2])], axis=1)
+    np.testing.assert_allclose(forward_float(WITH_TARGETS, weights, rows), wanted, rtol=1e-5, atol=1e-6)
+    assert SPEC.is_bounded and not WITH_TARGETS.is_bounded
+
+
+def test_an_output_that_targets_mix_has_a_step_and_a_tolerance_of_all_it_is_made_of() -> None:
+    weights = weights_of(WITH_TARGETS)
+    rows = np.random.default_rng(4).normal(0.5, 2.0, (300, 4)).astype(np.float32)
+    network = quantize_network(WITH_TARGETS, weights, rows)
+    found, wanted = forward_integer(WITH_TARGETS, network, rows), forward_float(WITH_TARGETS, weights, rows)
+    reference = integer_reference(WITH_TARGETS, network, rows)
+    assert reference.step is not None and (reference.step > 0).all()
+    # One step of all three raw outputs moves no target by more than a step of its own.
+    raw = head_inputs(WITH_TARGETS, network, rows)
+    moved = apply_head(WITH_TARGETS, raw + np.float32(network.output_step), rows) - apply_head(WITH_TARGETS, raw, rows)
+    # up to the product of two of them, which is small
+    assert (np.abs(moved) <= 1.1 * reference.step).all()
+    assert (np.abs(moved).max(axis=0) > 0.3 * reference.step).all()
+    assert np.abs(found - wanted).mean() < 0.25
+    apart = np.abs(forward_float(WITH_TARGETS, weights, rows, exact=True) - wanted)
+    assert (apart <= float_tolerance(WITH_TARGETS, weights, rows)).all() and apart.max() > 0
+
+
+def weights_of(spec: PolicySpec) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(11)
+    return {
+        part: random.normal(0.0, 1.6 / np.sqrt(np.prod(shape[:-1])) if len(shape) > 1 else 0.2, shape).astype("f4")
+        for part, shape in weight_shapes(spec).items()
+    }
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4])
+@pytest.mark.parametrize("spec", [SPEC, WITH_TARGETS], ids=["features", "targets"])
 def test_every_runtime_computes_what_the_reference_says(
-    tmp_path: Path, runtimes: Runtimes, precision: Precision
+    tmp_path: Path, runtimes: Runtimes, spec: PolicySpec, precision: Precision
 ) -> None:
-    random = np.random.default_rng(11)
-    weights = {
-        part: random.normal(0.0, 1.6 / np.sqrt(np.prod(shape[:-1])) if len(shape) > 1 else 0.2, shape).astype("f4")
-        for part, shape in weight_shapes(SPEC).items()
-    }
+    random, weights = np.random.default_rng(12), weights_of(spec)
     rows = random.normal(0.5, 2.0, (360, 4)).astype(np.float32)
-    bundle = write_bundle(tmp_path / "features", SPEC, weights, rows[:300], rows[300:])
-    assert bundle.spec == SPEC
+    bundle = write_bundle(tmp_path / "features", spec, weights, rows[:300], rows[300:])
+    assert bundle.spec == spec
     for artifact_format in ArtifactFormat:
         done = pipeline.convert(bundle, precision, artifact_format, runtimes, accept=precision is Precision.INT4)
         assert set(done.entry.runtimes) == {each for each in RuntimeName if each.artifact_format is artifact_format}
@@ -116,6 +174,18 @@ def test_every_runtime_computes_what_the_reference_says(
 def test_a_program_that_does_not_fit_is_refused(steps: tuple[FloatStep, ...], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         replace(SPEC, features=steps)
+
+
+def test_targets_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(SpecError, match="targets make 2 elements of 3 outputs"):
+        replace(SPEC, targets=(FloatStep(Operator.TAKE, (0,), places=(0, 1)),))
+    with pytest.raises(SpecError, match=r"targets\[0\] \(take\) takes a place beyond 7"):
+        replace(SPEC, targets=(FloatStep(Operator.TAKE, (0,), places=(0, 1, 7)),))
+    with pytest.raises(SpecError, match="discrete head; allowed are none"):
+        replace(SPEC, head=DiscreteHead(("a", "b", "c")), targets=BEHIND)
+    assert replace(WITH_TARGETS, fallback=(9.0, 9.0, 99.0)).fallback
+    with pytest.raises(SpecError, match="within the head's bounds"):
+        replace(SPEC, fallback=(9.0, 9.0, 99.0))
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Deci
             inputs = normalise(spec.normaliser, observation)
         else:
             return choose_actions(spec, forward_float(spec, weights, observation))
-        return choose_actions(spec, apply_head(spec, outputs(computed, inputs)))
+        return choose_actions(spec, apply_head(spec, outputs(computed, inputs), observation))
 
     return decide
 

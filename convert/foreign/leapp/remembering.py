@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from convert.foreign.chain import Affine, Dense, Doubles, Features, ForeignError, Input, Step
+from convert.foreign.chain import Affine, Dense, Doubles, Features, ForeignError, Input, Step, Targets
 from convert.foreign.leapp.description import Description, Tensor
 from convert.foreign.leapp.states import Recalled
 from convert.foreign.onnx.original import Feed
 from convert.foreign.onnx.value import Places, Value
 from convert.foreign.program import Program, depends
 from policy.contract.features import FloatOperator
-from policy.observing.features import exact_features
+from policy.observing.features import exact_program
 from policy.spec import Memory, Remembered
 
 MOST_ROWS, MOST_REMEMBERED = 256, 4096
@@ -162,22 +162,25 @@ def _computed(
     parts, order = [], []
     for age in np.unique(recall.ages[recall.is_computed]):
         mine = np.flatnonzero(recall.is_computed & (recall.ages == age))
-        parts.append(made.take(made.replayed(program, made.take(0, old(int(age)))), recall.roots[mine]))
+        parts.append(made.take(made.replayed(program.steps, made.take(0, old(int(age)))), recall.roots[mine]))
         order += mine.tolist()
     if others := np.flatnonzero(~recall.is_computed).tolist():
         parts.append(made.take(0, places[others]))
         order += others
     joined = parts[0] if len(parts) == 1 else made.add(FloatOperator.JOIN, *parts)
     whole = made.take(joined, np.argsort(order))
-    return Value((made.as_step(whole),), feed.size, np.arange(feed.size), feed.shape, None, feed.name, width)
+    return Value((Features(made.until(whole)),), feed.size, np.arange(feed.size), feed.shape, None, feed.name, width)
 
 
 def used(steps: tuple[Step, ...], size: int) -> np.ndarray:
     """Which elements of the observation a chain looks at, (size,) of bool."""
     opening = steps[0] if steps and isinstance(steps[0], Features) else None
-    reads = np.eye(size, dtype=bool) if opening is None else depends(opening, size)
+    reads = np.eye(size, dtype=bool) if opening is None else depends(opening.steps, size)
     first = next((step for step in steps if isinstance(step, Dense)), None)
     seen: np.ndarray = (reads if first is None else reads[(first.kernel != 0).any(axis=1)]).any(axis=0)
+    for step in steps:
+        if isinstance(step, Targets):
+            seen |= depends(step.steps, step.outputs + size)[:, step.outputs :].any(axis=0)
     return seen
 
 
@@ -240,7 +243,7 @@ def check_beginnings(
         if recall.program is None or not recall.is_computed.any():
             continue
         mine = recall.is_computed
-        made = exact_features(recall.program.steps, first[None])[0][recall.roots[mine]]
+        made = exact_program(recall.program.steps, first[None])[0][recall.roots[mine]]
         for step in recall.maps:
             own, other = step.first[mine], step.second[mine]
             made = made * own + other if step.kind is Affine else np.clip(made, own, other)

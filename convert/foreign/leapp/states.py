@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from convert.foreign.chain import Affine, Clip, Dense, Doubles, Features, ForeignError, Step
+from convert.foreign.chain import Affine, Clip, Dense, Doubles, Features, ForeignError, Step, Targets
 from convert.foreign.onnx.value import Places, Value, affine, clip
 from convert.foreign.program import copies, depends
 
@@ -67,7 +67,7 @@ class Recalled:
         """The largest age in periods at which the program reads one of these places of ``size``; 0 if it does not."""
         if self.program is None or not self.is_computed.any():
             return 0
-        reads = depends(self.program, size)[:, places].any(axis=1)
+        reads = depends(self.program.steps, size)[:, places].any(axis=1)
         mine = self.is_computed.copy()
         mine[mine] = reads[self.roots[mine]]
         return int(self.ages[mine].max(initial=0))
@@ -172,7 +172,7 @@ def _of_observation(name: str, places: Places, output: Value) -> Recalled:
         raise ForeignError(f"the state {name!r} changes its size.", WAY_OUT)
     own = {int(place): index for index, place in enumerate(places)}
     program = output.steps[0] if output.steps and isinstance(output.steps[0], Features) else None
-    origins = np.arange(output.width) if program is None else copies(program, output.observed)
+    origins = np.arange(output.width) if program is None else copies(program.steps, output.observed)
     copied = np.array([own.get(int(place), -1) for place in origins[output.selection]])
     maps = _maps(output.steps[program is not None :], output.width)
     for step in maps:
@@ -190,7 +190,7 @@ def _of_observation(name: str, places: Places, output: Value) -> Recalled:
         raise ForeignError(f"the state {name!r} keeps some of its elements for ever.", WAY_OUT)
     taken = tuple(Map(step.kind, step.first[roots], step.second[roots]) for step in maps)
     computed = origins[roots] < 0
-    if program is not None and depends(program, output.observed)[roots[computed]][:, places].any():
+    if program is not None and depends(program.steps, output.observed)[roots[computed]][:, places].any():
         raise ForeignError(f"the state {name!r} is computed from itself: the policy is recurrent.", WAY_OUT)
     roots = np.where(computed, roots, origins[roots])
     return Recalled(name, roots, ages, taken, np.zeros(len(roots), bool), program, computed)
@@ -202,6 +202,11 @@ def _of_action(name: str, output: Value, action: Value) -> Recalled | None:
     while (pair := next(pairs, None)) is not None and pair[0] is pair[1]:
         shared += 1
     here, there = output.steps[shared:], action.steps[shared:]
+    if any(isinstance(step, Targets) for step in there) and all(isinstance(step, Affine | Clip) for step in here):
+        raise ForeignError(
+            f"the state {name!r} is the network's output, of which float operators make the action: no one sees it.",
+            "Feed back what the policy gives.",
+        )
     plain = all(isinstance(step, Affine | Clip) for step in (*here, *there))
     if not plain or output.width != action.width or not any(isinstance(s, Dense) for s in output.steps[:shared]):
         return None

@@ -1,6 +1,6 @@
 """ONNX operators that no map of single elements is: products of two tensors, roots, sums over an axis.
 
-Before the first layer they become float operators (:mod:`convert.foreign.program`); behind one they are refused.
+They become float operators (:mod:`convert.foreign.program`), before the first layer or behind the last one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import math
 import numpy as np
 
 from convert.foreign.onnx.call import Call, Result
-from convert.foreign.onnx.value import Value, programmed
-from convert.foreign.program import Program, is_carried
+from convert.foreign.onnx.joining import Common
+from convert.foreign.onnx.value import Value
+from convert.foreign.program import Program
 from policy.contract.features import FloatOperator
 
 PAIRS = {
@@ -36,22 +37,19 @@ MOST_SUMS = 64
 
 def combined(call: Call, first: Value, second: Value) -> Result:
     """Two tensors that both depend on the observation, element by element."""
-    _check(call, first, second)
     one, other = np.broadcast_arrays(first.numbers(), second.numbers())
-    program = Program(first.observed)
-    operands = [_followed(call, program, value.moved(np.array(n))) for value, n in ((first, one), (second, other))]
-    return [programmed(program, program.add(PAIRS[call.node.op_type], *operands), one.shape, first)]
+    common = Common(call, first, second)
+    operands = [common.number(value.moved(np.array(n))) for value, n in ((first, one), (second, other))]
+    return [common.value(common.program.add(PAIRS[call.node.op_type], *operands), one.shape)]
 
 
 def divided_by(call: Call, value: Value, number: np.ndarray) -> Result:
     """c / x."""
-    _check(call, value)
     value = value.moved(np.array(np.broadcast_to(value.numbers(), np.broadcast_shapes(value.shape, number.shape))))
-    program = Program(value.observed)
-    x = _followed(call, program, value)
+    common, program, x = _opened(call, value)
     nothing = program.add(FloatOperator.MULTIPLY, x, constants=np.zeros(1))
     numbers = program.add(FloatOperator.ADD, nothing, constants=np.broadcast_to(number, value.shape))
-    return [programmed(program, program.add(FloatOperator.DIVIDE, numbers, x), value.shape, value)]
+    return [common.value(program.add(FloatOperator.DIVIDE, numbers, x), value.shape)]
 
 
 def function(call: Call) -> Result:
@@ -65,26 +63,23 @@ def function(call: Call) -> Result:
             return _applied(call, value, FloatOperator.SQUARE_ROOT)
         if exponent.size != 1 or exponent.reshape(-1)[0] not in (2, 3):
             raise call.refused(f"has the exponent {exponent.tolist()}; only 0.5, 2 and 3 are read")
-        _check(call, value)
-        program = Program(value.observed)
-        x = result = _followed(call, program, value)
+        common, program, x = _opened(call, value)
+        result = x
         for _ in range(int(exponent.reshape(-1)[0]) - 1):
             result = program.add(FloatOperator.MULTIPLY, result, x)
-        return [programmed(program, result, value.shape, value)]
+        return [common.value(result, value.shape)]
     return _applied(call, value, FUNCTIONS[operator])
 
 
 def summed(call: Call) -> Result:
     """Sums over an axis: of elements, of squares, or a norm."""
     value, operator = call.value(), call.node.op_type
-    _check(call, value)
     axes = _axes(call, value)
     kept = [axis for axis in range(len(value.shape)) if axis not in axes]
     groups = value.numbers().transpose(*kept, *axes).reshape(-1, int(np.prod([value.shape[axis] for axis in axes])))
     if len(groups) > MOST_SUMS:
         raise call.refused(f"makes {len(groups)} sums; at most {MOST_SUMS} are carried")
-    program = Program(value.observed)
-    x = _followed(call, program, value)
+    common, program, x = _opened(call, value)
     if operator not in ("ReduceSum", MEAN):
         x = program.add(FloatOperator.MULTIPLY, x, x)
     sums = [program.add(FloatOperator.SUM, program.take(x, group)) for group in groups]
@@ -95,7 +90,7 @@ def summed(call: Call) -> Result:
         result = program.add(FloatOperator.MULTIPLY, result, constants=np.full(1, 1.0 / groups.shape[1]))
     keep = call.whole("keepdims", 1)
     shape = tuple(1 if axis in axes else side for axis, side in enumerate(value.shape) if keep or axis not in axes)
-    return [programmed(program, result, shape, value)]
+    return [common.value(result, shape)]
 
 
 def is_partial_mean(call: Call) -> bool:
@@ -116,7 +111,6 @@ def _axes(call: Call, value: Value) -> list[int]:
 
 def multiplied_matrices(call: Call, first: Value, second: Value) -> Result:
     """A matrix and a vector, or two small matrices, that both depend on the observation: R(q) v."""
-    _check(call, first, second)
     numbers = [first.numbers(), second.numbers()]
     if min(each.ndim for each in numbers) < 2:
         raise call.refused(f"multiplies {first.shape} and {second.shape}; only matrices are read")
@@ -126,8 +120,8 @@ def multiplied_matrices(call: Call, first: Value, second: Value) -> Result:
     rows, columns = left.reshape(left.shape[-2:]), right.reshape(right.shape[-2:])
     if len(rows) * columns.shape[1] > MOST_SUMS:
         raise call.refused(f"makes {len(rows) * columns.shape[1]} sums; at most {MOST_SUMS} are carried")
-    program = Program(first.observed)
-    x, y = (_followed(call, program, value) for value in (first, second))
+    common = Common(call, first, second)
+    program, x, y = common.program, common.number(first), common.number(second)
     sums = [
         program.add(
             FloatOperator.SUM, program.add(FloatOperator.MULTIPLY, program.take(x, row), program.take(y, column))
@@ -137,22 +131,15 @@ def multiplied_matrices(call: Call, first: Value, second: Value) -> Result:
     ]
     result = sums[0] if len(sums) == 1 else program.add(FloatOperator.JOIN, *sums)
     shape = (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), len(rows), columns.shape[1])
-    return [programmed(program, result, shape, first)]
+    return [common.value(result, shape)]
 
 
 def _applied(call: Call, value: Value, operator: FloatOperator) -> Result:
-    _check(call, value)
-    program = Program(value.observed)
-    return [programmed(program, program.add(operator, _followed(call, program, value)), value.shape, value)]
+    common, program, x = _opened(call, value)
+    return [common.value(program.add(operator, x), value.shape)]
 
 
-def _followed(call: Call, program: Program, value: Value) -> int:
-    return program.take(program.follow(value.steps, call.name), value.selection)
-
-
-def _check(call: Call, *values: Value) -> None:
-    if any(value.image is not None for value in values):
-        raise call.refused("computes with an image as a vector")
-    if not all(is_carried(value.steps) for value in values):
-        behind = "combines two values that both depend on the observation, " if len(values) > 1 else "is "
-        raise call.refused(f"{behind}behind a layer; only a chain of layers is read")
+def _opened(call: Call, value: Value) -> tuple[Common, Program, int]:
+    """A program, and a tensor as its value."""
+    common = Common(call, value)
+    return common, common.program, common.number(value)

@@ -21,9 +21,10 @@ from convert.foreign.onnx.elementwise import (
     subtracted,
 )
 from convert.foreign.onnx.expressions import FUNCTIONS, SUMS, function, is_partial_mean, summed
+from convert.foreign.onnx.joining import joined
 from convert.foreign.onnx.layers import batch_normalised, convolutional, gemm, layer_normalised, matrix_product
 from convert.foreign.onnx.statistics import REDUCTIONS, statistic_of
-from convert.foreign.onnx.value import Value, constant_like, joined
+from convert.foreign.onnx.value import Value, constant_like
 from convert.foreign.program import is_carried
 
 KEEP_ORDER = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -109,7 +110,7 @@ def _concat(call: Call) -> Result:
     ends = np.cumsum([value.size for value in values])
     numbers = [value.numbers() + end - value.size for value, end in zip(values, ends, strict=True)]
     (result,) = call.folder.evaluate(call.node, numbers)
-    return [joined(values, numbers, result, call.name)]
+    return [joined(call, values, numbers, result)]
 
 
 def _as_value(call: Call, operand: Operand, like: Value) -> Value:
@@ -128,7 +129,7 @@ def _scattered(call: Call) -> Result:
     values = [each if isinstance(each, Value) else _as_value(call, each, like) for each in (data, updates)]
     numbers = [values[0].numbers(), values[1].numbers() + values[0].size]
     (result,) = call.folder.evaluate(call.node, [numbers[0], places, numbers[1]])
-    return [joined(values, numbers, result, call.name)]
+    return [joined(call, values, numbers, result)]
 
 
 def _softmax(call: Call) -> Result:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +28,9 @@ from convert.foreign.chain import (
     ForeignError,
     LayerNorm,
     Step,
+    Targets,
 )
-from convert.foreign.program import Program, is_carried
+from convert.foreign.program import Program, is_behind, is_carried
 from policy.contract.features import FloatOperator
 from policy.spec import Activation
 
@@ -166,64 +166,6 @@ def layer_norm(value: Value, gamma: np.ndarray, beta: np.ndarray, epsilon: float
     return replace(value, steps=(*value.steps, step))
 
 
-def joined(values: list[Value], numbers: list[np.ndarray], result: np.ndarray, what: str) -> Value:
-    """Several tensors as one: parts of the observation, each with elementwise steps of its own.
-
-    Args:
-        values: the tensors.
-        numbers: for each, its elements' numbers in ``result``.
-        result: the numbers, in the order and shape in which the file joins them.
-        what: names the node in messages.
-    """
-    shared = 0
-    while all(len(value.steps) > shared and value.steps[shared] is values[0].steps[shared] for value in values):
-        shared += 1
-    tails = [list(value.steps[shared:]) for value in values]
-    first = values[0]
-    if any(value.image is not None for value in values):
-        raise ForeignError(f"{what} joins an image with something else.", "Give the network one image alone.")
-    places = np.concatenate([value.selection for value in values])
-    plain = all(isinstance(step, Affine | Clip) for tail in tails for step in tail)
-    twice = any(tails) and len(np.unique(places)) < len(places)  # an element that two branches treat differently
-    cut_apart = twice and any(isinstance(step, Clip) for tail in tails for step in tail)
-    if (not plain or cut_apart) and all(is_carried(value.steps) for value in values):
-        program = Program(first.observed)
-        parts = [program.take(program.follow(value.steps, what), value.selection) for value in values]
-        where = np.empty(sum(number.size for number in numbers), np.int64)
-        where[np.concatenate([number.reshape(-1) for number in numbers])] = np.arange(len(where))
-        together = program.add(FloatOperator.JOIN, *parts)
-        return programmed(program, program.take(together, where[result.reshape(-1)]), result.shape, first)
-    if not plain:
-        message = f"{what} joins branches that have layers of their own."
-        raise ForeignError(message, "Only parts of one vector, each scaled and clipped, can be joined.")
-    base = Value(first.steps[:shared], first.width, places, places.shape, None, "", first.observed)
-    owners = np.concatenate([np.full(value.size, index) for index, value in enumerate(values)])
-    if twice:
-        tails = [[_taken(step, value.selection) for step in tail] for tail, value in zip(tails, values, strict=True)]
-        tails = [
-            [_spread_at(step, np.flatnonzero(owners == index), len(places)) for step in tail]
-            for index, tail in enumerate(tails)
-        ]
-        base = materialised(base)
-    places = base.selection
-    steps: list[Step] = list(base.steps)
-    while any(tails):
-        kind = next(type(tail[0]) for tail in tails if tail)
-        heads = [tail.pop(0) if tail and isinstance(tail[0], kind) else None for tail in tails]
-        rows: list[Any] = [_rows(step, kind, base.width) for step in heads]
-        whole = [np.array(neutral) for neutral in _rows(None, kind, base.width)]
-        for index, own in enumerate(rows):
-            mine = places[owners == index]
-            for numbers_of, values_of in zip(whole, own, strict=True):
-                numbers_of[mine] = values_of[mine]
-        steps.append(kind(*whole))  # type: ignore[arg-type]
-    order = np.concatenate([number.reshape(-1) for number in numbers])
-    where = np.empty(len(order), np.int64)
-    where[order] = np.arange(len(order))
-    selection = places[where[result.reshape(-1)]]
-    return Value(tuple(steps), base.width, selection, result.shape, None, "", first.observed)
-
-
 def constant_like(numbers: np.ndarray, like: Value) -> Value:
     """Constants as a tensor that depends on the observation: 0 · x + c, x its first element.
 
@@ -256,7 +198,7 @@ def materialised(value: Value) -> Value:
 def programmed(program: Program, result: int, shape: tuple[int, ...], like: Value) -> Value:
     """A tensor of this shape, which a program of float operators on the raw observation makes."""
     size = program.size(result)
-    return Value((program.as_step(result),), size, np.arange(size), shape, None, like.tensor, like.observed)
+    return Value((Features(program.until(result)),), size, np.arange(size), shape, None, like.tensor, like.observed)
 
 
 def channels_first_order(image: tuple[int, int, int]) -> Places:
@@ -267,6 +209,10 @@ def channels_first_order(image: tuple[int, int, int]) -> Places:
 def _fresh(
     value: Value, step: Step, selection: Places, shape: tuple[int, ...], image: tuple[int, int, int] | None
 ) -> Value:
+    targets = next((each for each in value.steps if isinstance(each, Targets)), None)
+    if targets is not None and not is_behind(step):
+        message = f"{targets.what} combines values that all depend on the observation, between layers."
+        raise ForeignError(message, "Only a chain of layers is read, with such nodes before or behind all of them.")
     return Value((*value.steps, step), len(selection), selection, shape, image, value.tensor, value.observed)
 
 
@@ -283,7 +229,7 @@ def _pulled(value: Value) -> Value:
             return replace(value, steps=steps, width=value.size, selection=np.arange(value.size))
         if not isinstance(step, Affine | Clip | Activate):
             break
-        tail.append(_taken(step, value.selection))
+        tail.append(taken(step, value.selection))
     return value
 
 
@@ -327,31 +273,14 @@ def _stretched(value: Value, shape: tuple[int, ...], what: str) -> Value:
     return programmed(program, program.take(program.follow(value.steps, what), places), shape, value)
 
 
-def _pair(step: Affine | Clip) -> tuple[Doubles, Doubles]:
+def pair_of(step: Affine | Clip) -> tuple[Doubles, Doubles]:
+    """The step's numbers: scale and offset, or the bounds."""
     return (step.scale, step.offset) if isinstance(step, Affine) else (step.low, step.high)
 
 
-def _taken(step: Step, places: Places) -> Step:
+def taken(step: Step, places: Places) -> Step:
     """An elementwise step for the elements at these places."""
     if not isinstance(step, Affine | Clip):
         return step
-    first, second = (numbers if len(numbers) == 1 else numbers[places] for numbers in _pair(step))
+    first, second = (numbers if len(numbers) == 1 else numbers[places] for numbers in pair_of(step))
     return type(step)(first, second)
-
-
-def _rows(step: Step | None, kind: type[Step], width: int) -> tuple[Doubles, Doubles]:
-    """A step's numbers, one for each element; without a step those that change nothing."""
-    if isinstance(step, Affine | Clip):
-        first, second = (np.broadcast_to(numbers, (width,)) for numbers in _pair(step))
-        return first, second
-    low, high = (1.0, 0.0) if kind is Affine else (-np.inf, np.inf)
-    return np.full(width, low), np.full(width, high)
-
-
-def _spread_at(step: Step, places: Places, width: int) -> Step:
-    """A step over a part, as one over ``width`` elements of which the part has these places."""
-    assert isinstance(step, Affine | Clip)
-    whole = [np.array(neutral) for neutral in _rows(None, type(step), width)]
-    for numbers, own in zip(whole, _pair(step), strict=True):
-        numbers[places] = own
-    return type(step)(whole[0], whole[1])

@@ -164,6 +164,33 @@ def turned_frames() -> None:
     targets(network(9)(stacked.reshape(1, 9)))
 
 
+def relative() -> None:
+    """Targets relative to the measured joints, within limits."""
+    angular, position = inputs({name: SENSORS[name] for name in ("base_ang_vel", "joint_pos")})
+    action = network(9)(torch.cat([angular * 0.25, position - DEFAULT], -1)).clamp(-1.0, 1.0)
+    targets((position + action * 0.5).clamp(DEFAULT - 0.8, DEFAULT + 0.8))
+
+
+def turned_targets() -> None:
+    """A mean beside a deviation, which is left out; a velocity turned out of the body's frame, and a unit vector."""
+    quaternion, velocity = inputs({"orientation": (4, InputKindEnum.BODY_ROTATION), "velocity": (3, None)})
+    mean = network(7, 12)(torch.cat([quaternion, velocity], -1))[:, :6]
+    w, vector, body = quaternion[:, :1], quaternion[:, 1:], torch.tanh(mean[:, :3])
+    along = (vector * body).sum(-1, keepdim=True)
+    turned = body * (2.0 * w**2 - 1.0) + torch.cross(vector, body, dim=-1) * w * 2.0 + vector * along * 2.0
+    way = mean[:, 3:]
+    targets(torch.cat([turned, way / torch.sqrt((way * way).sum(-1, keepdim=True) + 0.1)], -1))
+
+
+def relative_recalled() -> None:
+    """Targets relative to the measured joints, the network's output fed back: refused, for no one sees it."""
+    (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
+    before = annotate.state_tensors("policy", {"last_action": torch.zeros(1, 6)})
+    action = network(12)(torch.cat([position - DEFAULT, before], -1))
+    annotate.update_state("policy", {"last_action": action})
+    targets(position + action * 0.25)
+
+
 def recurrent() -> None:
     """A GRU: refused."""
     (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
@@ -208,6 +235,9 @@ POLICIES: tuple[Callable[[], None], ...] = (
     assembled,
     norms,
     turned_frames,
+    relative,
+    turned_targets,
+    relative_recalled,
     recurrent,
     averaged,
     two_nodes,

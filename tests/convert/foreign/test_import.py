@@ -13,11 +13,12 @@ from convert import pipeline
 from convert.executor import RuntimeProcess
 from convert.foreign import chain, sources
 from convert.foreign.__main__ import main
-from convert.foreign.chain import Activate, Affine, Clip, Continuous, Dense, ForeignError, ForeignPolicy, Input
+from convert.foreign.chain import Activate, Affine, Clip, Continuous, Dense, ForeignError, ForeignPolicy, Input, Targets
 from convert.foreign.fold import fold
 from convert.foreign.proof import prove
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
+from policy.contract.features import FloatOperator, FloatStep
 from policy.errors import SpecError
 from policy.network import forward_float
 from policy.spec import (
@@ -186,6 +187,9 @@ def affine(*numbers: float, offset: float = 0.3) -> Affine:
 
 
 TANH, ELU = Activate(Activation.TANH), Activate(Activation.ELU)
+# outputs (3,), and behind them the observation (4,): y + the observation's first three
+TAKEN = (FloatStep(FloatOperator.TAKE, (0,), places=(0, 1, 2)), FloatStep(FloatOperator.TAKE, (0,), places=(3, 4, 5)))
+RELATIVE = Targets((*TAKEN, FloatStep(FloatOperator.ADD, (1, 2))), 3, "by hand")
 LOW, HIGH = np.array([-1.0, -0.5, 0.0]), np.array([1.0, 2.0, 3.0])
 ONE = np.ones(1)
 ROWS = np.random.default_rng(2).normal(0.5, 2.0, (64, 4)).astype(np.float32)
@@ -203,6 +207,13 @@ CASES = {
     "limited before the squashing": (([], [ELU], [Clip(-2 * ONE, 2 * ONE), TANH]), Squash.TANH),
     "limited before a sigmoid": (([], [ELU], [Clip(-ONE, ONE), Activate(Activation.SIGMOID)]), Squash.TANH),
     "a sigmoid": (([], [ELU], [Activate(Activation.SIGMOID), affine(2.0)]), Squash.TANH),
+    # What no head can do becomes float operators behind it.
+    "a clip behind the squashing": (([], [TANH], [TANH, Clip(-ONE / 2, ONE / 2)]), Squash.NONE),
+    "odd bounds before the squashing": (([], [TANH], [Clip(-ONE, 2 * ONE), TANH]), Squash.NONE),
+    "some actions are clipped": (([], [TANH], [Clip(-ONE, np.array([1.0, np.inf, 1.0]))]), Squash.NONE),
+    "a constant action": (([], [TANH], [TANH, affine(0.0, 1.0, 1.0)]), Squash.NONE),
+    "a target relative to the observation": (([], [TANH], [TANH, affine(0.5), RELATIVE]), Squash.TANH),
+    "relative and cut": (([], [TANH], [Clip(-ONE, ONE), RELATIVE, Clip(LOW, HIGH), affine(2.0)]), Squash.CLIP),
     "a clip that cuts nothing": (([], [ELU], [TANH, Clip(-ONE, ONE)]), Squash.TANH),
 }
 
@@ -222,7 +233,7 @@ def test_whatever_is_folded_computes_what_the_steps_do(case: str) -> None:
 
 
 def spec_of(folded: object) -> PolicySpec:
-    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head")}
+    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head", "targets")}
     return PolicySpec(name="folded", control_period_s=0.02, environment=EnvironmentSpec("foreign"), **parts)
 
 
@@ -234,10 +245,6 @@ def spec_of(folded: object) -> PolicySpec:
         (([], [Clip(-ONE, ONE)], []), "a clip between layers"),
         (([], [TANH], [ELU]), "the activation elu behind the last layer"),
         (([], [TANH], [ELU, affine(2.0)]), "the activation elu behind"),
-        (([], [TANH], [TANH, Clip(-ONE / 2, ONE / 2)]), "cuts some of them"),
-        (([], [TANH], [Clip(-ONE, 2 * ONE), TANH]), "other bounds than −x … x"),
-        (([], [TANH], [Clip(-ONE, np.array([1.0, np.inf, 1.0]))]), "some actions are clipped"),
-        (([], [TANH], [TANH, affine(0.0, 1.0, 1.0)]), "multiplied by 0"),
     ],
 )
 def test_what_the_contract_cannot_say_is_refused_by_name(steps: tuple[list[chain.Step], ...], said: str) -> None:

@@ -19,13 +19,14 @@ from policy.bundle import Bundle
 from policy.contract.features import FloatOperator
 from policy.network import forward_float
 from policy.observing.history import History
-from policy.spec import ArtifactFormat, Memory, Precision, Remembered, RuntimeName
+from policy.spec import ArtifactFormat, ContinuousHead, Memory, Precision, Remembered, RuntimeName
 
 FILES = Path(__file__).parent / "files" / "leapp"
 READ = ("locomotion", "last_action", "frames", "frames_with_actions", "terms", "clips", "gravity", "norms")
-READ += ("turned_frames", "assembled")
+READ += ("turned_frames", "assembled", "relative", "turned_targets")
 REFUSED = {
-    "recurrent": "combines two values",
+    "recurrent": "combines values of different layers",
+    "relative_recalled": "no one sees it",
     "averaged": "the state 'filtered_in' is computed from itself",
     "two_nodes": r"has 2 nodes \(\['before', 'policy'\]\)",
     "torchscript": "the node 'policy' has the backend 'jit'",
@@ -84,6 +85,15 @@ def test_a_rotation_becomes_float_operators(tmp_path: Path) -> None:
     steps = imported("gravity", tmp_path / "imported").spec.features
     assert {FloatOperator.MULTIPLY, FloatOperator.SUM, FloatOperator.JOIN} <= {step.operator for step in steps}
     assert not imported("clips", tmp_path / "clips").spec.features
+
+
+def test_a_target_relative_to_a_joint_becomes_float_operators(tmp_path: Path) -> None:
+    spec = imported("relative", tmp_path / "relative").spec
+    assert isinstance(spec.head, ContinuousHead) and not spec.is_bounded
+    assert len(spec.head.names) == 6
+    assert {FloatOperator.ADD, FloatOperator.MINIMUM} <= {step.operator for step in spec.targets} and not spec.features
+    # the deviation beside the mean is left out
+    assert imported("turned_targets", tmp_path / "turned").spec.output_size == 6
 
 
 @pytest.mark.parametrize("name", REFUSED)

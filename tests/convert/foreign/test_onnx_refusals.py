@@ -47,20 +47,27 @@ OPERATORS |= {
 def test_operators_are_refused_by_name(operator: str, tmp_path: Path) -> None:
     graph = Graph(20, obs=["batch", 5])
     x = OPERATORS[operator](graph, graph.n("Relu", graph.dense("obs", 5, 8)))
+    x = x if operator in ("LSTM", "GRU", "RNN") else graph.dense(x, 2 if operator == "TopK" else 8, 30)
     with pytest.raises(ForeignError, match=rf"^{operator} \(node 'node_{operator.lower()}_\d+'\)"):
         graph.read(tmp_path, x)
 
 
 USES: dict[str, tuple[Spelling, str]] = {
-    "residual": (lambda g, x: g.n("Add", x, g.n("Relu", x)), "Add .*both depend on the observation"),
-    "square": (lambda g, x: g.n("Mul", x, x), "Mul .*both depend on the observation"),
-    "gate": (lambda g, x: g.n("Mul", x, g.n("Tanh", x)), "Mul .*both depend on the observation"),
-    "attention": (lambda g, x: g.n("MatMul", x, x), "MatMul .*combines two values"),
-    "constant / x": (lambda g, x: g.n("Div", g.c(1.0), x), "Div .*is behind a layer"),
+    "residual": (
+        lambda g, x: g.n("Add", x, g.n("Relu", x)),
+        "Add .*combines values that all depend",
+    ),
+    "square": (lambda g, x: g.n("Mul", x, x), "Mul .*combines values that all depend"),
+    "gate": (lambda g, x: g.n("Mul", x, g.n("Tanh", x)), "Mul .*combines values that all depend"),
+    "attention": (lambda g, x: g.n("MatMul", x, x), "MatMul .*not two matrices"),
+    "constant / x": (lambda g, x: g.n("Div", g.c(1.0), x), "Div .*between layers"),
     "by zero": (lambda g, x: g.n("Div", x, g.c(np.zeros(8))), "Div .*divides by zero"),
     "infinite": (lambda g, x: g.n("Mul", x, g.c(np.inf)), "Mul .*not finite"),
     "Elu alpha": (lambda g, x: g.n("Elu", x, alpha=0.5), "Elu .*alpha 0.5"),
-    "encoders": (lambda g, x: g.n("Concat", g.n("Relu", x), g.n("Tanh", x), axis=1), "Concat .*layers of their own"),
+    "encoders": (
+        lambda g, x: g.n("Concat", g.dense(x, 8, 20), g.dense(x, 8, 20), axis=1),
+        "Concat .*values of different layers",
+    ),
     "constant part": (lambda g, x: g.n("Concat", x, g.c(numbers(1, 2)), axis=1), "Concat .*joins a constant"),
     "stretched": (lambda g, x: g.n("Add", x, g.c(numbers(2, 8))), "Add .*stretches"),
     "probabilities": (lambda g, x: g.n("Mul", g.n("Softmax", x), g.c(2.0)), "Mul .*probabilities"),
@@ -87,7 +94,8 @@ def test_uses_are_refused_by_name(name: str, tmp_path: Path) -> None:
     spelled, message = USES[name]
     graph = Graph(17, obs=["batch", 5])
     with pytest.raises(ForeignError, match=message):
-        graph.read(tmp_path, spelled(graph, graph.dense("obs", 5, 8)))
+        x = spelled(graph, graph.dense("obs", 5, 8))
+        graph.read(tmp_path, graph.dense(x, 8, 30) if "depend" in message or "between" in message else x)
 
 
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], dict[str, object], str]] = {
