@@ -156,11 +156,12 @@ def continuous_policy() -> tuple[PolicySpec, dict[str, np.ndarray]]:
 def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
     """Real fp32 and int8 graphs in both formats, with the tolerances of conversion."""
     from convert import onnx_graph, tflite_graph
-    from convert.reference import output_steps
+    from convert.reference import integer_reference
 
     spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()
     integers = quantize_network(spec, weights, bundle.calibration())
-    step = output_steps(spec, integers)
+    step = integer_reference(spec, integers, golden.observations).step
+    assert step is not None
     makers = {
         (Precision.FP32, ArtifactFormat.TFLITE): lambda: tflite_graph.float_graph(spec, weights),
         (Precision.FP32, ArtifactFormat.ONNX): lambda: onnx_graph.float_graph(spec, weights),
