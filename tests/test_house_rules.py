@@ -19,8 +19,10 @@ ROOMS = (
     "train",
     "convert.foreign",
     "convert.package",
+    "convert.native",
     "convert",
     "device.agent",
+    "device.native",
     "device.host",
     "device.virtual_pi",
     "bench",
@@ -36,12 +38,15 @@ MAY_IMPORT_ROOMS = {
     "policy": set(),
     "airlearning_envs": {"policy"},
     # The parity gate executes an artifact with the very adapters that a device uses.
-    "convert": {"policy", "device.agent"},
+    "convert": {"policy", "device.agent", "convert.native"},
     # An imported policy is flown on a task, to record what it sees and to compare returns.
     "convert.foreign": {"policy", "convert", "device.agent", "train"},
     # A model card says what imports and judgements say, in their words.
     "convert.package": {"policy", "convert", "convert.foreign", "train"},
-    "device.agent": {"policy", "airlearning_envs"},
+    # The engine's artifact knows the contract and nothing else.
+    "convert.native": {"policy"},
+    "device.native": {"policy"},
+    "device.agent": {"policy", "airlearning_envs", "device.native"},
     # Before it sends an artifact it builds it again, and compares.
     "device.host": {"policy", "convert"},
     # It writes what device.host reads (host key, ssh_config stanza), in device.host's own words; never the other way.

@@ -1,0 +1,83 @@
+"""The records of a native artifact, as ``device/native/format.h`` has them; docs/native-format.md explains them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import astuple, dataclass
+
+MAGIC, VERSION = b"QPNATIVE", 1
+LINE, CHUNK = 64, 16
+"""Bytes: arrays begin at multiples of a cache line, rows of weights have whole chunks."""
+CHUNKS = 4
+"""Of a block."""
+LARGEST_IN = 65_535
+"""Rows of a layer."""
+
+
+@dataclass
+class LayerRecord:
+    """One layer, 128 bytes; the fields in their order."""
+
+    bits: int
+    inputs: int
+    outputs: int
+    padded: int
+    weights: int
+    bias: int
+    multiplier: int
+    shift: int = 0
+    table: int = 0
+    gamma: int = 0
+    beta: int = 0
+    zero: int = 0
+    low: int = 0
+    base: int = -128
+    height: int = 0
+    width: int = 0
+    channels: int = 0
+    side: int = 0
+    stride: int = 0
+    activation: int = 0
+    scale: float = 1.0
+    norm_scale: float = 0.0
+    norm_zero: int = 0
+    norm_low: int = 0
+    slope: float = 0.0
+    dense: int = 0
+
+    def packed(self) -> bytes:
+        """As it lies in the file."""
+        return struct.pack("<11I3i6I2f2ifI24x", *astuple(self))
+
+
+@dataclass
+class FileRecord:
+    """The artifact's head, 128 bytes; behind magic and version the fields in their order."""
+
+    size: int
+    layers: int
+    outputs: int
+    observation: int
+    vector: int
+    joins: int
+    normaliser: int
+    mean: int
+    inverse: int
+    lowest: int
+    highest: int
+    head: int
+    scale: float
+    zero: int
+    base: int
+    vector_scale: float
+    vector_zero: int
+    vector_base: int
+    output_scale: float
+    output_zero: int
+
+    def packed(self) -> bytes:
+        """As it lies in the file."""
+        return struct.pack("<8sI12Ifiifiifi36x", MAGIC, VERSION, *astuple(self))
+
+
+HEAD_BYTES, LAYER_BYTES = 128, 128

@@ -1,0 +1,185 @@
+"""From a policy in integers (:mod:`policy.integer`) to the native engine's artifact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convert.native.layout import CHUNK, CHUNKS, HEAD_BYTES, LARGEST_IN, LAYER_BYTES, LINE, FileRecord, LayerRecord
+from policy.errors import QuantizationError
+from policy.integer import IntegerLayer, IntegerNetwork, requantization_multipliers, vector_map
+from policy.network import head_outputs, normaliser_bounds, normaliser_constants, observation_shape
+from policy.quantization import INT8_MAX, INT8_MIN, Affine, dequantize_affine
+from policy.spec import Activation, PolicySpec
+
+ACTIVATIONS = {
+    Activation.NONE: 0,
+    Activation.RELU: 1,
+    Activation.TANH: 2,
+    Activation.SIGMOID: 3,
+    Activation.ELU: 4,
+    Activation.LEAKY_RELU: 5,
+    Activation.SILU: 6,
+}
+LARGEST = {2: 1, 4: 7, 8: 127}
+"""|weight| that so many bits hold."""
+
+
+@dataclass
+class _File:
+    """Arrays behind the records, each at a multiple of a cache line."""
+
+    records: int
+    data: bytearray
+
+    def put(self, values: np.ndarray) -> int:
+        """Add an array; its offset."""
+        self.data += bytes(-(self.records + len(self.data)) % LINE)
+        at = self.records + len(self.data)
+        self.data += np.ascontiguousarray(values).tobytes()
+        return at
+
+
+def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
+    """The file's bytes: exactly the integers and scales of ``network``.
+
+    Raises:
+        QuantizationError: float operators around the network, or a layer of more than 65,535 inputs.
+    """
+    if spec.features or spec.targets:
+        raise QuantizationError(
+            f"policy {spec.name!r} has float operators before or behind its network, which the native engine has not.",
+            "Run it with LiteRT, tflite-runtime or onnxruntime.",
+        )
+    file = _File(HEAD_BYTES + LAYER_BYTES * len(network.layers), bytearray())
+    shape: tuple[int, ...] = observation_shape(spec)
+    records = []
+    input_map, base = network.input, INT8_MIN
+    joins = len(spec.network.convolutions) if spec.vector_size else 0
+    for index, layer in enumerate(network.layers):
+        joined = index + 1 == joins
+        base_of_result = INT8_MIN if joined or index + 1 == len(network.layers) else _base(layer)
+        records.append(_layer(file, layer, input_map, base, base_of_result, shape))
+        input_map, base = layer.result, base_of_result
+        shape = spec.network.image_shapes(observation_shape(spec))[index + 1] if layer.kernel.ndim == 4 else ()
+    mean, inverse = normaliser_constants(spec.normaliser)
+    arrays = [mean, inverse, *normaliser_bounds(spec.normaliser)]
+    length = 1 if all(len(np.unique(each)) == 1 for each in arrays) else spec.observation_size
+    places = [file.put(np.resize(each, length).astype("<f4")) for each in arrays]
+    vector = vector_map(spec, network) or Affine(0.0, 0)
+    head = 0 if spec.is_discrete else file.put(_actions(spec, input_map))
+    record = FileRecord(
+        size=file.records + len(file.data),
+        layers=len(records),
+        outputs=spec.output_size,
+        observation=spec.observation_size,
+        vector=spec.vector_size,
+        joins=joins,
+        normaliser=length,
+        mean=places[0],
+        inverse=places[1],
+        lowest=places[2],
+        highest=places[3],
+        head=head,
+        scale=network.input.scale,
+        zero=network.input.zero_point,
+        base=INT8_MIN,
+        vector_scale=vector.scale,
+        vector_zero=vector.zero_point,
+        vector_base=INT8_MIN if joins else 0,
+        output_scale=input_map.scale,
+        output_zero=input_map.zero_point,
+    )
+    return b"".join([record.packed(), *(each.packed() for each in records), bytes(file.data)])
+
+
+def _layer(
+    file: _File, layer: IntegerLayer, input_map: Affine, base: int, base_of_result: int, shape: tuple[int, ...]
+) -> LayerRecord:
+    matrix = layer.kernel.reshape(-1, len(layer.bias)).astype(np.int64)
+    inputs, outputs = matrix.shape
+    if inputs > LARGEST_IN:
+        raise QuantizationError(
+            f"layer {layer.name!r} has {inputs} inputs; the native engine takes {LARGEST_IN}.",
+            "Run it with LiteRT, tflite-runtime or onnxruntime.",
+        )
+    bits = next(bits for bits, largest in LARGEST.items() if np.abs(matrix).max() <= largest)
+    rows, padded = packed_rows(matrix, bits)
+    sums = matrix.sum(axis=0)
+    # Σ (q − z) w + b = Σ (q − base) w + (b − (z − base) Σ w): with z = base, a zero is stored as 0, and skipped
+    bias = layer.bias.astype(np.int64) - (input_map.zero_point - base) * sums
+    skips = input_map.zero_point == base
+    record = LayerRecord(
+        *(bits, inputs, outputs, padded),
+        weights=file.put(rows),
+        bias=file.put(_filled(bias, padded, "<i4")),
+        multiplier=file.put(_filled(requantization_multipliers(layer, input_map), padded, "<f4")),
+        shift=0 if skips or bits < 8 else file.put(_filled(128 * sums, padded, "<i4")),
+        zero=layer.output.zero_point,
+        low=layer.output.zero_point if layer.relu else layer.output.low,
+        base=base_of_result,
+        scale=layer.output.scale,
+        dense=int(not skips),
+    )
+    if layer.kernel.ndim == 4:
+        record.height, record.width, record.channels = shape
+        record.side, record.stride = layer.kernel.shape[0], layer.stride
+    if layer.table is not None:
+        record.table = file.put(layer.table.levels)
+    if layer.norm is not None:
+        norm = layer.norm
+        record.gamma, record.beta = file.put(norm.gamma.astype("<f4")), file.put(norm.beta.astype("<f4"))
+        record.activation = ACTIVATIONS[norm.network.activation_of(layer.name)]
+        record.norm_scale, record.norm_zero = norm.output.scale, norm.output.zero_point
+        record.norm_low, record.slope = max(norm.output.low, base_of_result), norm.network.negative_slope
+    return record
+
+
+def _base(layer: IntegerLayer) -> int:
+    """The level that is stored as 0: that of zero, if no result lies below it."""
+    zero = layer.result.zero_point
+    if layer.table is not None:
+        lowest = int(layer.table.levels.min())
+    elif layer.norm is not None:
+        relu = layer.norm.network.activation_of(layer.name) is Activation.RELU
+        lowest = zero if relu else layer.norm.output.low
+    else:
+        lowest = zero if layer.relu else layer.output.low
+    return zero if lowest >= zero else INT8_MIN
+
+
+def packed_rows(matrix: NDArray[np.int64], bits: int) -> tuple[NDArray[np.uint8], int]:
+    """Weights (in, out) row by row in blocks of four chunks, and the outputs with those that fill the last chunk.
+
+    A chunk is 16 bytes of 8 // bits outputs each: byte i holds outputs i, 16 + i, …, the first in the lowest bits.
+    8 bits are int8; fewer are stored 8 or 1 too large, unsigned. A block holds the same chunks of all rows, one behind
+    the other; the last one is as wide as what is left.
+    """
+    inputs, outputs = matrix.shape
+    parts = 8 // bits
+    chunks = -(-outputs // (CHUNK * parts))
+    wide = np.zeros((inputs, chunks * CHUNK * parts), np.int64)
+    wide[:, :outputs] = matrix
+    fields = (wide + (0 if bits == 8 else LARGEST[bits] + (bits == 4))).astype(np.uint8)
+    fields = fields.reshape(inputs, chunks, parts, CHUNK)
+    packed = np.zeros((inputs, chunks, CHUNK), np.uint8)
+    for part in range(parts):
+        packed |= fields[:, :, part] << np.uint8(bits * part)
+    blocks = [packed[:, start : start + CHUNKS].reshape(-1) for start in range(0, chunks, CHUNKS)]
+    return np.concatenate(blocks), wide.shape[1]
+
+
+def _filled(values: np.ndarray, size: int, kind: str) -> np.ndarray:
+    """An array with zeros behind it."""
+    whole = np.zeros(size, kind)
+    whole[: len(values)] = values
+    return whole
+
+
+def _actions(spec: PolicySpec, output: Affine) -> np.ndarray:
+    """The action of every output for each of the 256 levels, float32 (outputs, 256)."""
+    levels = np.arange(INT8_MIN, INT8_MAX + 1)
+    raw = np.repeat(dequantize_affine(levels, output)[:, None], spec.output_size, axis=1)
+    return np.ascontiguousarray(head_outputs(spec, raw, exact=True).T.astype("<f4"))

@@ -1,0 +1,96 @@
+"""The engine's library for a processor, compiled by ziglang: the same bytes everywhere, kept until a source changes."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from policy.errors import PolicyError
+from policy.files import locked, write_atomically
+from policy.locate import ARTIFACTS
+
+HERE = Path(__file__).parent
+SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c")
+TARGETS = {
+    "x86_64": ("-target", "x86_64-linux-none"),
+    "aarch64": ("-target", "aarch64-linux-none", "-mcpu=cortex_a53"),
+    "armv7l": ("-target", "arm-linux-none", "-mcpu=cortex_a7+neon"),
+}
+"""By the processor's name as ``platform.machine()`` has it: no C library, no dynamic linker of its own."""
+FLAGS = (
+    *("-std=c11", "-O3", "-Wall", "-Wextra", "-Werror"),
+    # No fused multiply-add, no set of errno: a product and a sum are rounded as numpy rounds them.
+    *("-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing"),
+    *("-ffreestanding", "-nostdlib", "-fPIC", "-fno-stack-protector", "-fno-sanitize=undefined"),
+    *("-fno-unwind-tables", "-fno-asynchronous-unwind-tables"),
+)
+SHARED = ("-shared", "-s", "-Wl,--hash-style=gnu", "-Wl,--build-id=none")
+
+
+class BuildError(PolicyError):
+    """The engine cannot be compiled here."""
+
+
+def library(machine: str | None = None) -> Path:
+    """The shared library for a processor, compiled if it is not there yet.
+
+    Args:
+        machine: one of ``TARGETS``; default this one.
+
+    Raises:
+        BuildError: an unknown processor, ziglang is missing, or it refuses the sources; says why.
+    """
+    machine = machine or platform.machine()
+    if machine not in TARGETS:
+        raise BuildError(f"the native engine is not built for {machine!r}; known are {', '.join(TARGETS)}.")
+    path = ARTIFACTS / "native" / f"engine-{machine}-{fingerprint()[:16]}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.parent):
+            if not path.exists():
+                write_atomically(path, compiled(machine, SHARED))
+    return path
+
+
+def fingerprint() -> str:
+    """sha256 of all that a library is made of: sources, options, the compiler's version."""
+    digest = hashlib.sha256(repr((TARGETS, FLAGS, SHARED, _compiler_version())).encode())
+    for source in sorted(HERE.glob("*.[ch]")):
+        digest.update(source.name.encode() + source.read_bytes())
+    return digest.hexdigest()
+
+
+def compiled(machine: str, options: Sequence[str], more_sources: Sequence[Path] = ()) -> bytes:
+    """What the compiler makes of the sources.
+
+    Args:
+        machine: one of ``TARGETS``.
+        options: behind ``FLAGS``.
+        more_sources: besides ``SOURCES``.
+
+    Raises:
+        BuildError: ziglang is missing, or refuses them.
+    """
+    _compiler_version()
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch) / "made"
+        command = [sys.executable, "-m", "ziglang", "cc", *TARGETS[machine], *FLAGS, *options, "-o", str(made)]
+        # Named relatively: no path of this machine may get into the library.
+        command += [*SOURCES, *map(str, more_sources)]
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(f"the native engine does not compile for {machine}: {done.stderr.strip()[-2000:]}")
+        return made.read_bytes()
+
+
+def _compiler_version() -> str:
+    if importlib.util.find_spec("ziglang") is None:
+        raise BuildError("the package ziglang, which compiles the native engine, is missing.", "Type make setup.")
+    return importlib.metadata.version("ziglang")

@@ -1,0 +1,393 @@
+#include "engine.h"
+#include "kernels.h"
+#include "norm.h"
+
+enum { MOST_LAYERS = 64 };
+
+struct native {
+    const struct native_file *file;
+    const struct native_kernel_set *set;
+    struct native_list list;
+    struct native_order *order;
+    uint8_t *act[2];                /* stored results, of the layer before and of this one */
+    uint8_t *window;                /* what one output of a convolution sees */
+    int32_t *acc;
+    double *wide;                   /* what a normalisation is fed */
+    uint8_t mode[MOST_LAYERS];
+};
+
+/* ---- checking ------------------------------------------------------------------------------------------------------ */
+static int is_conv(const struct native_layer *y) { return y->side != 0; }
+
+static uint32_t positions(uint32_t size, uint32_t side, uint32_t stride) { return (size - side) / stride + 1; }
+
+/* Results of a layer, of all positions of a convolution. */
+static uint64_t results(const struct native_layer *y)
+{
+    if (!is_conv(y)) return y->out;
+    return (uint64_t)positions(y->height, y->side, y->stride) * positions(y->width, y->side, y->stride) * y->out;
+}
+
+static uint64_t taken(const struct native_layer *y) { return is_conv(y) ? (uint64_t)y->height * y->width * y->channels : y->in; }
+
+static int lies_inside(const struct native_file *f, uint32_t offset, uint64_t size)
+{
+    return offset % NATIVE_LINE == 0 && offset >= sizeof *f + f->layers * sizeof(struct native_layer) && offset <= f->bytes && size <= f->bytes - offset;
+}
+
+static int is_level(int32_t x) { return x >= -128 && x <= 127; }
+
+static int are_zero(const void *bytes, size_t n)
+{
+    const uint8_t *b = bytes;
+    for (size_t i = 0; i < n; i++) if (b[i]) return 0;
+    return 1;
+}
+
+static const void *at(const struct native_file *f, uint32_t offset) { return (const char *)f + offset; }
+
+static int are_finite(const struct native_file *f, uint32_t offset, uint32_t n)
+{
+    const uint32_t *bits = at(f, offset);
+    for (uint32_t i = 0; i < n; i++) if ((bits[i] >> 23 & 255) == 255) return 0;
+    return 1;
+}
+
+static int is_positive(float x) { return x > 0.0f && x <= 3.4028235e38f; }
+
+/* Sizes alone, so that nothing behind it can overflow. */
+static enum native_error check_layer(const struct native_file *f, const struct native_layer *y)
+{
+    if (y->bits != 2 && y->bits != 4 && y->bits != 8) return NATIVE_BAD_LAYER;
+    const uint32_t chunk = 8 * NATIVE_CHUNK / y->bits;
+    if (y->in == 0 || y->in > NATIVE_LARGEST_IN || y->out == 0 || y->out > NATIVE_LARGEST_ELEMENTS) return NATIVE_BAD_SIZE;
+    if (y->padded != (y->out + chunk - 1) / chunk * chunk) return NATIVE_BAD_LAYER;
+    if (is_conv(y)) {
+        if (y->height == 0 || y->width == 0 || y->channels == 0 || y->height > 65536 || y->width > 65536) return NATIVE_BAD_SIZE;
+        if (y->channels > NATIVE_LARGEST_ELEMENTS / y->height / y->width) return NATIVE_BAD_SIZE;
+        if (y->stride == 0 || y->side > y->height || y->side > y->width) return NATIVE_BAD_LAYER;
+        if ((uint64_t)y->side * y->side * y->channels != y->in || y->gamma) return NATIVE_BAD_LAYER;
+        if (results(y) > NATIVE_LARGEST_ELEMENTS) return NATIVE_BAD_SIZE;
+    } else if (y->height || y->width || y->channels || y->stride) return NATIVE_BAD_LAYER;
+    if (!lies_inside(f, y->weights, (uint64_t)y->in * y->padded / 8 * y->bits)) return NATIVE_BAD_OFFSET;
+    if (!lies_inside(f, y->bias, 4ull * y->padded) || !lies_inside(f, y->multiplier, 4ull * y->padded)) return NATIVE_BAD_OFFSET;
+    if (y->shift && !lies_inside(f, y->shift, 4ull * y->padded)) return NATIVE_BAD_OFFSET;
+    if (y->table && !lies_inside(f, y->table, 256)) return NATIVE_BAD_OFFSET;
+    if (y->dense > 1 || !y->gamma != !y->beta || (y->gamma && y->table) || (y->shift && y->bits != 8)) return NATIVE_BAD_LAYER;
+    if (y->gamma && (!lies_inside(f, y->gamma, 4ull * y->out) || !lies_inside(f, y->beta, 4ull * y->out))) return NATIVE_BAD_OFFSET;
+    if (!is_level(y->zero) || !is_level(y->low) || !is_level(y->base) || !is_level(y->norm_zero) || !is_level(y->norm_low)) return NATIVE_BAD_NUMBER;
+    if (!are_finite(f, y->multiplier, y->padded) || !is_positive(y->scale)) return NATIVE_BAD_NUMBER;
+    if (y->gamma) {
+        if (!are_finite(f, y->gamma, y->out) || !are_finite(f, y->beta, y->out) || y->activation > NATIVE_SILU) return NATIVE_BAD_NUMBER;
+        if (!is_positive(y->norm_scale) || !(y->slope >= -3.4e38f && y->slope <= 3.4e38f) || y->norm_low < y->base) return NATIVE_BAD_NUMBER;
+    } else if (y->activation || y->norm_scale != 0.0f || y->norm_zero || y->norm_low || y->slope != 0.0f) return NATIVE_BAD_PADDING;
+    if (!y->table && !y->gamma && y->low < y->base) return NATIVE_BAD_NUMBER;
+    if (y->table)
+        for (int i = 0; i < 256; i++) if (((const int8_t *)at(f, y->table))[i] < y->base) return NATIVE_BAD_NUMBER;
+    if (!are_zero((const int32_t *)at(f, y->bias) + y->out, 4 * (size_t)(y->padded - y->out))) return NATIVE_BAD_PADDING;
+    if (!are_zero((const float *)at(f, y->multiplier) + y->out, 4 * (size_t)(y->padded - y->out))) return NATIVE_BAD_PADDING;
+    return are_zero(y->pad, sizeof y->pad) ? NATIVE_OK : NATIVE_BAD_PADDING;
+}
+
+static enum native_error check(const void *file, size_t bytes)
+{
+    const struct native_file *f = file;
+    if (bytes < sizeof *f || (uintptr_t)file % NATIVE_LINE || memcmp(f->magic, "QPNATIVE", 8)) return NATIVE_NO_ARTIFACT;
+    if (f->version != NATIVE_VERSION) return NATIVE_OTHER_VERSION;
+    if (f->bytes != bytes) return NATIVE_TRUNCATED;
+    if (f->layers == 0 || f->layers > MOST_LAYERS || bytes < sizeof *f + f->layers * sizeof(struct native_layer)) return NATIVE_BAD_SIZE;
+    if (f->observation == 0 || f->observation > NATIVE_LARGEST_ELEMENTS || f->vector >= f->observation) return NATIVE_BAD_SIZE;
+    if ((f->normaliser != 1 && f->normaliser != f->observation) || f->joins >= f->layers || !f->joins != !f->vector) return NATIVE_BAD_SIZE;
+    const uint32_t arrays[4] = {f->mean, f->inverse, f->lowest, f->highest};
+    for (int i = 0; i < 4; i++) if (!lies_inside(f, arrays[i], 4ull * f->normaliser)) return NATIVE_BAD_OFFSET;
+    if (!are_finite(f, f->mean, f->normaliser) || !are_finite(f, f->inverse, f->normaliser)) return NATIVE_BAD_NUMBER;
+    if (!is_positive(f->scale) || !is_positive(f->output_scale) || !is_level(f->zero) || !is_level(f->output_zero)) return NATIVE_BAD_NUMBER;
+    if (f->base != -128 || f->vector_base < -128 || f->vector_base > 127 || !is_level(f->vector_zero)) return NATIVE_BAD_NUMBER;
+    if (f->vector ? !is_positive(f->vector_scale) || f->vector_base != f->layer[f->joins - 1].base : f->vector_scale != 0.0f || f->vector_zero || f->vector_base)
+        return NATIVE_BAD_NUMBER;
+    uint64_t there = f->observation - f->vector;
+    for (uint32_t i = 0; i < f->layers; i++) {
+        const enum native_error error = check_layer(f, &f->layer[i]);
+        if (error) return error;
+        if (taken(&f->layer[i]) != there) return NATIVE_BAD_CHAIN;
+        there = results(&f->layer[i]) + (i + 1 == f->joins ? f->vector : 0);
+    }
+    const struct native_layer *last = &f->layer[f->layers - 1];
+    if (is_conv(last) || last->out != f->outputs || last->base != -128 || last->gamma || last->table) return NATIVE_BAD_CHAIN;
+    if (f->head && (!lies_inside(f, f->head, 1024ull * f->outputs) || !are_finite(f, f->head, 256 * f->outputs))) return NATIVE_BAD_OFFSET;
+    return are_zero(f->pad, sizeof f->pad) ? NATIVE_OK : NATIVE_BAD_PADDING;
+}
+
+const char *native_message(enum native_error error)
+{
+    static const char *const WORDS[] = {
+        "", "is no native artifact, or does not lie at a multiple of 64 bytes", "has another version of the format",
+        "has another size than it says", "has a size that is 0, too large, or does not fit the others", "has an array that does not lie inside of it",
+        "has a layer whose numbers contradict each other", "has layers that do not fit each other", "has a number that is not finite, or no level",
+        "has padding that is not zero", "does not fit the memory that was given"};
+    return WORDS[error];
+}
+
+/* ---- memory -------------------------------------------------------------------------------------------------------- */
+struct arena {
+    uint8_t *start;                 /* NULL where it is only counted */
+    uint64_t used;
+};
+
+static void *reserved(struct arena *a, uint64_t size)
+{
+    void *place = a->start ? a->start + a->used : 0;
+    a->used += (size + NATIVE_LINE - 1) / NATIVE_LINE * NATIVE_LINE;
+    return place;
+}
+
+/* Lay everything out from `e` on; the bytes that takes. Called with NULL to count them. */
+static size_t laid_out(struct native *e, const struct native_file *f)
+{
+    uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1;
+    for (uint32_t i = 0; i < f->layers; i++) {
+        const struct native_layer *y = &f->layer[i];
+        const uint64_t behind = results(y) + f->vector;
+        elements = behind > elements ? behind : elements;
+        rows = y->in > rows ? y->in : rows;
+        sums = y->padded > sums ? y->padded : sums;
+        if (y->gamma && y->out > wide) wide = y->out;
+        if (is_conv(y) && y->in > window) window = y->in;
+    }
+    elements += 256 + SLACK;        /* the outputs that fill a last chunk */
+    rows = 3 * rows + SLACK + AHEAD;
+    struct native counted;
+    struct native *n = e ? e : &counted;
+    struct arena a = {(uint8_t *)e, 0};
+    reserved(&a, sizeof *n);
+    n->act[0] = reserved(&a, elements);
+    n->act[1] = reserved(&a, elements);
+    n->window = reserved(&a, window + SLACK);
+    n->list.row = reserved(&a, 2 * rows);
+    n->list.value = reserved(&a, rows);
+    n->list.count = reserved(&a, rows + 2 * SLACK);
+    n->acc = reserved(&a, 4 * (sums + SLACK));
+    n->wide = reserved(&a, 8 * wide);
+    n->order = reserved(&a, sizeof *n->order);
+    return (size_t)a.used;
+}
+
+size_t native_memory(const void *file, size_t bytes) { return check(file, bytes) ? 0 : laid_out(0, file); }
+
+enum native_error native_open(void *memory, size_t size, const void *file, size_t bytes)
+{
+    const enum native_error error = check(file, bytes);
+    if (error) return error;
+    const struct native_file *f = file;
+    if ((uintptr_t)memory % NATIVE_LINE || size < laid_out(0, f)) return NATIVE_SMALL_MEMORY;
+    struct native *e = memory;
+    memset(e, 0, laid_out(0, f));
+    laid_out(e, f);
+    e->file = f;
+    for (int mask = 0; mask < 256; mask++)
+        for (int bit = 0; bit < 8; bit++)
+            if (mask >> bit & 1) e->order->place[mask][e->order->count[mask]++] = (uint8_t)bit;
+    for (uint32_t i = 0; i < f->layers; i++) e->mode[i] = f->layer[i].dense ? NATIVE_DENSE : NATIVE_SPARSE;
+    native_use(e, native_kernels(0));
+    return NATIVE_OK;
+}
+
+/* ---- deciding ------------------------------------------------------------------------------------------------------ */
+/* The rows of a layer, given its stored inputs u. */
+static void list_rows(struct native *e, const struct native_layer *y, const uint8_t *u, int is_signed)
+{
+    struct native_list *l = &e->list;
+    const struct native_kernel_set *set = e->set;
+    const int n = (int)y->in, all = is_signed || e->mode[y - e->file->layer] == NATIVE_DENSE;
+    int k = n;
+    if (!all) k = set->compact(u, n, 0, l->row, l->value, e->order);
+    else
+        for (int i = 0; i < n; i++) {
+            l->row[i] = (uint16_t)i;
+            l->value[i] = is_signed ? u[i] ^ 128 : u[i];
+        }
+    if (y->bits == 8 && !is_signed && set->piece < 255) {
+        const int found = k, piece = set->piece;
+        for (int i = 0; i < found; i++) {
+            int rest = l->value[i] - piece;
+            if (rest <= 0) continue;
+            l->value[i] = (uint8_t)piece;
+            for (; rest > 0; rest -= piece) {
+                l->row[k] = l->row[i];
+                l->value[k++] = (uint8_t)(rest > piece ? piece : rest);
+            }
+        }
+    }
+    const uint16_t some = k ? l->row[k - 1] : 0;
+    for (; k % set->multiple; k++) l->row[k] = some, l->value[k] = 0;
+    for (int i = 0; i < AHEAD + 4; i++) l->row[k + i] = some, l->value[k + i] = 0;
+    l->rows = k;
+    l->groups = 0;
+    int32_t sum = 0;
+    if (y->bits != 8) for (int i = 0; i < k; i++) sum += l->value[i];
+    l->sum = sum;
+    const int most = y->bits == 8 ? set->group8 : y->bits == 4 ? set->group4 : set->group2;
+    if (!most || !k) return;
+    const int step = y->bits == 8 ? 2 : 8;
+    int start = 0, held = 0;
+    for (int i = 0; i < k; i += step) {
+        int size = 0;
+        for (int j = i; j < i + step && j < k; j++) size += is_signed && l->value[j] > 127 ? 256 - l->value[j] : l->value[j];
+        held += size;
+        if (held > most) {
+            l->count[l->groups++] = (uint16_t)(i - start);
+            start = i;
+            held = size;
+        }
+    }
+    l->count[l->groups++] = (uint16_t)(k - start);
+}
+
+/* One result of a layer: stored inputs u[in] to stored results[padded]. */
+static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
+{
+    const struct native_file *f = e->file;
+    const int is_signed = y->shift && e->set->takes_signed;
+    const struct native_sums sums = {at(f, y->weights), (int)y->bits, (int)y->in, (int)y->padded, is_signed};
+    list_rows(e, y, u, is_signed);
+    e->set->multiply(&sums, &e->list, e->acc, 0, (int)(y->padded / (8 * NATIVE_CHUNK / y->bits)));
+    const int32_t *bias = at(f, y->bias);
+    int32_t less = y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * e->list.sum;
+    if (is_signed) {
+        const int32_t *shift = at(f, y->shift);
+        for (uint32_t i = 0; i < y->padded; i++) e->acc[i] = (int32_t)((uint32_t)e->acc[i] + (uint32_t)shift[i]);
+    }
+    const int cut = y->table || y->gamma;
+    e->set->requantize(e->acc, bias, less, at(f, y->multiplier), (int)y->padded, y->zero, y->low, cut ? -128 : y->base, stored);
+    if (y->table) {
+        const int8_t *table = at(f, y->table);
+        for (uint32_t i = 0; i < y->out; i++) stored[i] = (uint8_t)(table[stored[i]] - y->base);
+    }
+    if (y->gamma) {
+        for (uint32_t i = 0; i < y->out; i++) e->wide[i] = y->scale * (float)(stored[i] - 128 - y->zero);
+        normalise(e->wide, y->out, at(f, y->gamma), at(f, y->beta));
+        for (uint32_t i = 0; i < y->out; i++) {
+            const float x = (float)activated(y->activation, e->wide[i], y->slope);
+            stored[i] = (uint8_t)(limited(rounded(x / y->norm_scale) + y->norm_zero, y->norm_low, 127) - y->base);
+        }
+    }
+}
+
+static void convolve(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
+{
+    const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);
+    const size_t run = (size_t)y->side * y->channels, line = (size_t)y->width * y->channels;
+    for (uint32_t i = 0; i < rows; i++)
+        for (uint32_t j = 0; j < columns; j++) {
+            const uint8_t *corner = u + (size_t)i * y->stride * line + (size_t)j * y->stride * y->channels;
+            for (uint32_t k = 0; k < y->side; k++) memcpy(e->window + k * run, corner + k * line, run);
+            apply(e, y, e->window, stored);
+            stored += y->out;
+        }
+}
+
+static void quantize(const struct native_file *f, const float *observation, uint32_t from, uint32_t to, float scale, int zero,
+                     int base, uint8_t *stored)
+{
+    const float *mean = at(f, f->mean), *inverse = at(f, f->inverse), *lowest = at(f, f->lowest), *highest = at(f, f->highest);
+    for (uint32_t i = from; i < to; i++) {
+        const uint32_t k = f->normaliser == 1 ? 0 : i;
+        float z = (observation[i] - mean[k]) * inverse[k];
+        z = z > highest[k] ? highest[k] : z;
+        z = z < lowest[k] ? lowest[k] : z;
+        stored[i - from] = (uint8_t)(limited(rounded(z / scale) + zero, -128, 127) - base);
+    }
+}
+
+/* The stored results behind so many layers; which of the two buffers holds them. */
+static int run(struct native *e, const float *observation, unsigned layers)
+{
+    const struct native_file *f = e->file;
+    int now = 0;
+    quantize(f, observation, 0, f->observation - f->vector, f->scale, f->zero, f->base, e->act[0]);
+    for (unsigned i = 0; i < layers; i++) {
+        const struct native_layer *y = &f->layer[i];
+        (is_conv(y) ? convolve : apply)(e, y, e->act[now], e->act[1 - now]);
+        now = 1 - now;
+        if (i + 1 == f->joins)
+            quantize(f, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[now] + results(y));
+    }
+    return now;
+}
+
+int native_decide(struct native *e, const float *observation, float *outputs)
+{
+    const struct native_file *f = e->file;
+    const uint8_t *stored = e->act[run(e, observation, f->layers)];
+    const float *head = f->head ? at(f, f->head) : 0;
+    int best = 0;
+    for (uint32_t i = 0; i < f->outputs; i++) {
+        outputs[i] = head ? head[256 * i + stored[i]] : f->output_scale * (float)(stored[i] - 128 - f->output_zero);
+        if (stored[i] > stored[best]) best = (int)i;
+    }
+    return head ? 0 : best;
+}
+
+size_t native_levels(struct native *e, const float *observation, unsigned layers, int8_t *levels, size_t room)
+{
+    const struct native_file *f = e->file;
+    if (layers > f->layers) return 0;
+    const uint8_t *stored = e->act[run(e, observation, layers)];
+    const struct native_layer *y = layers ? &f->layer[layers - 1] : 0;
+    const size_t count = y ? (size_t)results(y) + (layers == f->joins ? f->vector : 0) : f->observation - f->vector;
+    const int base = y ? y->base : f->base;
+    for (size_t i = 0; i < count && i < room; i++) levels[i] = (int8_t)(stored[i] + base);
+    return count;
+}
+
+/* ---- choices ------------------------------------------------------------------------------------------------------- */
+unsigned native_layers(const struct native *e) { return e->file->layers; }
+
+enum native_mode native_mode(const struct native *e, unsigned layer) { return layer < e->file->layers ? (enum native_mode)e->mode[layer] : NATIVE_DENSE; }
+
+void native_set_mode(struct native *e, unsigned layer, enum native_mode mode)
+{
+    if (layer < e->file->layers) e->mode[layer] = (uint8_t)mode;
+}
+
+extern const struct native_kernel_set native_plain;
+#if defined __x86_64__
+extern const struct native_kernel_set native_avx2, native_avx512;
+#elif defined __ARM_NEON
+extern const struct native_kernel_set native_neon;
+#endif
+
+/* The set with this number among those that run here; NULL behind the last. */
+static const struct native_kernel_set *set_of(unsigned number)
+{
+    const struct native_kernel_set *const sets[] = {
+#if defined __x86_64__
+        &native_avx512, &native_avx2,
+#elif defined __ARM_NEON
+        &native_neon,
+#endif
+        &native_plain};
+    for (unsigned i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (sets[i]->runs_here() && number-- == 0) return sets[i];
+    return 0;
+}
+
+const char *native_kernels(unsigned number)
+{
+    const struct native_kernel_set *set = set_of(number);
+    return set ? set->name : 0;
+}
+
+int native_use(struct native *e, const char *kernels)
+{
+    const struct native_kernel_set *set;
+    for (unsigned i = 0; (set = set_of(i)); i++) {
+        const char *a = set->name, *b = kernels;
+        while (*a && *a == *b) a++, b++;
+        if (*a == *b) {
+            e->set = set;
+            return 1;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,47 @@
+/* A quantized policy, one observation at a time: observation in, action out. Nothing is allocated behind native_open, and
+ * of the C library only memcpy, memset and memcmp are called. */
+#ifndef NATIVE_ENGINE_H
+#define NATIVE_ENGINE_H
+#include <stddef.h>
+#include <stdint.h>
+
+enum native_error {                 /* of native_open; native_message puts them in words */
+    NATIVE_OK,
+    NATIVE_NO_ARTIFACT,
+    NATIVE_OTHER_VERSION,
+    NATIVE_TRUNCATED,
+    NATIVE_BAD_SIZE,
+    NATIVE_BAD_OFFSET,
+    NATIVE_BAD_LAYER,
+    NATIVE_BAD_CHAIN,
+    NATIVE_BAD_NUMBER,
+    NATIVE_BAD_PADDING,
+    NATIVE_SMALL_MEMORY
+};
+
+enum native_mode {                  /* of a layer: all rows of weights, or those whose value is not zero */
+    NATIVE_DENSE,
+    NATIVE_SPARSE
+};
+
+struct native;                      /* lies at the start of the caller's memory */
+
+/* Bytes of memory that an artifact needs, 0 if it is refused. */
+size_t native_memory(const void *file, size_t bytes);
+/* Check an artifact and prepare it. The file must lie at a multiple of 64 bytes, as must the memory, and stay there. */
+enum native_error native_open(void *memory, size_t size, const void *file, size_t bytes);
+const char *native_message(enum native_error);
+
+/* One decision: float[observation] to float[outputs], logits or the action's elements. The index of the first largest
+ * logit, 0 of a continuous policy. */
+int native_decide(struct native *, const float *observation, float *outputs);
+/* The levels behind the first `layers` layers, 0: the input's, at most `room` of them; how many there are. */
+size_t native_levels(struct native *, const float *observation, unsigned layers, int8_t *levels, size_t room);
+
+unsigned native_layers(const struct native *);
+enum native_mode native_mode(const struct native *, unsigned layer);
+void native_set_mode(struct native *, unsigned layer, enum native_mode);
+/* Sets of kernels that this processor can run, the fastest first; "plain" is the last of them. */
+const char *native_kernels(unsigned number);
+int native_use(struct native *, const char *kernels); /* 0 if there is no such set here */
+#endif

@@ -1,0 +1,151 @@
+"""An artifact in the native engine, from Python: ctypes and numpy alone."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+LINE = 64
+
+
+class Mode(IntEnum):
+    """How a layer is multiplied."""
+
+    DENSE = 0
+    """All rows of weights."""
+    SPARSE = 1
+    """Those whose input is not zero."""
+
+
+class NativeError(ValueError):
+    """An artifact that the engine refuses; says why."""
+
+
+class Engine:
+    """One artifact, opened.
+
+    Attributes:
+        outputs: float32 (A,), of the last decision: logits, or the action's elements.
+    """
+
+    def __init__(self, library: Path, artifact: bytes, observation_size: int, output_size: int) -> None:
+        """Check and prepare an artifact.
+
+        Args:
+            library: of :func:`device.native.building.library`.
+            artifact: the file's bytes.
+            observation_size, output_size: of the policy.
+
+        Raises:
+            NativeError: the engine refuses it, or it is another policy's.
+        """
+        self._c = _declared(ctypes.CDLL(str(library)))
+        self._artifact = _aligned(len(artifact))
+        self._artifact[:] = np.frombuffer(artifact, np.uint8)
+        size = self._c.native_memory(self._artifact.ctypes.data, len(artifact))
+        self._memory = _aligned(max(size, LINE))
+        error = self._c.native_open(
+            self._memory.ctypes.data, len(self._memory), self._artifact.ctypes.data, len(artifact)
+        )
+        if error:
+            raise NativeError(f"the artifact {self._c.native_message(error).decode()}.")
+        sizes = np.frombuffer(artifact, "<u4", 2, offset=20)
+        if tuple(sizes) != (output_size, observation_size):
+            raise NativeError(
+                f"the artifact takes {sizes[1]} numbers and gives {sizes[0]}; the policy {observation_size} and "
+                f"{output_size}."
+            )
+        self._observation = np.zeros(observation_size, np.float32)
+        self.outputs: NDArray[np.float32] = np.zeros(output_size, np.float32)
+        self._engine = ctypes.c_void_p(self._memory.ctypes.data)
+        self._from = ctypes.c_void_p(self._observation.ctypes.data)
+        self._to = ctypes.c_void_p(self.outputs.ctypes.data)
+        self._decide = self._c.native_decide
+
+    def decide(self, observation: NDArray[np.float32]) -> int:
+        """One decision; ``outputs`` holds what it made.
+
+        Args:
+            observation: raw float32 (1, N) or (N,).
+
+        Returns:
+            The index of the first largest output of a discrete policy; 0 of a continuous one.
+        """
+        self._observation[:] = observation.reshape(-1)
+        choice: int = self._decide(self._engine, self._from, self._to)
+        return choice
+
+    def levels(self, observation: NDArray[np.float32], layers: int) -> NDArray[np.int8]:
+        """The levels behind the first ``layers`` layers, flat; of the input for 0."""
+        self._observation[:] = observation.reshape(-1)
+        count = self._c.native_levels(self._engine, self._from, layers, None, 0)
+        found = np.zeros(count, np.int8)
+        self._c.native_levels(self._engine, self._from, layers, found.ctypes.data, count)
+        return found
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Of every layer."""
+        return tuple(Mode(self._c.native_mode(self._engine, i)) for i in range(self._c.native_layers(self._engine)))
+
+    @modes.setter
+    def modes(self, modes: tuple[Mode, ...]) -> None:
+        for index, mode in enumerate(modes):
+            self._c.native_set_mode(self._engine, index, int(mode))
+
+    def use(self, kernels: str) -> None:
+        """Run with this set of kernels.
+
+        Raises:
+            NativeError: it does not run on this processor; names those that do.
+        """
+        if not self._c.native_use(self._engine, kernels.encode()):
+            raise NativeError(f"the kernels {kernels!r} do not run here; {', '.join(self.kernels)} do.")
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The sets of kernels that run on this processor, the fastest first."""
+        return kernels_of(self._c)
+
+
+def kernels_here(library: Path) -> tuple[str, ...]:
+    """The sets of kernels that run on this processor, the fastest first."""
+    return kernels_of(_declared(ctypes.CDLL(str(library))))
+
+
+def kernels_of(loaded: ctypes.CDLL) -> tuple[str, ...]:
+    """The same of a library that is loaded."""
+    found: list[str] = []
+    while (name := loaded.native_kernels(len(found))) is not None:
+        found.append(name.decode())
+    return tuple(found)
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """Bytes at a multiple of a cache line."""
+    room = np.zeros(size + LINE, np.uint8)
+    start = -room.ctypes.data % LINE
+    return room[start : start + size]
+
+
+def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, size, whole, words = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
+    for name, result, arguments in (
+        ("native_memory", size, (pointer, size)),
+        ("native_open", whole, (pointer, size, pointer, size)),
+        ("native_message", words, (whole,)),
+        ("native_decide", whole, (pointer, pointer, pointer)),
+        ("native_levels", size, (pointer, pointer, ctypes.c_uint, pointer, size)),
+        ("native_layers", ctypes.c_uint, (pointer,)),
+        ("native_mode", whole, (pointer, ctypes.c_uint)),
+        ("native_set_mode", None, (pointer, ctypes.c_uint, whole)),
+        ("native_kernels", words, (ctypes.c_uint,)),
+        ("native_use", whole, (pointer, words)),
+    ):
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded

@@ -1,0 +1,56 @@
+/* The artifact as it lies in the file, little endian. docs/native-format.md describes every field; convert/native writes
+ * it. Offsets are counted from the file's start, in bytes, and are multiples of NATIVE_LINE. */
+#ifndef NATIVE_FORMAT_H
+#define NATIVE_FORMAT_H
+#include <stdint.h>
+
+enum {
+    NATIVE_VERSION = 1,
+    NATIVE_LINE = 64,               /* bytes of a cache line: weights of a row lie in whole ones */
+    NATIVE_CHUNK = 16,              /* bytes: the least that a row of weights has */
+    NATIVE_LARGEST_IN = 65535,      /* rows of a layer */
+    NATIVE_LARGEST_ELEMENTS = 1 << 24 /* of an observation, an image, or a row of weights */
+};
+
+struct native_layer {               /* 128 bytes */
+    uint32_t bits;                  /* 2, 4 or 8: of a stored weight */
+    uint32_t in, out, padded;       /* rows of weights, outputs, and outputs with those that only fill the last chunk */
+    uint32_t weights, bias, multiplier; /* offsets: rows; int32[padded]; float[padded] */
+    uint32_t shift;                 /* offset of int32[padded], 128 times the sum of each output's weights; or 0 */
+    uint32_t table;                 /* offset of int8[256], a level for each level -128 ... 127; or 0 */
+    uint32_t gamma, beta;           /* offsets of float[out] of a layer normalisation; or both 0 */
+    int32_t zero, low;              /* q = clip(rint(sum * multiplier) + zero, low, 127) */
+    int32_t base;                   /* what is stored of a result for the next layer is its level less this, 0 ... 255 */
+    uint32_t height, width, channels; /* of the image that a convolution takes; all 0 of a dense layer */
+    uint32_t side, stride;          /* of a convolution */
+    uint32_t activation;            /* behind a normalisation: enum native_activation */
+    float scale;                    /* of the levels that the sums become: what a normalisation is fed */
+    float norm_scale;               /* of its result */
+    int32_t norm_zero, norm_low;
+    float slope;                    /* of a LeakyReLU behind it */
+    uint32_t dense;                 /* 1: all rows are multiplied, unless the device measured that it is slower */
+    uint32_t pad[6];
+};
+
+enum native_activation { NATIVE_NONE, NATIVE_RELU, NATIVE_TANH, NATIVE_SIGMOID, NATIVE_ELU, NATIVE_LEAKY_RELU, NATIVE_SILU };
+
+struct native_file {                /* 128 bytes, the layers behind it */
+    char magic[8];                  /* "QPNATIVE" */
+    uint32_t version, bytes;        /* bytes: of the whole file */
+    uint32_t layers, outputs;
+    uint32_t observation, vector;   /* floats of an observation; of the vector behind an image */
+    uint32_t joins;                 /* the layer behind which that vector joins the results, counted from 1; or 0 */
+    uint32_t normaliser;            /* elements of the four arrays: 1 or observation */
+    uint32_t mean, inverse, lowest, highest; /* offsets of float[normaliser] */
+    uint32_t head;                  /* offset of float[outputs][256], an action for each level; 0: outputs are compared */
+    float scale;                    /* of the first layer's levels */
+    int32_t zero, base;
+    float vector_scale;             /* of the vector's levels */
+    int32_t vector_zero, vector_base;
+    float output_scale;             /* of the last layer's levels */
+    int32_t output_zero;
+    uint32_t pad[9];
+    struct native_layer layer[];
+};
+_Static_assert(sizeof(struct native_file) == 128 && sizeof(struct native_layer) == 128, "as in the file");
+#endif

@@ -1,0 +1,93 @@
+/* What differs from one instruction set to another: how rows are found, multiplied and brought back to levels. */
+#ifndef NATIVE_KERNELS_H
+#define NATIVE_KERNELS_H
+#include "format.h"
+#include <stddef.h>
+
+void *memcpy(void *, const void *, size_t);
+void *memset(void *, int, size_t);
+int memcmp(const void *, const void *, size_t);
+
+#define INLINE static inline __attribute__((always_inline))
+
+#define AHEAD 12                    /* rows that are prefetched; read into assembly, so no constant of the compiler */
+enum { SLACK = 64 };                /* elements that kernels may write behind a list or a row */
+
+/* The rows of weights that count for one result, each with the value that multiplies it. */
+struct native_list {
+    uint16_t *row;
+    uint8_t *value;
+    uint16_t *count;                /* rows of each group: its sums cannot leave 16 bits */
+    int rows, groups;
+    int32_t sum;                    /* of all values */
+};
+
+struct native_order {               /* for each mask of eight: how many ones it has, and where, first to last */
+    uint8_t count[256], place[256][8];
+};
+
+struct native_sums {                /* a layer as a kernel sees it */
+    const uint8_t *weights;
+    int bits, in, padded;
+    int is_signed;                  /* values are int8, levels less their base less 128 */
+};
+
+/* Sums of 16-byte chunks first ... last - 1 of all rows: acc[output] = sum of value * weight, weights of 4 and 2 bits
+ * read as they are stored, 8 or 1 too large. acc has room for whole chunks. */
+typedef void native_multiply(const struct native_sums *, const struct native_list *, int32_t *acc, int first, int last);
+/* The elements of u[0 ... n) that are not zero, u read as u ^ flip; how many. */
+typedef int native_compact(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *);
+/* stored[i] = clip(rint((float)(acc[i] + bias[i] - less) * m[i]) + zero, low, 127) - base, i < n, a multiple of 16 */
+typedef void native_requantize(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
+                               int low, int base, uint8_t *stored);
+
+struct native_kernel_set {
+    const char *name;
+    int (*runs_here)(void);
+    int multiple;                   /* rows of a list come in multiples of this, the last with the value 0 */
+    int piece;                      /* a larger value of an 8-bit layer is spread over several rows */
+    int group8, group4, group2;     /* what the values of a group may sum to; 0: there are no groups */
+    int takes_signed;               /* whether 8-bit layers with a shift are fed signed values */
+    native_compact *compact;
+    native_multiply *multiply;
+    native_requantize *requantize;
+};
+
+INLINE int outputs_of_chunk(int bits) { return 8 * NATIVE_CHUNK / bits; }
+
+/* The rows of a block of 64 bytes lie one behind another; the last block is as wide as its chunks. */
+INLINE const uint8_t *block_of(const struct native_sums *s, int chunk) { return s->weights + (size_t)chunk * NATIVE_CHUNK * (size_t)s->in; }
+
+INLINE int32_t rounded(float x)     /* to the nearest whole number, half to even; of |x| beyond 1024, of that */
+{
+    x = x > 1024.0f ? 1024.0f : x;
+    x = x < -1024.0f ? -1024.0f : x;
+    union { float f; int32_t i; } u;
+    u.f = x + 12582912.0f;          /* 1.5 * 2^23 */
+    return u.i - 0x4B400000;
+}
+
+INLINE int limited(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
+
+/* The bodies of functions that every set has, compiled anew for each. */
+INLINE int compact_here(const uint8_t *u, int n, uint8_t flip, uint16_t *restrict row, uint8_t *restrict value)
+{
+    int found = 0;
+    for (int i = 0; i < n; i++) {
+        const uint8_t v = u[i] ^ flip;
+        row[found] = (uint16_t)i;
+        value[found] = v;
+        found += v != 0;
+    }
+    return found;
+}
+
+INLINE void requantize_here(const int32_t *restrict acc, const int32_t *restrict bias, int32_t less, const float *restrict m,
+                            int n, int zero, int low, int base, uint8_t *restrict stored)
+{
+    for (int i = 0; i < n; i++) {
+        const int32_t sum = (int32_t)((uint32_t)acc[i] + (uint32_t)bias[i] - (uint32_t)less);
+        stored[i] = (uint8_t)(limited(rounded((float)sum * m[i]) + zero, low, 127) - base);
+    }
+}
+#endif

@@ -1,0 +1,200 @@
+/* NEON: AArch64 without dot products (Cortex-A53) and ARMv7. A row is multiplied by its broadcast value and added up in 16
+ * bits, which the values of a group cannot leave; a group's sums are then added in 32. The loops of AArch64 over whole
+ * blocks are in neon64.h: compiled from intrinsics they spill registers. */
+#if defined __ARM_NEON
+#include "kernels.h"
+#include <arm_neon.h>
+
+static int has_neon(void) { return 1; }
+
+static int compact_neon(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order)
+{
+#if defined __aarch64__
+    static const uint8_t BITS[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+    const uint8x8_t weight = vld1_u8(BITS), f = vdup_n_u8(flip);
+    int found = 0;
+    for (int i = 0; i < n; i += 8) { /* behind n there is anything: it is cut off below */
+        const uint8x8_t v = veor_u8(vld1_u8(u + i), f);
+        const uint8_t on = vaddv_u8(vand_u8(vtst_u8(v, v), weight));
+        const uint8x8_t places = vld1_u8(order->place[on]);
+        vst1_u8(value + found, vtbl1_u8(v, places));
+        vst1q_u16(row + found, vaddw_u8(vdupq_n_u16((uint16_t)i), places));
+        found += order->count[on];
+    }
+    while (found && row[found - 1] >= n) found--;
+    return found;
+#else
+    (void)order;
+    return compact_here(u, n, flip, row, value);
+#endif
+}
+
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+
+/* 8 bits: int8 weights by int8 values, `chunks` of 16 outputs. */
+INLINE void rows8(const uint8_t *w, size_t width, const struct native_list *l, int32_t *acc, const int chunks)
+{
+    int32x4_t a[16];
+    EACH(c, 4 * chunks) a[c] = vdupq_n_s32(0);
+    for (int g = 0, k = 0; g < l->groups; g++) {
+        int16x8_t s[8];
+        EACH(c, 2 * chunks) s[c] = vdupq_n_s16(0);
+        for (const int end = k + l->count[g]; k < end; k++) {
+            const int8_t *p = (const int8_t *)w + l->row[k] * width;
+            const int8x8_t v = vld1_dup_s8((const int8_t *)l->value + k);
+            __builtin_prefetch(w + l->row[k + AHEAD] * width);
+            EACH(c, chunks) {
+                const int8x16_t x = vld1q_s8(p + 16 * c);
+                s[2 * c] = vmlal_s8(s[2 * c], vget_low_s8(x), v);
+                s[2 * c + 1] = vmlal_s8(s[2 * c + 1], vget_high_s8(x), v);
+            }
+        }
+        EACH(c, 2 * chunks) {
+            a[2 * c] = vaddw_s16(a[2 * c], vget_low_s16(s[c]));
+            a[2 * c + 1] = vaddw_s16(a[2 * c + 1], vget_high_s16(s[c]));
+        }
+    }
+    EACH(c, 4 * chunks) vst1q_s32(acc + 4 * c, a[c]);
+}
+
+INLINE void add_wide(int32_t *acc, const uint16x8_t s)
+{
+    vst1q_s32(acc, vreinterpretq_s32_u32(vaddw_u16(vreinterpretq_u32_s32(vld1q_s32(acc)), vget_low_u16(s))));
+    vst1q_s32(acc + 4, vreinterpretq_s32_u32(vaddw_u16(vreinterpretq_u32_s32(vld1q_s32(acc + 4)), vget_high_u16(s))));
+}
+
+/* 4 bits: unsigned weights by unsigned values, `chunks` of 32 outputs. */
+INLINE void rows4(const uint8_t *w, size_t width, const struct native_list *l, int32_t *acc, const int chunks)
+{
+    const uint8x16_t mask = vdupq_n_u8(15);
+    memset(acc, 0, sizeof(int32_t) * 32 * (size_t)chunks);
+    for (int g = 0, k = 0; g < l->groups; g++) {
+        uint16x8_t s[16];
+        EACH(c, 4 * chunks) s[c] = vdupq_n_u16(0);
+        for (const int end = k + l->count[g]; k < end; k++) {
+            const uint8_t *p = w + l->row[k] * width;
+            const uint8x8_t v = vld1_dup_u8(l->value + k);
+            __builtin_prefetch(w + l->row[k + AHEAD] * width);
+            EACH(c, chunks) {
+                const uint8x16_t x = vld1q_u8(p + 16 * c), low = vandq_u8(x, mask), high = vshrq_n_u8(x, 4);
+                s[4 * c] = vmlal_u8(s[4 * c], vget_low_u8(low), v);
+                s[4 * c + 1] = vmlal_u8(s[4 * c + 1], vget_high_u8(low), v);
+                s[4 * c + 2] = vmlal_u8(s[4 * c + 2], vget_low_u8(high), v);
+                s[4 * c + 3] = vmlal_u8(s[4 * c + 3], vget_high_u8(high), v);
+            }
+        }
+        EACH(c, 4 * chunks) add_wide(acc + 8 * c, s[c]);
+    }
+}
+
+/* 2 bits, `chunks` of 64 outputs: the second and third weight of a byte stay where they are, 4 and 16 times as much. */
+INLINE void rows2(const uint8_t *w, size_t width, const struct native_list *l, int32_t *acc, const int chunks)
+{
+    const uint8x16_t m0 = vdupq_n_u8(0x03), m1 = vdupq_n_u8(0x0c), m2 = vdupq_n_u8(0x30);
+    memset(acc, 0, sizeof(int32_t) * 64 * (size_t)chunks);
+    for (int g = 0, k = 0; g < l->groups; g++) {
+        uint16x8_t s[16];
+        EACH(c, 8 * chunks) s[c] = vdupq_n_u16(0);
+        for (const int end = k + l->count[g]; k < end; k++) {
+            const uint8_t *p = w + l->row[k] * width;
+            const uint8x8_t v = vld1_dup_u8(l->value + k);
+            __builtin_prefetch(w + l->row[k + AHEAD] * width);
+            EACH(c, chunks) {
+                const uint8x16_t x = vld1q_u8(p + 16 * c);
+                const uint8x16_t q[4] = {vandq_u8(x, m0), vandq_u8(x, m1), vandq_u8(x, m2), vshrq_n_u8(x, 6)};
+                EACH(j, 4) {
+                    s[8 * c + 2 * j] = vmlal_u8(s[8 * c + 2 * j], vget_low_u8(q[j]), v);
+                    s[8 * c + 2 * j + 1] = vmlal_u8(s[8 * c + 2 * j + 1], vget_high_u8(q[j]), v);
+                }
+            }
+        }
+        EACH(c, chunks) EACH(i, 2) {
+            add_wide(acc + 64 * c + 8 * i, s[8 * c + i]);
+            add_wide(acc + 64 * c + 16 + 8 * i, vshrq_n_u16(s[8 * c + 2 + i], 2));
+            add_wide(acc + 64 * c + 32 + 8 * i, vshrq_n_u16(s[8 * c + 4 + i], 4));
+            add_wide(acc + 64 * c + 48 + 8 * i, s[8 * c + 6 + i]);
+        }
+    }
+}
+
+#if defined __aarch64__
+#include "neon64.h"
+enum { MOST8 = 4, MOST4 = 4, MOST2 = 2 }; /* chunks whose sums fit the registers */
+#else
+enum { MOST8 = 2, MOST4 = 2, MOST2 = 1 };
+#endif
+
+/* So many chunks at once, known where it is compiled. */
+#define ROWS(rows, n) \
+    switch (n) { \
+    case 1: rows(w, width, list, a, 1); break; \
+    case 2: rows(w, width, list, a, 2); break; \
+    default: break; \
+    }
+#define ROWS4(rows, n) \
+    switch (n) { \
+    case 3: rows(w, width, list, a, 3); break; \
+    case 4: rows(w, width, list, a, 4); break; \
+    default: ROWS(rows, n) \
+    }
+
+static void multiply_neon(const struct native_sums *s, const struct native_list *list, int32_t *acc, int first, int last)
+{
+    const int chunks = s->padded / outputs_of_chunk(s->bits), most = s->bits == 8 ? MOST8 : s->bits == 4 ? MOST4 : MOST2;
+    for (int chunk = first; chunk < last;) {
+        const int block = chunk & ~3, wide = chunks - block < 4 ? chunks - block : 4;
+        int n = (last < block + wide ? last : block + wide) - chunk;
+        n = n > most ? most : n;
+        const size_t width = (size_t)wide * NATIVE_CHUNK;
+        const uint8_t *w = block_of(s, block) + (chunk - block) * NATIVE_CHUNK;
+        int32_t *a = acc + chunk * outputs_of_chunk(s->bits);
+#if defined __aarch64__
+        if (wide == 4 && n == most) {
+            if (s->bits == 8) block8(w, list, a);
+            else if (s->bits == 4) block4(w, list, a);
+            else half2(w, list, a);
+        } else if (s->bits == 8) { ROWS4(rows8, n) }
+        else if (s->bits == 4) { ROWS4(rows4, n) }
+        else { ROWS(rows2, n) }
+#else
+        if (s->bits == 8) { ROWS(rows8, n) }
+        else if (s->bits == 4) { ROWS(rows4, n) }
+        else rows2(w, width, list, a, 1);
+#endif
+        chunk += n;
+    }
+}
+
+static void requantize_neon(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero, int low,
+                            int base, uint8_t *stored)
+{
+#if defined __aarch64__
+    const int32x4_t vless = vdupq_n_s32(less), vzero = vdupq_n_s32(zero);
+    const int16x8_t vlow = vdupq_n_s16((int16_t)low), vhigh = vdupq_n_s16(127), vbase = vdupq_n_s16((int16_t)base);
+    for (int i = 0; i < n; i += 16) {
+        int16x8_t h[2];
+        EACH(j, 2) {
+            int32x4_t q[2];
+            EACH(t, 2) {
+                const int o = i + 8 * j + 4 * t;
+                const int32x4_t sum = vsubq_s32(vaddq_s32(vld1q_s32(acc + o), vld1q_s32(bias + o)), vless);
+                q[t] = vqaddq_s32(vcvtnq_s32_f32(vmulq_f32(vcvtq_f32_s32(sum), vld1q_f32(m + o))), vzero);
+            }
+            h[j] = vminq_s16(vmaxq_s16(vcombine_s16(vqmovn_s32(q[0]), vqmovn_s32(q[1])), vlow), vhigh);
+            h[j] = vsubq_s16(h[j], vbase);
+        }
+        vst1q_u8(stored + i, vcombine_u8(vmovn_u16(vreinterpretq_u16_s16(h[0])), vmovn_u16(vreinterpretq_u16_s16(h[1]))));
+    }
+#else
+    /* ARMv7's vectors flush denormal numbers to zero: one at a time, as IEEE 754 has it. */
+    requantize_here(acc, bias, less, m, n, zero, low, base, stored);
+#endif
+}
+
+const struct native_kernel_set native_neon = {
+    .name = "neon", .runs_here = has_neon, .multiple = 2, .piece = 127,
+    /* 8 bits: 258 * 127 in int16. Fewer: 4369 * 15, and 2 bits 2047 * 2 * 16, the third weight in place, in uint16. */
+    .group8 = 258, .group4 = 4369, .group2 = 2047, .takes_signed = 1,
+    .compact = compact_neon, .multiply = multiply_neon, .requantize = requantize_neon,
+};
+#endif

@@ -1,0 +1,220 @@
+/* AVX2, and AVX-512 with VNNI and VBMI2 (Ice Lake, Zen 4 and later); which of them runs is seen when a policy is opened.
+ *
+ * Four rows at a time: unpacking them twice puts the four weights of an output side by side, where one instruction
+ * multiplies them by the four rows' values and adds the products up. */
+#if defined __x86_64__
+#include "kernels.h"
+#include <immintrin.h>
+
+static void cpuid(unsigned leaf, unsigned subleaf, unsigned r[4])
+{
+    __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3]) : "a"(leaf), "c"(subleaf));
+}
+
+/* What the operating system saves of the registers: bits 1, 2 SSE and AVX, 5 ... 7 AVX-512. */
+static unsigned saved(void)
+{
+    unsigned r[4], low, high;
+    cpuid(0, 0, r);
+    if (r[0] < 7) return 0;
+    cpuid(1, 0, r);
+    if (!(r[2] >> 27 & 1)) return 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static int has_avx2(void)
+{
+    unsigned r[4];
+    if ((saved() & 6) != 6) return 0;
+    cpuid(7, 0, r);
+    return (int)(r[1] >> 5 & 1);
+}
+
+static int has_avx512(void)
+{
+    unsigned r[4];
+    if ((saved() & 0xe6) != 0xe6) return 0;
+    cpuid(7, 0, r);
+    const unsigned b = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
+    const unsigned c = 1u << 1 | 1u << 6 | 1u << 11;              /* VBMI, VBMI2, VNNI */
+    return (r[1] & b) == b && (r[2] & c) == c;
+}
+
+/* ---- AVX-512 ---------------------------------------------------------------------------------------------------- */
+#define AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx512vnni,avx2,fma,popcnt,bmi2")))
+
+AVX512 static int compact512(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order)
+{
+    (void)order;
+    const __m512i f = _mm512_set1_epi8((char)flip);
+    __m512i low = _mm512_setzero_si512(), high;
+    for (int i = 0; i < 32; i++) ((uint16_t *)&low)[i] = (uint16_t)i;
+    high = _mm512_add_epi16(low, _mm512_set1_epi16(32));
+    int found = 0;
+    for (int i = 0; i < n; i += 64) {
+        const __mmask64 have = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
+        const __m512i v = _mm512_xor_si512(_mm512_maskz_loadu_epi8(have, u + i), f);
+        const __mmask64 on = _mm512_mask_test_epi8_mask(have, v, v);
+        const __m512i at = _mm512_set1_epi16((short)i);
+        const int first = __builtin_popcount((unsigned)on);
+        _mm512_storeu_si512(value + found, _mm512_maskz_compress_epi8(on, v));
+        _mm512_storeu_si512(row + found, _mm512_maskz_compress_epi16((__mmask32)on, _mm512_add_epi16(low, at)));
+        _mm512_storeu_si512(row + found + first, _mm512_maskz_compress_epi16((__mmask32)(on >> 32), _mm512_add_epi16(high, at)));
+        found += first + __builtin_popcount((unsigned)(on >> 32));
+    }
+    return found;
+}
+
+/* a[t] holds outputs 16 c + 4 t ... + 3 of each chunk c: back to their order. */
+AVX512 INLINE void store512(int32_t *acc, size_t stride, const __m512i a[4], int chunks)
+{
+    const __m512i x = _mm512_shuffle_i32x4(a[0], a[1], 0x44), y = _mm512_shuffle_i32x4(a[2], a[3], 0x44);
+    const __m512i z = _mm512_shuffle_i32x4(a[0], a[1], 0xee), w = _mm512_shuffle_i32x4(a[2], a[3], 0xee);
+    _mm512_storeu_si512(acc, _mm512_shuffle_i32x4(x, y, 0x88));
+    if (chunks > 1) _mm512_storeu_si512(acc + stride, _mm512_shuffle_i32x4(x, y, 0xdd));
+    if (chunks > 2) _mm512_storeu_si512(acc + 2 * stride, _mm512_shuffle_i32x4(z, w, 0x88));
+    if (chunks > 3) _mm512_storeu_si512(acc + 3 * stride, _mm512_shuffle_i32x4(z, w, 0xdd));
+}
+
+/* One block of up to four chunks; `bits` is known where it is compiled. */
+AVX512 INLINE void block512(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, int chunks, const int bits)
+{
+    enum { MOST = 4 };
+    const int parts = 8 / bits;
+    const __mmask64 bytes = chunks == 4 ? ~0ull : (1ull << 16 * chunks) - 1;
+    const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
+    __m512i a[MOST][4];
+    for (int j = 0; j < parts; j++)
+        for (int t = 0; t < 4; t++) a[j][t] = _mm512_setzero_si512();
+    const uint16_t *row = list->row;
+    for (int k = 0; k < list->rows; k += 4) {
+        const __m512i r0 = _mm512_maskz_loadu_epi8(bytes, w + row[k] * width), r1 = _mm512_maskz_loadu_epi8(bytes, w + row[k + 1] * width);
+        const __m512i r2 = _mm512_maskz_loadu_epi8(bytes, w + row[k + 2] * width), r3 = _mm512_maskz_loadu_epi8(bytes, w + row[k + 3] * width);
+        _mm_prefetch((const char *)w + row[k + AHEAD] * width, _MM_HINT_T0);
+        _mm_prefetch((const char *)w + row[k + AHEAD + 1] * width, _MM_HINT_T0);
+        _mm_prefetch((const char *)w + row[k + AHEAD + 2] * width, _MM_HINT_T0);
+        _mm_prefetch((const char *)w + row[k + AHEAD + 3] * width, _MM_HINT_T0);
+        int32_t four;
+        memcpy(&four, list->value + k, 4);
+        const __m512i v = _mm512_set1_epi32(four);
+        const __m512i lo = _mm512_unpacklo_epi8(r0, r1), hi = _mm512_unpackhi_epi8(r0, r1);
+        const __m512i lo2 = _mm512_unpacklo_epi8(r2, r3), hi2 = _mm512_unpackhi_epi8(r2, r3);
+        __m512i q[4] = {_mm512_unpacklo_epi16(lo, lo2), _mm512_unpackhi_epi16(lo, lo2), _mm512_unpacklo_epi16(hi, hi2), _mm512_unpackhi_epi16(hi, hi2)};
+        for (int t = 0; t < 4; t++)
+            for (int j = 0; j < parts; j++) {
+                const __m512i x = parts == 1 ? q[t] : _mm512_and_si512(j ? _mm512_srli_epi16(q[t], (unsigned)(bits * j)) : q[t], mask);
+                a[j][t] = _mm512_dpbusd_epi32(a[j][t], v, x);
+            }
+    }
+    for (int j = 0; j < parts; j++) store512(acc + j * NATIVE_CHUNK, (size_t)outputs_of_chunk(bits), a[j], chunks);
+}
+
+/* The chunks first ... last - 1, block by block; a block may be begun or left inside. */
+#define OVER_BLOCKS(call) \
+    const int chunks = s->padded / outputs_of_chunk(s->bits); \
+    for (int chunk = first; chunk < last;) { \
+        const int block = chunk & ~3, wide = chunks - block < 4 ? chunks - block : 4; \
+        const int n = (last < block + wide ? last : block + wide) - chunk; \
+        const size_t width = (size_t)wide * NATIVE_CHUNK; \
+        const uint8_t *w = block_of(s, block) + (chunk - block) * NATIVE_CHUNK; \
+        int32_t *a = acc + chunk * outputs_of_chunk(s->bits); \
+        call; \
+        chunk += n; \
+    }
+
+AVX512 static void multiply512(const struct native_sums *s, const struct native_list *list, int32_t *acc, int first, int last)
+{
+    if (s->bits == 8) { OVER_BLOCKS(block512(w, width, list, a, n, 8)) }
+    else if (s->bits == 4) { OVER_BLOCKS(block512(w, width, list, a, n, 4)) }
+    else { OVER_BLOCKS(block512(w, width, list, a, n, 2)) }
+}
+
+AVX512 static void requantize512(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
+                                 int low, int base, uint8_t *stored)
+{
+    const __m512i vless = _mm512_set1_epi32(less), vzero = _mm512_set1_epi32(zero), vbase = _mm512_set1_epi32(base);
+    const __m512i vlow = _mm512_set1_epi32(low), vhigh = _mm512_set1_epi32(127);
+    const __m512 most = _mm512_set1_ps(1024.0f), least = _mm512_set1_ps(-1024.0f);
+    for (int i = 0; i < n; i += 16) {
+        const __m512i sum = _mm512_sub_epi32(_mm512_add_epi32(_mm512_loadu_si512(acc + i), _mm512_loadu_si512(bias + i)), vless);
+        const __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_loadu_ps(m + i));
+        __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(x, most), least)), vzero);
+        q = _mm512_sub_epi32(_mm512_min_epi32(_mm512_max_epi32(q, vlow), vhigh), vbase);
+        _mm_storeu_si128((__m128i *)(stored + i), _mm512_cvtepi32_epi8(q));
+    }
+}
+
+const struct native_kernel_set native_avx512 = {
+    .name = "avx512", .runs_here = has_avx512, .multiple = 4, .piece = 255, .compact = compact512, .multiply = multiply512, .requantize = requantize512,
+};
+
+/* ---- AVX2: no dpbusd; the products of two rows are added in 16 bits, which two values up to 128 cannot leave ----------- */
+#define AVX2 __attribute__((target("avx2,fma,popcnt,bmi2")))
+
+AVX2 static int compact256(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order) { (void)order; return compact_here(u, n, flip, row, value); }
+
+AVX2 INLINE void four256(__m256i a[4], const __m256i r[4], __m256i v, const int bits, const int part)
+{
+    const __m256i ones = _mm256_set1_epi16(1), mask = _mm256_set1_epi8((char)((1 << bits) - 1));
+    const __m256i lo = _mm256_unpacklo_epi8(r[0], r[1]), hi = _mm256_unpackhi_epi8(r[0], r[1]);
+    const __m256i lo2 = _mm256_unpacklo_epi8(r[2], r[3]), hi2 = _mm256_unpackhi_epi8(r[2], r[3]);
+    const __m256i q[4] = {_mm256_unpacklo_epi16(lo, lo2), _mm256_unpackhi_epi16(lo, lo2), _mm256_unpacklo_epi16(hi, hi2), _mm256_unpackhi_epi16(hi, hi2)};
+    for (int t = 0; t < 4; t++) {
+        const __m256i x = bits == 8 ? q[t] : _mm256_and_si256(part ? _mm256_srli_epi16(q[t], bits * part) : q[t], mask);
+        a[t] = _mm256_add_epi32(a[t], _mm256_madd_epi16(_mm256_maddubs_epi16(v, x), ones));
+    }
+}
+
+AVX2 INLINE __m256i load256(const uint8_t *w, const int chunks)
+{
+    return chunks == 2 ? _mm256_loadu_si256((const __m256i *)w) : _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)w));
+}
+
+/* One chunk, or two side by side; a[t] holds outputs 16 c + 4 t ... + 3 of each chunk c. */
+AVX2 INLINE void chunks256(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, const int chunks, const int bits)
+{
+    const int parts = 8 / bits, stride = outputs_of_chunk(bits);
+    for (int j = 0; j < parts; j++) {
+        __m256i a[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+        for (int k = 0; k < list->rows; k += 4) {
+            __m256i r[4];
+            for (int i = 0; i < 4; i++) {
+                r[i] = load256(w + list->row[k + i] * width, chunks);
+                _mm_prefetch((const char *)w + list->row[k + AHEAD + i] * width, _MM_HINT_T0);
+            }
+            int32_t four;
+            memcpy(&four, list->value + k, 4);
+            four256(a, r, _mm256_set1_epi32(four), bits, j);
+        }
+        for (int t = 0; t < 4; t++) {
+            _mm_storeu_si128((__m128i *)(acc + j * NATIVE_CHUNK + 4 * t), _mm256_castsi256_si128(a[t]));
+            if (chunks == 2) _mm_storeu_si128((__m128i *)(acc + stride + j * NATIVE_CHUNK + 4 * t), _mm256_extracti128_si256(a[t], 1));
+        }
+    }
+}
+
+AVX2 INLINE void block256(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, int chunks, const int bits)
+{
+    int c = 0;
+    for (; c + 2 <= chunks; c += 2) chunks256(w + c * NATIVE_CHUNK, width, list, acc + c * outputs_of_chunk(bits), 2, bits);
+    if (c < chunks) chunks256(w + c * NATIVE_CHUNK, width, list, acc + c * outputs_of_chunk(bits), 1, bits);
+}
+
+AVX2 static void multiply256(const struct native_sums *s, const struct native_list *list, int32_t *acc, int first, int last)
+{
+    if (s->bits == 8) { OVER_BLOCKS(block256(w, width, list, a, n, 8)) }
+    else if (s->bits == 4) { OVER_BLOCKS(block256(w, width, list, a, n, 4)) }
+    else { OVER_BLOCKS(block256(w, width, list, a, n, 2)) }
+}
+
+AVX2 static void requantize256(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
+                               int low, int base, uint8_t *stored)
+{
+    requantize_here(acc, bias, less, m, n, zero, low, base, stored);
+}
+
+const struct native_kernel_set native_avx2 = {
+    .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .compact = compact256, .multiply = multiply256, .requantize = requantize256,
+};
+#endif
