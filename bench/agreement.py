@@ -168,12 +168,13 @@ def executed_everywhere(
     from convert.pipeline import build, judge
 
     made = {}
-    for artifact_format in dict.fromkeys(runtime.artifact_format for runtime in wanted or processes):
+    runtimes = [runtime for runtime in wanted or processes if runtime.artifact_format.holds(precision)]
+    for artifact_format in dict.fromkeys(runtime.artifact_format for runtime in runtimes):
         made[artifact_format] = build(bundle, precision, artifact_format)
         judge(bundle, made[artifact_format], processes)
     executed = {
         runtime: processes[runtime].execute(bundle.spec, made[runtime.artifact_format].data, observations)
-        for runtime in wanted or processes
+        for runtime in runtimes
     }
     return executed, next(iter(made.values())).reference
 
@@ -189,7 +190,7 @@ def _device(arguments: argparse.Namespace, device: dict[str, Any]) -> Iterator[C
         progress = stack.enter_context(command_line.progress_bar(f"comparing with {arguments.target}"))
         done, total = count(1), len(asking.bundles) * len(asking.precisions)
         for runtime, bundle in asking.deployed():
-            for precision in asking.precisions:
+            for precision in (each for each in asking.precisions if runtime.artifact_format.holds(each)):
                 entry = bundle.artifact(precision, runtime.artifact_format)
                 observations = bundle.golden().observations
                 here = host[runtime].execute(bundle.spec, (bundle.path / entry.file).read_bytes(), observations)

@@ -96,8 +96,9 @@ def _run(arguments: argparse.Namespace) -> int:
     reports: list[Report] = []
     with command_line.progress_bar("counting") as progress:
         for policy, runtime in wanted:
-            bundle = access.bundle_with(policy, arguments.precision, runtime)
-            for precision in arguments.precision:
+            precisions = [each for each in arguments.precision if runtime.artifact_format.holds(each)]
+            bundle = access.bundle_with(policy, precisions, runtime)
+            for precision in precisions:
                 progress(len(reports), len(wanted) * len(arguments.precision))
                 made = counts_report(bundle, precision, count(bundle.path, precision, runtime), run)
                 store.add([made], where)

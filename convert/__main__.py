@@ -1,4 +1,4 @@
-"""``python -m convert``: a policy's bundle to TFLite and ONNX artifacts, each verified in every runtime it names."""
+"""``python -m convert``: a policy's bundle to TFLite, ONNX and native artifacts, each verified in every runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from convert.acceptance import FLOOR
 from convert.calibration import CalibrationReport, inspect
-from convert.pipeline import Converted, Job, convert_each, missing
+from convert.pipeline import Converted, Job, convert_each, missing, possible
 from policy import interruption
 from policy.bundle import Bundle
 from policy.errors import BundleError, PolicyError
@@ -46,9 +46,9 @@ def parser() -> argparse.ArgumentParser:
         dest="precisions",
         default="8",
         metavar="BITS",
-        help="32 (fp32), 16 (fp16), 8 (int8), 7 … 2 (n-bit weights in an int8 container), or several: 32,16,8",
+        help="32 (fp32), 16 (fp16), 8 (int8), 7 … 2 (n-bit weights; only native packs them), or several: 32,16,8",
     )
-    made.add_argument("--format", default="all", choices=["tflite", "onnx", "all"], help="default: all")
+    made.add_argument("--format", default="all", choices=["tflite", "onnx", "native", "all"], help="default: all")
     made.add_argument("--missing", action="store_true", help="make only what the bundle does not have yet")
     made.add_argument("--calibration", action="store_true", help="also print the table of activation ranges")
     made.add_argument(
@@ -103,6 +103,8 @@ def _jobs(arguments: argparse.Namespace) -> tuple[list[Bundle], list[Job]]:
     # What is missing is made for a command behind this one, which says which policy it works on.
     bundles = [working_bundle(name, quiet=arguments.missing) for name in arguments.policy or _all_names()]
     jobs = list(product(bundles, precisions, formats))
+    if arguments.format == "all":
+        jobs = possible(jobs)
     if arguments.missing:
         jobs = missing(jobs)
     return bundles, jobs

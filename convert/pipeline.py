@@ -12,10 +12,12 @@ from convert import onnx_graph, tflite_graph
 from convert.acceptance import agreement, hold_to_floor
 from convert.calibration import inspect
 from convert.executor import ExecutionError, RuntimeProcess, runtime_processes
+from convert.native.writer import check_expressible, native_artifact
 from convert.parity import ParityError, check
 from convert.reference import Reference, float_reference, integer_reference
 from policy.bundle import Bundle, Expected
 from policy.bundle_writer import add_artifact
+from policy.errors import QuantizationError
 from policy.integer import quantize_network, trained_with
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.network import Weights
@@ -24,7 +26,12 @@ from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = Mapping[RuntimeName, RuntimeProcess]
 Job = tuple[Bundle, Precision, ArtifactFormat]
-GRAPHS = {ArtifactFormat.TFLITE: tflite_graph, ArtifactFormat.ONNX: onnx_graph}
+INTEGERS = {
+    ArtifactFormat.TFLITE: tflite_graph.integer_graph,
+    ArtifactFormat.ONNX: onnx_graph.integer_graph,
+    ArtifactFormat.NATIVE: native_artifact,
+}
+FLOATS = {ArtifactFormat.TFLITE: tflite_graph.float_graph, ArtifactFormat.ONNX: onnx_graph.float_graph}
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Converted:
     Attributes:
         policy: the policy's name.
         entry: as it stands in the manifest.
-        fp32_bytes: size of the fp32 artifact of the same format.
+        fp32_bytes: size of the fp32 artifact of the same format; for the native engine, of TFLite.
     """
 
     policy: str
@@ -72,12 +79,24 @@ def build_graph(
         spec, weights: the policy.
         calibration: raw observations (n, observation_size) from rollouts; not looked at for fp32 and fp16.
         precision: of the weights.
-        artifact_format: TFLite or ONNX.
+        artifact_format: which.
+
+    Raises:
+        QuantizationError: the format holds no artifacts of this precision, or not of this policy.
     """
-    graphs = GRAPHS[artifact_format]
     if precision.is_integer:
-        return graphs.integer_graph(spec, quantize_network(spec, weights, calibration, precision.bits))
-    return graphs.float_graph(spec, weights, half=precision is Precision.FP16)
+        network = quantize_network(spec, weights, calibration, precision.bits)
+        return INTEGERS[artifact_format](spec, network)
+    return _floats(artifact_format, precision)(spec, weights, half=precision is Precision.FP16)
+
+
+def _floats(artifact_format: ArtifactFormat, precision: Precision) -> Callable[..., bytes]:
+    if artifact_format not in FLOATS:
+        raise QuantizationError(
+            f"there are no {precision.value} artifacts for the native engine, only int8 … int2.",
+            "Type --bits 8, or --format tflite.",
+        )
+    return FLOATS[artifact_format]
 
 
 def half_weights(weights: Weights) -> dict[str, Floats]:
@@ -88,19 +107,19 @@ def half_weights(weights: Weights) -> dict[str, Floats]:
 def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat) -> Candidate:
     """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
     spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()
-    graphs = GRAPHS[artifact_format]
     if precision.is_integer:
         calibration = bundle.calibration()
         network = quantize_network(spec, weights, calibration, precision.bits)
         reference = integer_reference(spec, network, golden.observations)
-        data = graphs.integer_graph(spec, network)
+        data = INTEGERS[artifact_format](spec, network)
         warnings = inspect(spec, weights, network, calibration, golden.observations).warnings
         return Candidate(precision, artifact_format, data, reference, spec.network.layer_norm, warnings)
     half = precision is Precision.FP16
     # fp32 has to compute what was recorded when the policy was trained.
     used: Weights = half_weights(weights) if half else weights
     reference = float_reference(spec, used, golden.observations, None if half else golden.outputs)
-    return Candidate(precision, artifact_format, graphs.float_graph(spec, weights, half=half), reference)
+    data = _floats(artifact_format, precision)(spec, weights, half=half)
+    return Candidate(precision, artifact_format, data, reference)
 
 
 def judge(bundle: Bundle, candidate: Candidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
@@ -169,8 +188,23 @@ def convert_all(
     *,
     accept: bool = False,
 ) -> list[Converted]:
-    """Convert every bundle to every precision in every format; as :func:`convert_each`."""
-    return convert_each(list(product(bundles, precisions, formats)), accept=accept)
+    """Convert every bundle to every precision in every format that holds it; as :func:`convert_each`."""
+    return convert_each(possible(product(bundles, precisions, formats)), accept=accept)
+
+
+def possible(jobs: Iterable[Job]) -> list[Job]:
+    """Those of the jobs whose format holds the precision and can express the policy."""
+    return [job for job in jobs if job[2].holds(job[1]) and not impossible(job[0].spec, job[2])]
+
+
+def impossible(spec: PolicySpec, artifact_format: ArtifactFormat) -> str:
+    """Why a format cannot express a policy; empty where it can."""
+    try:
+        if artifact_format is ArtifactFormat.NATIVE:
+            check_expressible(spec)
+    except QuantizationError as error:
+        return str(error)
+    return ""
 
 
 def missing(jobs: Iterable[Job]) -> list[Job]:
@@ -226,6 +260,9 @@ def execution(candidate: Candidate) -> str:
         return "float32 arithmetic"
     if candidate.precision is Precision.FP16:
         return "widened to float32 when loaded: half the file, the arithmetic and the running memory of fp32"
+    if candidate.format is ArtifactFormat.NATIVE:
+        norm = "; layer normalisation in float" if candidate.normalised else ""
+        return f"packed, each layer's weights in 8, 4 or 2 bits; int32 sums, float multiplier (the native engine){norm}"
     if candidate.format is ArtifactFormat.TFLITE:
         words = "int8 × int8 → int32 (LiteRT: XNNPACK, float multiplier; tflite-runtime: built-in kernels, fixed point)"
     else:
@@ -243,5 +280,7 @@ def execution(candidate: Candidate) -> str:
 
 
 def _fp32_data(bundle: Bundle, artifact_format: ArtifactFormat) -> bytes:
+    """In the same format; for the native engine, which has none, in TFLite."""
+    artifact_format = artifact_format if artifact_format in FLOATS else ArtifactFormat.TFLITE
     empty = np.zeros((0, bundle.spec.observation_size), np.float32)
     return build_graph(bundle.spec, bundle.weights(), empty, Precision.FP32, artifact_format)

@@ -48,7 +48,7 @@ MAY_IMPORT_ROOMS = {
     "device.native": {"policy"},
     "device.agent": {"policy", "airlearning_envs", "device.native"},
     # Before it sends an artifact it builds it again, and compares.
-    "device.host": {"policy", "convert"},
+    "device.host": {"policy", "convert", "device.native"},
     # It writes what device.host reads (host key, ssh_config stanza), in device.host's own words; never the other way.
     "device.virtual_pi": {"policy", "device.host"},
     "train": {"policy", "airlearning_envs", "convert", "device.agent"},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bench.command_line import say
 from bench.measuring.questions import Served
 from bench.report.document import Transport
+from policy.contract.enums import executions
 from policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def bundle_with(policy: str, precisions: Sequence[Precision], runtime: RuntimeNa
     from policy.locate import working_bundle
 
     bundle = working_bundle(policy)
-    missing = [p for p in precisions if not bundle.has_artifact(p, runtime.artifact_format)]
+    wanted = [precision for precision, _ in executions(precisions, [runtime])]
+    missing = [p for p in wanted if not bundle.has_artifact(p, runtime.artifact_format)]
     if missing:
         from convert.pipeline import convert_all
 

@@ -14,7 +14,7 @@ from bench.measuring import access
 from bench.report import store
 from bench.report import tables as rendering
 from bench.report.document import new_run
-from policy.spec import Precision, RuntimeName
+from policy.contract.enums import Precision, RuntimeName, executions
 
 if TYPE_CHECKING:
     import argparse
@@ -55,13 +55,17 @@ class Session:
     def deployed(self) -> Iterator[tuple[RuntimeName, Bundle]]:
         """Each bundle, when it is on the device."""
         for runtime, bundle in self.bundles:
-            self.device.deploy(bundle, self.precisions, runtime)
+            self.device.deploy(bundle, self.executed_by(runtime), runtime)
             yield runtime, bundle
+
+    def executed_by(self, runtime: RuntimeName) -> list[Precision]:
+        """Those of the precisions that a runtime executes."""
+        return [precision for precision, _ in executions(self.precisions, [runtime])]
 
     def ask_each(self, question: Callable[[Served], Iterable[Report]]) -> None:
         """Ask about every artifact, each served by a fresh process."""
         for runtime, bundle in self.deployed():
-            for precision in self.precisions:
+            for precision in self.executed_by(runtime):
                 with self.device.serving(bundle.spec.name, precision, runtime) as served:
                     self.keep(question(served))
 

@@ -24,7 +24,7 @@ def wheels_for(runtime: RuntimeName) -> list[Wheel]:
         BenchError: there is none for this runtime.
     """
     found = []
-    for distribution in (NUMPY, runtime.distribution):
+    for distribution in (NUMPY, *([runtime.distribution] if runtime.distribution else [])):
         pins = [p for p in load_pins() if (p.distribution, p.machine, p.python) == (distribution, MACHINE, SERIES)]
         if not pins:
             raise BenchError(f"no wheel of {distribution} for Python {SERIES} on {MACHINE} is pinned.")
@@ -39,7 +39,8 @@ def import_path(runtime: RuntimeName) -> list[Path]:
         BenchError, WheelError.
     """
     files = fetch(wheels_for(runtime), progress=lambda wheel: say(f"Fetching {wheel} for {MACHINE} …"))
-    code = {file.path.removeprefix(f"{CODE}/"): file.data for file in code_files(project_root())}
+    engine_for = MACHINE if runtime is RuntimeName.NATIVE else None
+    code = {file.path.removeprefix(f"{CODE}/"): file.data for file in code_files(project_root(), engine_for)}
     digest = hashlib.sha256()
     for name, data in code.items():
         digest.update(f"{name}\0{len(data)}\0".encode() + data)

@@ -20,6 +20,7 @@ from bench.recommending.deciding import Candidate, Demand, Played
 from bench.recommending.timing import Pair, deployed, runtimes_of, time_in_turns
 from bench.report.intervals import Estimate
 from device.agent.runtimes import PREFERENCE
+from policy.contract.enums import executions
 from policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def reference_precision(bundle: Bundle) -> Precision:
 def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
     """What can be chosen: fp32, fp16, int8 and the width that the policy was trained for, in every runtime."""
     precisions = dict.fromkeys((*FULL, reference_precision(bundle)))
-    return [(precision, runtime) for precision in precisions for runtime in runtimes]
+    return executions(precisions, runtimes)
 
 
 def played_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:

@@ -90,7 +90,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     runtime = RuntimeName(asked.get("runtime", RUNTIMES[0]))
     with tempfile.TemporaryDirectory(prefix="cells-") as folder:
         copy = copy_bundle(bundle, Path(folder) / spec.name, origin="zoo")
-        convert_all([copy], [precision], list(ArtifactFormat), accept=True)
+        convert_all([copy], [precision], [ArtifactFormat.TFLITE, ArtifactFormat.ONNX], accept=True)
         copy = Bundle.load(copy.path)
         entry = find_artifact(copy, spec.name, precision, runtime)
         with ArtifactPolicy(spec, copy.artifact_data(entry), runtime) as artifact:

@@ -87,7 +87,7 @@ def prove(
         for where, (rows, outputs) in known.items()
     }
     runtimes: dict[str, float] = {}
-    with runtime_processes() as processes:
+    with runtime_processes(Precision.FP32.runtimes) as processes:
         for name, process in processes.items():
             data = build_graph(spec, weights, near, Precision.FP32, name.artifact_format)
             runtimes[name.value] = max(

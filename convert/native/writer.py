@@ -48,11 +48,7 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     Raises:
         QuantizationError: float operators around the network, or a layer of more than 65,535 inputs.
     """
-    if spec.features or spec.targets:
-        raise QuantizationError(
-            f"policy {spec.name!r} has float operators before or behind its network, which the native engine has not.",
-            "Run it with LiteRT, tflite-runtime or onnxruntime.",
-        )
+    check_expressible(spec)
     file = _File(HEAD_BYTES + LAYER_BYTES * len(network.layers), bytearray())
     shape: tuple[int, ...] = observation_shape(spec)
     records = []
@@ -93,6 +89,19 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         output_zero=input_map.zero_point,
     )
     return b"".join([record.packed(), *(each.packed() for each in records), bytes(file.data)])
+
+
+def check_expressible(spec: PolicySpec) -> None:
+    """Refuse a policy with float operators around its network.
+
+    Raises:
+        QuantizationError: says what it has.
+    """
+    if spec.features or spec.targets:
+        raise QuantizationError(
+            f"policy {spec.name!r} has float operators before or behind its network, which the native engine has not.",
+            "Run it with LiteRT, tflite-runtime or onnxruntime.",
+        )
 
 
 def _layer(

@@ -11,7 +11,7 @@ from pathlib import Path
 from convert.package.errors import PackageError
 from convert.package.hub import hub_files
 from convert.package.leapp_folder import leapp_files
-from convert.pipeline import Converted, convert_each, missing
+from convert.pipeline import Converted, convert_each, missing, possible
 from convert.rebuild import check_artifact
 from policy.bundle import Bundle
 from policy.files import write_folder
@@ -86,9 +86,10 @@ def pack(
         )
     refuse_taken(folder)
     formats = list(ArtifactFormat) if package_format is PackageFormat.HUB else [ArtifactFormat.ONNX]
-    made = convert_each(missing(product([bundle], precisions, formats)), accept=accept)
+    jobs = possible(product([bundle], precisions, formats))
+    made = convert_each(missing(jobs), accept=accept)
     bundle = Bundle.load(bundle.path)
-    for precision, artifact_format in product(precisions, formats):
+    for _, precision, artifact_format in jobs:
         check_artifact(bundle, bundle.artifact(precision, artifact_format))
     if package_format is PackageFormat.HUB:
         files = hub_files(bundle, precisions, name)

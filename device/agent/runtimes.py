@@ -4,7 +4,8 @@ Order of preference among the installed ones that can execute an artifact:
 
 1. LiteRT: the fastest in every precision on x86 and Arm, and still maintained;
 2. tflite-runtime: the same kernels, older; all there is for a 32-bit Pi;
-3. onnxruntime: about three times the overhead a call, which is most of a small policy's time.
+3. onnxruntime: about three times the overhead a call, which is most of a small policy's time;
+4. native, the project's own engine, for artifacts of its own: where it is asked for.
 
 Every graph takes "observation" float32 (1, N) and gives "logits" float32 (1, A) and "action" integer (1,);
 a continuous policy's graph gives "action" float32 (1, A) alone.
@@ -22,10 +23,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from device import native
 from device.agent.protocol import AgentError, ErrorCode
 from policy.spec import PolicySpec, RuntimeName
 
-PREFERENCE = (RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME)
+PREFERENCE = (RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME, RuntimeName.NATIVE)
 
 PACKAGES = {
     RuntimeName.LITERT: "ai_edge_litert",
@@ -55,12 +57,16 @@ class Executor(Protocol):
 
 def installed_runtimes() -> dict[RuntimeName, str]:
     """The runtimes that are installed here with their versions, in order of preference; none is imported."""
-    found = {}
+    found: dict[RuntimeName, str] = {}
     for name in PREFERENCE:
+        if name is RuntimeName.NATIVE:
+            if native.is_here():
+                found[name] = native.VERSION
+            continue
         spec = importlib.util.find_spec(PACKAGES[name])
         if spec is not None and spec.submodule_search_locations:
             folder = Path(next(iter(spec.submodule_search_locations))).parent
-            found[name] = _distribution_version(folder, name.distribution)
+            found[name] = _distribution_version(folder, str(name.distribution))
     return found
 
 
@@ -78,6 +84,8 @@ def imported_runtime() -> RuntimeName | None:
 
 
 def _module_of(name: RuntimeName) -> str:
+    if name is RuntimeName.NATIVE:
+        return "device.native.engine"
     return PACKAGES[name] if name is RuntimeName.ONNXRUNTIME else f"{PACKAGES[name]}.interpreter"
 
 
@@ -90,6 +98,10 @@ def import_runtime(name: RuntimeName) -> Any:
     # onnxruntime 1.31 otherwise writes a device id and a database into ~/.cache and sends events from a thread.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
+        if name is RuntimeName.NATIVE:
+            from device.native import engine  # by name, so that it is found to be a part of a release
+
+            return engine
         return importlib.import_module(_module_of(name))
     except Exception as error:  # a wheel for another C library or numpy raises whatever it likes
         installed = ", ".join(f"{other.value} {version}" for other, version in installed_runtimes().items()) or "none"
@@ -97,8 +109,13 @@ def import_runtime(name: RuntimeName) -> Any:
             ErrorCode.UNAVAILABLE,
             f"the runtime {name.value} cannot be imported here ({type(error).__name__}: {error}); "
             f"installed are: {installed}.",
-            f"Type: pip install {name.distribution}",
+            way_to_install(name),
         ) from error
+
+
+def way_to_install(name: RuntimeName) -> str:
+    """What to type where a runtime is missing."""
+    return f"Type: pip install {name.distribution}" if name.distribution else "Deploy the policy with RUNTIME=native."
 
 
 def open_artifact(name: RuntimeName, model: Path | bytes, spec: PolicySpec, threads: int = 1) -> Executor:
@@ -119,6 +136,8 @@ def open_artifact(name: RuntimeName, model: Path | bytes, spec: PolicySpec, thre
     try:
         if name is RuntimeName.ONNXRUNTIME:
             return OnnxExecutor(module, model, spec, threads)
+        if name is RuntimeName.NATIVE:
+            return NativeExecutor(module, model, spec)
         return LiteExecutor(module, model, spec, threads)
     except AgentError:
         raise
@@ -201,6 +220,25 @@ class OnnxExecutor:
     def outputs(self) -> Floats:
         """See :class:`Executor`."""
         return self._outputs[0].copy()
+
+
+class NativeExecutor:
+    """The project's own engine, on one thread."""
+
+    def __init__(self, module: Any, model: Path | bytes, spec: PolicySpec) -> None:
+        artifact = model if isinstance(model, bytes) else model.read_bytes()
+        self._engine = module.Engine(module.library(), artifact, spec.observation_size, spec.output_size)
+        self._is_discrete = spec.is_discrete
+
+    def decide(self, observation: Floats) -> Any:
+        """See :class:`Executor`."""
+        choice = self._engine.decide(observation)
+        return choice if self._is_discrete else self._engine.outputs.copy()
+
+    def outputs(self) -> Floats:
+        """See :class:`Executor`."""
+        result: Floats = self._engine.outputs.copy()
+        return result
 
 
 def onnx_session_options(module: Any) -> Any:

@@ -24,6 +24,7 @@ from device.agent.runtimes import (
     installed_runtimes,
     open_artifact,
     runtime_error,
+    way_to_install,
 )
 from policy.bundle import DEVICE_FILES, Bundle
 from policy.errors import BundleError
@@ -285,7 +286,7 @@ def choose(bundle: Bundle, request: Load, in_use: RuntimeName | None) -> tuple[R
             ErrorCode.UNAVAILABLE,
             f"the runtime {request.runtime.value} is not installed here; "
             f"installed are: {', '.join(name.value for name in installed)}.",
-            f"Type: pip install {request.runtime.distribution}",
+            way_to_install(request.runtime),
         )
     if in_use is not None and request.runtime not in (None, in_use):
         raise AgentError(

@@ -20,6 +20,7 @@ from device.host.target import Target, resolve
 from device.host.text import printable
 from device.host.verbs import run_verb, verb_adder
 from device.host.wheels import fetch, parse_runtimes, select, select_unseen
+from policy.contract.enums import executions
 from policy.hints import Parser
 from policy.locate import working_bundle
 from policy.spec import Precision
@@ -39,9 +40,8 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     """Deploy one policy."""
     precisions, runtimes = parse_bits(options.bits), parse_runtimes(options.runtime)
     bundle = working_bundle(options.policy)
-    for precision in precisions:  # before the device is asked anything
-        for runtime in runtimes:
-            bundle.artifact(precision, runtime.artifact_format)
+    for precision, runtime in executions(precisions, runtimes):  # before the device is asked anything
+        bundle.artifact(precision, runtime.artifact_format)
     with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
         result = deploy(connection, bundle, precisions, runtimes, wait_s=options.wait, progress=progress)
         name = connection.name

@@ -9,7 +9,7 @@ from typing import Any
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.errors import AgentError, CheckFailedError
-from policy.contract.enums import Precision, RuntimeName
+from policy.contract.enums import Precision, RuntimeName, executions
 from policy.json_values import JsonValueError, read
 
 OWN_FAULTS = ("golden", "bundle", "spec", "runtime")
@@ -66,12 +66,13 @@ def golden_checks(
         CheckFailedError: the agent did not start, or refused one of them, or there is nothing to check.
     """
     checks: list[GoldenCheck] = []
-    total = len(precisions) * len(runtimes)
+    wanted = executions(precisions, runtimes)
+    total = len(wanted)
     for runtime in runtimes:
         try:
             with AgentSession(connection, policy, folder=f"quarl/policies/{policy}/{folder}") as agent:
                 agent.request("hello", timeout=CHECK_TIMEOUT_S)
-                for precision in precisions:
+                for precision in (each for each, executed_by in wanted if executed_by is runtime):
                     tell(Step("check on the device", len(checks), total))
                     reply = agent.request(
                         "load", precision=precision.value, runtime=runtime.value, timeout=CHECK_TIMEOUT_S

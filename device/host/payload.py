@@ -18,10 +18,13 @@ from dataclasses import dataclass
 from modulefinder import ModuleFinder
 from pathlib import Path
 
+from device import native
 from device.host.errors import VerificationError
 from device.host.places import project_root
 from device.host.wheels import WheelSet
+from device.native import building
 from policy.bundle import DEVICE_FILES, Bundle
+from policy.contract.enums import executions
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE
 from policy.reading.files import LARGEST_MANIFEST, read_file, verified
@@ -30,8 +33,9 @@ from policy.spec import Precision, RuntimeName
 
 STARTER = "run-agent"
 CODE, BUNDLE = "lib", "bundle"
-# Imported by functions that the agent never calls: Gymnasium's face of the simulator, and what needs the weights.
-STAYS_AT_HOME = ["airlearning_envs.gym_env", "policy.bundle_checks"]
+# Imported by functions that the agent never calls: Gymnasium's face of the simulator, what needs the weights, and the
+# engine's compiler.
+STAYS_AT_HOME = ["airlearning_envs.gym_env", "policy.bundle_checks", "device.native.building"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def build_payload(
     Raises:
         BundleError: an artifact is missing, tampered with, or was never checked in one of the runtimes.
     """
-    files = code_files(root or project_root())
+    files = code_files(root or project_root(), wheel_set.machine if RuntimeName.NATIVE in runtimes else None)
     files += bundle_files(bundle, precisions, runtimes)
     environments = tuple(wheel.folder for wheel in wheel_set.wheels)
     own_numpy = any(wheel.distribution == "numpy" for wheel in wheel_set.wheels)
@@ -143,22 +147,21 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
 
     manifest = read_file(bundle.path / MANIFEST_FILE, LARGEST_MANIFEST)
     names = {name: bundle.manifest.files[name] for name in DEVICE_FILES}
-    for precision in precisions:
-        for runtime in runtimes:
-            entry = bundle.artifact(precision, runtime.artifact_format)
-            if runtime not in entry.runtimes:
-                checked = ", ".join(name.value for name in entry.runtimes) or "none"
-                raise BundleError(
-                    f"{entry.file} was not checked in {runtime.value}; the manifest names {checked}.",
-                    f"Type: make convert BITS={precision.bits} POLICY={bundle.spec.name}, or choose another --runtime.",
-                )
-            if entry.file not in names:
-                try:
-                    check_artifact(bundle, entry)
-                except BundleError as error:
-                    raise BundleError(f"{error} Nothing was sent.") from error
-            names[entry.file] = entry.record
-            names[entry.golden_file] = bundle.manifest.files[entry.golden_file]
+    for precision, runtime in executions(precisions, runtimes):
+        entry = bundle.artifact(precision, runtime.artifact_format)
+        if runtime not in entry.runtimes:
+            checked = ", ".join(name.value for name in entry.runtimes) or "none"
+            raise BundleError(
+                f"{entry.file} was not checked in {runtime.value}; the manifest names {checked}.",
+                f"Type: make convert BITS={precision.bits} POLICY={bundle.spec.name}, or choose another --runtime.",
+            )
+        if entry.file not in names:
+            try:
+                check_artifact(bundle, entry)
+            except BundleError as error:
+                raise BundleError(f"{error} Nothing was sent.") from error
+        names[entry.file] = entry.record
+        names[entry.golden_file] = bundle.manifest.files[entry.golden_file]
     files = [PayloadFile(f"{BUNDLE}/{MANIFEST_FILE}", manifest)]
     for name, record in sorted(names.items()):
         try:
@@ -169,13 +172,22 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
     return files
 
 
-def code_files(root: Path) -> list[PayloadFile]:
-    """The agent's code: every module of the checkout ``root`` that ``python -m device.agent`` may come to import."""
+def code_files(root: Path, engine_for: str | None = None) -> list[PayloadFile]:
+    """The agent's code: every module of the checkout ``root`` that ``python -m device.agent`` may come to import.
+
+    Args:
+        root: the checkout.
+        engine_for: the processor that the native engine's library is added for; None: without it.
+    """
     finder = ModuleFinder([str(root)], excludes=STAYS_AT_HOME)
     finder.run_script(str(root / "device" / "agent" / "__main__.py"))  # reads; nothing is executed
     files = (getattr(module, "__file__", None) for module in finder.modules.values())  # None: built into Python
     paths = sorted(Path(file) for file in files if file is not None)
-    return [PayloadFile(f"{CODE}/{path.relative_to(root)}", path.read_bytes()) for path in paths]
+    files_of_code = [PayloadFile(f"{CODE}/{path.relative_to(root)}", path.read_bytes()) for path in paths]
+    if engine_for is not None:
+        engine = building.library(engine_for).read_bytes()
+        files_of_code.append(PayloadFile(f"{CODE}/device/native/{native.SHIPPED.name}", engine))
+    return files_of_code
 
 
 def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:

@@ -68,10 +68,11 @@ class Wheel:
 
 @dataclass(frozen=True)
 class WheelSet:
-    """An interpreter of the device and the wheels it needs for the runtimes asked for."""
+    """An interpreter of the device and the wheels it needs for the runtimes asked for; its processor."""
 
     python: PythonFacts
     wheels: tuple[Wheel, ...]
+    machine: str
 
 
 def load_pins(path: Path = PINS_FILE) -> tuple[Wheel, ...]:
@@ -111,7 +112,7 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
     for python in facts.pythons:
         found: list[Wheel] = []
         missing: list[str] = []
-        for distribution in (NUMPY, *(runtime.distribution for runtime in runtimes)):
+        for distribution in (NUMPY, *(r.distribution for r in runtimes if r.distribution)):
             wheel = next(
                 (
                     pin
@@ -129,7 +130,7 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
             else:
                 found.append(wheel)
         if not missing:
-            return WheelSet(python, tuple(found))
+            return WheelSet(python, tuple(found), facts.machine)
         problems.append(f"Python {python.series} on {facts.machine} lacks {', '.join(missing)}")
     raise UnsupportedDeviceError(
         f"No interpreter of the device has all the wheels: {'; '.join(problems)}. {supported(pins)}",

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from policy.errors import PolicyError
 from policy.files import locked, write_atomically
-from policy.locate import ARTIFACTS
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+KEPT = HERE.parents[1] / "artifacts" / "native"
 SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c")
 TARGETS = {
     "x86_64": ("-target", "x86_64-linux-none"),
@@ -50,7 +50,7 @@ def library(machine: str | None = None) -> Path:
     machine = machine or platform.machine()
     if machine not in TARGETS:
         raise BuildError(f"the native engine is not built for {machine!r}; known are {', '.join(TARGETS)}.")
-    path = ARTIFACTS / "native" / f"engine-{machine}-{fingerprint()[:16]}.so"
+    path = KEPT / f"engine-{machine}-{fingerprint()[:16]}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent):

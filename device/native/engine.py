@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from device.native import SHIPPED
+
 LINE = 64
 
 
@@ -110,6 +112,15 @@ class Engine:
     def kernels(self) -> tuple[str, ...]:
         """The sets of kernels that run on this processor, the fastest first."""
         return kernels_of(self._c)
+
+
+def library() -> Path:
+    """The shared library: the release's, or in a checkout one that is compiled now if it is not there yet."""
+    if SHIPPED.is_file():
+        return SHIPPED
+    from device.native import building  # no release has it
+
+    return building.library()
 
 
 def kernels_here(library: Path) -> tuple[str, ...]:

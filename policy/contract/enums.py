@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class Precision(Enum):
-    """What the weights of an artifact are stored as. ``INT7`` … ``INT2`` live in an int8 container."""
+    """What the weights of an artifact are stored as. ``INT7`` … ``INT2`` live in an int8 container, but natively."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -33,6 +34,16 @@ class Precision(Enum):
     def is_integer(self) -> bool:
         """Whether the artifact computes with integers."""
         return self.value.startswith("int")
+
+    @property
+    def formats(self) -> tuple[ArtifactFormat, ...]:
+        """The formats that hold artifacts of this precision."""
+        return tuple(each for each in ArtifactFormat if each.holds(self))
+
+    @property
+    def runtimes(self) -> tuple[RuntimeName, ...]:
+        """The runtimes that execute artifacts of this precision."""
+        return tuple(each for each in RuntimeName if each.artifact_format in self.formats)
 
     @classmethod
     def from_bits(cls, bits: int) -> Precision:
@@ -57,6 +68,12 @@ class ArtifactFormat(Enum):
 
     TFLITE = "tflite"
     ONNX = "onnx"
+    NATIVE = "native"
+    """Integers alone, packed: docs/native-format.md."""
+
+    def holds(self, precision: Precision) -> bool:
+        """Whether there are artifacts of this precision."""
+        return self is not ArtifactFormat.NATIVE or precision.is_integer
 
 
 class RuntimeName(Enum):
@@ -65,16 +82,37 @@ class RuntimeName(Enum):
     TFLITE_RUNTIME = "tflite-runtime"
     LITERT = "litert"
     ONNXRUNTIME = "onnxruntime"
+    NATIVE = "native"
+    """The project's own engine: ``device/native``."""
 
     @property
     def artifact_format(self) -> ArtifactFormat:
         """The format that this runtime executes."""
-        return ArtifactFormat.ONNX if self is RuntimeName.ONNXRUNTIME else ArtifactFormat.TFLITE
+        own = {RuntimeName.ONNXRUNTIME: ArtifactFormat.ONNX, RuntimeName.NATIVE: ArtifactFormat.NATIVE}
+        return own.get(self, ArtifactFormat.TFLITE)
 
     @property
-    def distribution(self) -> str:
-        """The name that pip installs it by."""
+    def distribution(self) -> str | None:
+        """The name that pip installs it by; None of the project's own engine, which comes with a release."""
+        if self is RuntimeName.NATIVE:
+            return None
         return "ai-edge-litert" if self is RuntimeName.LITERT else self.value
+
+
+def executions(precisions: Iterable[Precision], runtimes: Iterable[RuntimeName]) -> list[tuple[Precision, RuntimeName]]:
+    """Every precision in every runtime that executes it.
+
+    Raises:
+        SpecError: a runtime executes none of them.
+    """
+    wanted, asked = list(precisions), list(runtimes)
+    for runtime in asked:
+        if not any(runtime.artifact_format.holds(precision) for precision in wanted):
+            raise SpecError(
+                f"the runtime {runtime.value} executes int8 … int2; asked for is {', '.join(p.value for p in wanted)}.",
+                "Type BITS=8, or take another runtime.",
+            )
+    return [(p, r) for p in wanted for r in asked if r.artifact_format.holds(p)]
 
 
 class Activation(Enum):

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save
 
 from convert import __main__ as cli
-from convert import pipeline, tflite_graph
+from convert import pipeline
 from convert.acceptance import FLOOR, AcceptanceError, agreement
 from convert.executor import RuntimeProcess
 from convert.parity import ParityError, check
@@ -125,12 +125,12 @@ def test_a_tilt_that_is_stuck_beside_a_pulse_width_is_refused(
     tilting: Bundle, runtimes: Runtimes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One tolerance for both would be that of the pulse width: more than the tilt's whole range."""
-    right = tflite_graph.integer_graph
+    right = pipeline.INTEGERS[TFLITE]
     network = quantize_network(tilting.spec, tilting.weights(), tilting.calibration())
     reference = integer_reference(tilting.spec, network, tilting.golden().observations)
     assert reference.step is not None and reference.step[0] > HIGH[1] - LOW[1]
     assert reference.tolerance[:, 1].max() < 0.05 < reference.tolerance[:, 0].max()
-    monkeypatch.setattr(tflite_graph, "integer_graph", lambda spec, network: right(spec, stuck(network)))
+    monkeypatch.setitem(pipeline.INTEGERS, TFLITE, lambda spec, network: right(spec, stuck(network)))
     with pytest.raises(ParityError, match=r"output 1 is off by .* steps"):
         pipeline.convert(tilting, Precision.INT8, TFLITE, runtimes)
     # And where the weights themselves say so, they are not worth the policy.

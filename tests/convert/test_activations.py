@@ -19,7 +19,6 @@ from policy.quantization import Affine, Scheme
 from policy.simulated import Widths, forward_simulated, simulate
 from policy.spec import (
     Activation,
-    ArtifactFormat,
     ContinuousHead,
     Convolution,
     DiscreteHead,
@@ -99,7 +98,7 @@ def test_every_runtime_computes_what_the_reference_says(
     tmp_path: Path, runtimes: Runtimes, name: str, precision: Precision
 ) -> None:
     bundle = make_bundle(tmp_path / "activated", SPECS[name])
-    for artifact_format in ArtifactFormat:
+    for artifact_format in precision.formats:
         done = pipeline.convert(bundle, precision, artifact_format, runtimes, accept=precision is Precision.INT4)
         assert set(done.entry.runtimes) == {each for each in RuntimeName if each.artifact_format is artifact_format}
         assert done.entry.fp32_agreement > 0.95 or precision is Precision.INT4

@@ -53,8 +53,10 @@ def make_bundle(path: Path, squash: Squash) -> Bundle:
 
 
 @pytest.mark.parametrize("squash", list(Squash))
-@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4])
-@pytest.mark.parametrize("artifact_format", list(ArtifactFormat))
+@pytest.mark.parametrize(
+    ("precision", "artifact_format"),
+    [(p, f) for p in (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4) for f in p.formats],
+)
 def test_actions_in_physical_units_come_out_of_every_runtime(
     tmp_path: Path, runtimes: Runtimes, squash: Squash, precision: Precision, artifact_format: ArtifactFormat
 ) -> None:

@@ -18,20 +18,22 @@ from convert import __main__ as cli
 from policy.bundle import WEIGHTS_FILE, Bundle
 from policy.bundle_writer import copy_bundle
 from policy.integer import forward_integer, quantize_network
-from policy.spec import ArtifactFormat, Precision
+from policy.spec import ArtifactFormat, Precision, RuntimeName
 
 
-def test_every_precision_in_both_formats(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--policy", str(bundle.path), "--bits", "32,16,8,4"]) == 0
     said = capsys.readouterr().out
     written = Bundle.load(bundle.path)
-    assert set(written.manifest.artifacts) == {
-        f"{precision}.{suffix}" for precision in ("fp32", "fp16", "int8", "int4") for suffix in ("tflite", "onnx")
-    }
+    both = {f"{precision}.{suffix}" for precision in ("fp32", "fp16", "int8", "int4") for suffix in ("tflite", "onnx")}
+    assert set(written.manifest.artifacts) == both | {"int8.native", "int4.native"}
     for name, entry in written.manifest.artifacts.items():
         assert name in said
         runtimes = {runtime.value for runtime in entry.runtimes}
-        assert runtimes == ({"onnxruntime"} if name.endswith("onnx") else {"litert", "tflite-runtime"})
+        own = {"onnx": {"onnxruntime"}, "native": {"native"}, "tflite": {"litert", "tflite-runtime"}}
+        assert runtimes == own[name.split(".")[1]]
+    packed = written.artifact(Precision.INT4, ArtifactFormat.NATIVE)
+    assert packed.runtimes[RuntimeName.NATIVE].max_error_steps == 0.0
     four = written.artifact(Precision.INT4, ArtifactFormat.TFLITE)
     assert "4 bits" in four.scheme
     assert "4-bit weights in an int8 container: size and speed are int8's" in four.execution

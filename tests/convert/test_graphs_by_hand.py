@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convert import onnx_graph, tflite_graph
 from convert.executor import RuntimeProcess
+from convert.pipeline import FLOATS, INTEGERS
 from convert.rounding import forward_fixed_point
 from policy.integer import IntegerLayer, IntegerNetwork, forward_integer
 from policy.quantization import Affine
 from policy.spec import (
-    ArtifactFormat,
     DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,
     Normaliser,
     ObservationField,
     PolicySpec,
+    Precision,
     RuntimeName,
 )
 
@@ -92,14 +92,14 @@ def test_the_numpy_references_are_the_hand_worked_numbers() -> None:
     [
         (RuntimeName.LITERT, HALF_TO_EVEN),
         (RuntimeName.ONNXRUNTIME, HALF_TO_EVEN),
+        (RuntimeName.NATIVE, HALF_TO_EVEN),
         (RuntimeName.TFLITE_RUNTIME, TWICE_ROUNDED),  # its only int8 kernels multiply in fixed point
     ],
 )
 def test_every_runtime_computes_the_hand_worked_integers(
     runtimes: dict[RuntimeName, RuntimeProcess], runtime: RuntimeName, expected: np.ndarray
 ) -> None:
-    graphs = tflite_graph if runtime.artifact_format is ArtifactFormat.TFLITE else onnx_graph
-    execution = runtimes[runtime].execute(SPEC, graphs.integer_graph(SPEC, NETWORK), OBSERVATIONS)
+    execution = runtimes[runtime].execute(SPEC, INTEGERS[runtime.artifact_format](SPEC, NETWORK), OBSERVATIONS)
     np.testing.assert_array_equal(execution.outputs, expected)
     np.testing.assert_array_equal(execution.actions, [0, 0, 0])
 
@@ -116,20 +116,18 @@ FLOAT_LOGITS = floats(1.46875, -0.2890625)
 
 
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("runtime", list(RuntimeName))
+@pytest.mark.parametrize("runtime", Precision.FP32.runtimes)
 def test_every_runtime_computes_the_hand_worked_floats(
     runtimes: dict[RuntimeName, RuntimeProcess], runtime: RuntimeName, half: bool
 ) -> None:
-    graphs = tflite_graph if runtime.artifact_format is ArtifactFormat.TFLITE else onnx_graph
-    data = graphs.float_graph(SPEC, WEIGHTS, half)
+    data = FLOATS[runtime.artifact_format](SPEC, WEIGHTS, half)
     execution = runtimes[runtime].execute(SPEC, data, np.array([TIES], np.float32))
     np.testing.assert_array_equal(execution.outputs[0], FLOAT_LOGITS)
     assert execution.actions.tolist() == [0]
 
 
-@pytest.mark.parametrize("runtime", list(RuntimeName))
+@pytest.mark.parametrize("runtime", Precision.FP32.runtimes)
 def test_of_equal_logits_the_first_wins(runtimes: dict[RuntimeName, RuntimeProcess], runtime: RuntimeName) -> None:
-    graphs = tflite_graph if runtime.artifact_format is ArtifactFormat.TFLITE else onnx_graph
     weights = {name: np.zeros_like(value) for name, value in WEIGHTS.items()}
-    execution = runtimes[runtime].execute(SPEC, graphs.float_graph(SPEC, weights), OBSERVATIONS)
+    execution = runtimes[runtime].execute(SPEC, FLOATS[runtime.artifact_format](SPEC, weights), OBSERVATIONS)
     assert execution.actions.tolist() == [0, 0, 0]

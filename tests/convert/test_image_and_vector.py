@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from convert import onnx_graph, tflite_graph
 from convert.calibration import inspect
 from convert.executor import RuntimeProcess
 from convert.parity import ParityError
-from convert.pipeline import build, convert, half_weights, judge
+from convert.pipeline import FLOATS, INTEGERS, build, convert, half_weights, judge
 from convert.reference import NORM_STEPS, STEP_SLACK
 from convert.rounding import forward_fixed_point
 from policy.bundle import Bundle
@@ -34,7 +33,7 @@ from policy.spec import (
     Precision,
     RuntimeName,
 )
-from tests.convert.test_images import THREE, TWO, graph_of, image_spec, random_weights
+from tests.convert.test_images import THREE, TWO, image_spec, random_weights
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 SHAPE = (12, 11, 1)
@@ -75,8 +74,8 @@ def test_the_float_graphs(runtimes: Runtimes, network: NetworkSpec, half: bool) 
     other[:, -spec.vector_size :] = 0.0
     moved = np.abs(forward_float(spec, stored, other) - expected).max()
     assert moved > 100 * tolerance.max(), "the vector changes nothing: nothing was compared"
-    for runtime, process in runtimes.items():
-        data = graph_of(runtime).float_graph(spec, weights, half)  # type: ignore[attr-defined]
+    for runtime, process in ((name, runtimes[name]) for name in Precision.FP32.runtimes):
+        data = FLOATS[runtime.artifact_format](spec, weights, half)
         outputs = process.execute(spec, data, observations).outputs
         assert (np.abs(outputs - expected) <= tolerance).all(), runtime.value
 
@@ -95,7 +94,7 @@ def test_the_integer_graphs_are_the_references_to_the_level(
     # A continuous head's tanh differs by a few units in the last place; onnxruntime may dequantize as q · s − z · s.
     largest = 1e-5 if isinstance(head, ContinuousHead) else STEP_SLACK * integers.output_step
     for runtime, process in runtimes.items():
-        data = graph_of(runtime).integer_graph(spec, integers)  # type: ignore[attr-defined]
+        data = INTEGERS[runtime.artifact_format](spec, integers)
         outputs = process.execute(spec, data, observations).outputs
         expected = twice if runtime is RuntimeName.TFLITE_RUNTIME else once
         np.testing.assert_allclose(outputs, expected, rtol=0, atol=largest, err_msg=runtime.value)
@@ -108,7 +107,7 @@ def test_layer_normalisation_behind_the_vector_is_within_a_step(runtimes: Runtim
     once, twice = forward_integer(spec, integers, observations), forward_fixed_point(spec, integers, observations)
     assert np.ptp(once[:, 0]) > 10 * integers.output_step
     for runtime, process in runtimes.items():
-        data = graph_of(runtime).integer_graph(spec, integers)  # type: ignore[attr-defined]
+        data = INTEGERS[runtime.artifact_format](spec, integers)
         outputs = process.execute(spec, data, observations).outputs
         expected = twice if runtime is RuntimeName.TFLITE_RUNTIME else once
         assert np.abs(outputs - expected).max() <= (NORM_STEPS + 0.01) * integers.output_step, runtime.value
@@ -161,13 +160,12 @@ def test_a_bundle_converts_in_every_precision(tmp_path: Path, runtimes: Runtimes
     spec = depth_spec()
     observed = observations_of(spec, 100, 1), observations_of(spec, 40, 2)
     bundle = write_bundle(tmp_path / "depth", spec, random_weights(spec), *observed)
-    for precision, artifact_format in product(
-        (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4), ArtifactFormat
-    ):
+    precisions = (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4)
+    for precision, artifact_format in [(p, each) for p in precisions for each in p.formats]:
         done = convert(bundle, precision, artifact_format, runtimes)
         if precision is Precision.INT8:
             assert done.entry.fp32_agreement >= 0.9
-    assert len(Bundle.load(bundle.path).manifest.artifacts) == 8
+    assert len(Bundle.load(bundle.path).manifest.artifacts) == 10
     # Two elements of the vector exchanged: everything loads and runs, and the numbers are others.
     kernel = bundle.weights()["dense_0/kernel"].copy()
     kernel[[-1, -2]] = kernel[[-2, -1]]
@@ -185,6 +183,6 @@ def test_a_vector_without_negative_values(runtimes: Runtimes) -> None:
     fed = np.abs(observations_of(spec, 40, 2))
     once, twice = forward_integer(spec, integers, fed), forward_fixed_point(spec, integers, fed)
     for runtime, process in runtimes.items():
-        data = graph_of(runtime).integer_graph(spec, integers)  # type: ignore[attr-defined]
+        data = INTEGERS[runtime.artifact_format](spec, integers)
         expected = twice if runtime is RuntimeName.TFLITE_RUNTIME else once
         np.testing.assert_array_equal(process.execute(spec, data, fed).outputs, expected, err_msg=runtime.value)

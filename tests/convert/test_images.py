@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from convert import onnx_graph, tflite_graph
 from convert.calibration import inspect
 from convert.executor import RuntimeProcess
 from convert.parity import ParityError
-from convert.pipeline import build, convert, half_weights, judge
+from convert.pipeline import FLOATS, INTEGERS, build, convert, half_weights, judge
 from convert.reference import NORM_STEPS
 from convert.rounding import forward_fixed_point
 from policy.bundle_writer import write_bundle
@@ -99,10 +98,6 @@ def states(count: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(60.0, 90.0, (count, 8)).astype(np.float32)
 
 
-def graph_of(runtime: RuntimeName) -> object:
-    return tflite_graph if runtime.artifact_format is ArtifactFormat.TFLITE else onnx_graph
-
-
 @pytest.mark.parametrize("head", [THREE, TWO], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("network", [SMALL, replace(SMALL, hidden=())], ids=["hidden", "no hidden layer"])
 @pytest.mark.parametrize("bits", [8, 4])
@@ -117,7 +112,7 @@ def test_integer_convolutions_are_the_references_to_the_level(
     # A continuous head's tanh differs by a few units in the last place.
     largest = 1e-5 if isinstance(head, ContinuousHead) else 0.0
     for runtime, process in runtimes.items():
-        data = graph_of(runtime).integer_graph(spec, integers)  # type: ignore[attr-defined]
+        data = INTEGERS[runtime.artifact_format](spec, integers)
         outputs = process.execute(spec, data, observations).outputs
         expected = twice if runtime is RuntimeName.TFLITE_RUNTIME else once
         np.testing.assert_allclose(outputs, expected, rtol=0, atol=largest, err_msg=runtime.value)
@@ -131,8 +126,8 @@ def test_float_convolutions_and_layer_normalisation(runtimes: Runtimes, half: bo
     expected = forward_float(spec, stored, observations)
     tolerance = float_tolerance(spec, stored, observations)
     assert tolerance.min() > 1e-7 and tolerance.max() < 1e-3 * np.abs(expected).max()
-    for runtime, process in runtimes.items():
-        data = graph_of(runtime).float_graph(spec, weights, half)  # type: ignore[attr-defined]
+    for runtime, process in ((name, runtimes[name]) for name in Precision.FP32.runtimes):
+        data = FLOATS[runtime.artifact_format](spec, weights, half)
         outputs = process.execute(spec, data, observations).outputs
         assert (np.abs(outputs - expected) <= tolerance).all(), runtime.value
 
@@ -149,7 +144,7 @@ def test_layer_normalisation_between_integers_is_within_a_step(
     step = integers.output_step * (15.0 if isinstance(head, ContinuousHead) else 1.0)
     assert np.ptp(once[:, 0]) > 10 * integers.output_step
     for runtime, process in runtimes.items():
-        data = graph_of(runtime).integer_graph(spec, integers)  # type: ignore[attr-defined]
+        data = INTEGERS[runtime.artifact_format](spec, integers)
         outputs = process.execute(spec, data, observations).outputs
         expected = twice if runtime is RuntimeName.TFLITE_RUNTIME else once
         assert np.abs(outputs - expected).max() <= (NORM_STEPS + 0.01) * step, runtime.value
@@ -185,7 +180,7 @@ def test_a_nature_network_converts_in_every_precision(tmp_path: Path, runtimes: 
     weights = random_weights(spec)
     bundle = write_bundle(tmp_path / "image", spec, weights, frames((84, 84, 4), 64, 1), frames((84, 84, 4), 24, 2))
     assert (bundle.path / "calibration.npz").stat().st_size < 100_000
-    jobs = product((Precision.FP32, Precision.FP16, Precision.INT8), ArtifactFormat)
+    jobs = [(p, each) for p in (Precision.FP32, Precision.FP16, Precision.INT8) for each in p.formats]
     done = {made.entry.file: made for made in (convert(bundle, *job, runtimes) for job in jobs)}
     for suffix in ("tflite", "onnx"):
         assert 0.49 < done[f"fp16.{suffix}"].entry.record.size / done[f"fp32.{suffix}"].entry.record.size < 0.51

@@ -12,15 +12,16 @@ from onnx import numpy_helper
 
 from convert import onnx_graph, tflite_graph
 from convert.executor import RuntimeProcess
+from convert.pipeline import INTEGERS
 from convert.reference import STEP_SLACK
 from policy.integer import IntegerLayer, IntegerNetwork, forward_integer, quantize_network
 from policy.quantization import Affine
-from policy.spec import ArtifactFormat, NetworkSpec, PolicySpec, RuntimeName
+from policy.spec import NetworkSpec, PolicySpec, RuntimeName
 
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]
 
 # Float multipliers: bit by bit the numpy reference. tflite-runtime has its own arithmetic: see test_rounding_by_hand.
-SAME_ARITHMETIC = (RuntimeName.LITERT, RuntimeName.ONNXRUNTIME)
+SAME_ARITHMETIC = (RuntimeName.LITERT, RuntimeName.ONNXRUNTIME, RuntimeName.NATIVE)
 
 
 def tensors(data: bytes) -> dict[str, tuple[schema.TensorT, np.ndarray]]:
@@ -48,8 +49,7 @@ def test_n_bit_weights_give_the_numbers_of_the_numpy_reference(
     network = quantize_network(spec, weights, calibration, bits)
     expected = forward_integer(spec, network, observations)
     for runtime in SAME_ARITHMETIC:
-        graphs = tflite_graph if runtime.artifact_format is ArtifactFormat.TFLITE else onnx_graph
-        execution = runtimes[runtime].execute(spec, graphs.integer_graph(spec, network), observations)
+        execution = runtimes[runtime].execute(spec, INTEGERS[runtime.artifact_format](spec, network), observations)
         # To the level: onnxruntime may dequantize as q · s − z · s, another last bit than (q − z) · s.
         slack = STEP_SLACK * network.output_step
         np.testing.assert_allclose(execution.outputs, expected, rtol=0, atol=slack, err_msg=runtime.value)
@@ -98,8 +98,7 @@ def test_one_scale_for_each_output_channel_is_honoured(
     np.testing.assert_allclose(expected, expected[:, :1] * scales, atol=0.26)
     assert np.ptp(expected[:, 0]) > 30 * np.ptp(expected[:, 5])
     for runtime, process in runtimes.items():
-        graphs = tflite_graph if runtime.artifact_format is ArtifactFormat.TFLITE else onnx_graph
-        execution = process.execute(spec, graphs.integer_graph(spec, network), observations)
+        execution = process.execute(spec, INTEGERS[runtime.artifact_format](spec, network), observations)
         # One step, because tflite-runtime rounds twice.
         np.testing.assert_allclose(execution.outputs, expected, rtol=0, atol=0.25, err_msg=runtime.value)
 
@@ -173,7 +172,6 @@ def test_a_dead_network_is_executed_too(runtimes: dict[RuntimeName, RuntimeProce
     network = quantize_network(spec, dead, calibration)
     expected = forward_integer(spec, network, observations)
     for runtime, process in runtimes.items():
-        graphs = tflite_graph if runtime.artifact_format is ArtifactFormat.TFLITE else onnx_graph
-        execution = process.execute(spec, graphs.integer_graph(spec, network), observations)
+        execution = process.execute(spec, INTEGERS[runtime.artifact_format](spec, network), observations)
         np.testing.assert_array_equal(execution.outputs, expected, err_msg=runtime.value)
         assert set(execution.actions.tolist()) == {2}

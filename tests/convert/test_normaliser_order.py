@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from convert import onnx_graph, tflite_graph
 from convert.executor import RuntimeProcess
+from convert.pipeline import INTEGERS
 from policy.integer import quantize_network
 from policy.network import forward_float, normaliser_constants, weight_shapes
 from policy.spec import (
-    ArtifactFormat,
     DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,
@@ -66,10 +65,9 @@ def agreement(
     process: RuntimeProcess, spec: PolicySpec, weights: dict[str, np.ndarray], observations: np.ndarray
 ) -> float:
     """Fraction of observations on which the int8 artifact chooses the float policy's action."""
-    graphs = tflite_graph if process.runtime.artifact_format is ArtifactFormat.TFLITE else onnx_graph
     network = quantize_network(spec, weights, observations[:800])
     fresh = observations[800:]
-    chosen = process.execute(spec, graphs.integer_graph(spec, network), fresh).actions
+    chosen = process.execute(spec, INTEGERS[process.runtime.artifact_format](spec, network), fresh).actions
     return float(np.mean(chosen == forward_float(SPEC, weights_and_observations()[0], fresh).argmax(axis=1)))
 
 

@@ -15,7 +15,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from convert import __main__ as cli
-from convert import executor, onnx_graph, pipeline, tflite_graph
+from convert import executor, pipeline, tflite_graph
 from convert.executor import Execution, ExecutionError, RuntimeProcess
 from convert.parity import ParityError, check
 from convert.reference import float_reference, integer_reference
@@ -53,7 +53,7 @@ def one_weight_off(network: IntegerNetwork) -> IntegerNetwork:
 
 
 @pytest.mark.parametrize("spoil", [wrong_output_scale, one_scale_for_all_channels, one_weight_off])
-@pytest.mark.parametrize("name", ["tflite", "onnx"])
+@pytest.mark.parametrize("name", ["tflite", "onnx", "native"])
 def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
     bundle: Bundle,
     monkeypatch: pytest.MonkeyPatch,
@@ -61,14 +61,14 @@ def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
     spoil: Callable[[IntegerNetwork], IntegerNetwork],
     name: str,
 ) -> None:
-    graphs = {"tflite": tflite_graph, "onnx": onnx_graph}[name]
-    right = graphs.integer_graph
-    monkeypatch.setattr(graphs, "integer_graph", lambda spec, network: right(spec, spoil(network)))
+    artifact_format = ArtifactFormat(name)
+    right = pipeline.INTEGERS[artifact_format]
+    monkeypatch.setitem(pipeline.INTEGERS, artifact_format, lambda spec, network: right(spec, spoil(network)))
     before = contents(bundle.path)
     assert cli.main(["--policy", str(bundle.path), "--bits", "8", "--format", name]) == 1
     assert contents(bundle.path) == before
     said = capsys.readouterr().err
-    runtime = "onnxruntime 1." if name == "onnx" else "tflite-runtime 2.14"
+    runtime = {"onnx": "onnxruntime 1.", "tflite": "tflite-runtime 2.14", "native": "native 1"}[name]
     for word in (
         f"small/int8.{name}",
         runtime,
@@ -90,7 +90,7 @@ def test_a_half_graph_with_one_wrong_bias_is_refused(
         bias[3] += 1e-3
         return right(spec, {**weights, "head/bias": bias}, half)
 
-    monkeypatch.setattr(tflite_graph, "float_graph", spoilt)
+    monkeypatch.setitem(pipeline.FLOATS, ArtifactFormat.TFLITE, spoilt)
     before = contents(bundle.path)
     assert cli.main(["--policy", str(bundle.path), "--bits", "16", "--format", "tflite"]) == 1
     assert contents(bundle.path) == before
@@ -115,7 +115,7 @@ def test_an_artifact_that_takes_the_smallest_logit_is_refused(bundle: Bundle, ru
 
 @pytest.mark.parametrize("runtime", list(RuntimeName))
 def test_a_runtime_that_refuses_the_file_is_named(bundle: Bundle, runtimes: Runtimes, runtime: RuntimeName) -> None:
-    candidate = pipeline.build(bundle, Precision.FP32, runtime.artifact_format)
+    candidate = pipeline.build(bundle, Precision.INT8, runtime.artifact_format)
     spoilt = replace(candidate, data=candidate.data[:200])
     with pytest.raises(ParityError, match=runtime.value):
         pipeline.judge(bundle, spoilt, {runtime: runtimes[runtime]})

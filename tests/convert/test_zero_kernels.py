@@ -55,7 +55,7 @@ def test_zero_kernels_are_executed_by_every_runtime(tmp_path: Path) -> None:
         for index, weights in enumerate(CASES.values())
     ]
     precisions = [Precision.INT8, Precision.INT2]
-    assert len(convert_all(bundles, precisions, list(ArtifactFormat))) == len(CASES) * 4
+    assert len(convert_all(bundles, precisions, list(ArtifactFormat))) == len(CASES) * 6
     for bundle in bundles:
         again = Bundle.load(bundle.path)
         for entry in again.manifest.artifacts.values():
@@ -71,7 +71,7 @@ def test_a_layer_that_never_fires_has_a_scale_that_fits_the_next(tmp_path: Path)
     multipliers = requantization_multipliers(network.layers[1], network.layers[0].result)
     assert multipliers.max() == pytest.approx(1.0)
     bundle = write_bundle(tmp_path / "T", SPEC, weights, CALIBRATION, GOLDEN)
-    assert len(convert_all([bundle], [Precision.INT8], list(ArtifactFormat))) == 2
+    assert len(convert_all([bundle], [Precision.INT8], list(ArtifactFormat))) == 3
 
 
 def test_what_litert_cannot_prepare_is_named() -> None:

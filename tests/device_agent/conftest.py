@@ -154,8 +154,10 @@ def continuous_policy() -> tuple[PolicySpec, dict[str, np.ndarray]]:
 
 
 def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
-    """Real fp32 and int8 graphs in both formats, with the tolerances of conversion."""
+    """Real fp32 and int8 artifacts in every format, with the tolerances of conversion."""
     from convert import onnx_graph, tflite_graph
+    from convert.native.writer import native_artifact
+    from convert.pipeline import impossible
     from convert.reference import integer_reference
 
     spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()
@@ -167,8 +169,11 @@ def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
         (Precision.FP32, ArtifactFormat.ONNX): lambda: onnx_graph.float_graph(spec, weights),
         (Precision.INT8, ArtifactFormat.TFLITE): lambda: tflite_graph.integer_graph(spec, integers),
         (Precision.INT8, ArtifactFormat.ONNX): lambda: onnx_graph.integer_graph(spec, integers),
+        (Precision.INT8, ArtifactFormat.NATIVE): lambda: native_artifact(spec, integers),
     }
     for (precision, artifact_format), make in makers.items():
+        if impossible(spec, artifact_format):
+            continue
         data = make()
         expected = forward_integer(spec, integers, golden.observations) if precision.is_integer else golden.outputs
         entry = ArtifactEntry(

@@ -29,7 +29,7 @@ from policy.spec import (
     NetworkSpec,
     Normaliser,
     PolicySpec,
-    RuntimeName,
+    Precision,
 )
 
 EPISODES, SEED = 150, 11
@@ -57,7 +57,7 @@ def agent(pilot: Bundle, start_agent: Callable[..., Any]) -> Any:
     return process
 
 
-@pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
+@pytest.mark.parametrize("runtime", [name.value for name in Precision.FP32.runtimes])
 def test_every_runtime_flies_as_the_numpy_reference_does(
     runtime: str, pilot: Bundle, start_agent: Callable[..., Any]
 ) -> None:

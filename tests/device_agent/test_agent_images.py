@@ -24,6 +24,7 @@ from policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    Precision,
     RuntimeName,
 )
 
@@ -96,7 +97,7 @@ def test_an_image_policy_is_verified_measured_and_asked(
     assert integer["golden"]["max_error_steps"] <= 3.0 and served["ok"]
 
 
-@pytest.mark.parametrize("runtime", [RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME])
+@pytest.mark.parametrize("runtime", [RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME, RuntimeName.NATIVE])
 def test_the_other_runtimes_load_it_too(
     watching: Bundle, converse: Callable[..., tuple[list[dict[str, Any]], bytes]], runtime: RuntimeName
 ) -> None:
@@ -128,7 +129,7 @@ def seeing(watching: Bundle, tmp_path_factory: pytest.TempPathFactory, make_arti
     return made
 
 
-@pytest.mark.parametrize("runtime", list(RuntimeName))
+@pytest.mark.parametrize("runtime", Precision.FP32.runtimes)
 def test_a_policy_of_a_picture_and_a_vector_is_fed_one_flat_row(
     seeing: Bundle, converse: Callable[..., tuple[list[dict[str, Any]], bytes]], runtime: RuntimeName
 ) -> None:

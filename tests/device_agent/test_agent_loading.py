@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device import native
 from device.agent import runtimes
 from device.agent.golden import check_golden
 from device.agent.protocol import AgentError
@@ -73,9 +74,9 @@ def test_what_was_verified_decides_whatever_becomes_of_the_file(
     runtime: str, copied: Path, start_agent: Start, fresh_observations: np.ndarray
 ) -> None:
     agent = start_agent(copied)
-    agent.ask("load", precision="fp32", runtime=runtime)
+    agent.ask("load", precision="int8", runtime=runtime)
     before = agent.ask("act", observations=fresh_observations.tolist())
-    path = copied / f"fp32.{RuntimeName(runtime).artifact_format.value}"
+    path = copied / f"int8.{RuntimeName(runtime).artifact_format.value}"
     data = bytearray(path.read_bytes())
     with path.open("r+b") as file:  # in place: who has mapped it sees it
         file.write(bytes(data[: len(data) // 2]) + bytes(len(data) - len(data) // 2))
@@ -85,7 +86,7 @@ def test_what_was_verified_decides_whatever_becomes_of_the_file(
     assert agent.ask("act", observations=fresh_observations.tolist())["outputs"] == before["outputs"]
 
 
-@pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
+@pytest.mark.parametrize("runtime", [name.value for name in Precision.FP32.runtimes])
 def test_no_decision_is_made_of_outputs_that_are_no_numbers(runtime: str, tmp_path: Path, start_agent: Start) -> None:
     spec, weights = flying_policy()
     spec = dataclasses.replace(spec, normaliser=dataclasses.replace(spec.normaliser, clip=float("inf")))
@@ -108,8 +109,9 @@ def test_a_step_that_nothing_can_be_divided_by_is_refused(copied: Path, start_ag
     assert reply["error"]["code"] == "bundle" and "it must be at least 1e-30" in reply["error"]["message"]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
+@pytest.mark.parametrize(
+    ("precision", "runtime"), [(p.value, r.value) for p in (Precision.FP32, Precision.INT8) for r in p.runtimes]
+)
 def test_an_artifact_of_other_weights_fails_its_golden_vectors(
     precision: str, runtime: str, copied: Path, start_agent: Start
 ) -> None:
@@ -223,7 +225,7 @@ def test_a_truncated_artifact_and_one_that_was_not_deployed_are_told_apart(copie
 
 
 def test_a_device_that_holds_only_its_part_of_the_bundle_serves(copied: Path, start_agent: Start) -> None:
-    for name in ("weights.safetensors", "calibration.npz", "fp32.onnx", "fp32.tflite", "int8.onnx"):
+    for name in ("weights.safetensors", "calibration.npz", "fp32.onnx", "fp32.tflite", "int8.onnx", "int8.native"):
         (copied / name).unlink()
     agent = start_agent(copied)
     assert agent.ask("hello")["bundle"]["artifacts"] == [
@@ -307,6 +309,7 @@ def test_versions_are_those_of_the_installed_distributions() -> None:
         "litert": metadata.version("ai-edge-litert"),
         "tflite-runtime": metadata.version("tflite-runtime"),
         "onnxruntime": metadata.version("onnxruntime"),
+        "native": native.VERSION,
     }
 
 

@@ -23,6 +23,7 @@ Converse = Callable[..., tuple[list[dict[str, Any]], bytes]]
 OWN = {"policy", "airlearning_envs", "device", "numpy"}
 FORBIDDEN = {"tensorflow", "keras", "gymnasium", "safetensors", "paramiko", "rich", "onnx", "convert", "train", "bench"}
 PACKAGES = {"litert": "ai_edge_litert", "tflite-runtime": "tflite_runtime", "onnxruntime": "onnxruntime"}
+NATIVE = "device"
 
 
 def run_script(script: str, bundle: Path, lines: list[bytes]) -> subprocess.CompletedProcess[bytes]:
@@ -69,9 +70,10 @@ def test_the_agent_imports_the_standard_library_numpy_the_contract_the_simulator
     listed = next(line for line in done.stderr.decode().splitlines() if line.startswith("MODULES"))
     modules = set(listed.split()[1:])
     assert not modules & FORBIDDEN
-    assert {"policy", "airlearning_envs", "device", PACKAGES[runtime]} <= modules
-    assert not modules & (set(PACKAGES.values()) - {PACKAGES[runtime]})
-    assert modules - OWN - set(sys.stdlib_module_names) - {PACKAGES[runtime]} == set()
+    assert {"policy", "airlearning_envs", "device", PACKAGES.get(runtime, NATIVE)} <= modules
+    own = {PACKAGES.get(runtime, NATIVE)}
+    assert not modules & (set(PACKAGES.values()) - own)
+    assert modules - OWN - set(sys.stdlib_module_names) - own == set()
 
 
 def test_before_anything_is_loaded_no_runtime_and_no_simulator_are_imported(pilot: Bundle) -> None:
@@ -188,7 +190,6 @@ def test_a_closed_input_is_an_ended_one(pilot: Bundle) -> None:
 
 def test_it_runs_with_an_empty_environment_from_a_folder_of_its_own(pilot: Bundle, tmp_path: Path) -> None:
     # As a release on a device: nothing but the code, on a PYTHONPATH of that folder.
-    import device.agent
     import policy
 
     root = Path(policy.__file__).parents[1]
@@ -196,7 +197,8 @@ def test_it_runs_with_an_empty_environment_from_a_folder_of_its_own(pilot: Bundl
         (tmp_path / package).symlink_to(root / package)
     (tmp_path / "device").mkdir()
     (tmp_path / "device" / "__init__.py").write_text("")
-    (tmp_path / "device" / "agent").symlink_to(Path(device.agent.__file__).parent)
+    for package in ("agent", "native"):
+        (tmp_path / "device" / package).symlink_to(root / "device" / package)
     done = subprocess.run(
         [sys.executable, "-B", "-m", "device.agent", "--bundle", str(pilot.path)],
         input=b'{"op": "load", "precision": "int8"}\n{"op": "episodes", "episodes": 1}\n',

@@ -124,7 +124,7 @@ def test_smaller_artifacts_agree_on_995_of_1000_and_disagree_only_on_near_ties(
 ) -> None:
     bundle, observations = policy
     results, reference = executed_everywhere(bundle, precision, observations, runtimes)
-    assert set(results) == set(RuntimeName)
+    assert set(results) == set(precision.runtimes)
     first, *others = results.values()
     pairs = [compare(bundle.spec.name, precision, "first", "other", first, other) for other in others]
     found: dict[int, Difference] = {each.observation: each for pair in pairs for each in pair.differences}

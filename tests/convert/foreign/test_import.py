@@ -23,7 +23,6 @@ from policy.errors import SpecError
 from policy.network import forward_float
 from policy.spec import (
     Activation,
-    ArtifactFormat,
     ContinuousHead,
     EnvironmentSpec,
     PolicySpec,
@@ -45,7 +44,7 @@ Runtimes = dict[RuntimeName, RuntimeProcess]
 
 def converted(bundle: Bundle, runtimes: Runtimes) -> None:
     for precision in (Precision.FP32, Precision.INT8):
-        for artifact_format in ArtifactFormat:
+        for artifact_format in precision.formats:
             pipeline.convert(bundle, precision, artifact_format, runtimes, accept=True)
 
 
@@ -133,7 +132,7 @@ def test_a_task_gives_observations_names_and_returns(tmp_path: Path, capsys: pyt
     spec = Bundle.load(tmp_path / "balance").spec
     assert spec.observation[0].name == "cart_position"
     assert spec.environment.id == "CartPole-v1" and spec.control_period_s == 0.02
-    assert set(told["proof"]["runtimes"]) == {name.value for name in RuntimeName}
+    assert set(told["proof"]["runtimes"]) == {name.value for name in Precision.FP32.runtimes}
 
 
 def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from convert.foreign.fold import fold
 from convert.foreign.keras.reader import read_keras
 from policy.bundle import Bundle
 from policy.network import forward_float
-from policy.spec import Activation, ArtifactFormat, Precision, RuntimeName, Squash
+from policy.spec import Activation, Precision, RuntimeName, Squash
 from tests.convert.foreign.keras_files import FILES, NAMES, OUTPUTS, built, recorded
 
 
@@ -54,7 +54,7 @@ def test_a_policy_of_keras_acts_as_the_original(
     own = forward_float(bundle.spec, bundle.weights(), observations)
     np.testing.assert_allclose(own, wanted, rtol=1e-4, atol=2e-5 * np.ptp(wanted))
     for precision in (Precision.FP32, Precision.INT8):
-        for artifact_format in ArtifactFormat:
+        for artifact_format in precision.formats:
             pipeline.convert(bundle, precision, artifact_format, runtimes, accept=True)
 
 

@@ -55,7 +55,7 @@ def test_a_folder_acts_as_inference_manager_answered(name: str, tmp_path: Path, 
         history.acted(action)
     assert spec.control_period_s == 0.02 and spec.is_imported
     for precision in (Precision.FP32, Precision.INT8):
-        for artifact_format in ArtifactFormat:
+        for _, _, artifact_format in pipeline.possible((bundle, precision, each) for each in ArtifactFormat):
             pipeline.convert(bundle, precision, artifact_format, runtimes, accept=True)
 
 

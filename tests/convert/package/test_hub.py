@@ -41,7 +41,7 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_is_a_bundle_with_a_card(cartpole: Path) -> None:
     folder = cartpole / "out" / "cartpole-dqn"
     packed, source = Bundle.load(folder, HOST_FILES), Bundle.load(cartpole / "bundles" / "cartpole-dqn")
-    assert set(packed.manifest.artifacts) == {"int8.tflite", "int8.onnx", "fp32.tflite", "fp32.onnx"}
+    assert set(packed.manifest.artifacts) == {"int8.tflite", "int8.onnx", "int8.native", "fp32.tflite", "fp32.onnx"}
     assert packed.manifest.origin == "trained"
     there = {path.name for path in folder.iterdir()}
     assert there == {*packed.manifest.records(), MANIFEST_FILE, CARD_FILE}
@@ -79,7 +79,7 @@ def test_the_card_says_what_the_bundle_holds(cartpole: Path) -> None:
     front = text.split("---\n")[1]
     assert front == (
         "library_name: quantized-policy-pipeline\npipeline_tag: reinforcement-learning\n"
-        "tags:\n- reinforcement-learning\n- onnx\n- tflite\n- quantized\n"
+        "tags:\n- reinforcement-learning\n- native\n- onnx\n- tflite\n- quantized\n"
     )
     assert "trained by dqn in" in text and "| seed | 0 |" in text and "\\\n" not in text
     for field in packed.spec.observation:
