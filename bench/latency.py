@@ -4,7 +4,8 @@
     python bench/latency.py --policy I,II,III --precision fp32,fp16,int8 --target pi@raspberrypi
 
 A missing artifact is made first and deployed first. The fp32 artifact on the device and, where the device is this
-machine, Keras' model(x) and a tf.function of it take turns with what is asked for.
+machine, Keras' model(x) and a tf.function of it take turns with what is asked for; with the native engine, which has no
+fp32, LiteRT's fp32 and int8.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from bench.measuring.session import Session
     from bench.report.document import Report
     from policy.bundle import Bundle
+
+
+BESIDE = (Precision.FP32, Precision.INT8)
+"""In LiteRT: what the native engine is timed beside."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,13 +61,20 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, arguments: argparse.Namespace) -> list[Report]:
     """One run: memory and latency of each precision, all of them served together, then the frameworks' latencies."""
+    from bench.measuring import access
     from bench.measuring.baseline import framework_calls
     from bench.measuring.questions import ask_latency, ask_memory
     from bench.report.document import new_run
 
     run, policy = new_run(), bundle.spec.name
     with ExitStack() as stack:
-        served = [stack.enter_context(asking.device.serving(policy, each, runtime)) for each in asking.precisions]
+        pairs = [(each, runtime) for each in asking.executed_by(runtime)]
+        if not runtime.artifact_format.holds(Precision.FP32):
+            # A release has all its precisions in all its runtimes that execute them.
+            both = list(dict.fromkeys([*BESIDE, *asking.precisions]))
+            asking.device.deploy(access.bundle_with(policy, both, RuntimeName.LITERT), both, RuntimeName.LITERT)
+            pairs = [*((each, RuntimeName.LITERT) for each in BESIDE), *pairs]
+        served = [stack.enter_context(asking.device.serving(policy, *pair)) for pair in pairs]
         memory = [ask_memory(one, run) for one in served]
         contestants: list[Contestant] = [*served]
         if not arguments.no_baseline and _frameworks_apply(served[0], bundle):

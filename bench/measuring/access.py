@@ -81,7 +81,7 @@ class Device:
         kept = [
             p
             for p in Precision
-            if p in wanted and all(bundle.has_artifact(p, r.artifact_format) for r in kept_runtimes)
+            if p in wanted and all(bundle.has_artifact(p, r.artifact_format) for r in kept_runtimes if r in p.runtimes)
         ]
         if not set(precisions) <= set(kept):  # the other runtime's artifacts were not made here
             kept, kept_runtimes = [p for p in Precision if p in precisions], [runtime]

@@ -29,6 +29,7 @@ p50, in brackets the least and the greatest.
 No Keras baseline: not asked for, or not applicable on this device.
 {% endif %}
 """
+OVER_LITERT = "speed-up over int8 in LiteRT"
 SUCCESS_NOTES = """\
 {{ "{:,}".format(first.episodes) }} episodes of preset {{ first.preset }}{{ changed }}, seed {{ first.seed }}, greedy, \
 flown on: {{ places }}. In brackets 95 % intervals: Wilson; of the paired difference on the same episodes Newcombe's \
@@ -41,12 +42,15 @@ def latency_table(reports: Sequence[Report]) -> Table:
     """One run's latencies with their denominators."""
     chosen = Selection(tuple(reports))
     timed = {report.id: report.latency for report in reports if report.latency is not None}
+    native = any(report.runtime == "native" for report in reports)
     rows = []
     for report in (each for each in reports if each.id in timed):
         partner = chosen.fp32_partner(report) if report.artifact else None
         keras = chosen.last(Kind.LATENCY, run=report.run, policy=report.policy, runtime="keras")
         of = {"policy": report.policy, "precision": report.precision, "runtime": report.runtime}
         memory = chosen.last(Kind.MEMORY, **of)
+        litert = {"run": report.run, "policy": report.policy, "runtime": "litert", "precision": "int8"}
+        over_litert = {OVER_LITERT: ratio_cell(chosen.last(Kind.LATENCY, **litert), report)} if native else {}
         rows.append(
             {
                 **_names(report, {"keras": "Keras model(x)"}.get(report.runtime, report.runtime)),
@@ -54,6 +58,7 @@ def latency_table(reports: Sequence[Report]) -> Table:
                 "mean": time_cell(report, timed[report.id].mean_ns, partner),
                 "cold first": time_cell(report, timed[report.id].cold_first_ns, partner),
                 "speed-up over fp32, same runtime": ratio_cell(partner, report),
+                **over_litert,
                 "speed-up over Keras fp32": ratio_cell(keras, report),
                 "KB artifact": kilobytes(report.artifact.bytes if report.artifact else None),
                 "MB resident": megabytes(memory.memory.resident if memory and memory.memory else None),
