@@ -22,7 +22,8 @@ static size_t written;
 enum { READ = 63, WRITE = 64, EXIT = 93 };
 static long call(long number, long a, const void *b, size_t c)
 {
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = (long)b, x2 __asm__("x2") = (long)c;
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = (long)b, x2 __asm__("x2") = (long)c;
     __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
     return x0;
 }
@@ -31,7 +32,8 @@ __asm__(".globl _start\n_start: mov x29, #0\n bl start\n");
 enum { READ = 3, WRITE = 4, EXIT = 1 };
 static long call(long number, long a, const void *b, size_t c)
 {
-    register long r7 __asm__("r7") = number, r0 __asm__("r0") = a, r1 __asm__("r1") = (long)b, r2 __asm__("r2") = (long)c;
+    register long r7 __asm__("r7") = number, r0 __asm__("r0") = a;
+    register long r1 __asm__("r1") = (long)b, r2 __asm__("r2") = (long)c;
     __asm__ volatile("svc 0" : "+r"(r0) : "r"(r7), "r"(r1), "r"(r2) : "memory");
     return r0;
 }
@@ -140,9 +142,11 @@ static int compare(struct native *engine, const uint32_t *head, const char *kern
 __attribute__((used, noreturn)) void start(void)
 {
     size_t bytes = 0;
-    for (long n; bytes < sizeof input && (n = call(READ, 0, input + bytes, sizeof input - bytes)) > 0;) bytes += (size_t)n;
+    for (long n = 1; n > 0 && bytes < sizeof input; bytes += n > 0 ? (size_t)n : 0)
+        n = call(READ, 0, input + bytes, sizeof input - bytes);
     const uint32_t *head = (const uint32_t *)(void *)input;
-    if (bytes < LINE || bytes == sizeof input || head[0] > bytes - LINE || head[4] > MOST_STAGES || head[3] > sizeof outputs / 4)
+    const int fits = head[4] <= MOST_STAGES && head[3] <= sizeof outputs / sizeof *outputs;
+    if (bytes < LINE || bytes == sizeof input || head[0] > bytes - LINE || !fits)
         leave("no case\n", 2);
     struct native *engine = (struct native *)(void *)memory;
     const enum native_error error = native_open(memory, sizeof memory, input + LINE, head[0]);
