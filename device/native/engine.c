@@ -234,7 +234,7 @@ static void list_rows(struct native *e, const struct native_layer *y, const uint
         int size = 0;
         for (int j = i; j < i + step && j < k; j++) size += is_signed && l->value[j] > 127 ? 256 - l->value[j] : l->value[j];
         held += size;
-        if (held > most) {
+        if (held > most || i + step - start > UINT16_MAX) {
             l->count[l->groups++] = (uint16_t)(i - start);
             start = i;
             held = size;

@@ -1,0 +1,78 @@
+"""The library is the same bytes wherever it is compiled, and says nothing of the machine that compiled it."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from device.native import building
+from device.native.building import HERE, SHARED, TARGETS, BuildError, compiled, library
+from policy.locate import ARTIFACTS
+
+Compile = Callable[[str], bytes]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
+    """Compiles a copy of the sources in another folder, with nothing that was compiled before at hand."""
+    folder = tmp_path / "a folder of another name"
+    folder.mkdir()
+    for source in HERE.glob("*.[ch]"):
+        (folder / source.name).write_bytes(source.read_bytes())
+    for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+
+    def compile_there(machine: str) -> bytes:
+        monkeypatch.setattr(building, "HERE", folder)
+        return compiled(machine, SHARED)
+
+    return compile_there
+
+
+@pytest.mark.parametrize(
+    "machine", [*list(TARGETS)[:1], *(pytest.param(each, marks=pytest.mark.slow) for each in list(TARGETS)[1:])]
+)
+def test_another_folder_and_another_cache_give_the_same_bytes(machine: str, elsewhere: Compile, tmp_path: Path) -> None:
+    here = compiled(machine, SHARED)
+    assert elsewhere(machine) == here
+    assert list(tmp_path.glob("zig_*_cache_dir/o/*/*")), "the other cache was used"
+    assert library(machine).read_bytes() == here
+
+
+@pytest.mark.parametrize("machine", TARGETS)
+def test_the_library_holds_no_path_of_this_machine(machine: str) -> None:
+    made = library(machine).read_bytes()
+    ours = {str(HERE), str(ARTIFACTS), str(Path.home()), socket.gethostname(), getpass.getuser()}
+    for words in (*(each for each in ours if len(each) > 4), "/tmp/", "/home/", "/usr/", ".cache", "device/native"):
+        assert words.encode() not in made, f"{words!r} is in it"
+
+
+@pytest.mark.parametrize("machine", TARGETS)
+def test_the_library_needs_no_other_library(machine: str) -> None:
+    made = library(machine).read_bytes()
+    assert made.startswith(b"\x7fELF")
+    assert b".so." not in made and b"GLIBC" not in made and b"ld-linux" not in made
+
+
+def test_a_changed_source_is_another_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = building.fingerprint()
+    (tmp_path / "engine.c").write_text("int nothing;\n")
+    monkeypatch.setattr(building, "HERE", tmp_path)
+    assert building.fingerprint() != before
+
+
+def test_what_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="not built for 'riscv64'; known are x86_64, aarch64, armv7l"):
+        library("riscv64")
+    for name in building.SOURCES:
+        (tmp_path / name).write_text("int unfinished = \n")
+    monkeypatch.setattr(building, "HERE", tmp_path)
+    with pytest.raises(BuildError, match=r"does not compile for x86_64: .*engine.c:1"):
+        compiled("x86_64", SHARED)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BuildError, match="ziglang, which compiles the native engine, is missing"):
+        building.fingerprint()

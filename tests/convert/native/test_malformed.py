@@ -1,0 +1,81 @@
+"""An artifact that was damaged, or made to do harm, is refused or runs: no access outside of what it was given, nothing
+undefined, as gcc's sanitizers see it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from convert.native.writer import native_artifact
+from device.native.building import HERE, SOURCES
+from tests.convert.native.networks import made
+from tests.convert.native.random_networks import LayerPlan, Plan, built
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")
+MISTAKES, FEW = 10_000, 1_500
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fno-math-errno")
+ODD = Plan(19, 5, (LayerPlan(23, 8, "table"), LayerPlan(70, 2, "linear", zero=90), LayerPlan(9, 4, "norm"),
+                   LayerPlan(3, 8, "linear", zero=128)), continuous=True)  # fmt: skip
+ARTIFACTS = (
+    *("relu", "relu, 4 bits", "relu, 2 bits", "tanh", "norm, silu", "norm, leaky_relu", "limited", "no hidden layer"),
+    *("picture and vector", "picture and vector, 2 bits", "picture, tanh", "each its own, 4 bits", "everything"),
+)
+
+
+@pytest.fixture(scope="module")
+def malformed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, compiled for this machine."""
+    program = tmp_path_factory.mktemp("malformed") / "malformed"
+    source = Path(__file__).with_name("malformed.c")
+    command = ["gcc", *FLAGS, *SANITIZERS, "-I.", *SOURCES, str(source), "-lm", "-o", str(program)]
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+def artifact(name: str) -> bytes:
+    spec, network, _ = built(ODD) if name == "everything" else made(name)
+    return native_artifact(spec, network)
+
+
+def ran(program: Path, path: Path, first: int, count: int) -> int:
+    """How many of these mistakes were accepted, and ran."""
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    command = [str(program), str(path), str(first), str(count)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr.rpartition(chr(13))[2][:3000]}"
+    refused, accepted = map(int, done.stdout.split())
+    assert refused + accepted == count
+    return accepted
+
+
+@pytest.mark.parametrize("name", ARTIFACTS)
+def test_a_mistake_is_refused_or_does_no_harm(malformed: Path, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "artifact"
+    path.write_bytes(artifact(name))
+    accepted = ran(malformed, path, 0, FEW)
+    assert FEW // 50 < accepted < FEW // 2, "most mistakes are seen, and those that are none are tried"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARTIFACTS)
+def test_ten_thousand_mistakes_are_refused_or_do_no_harm(malformed: Path, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "artifact"
+    path.write_bytes(artifact(name))
+    ran(malformed, path, FEW, MISTAKES - FEW)
+
+
+def test_the_sanitizers_see_an_access_outside(malformed: Path, tmp_path: Path) -> None:
+    source = tmp_path / "outside.c"
+    source.write_text(
+        "#include <stdlib.h>\nint main(int n, char **v) { (void)v; char *p = malloc(64); return p[63 + n]; }\n"
+    )
+    program = tmp_path / "outside"
+    subprocess.run(["gcc", *SANITIZERS, str(source), "-o", str(program)], check=True, timeout=300)
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=300)
+    assert done.returncode and "heap-buffer-overflow" in done.stderr

@@ -1,0 +1,107 @@
+"""The engine on every processor it is built for: a program without a C library, natively or emulated, finds no row that
+differs from policy.integer after any layer, with any set of kernels, with all rows of weights or those that count."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _pytest.mark import ParameterSet
+from hypothesis import HealthCheck, given, settings
+
+from device.native.building import compiled, library
+from device.native.engine import kernels_here
+from policy.bundle import Bundle
+from policy.integer import IntegerNetwork, quantize_network
+from policy.locate import ZOO
+from policy.spec import PolicySpec
+from tests.convert.native.comparing import case
+from tests.convert.native.networks import NETWORKS, made
+from tests.convert.native.random_networks import PLANS, WORST, Plan, built
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # ∞ is cut to a level
+EMULATORS = {
+    "x86_64": (),
+    "aarch64": ("qemu-aarch64", "-cpu", "cortex-a53"),
+    "armv7l": ("qemu-arm", "-cpu", "cortex-a7"),
+}
+KERNELS = {"x86_64": ("plain",), "aarch64": ("neon", "plain"), "armv7l": ("neon", "plain")}
+MODES = ("dense", "sparse")
+OPTIONS = ("-static", "-s", "-I.")
+Network = tuple[PolicySpec, IntegerNetwork, np.ndarray]
+Compare = Callable[[Network], None]
+
+
+@pytest.fixture(scope="module", params=EMULATORS)
+def compare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compare:
+    """compare(network): no row differs on this processor."""
+    machine = request.param
+    here = machine == platform.machine()
+    command = [] if here else list(EMULATORS[machine])
+    if not here and not command:
+        pytest.skip("nothing here runs x86_64's instructions")
+    if command and shutil.which(command[0]) is None:
+        pytest.skip("needs QEMU: apt-get install qemu-user")
+    program = tmp_path_factory.mktemp(machine) / "check"
+    program.write_bytes(compiled(machine, OPTIONS, [Path(__file__).with_name("check.c")]))
+    program.chmod(0o755)
+    kernels = kernels_here(library()) if here else KERNELS[machine]
+
+    def run(network: Network) -> None:
+        done = subprocess.run([*command, str(program)], input=case(*network), capture_output=True, timeout=120)
+        said = done.stdout.decode()
+        found = [line.split() for line in said.splitlines()]
+        stages = len(network[1].layers) + 3  # the input, the layers, outputs, choices
+        assert found == [[name, mode, *["0"] * stages] for name in kernels for mode in MODES], (
+            said + done.stderr.decode()
+        )
+        assert done.returncode == 0
+
+    return run
+
+
+def quantized(name: str, bits: int, rows: int) -> Network:
+    bundle = Bundle.load(ZOO / name)
+    observations = bundle.golden().observations
+    network = quantize_network(bundle.spec, bundle.weights(), bundle.calibration()[:64], bits)
+    return bundle.spec, network, observations[:: max(len(observations) // rows, 1)][:rows]
+
+
+BUNDLES = {"I": 8, "II": 8, "III": 2, "benchmark/pendulum-ddpg": 8, "benchmark/pong-dqn": 2}
+"""Bundle -> rows."""
+BITS = (8, 4, 2)
+LONG = set(product(("III", "benchmark/pong-dqn"), (4, 2)))
+
+
+def parameters(values: Iterable[tuple[object, ...]], long: Callable[..., bool]) -> list[ParameterSet]:
+    """A test for each, the long ones for make test-all."""
+    return [pytest.param(*each, marks=[pytest.mark.slow] * long(*each)) for each in values]
+
+
+@pytest.mark.parametrize(("bundle", "bits"), parameters(product(BUNDLES, BITS), lambda *each: each in LONG))
+def test_a_committed_bundle(compare: Compare, bundle: str, bits: int) -> None:
+    compare(quantized(bundle, bits, BUNDLES[bundle]))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_kind_of_layer(compare: Compare, name: str) -> None:
+    spec, network, rows = made(name)
+    compare((spec, network, rows[:: 1 + 3 * bool(spec.network.convolutions)]))
+
+
+@pytest.mark.parametrize("name", parameters(((name,) for name in WORST), lambda name: "est, zero" in name))
+def test_the_largest_sums_multipliers_and_biases(compare: Compare, name: str) -> None:
+    compare(built(WORST[name]))
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(plan=PLANS)
+def test_any_network(compare: Compare, plan: Plan) -> None:
+    compare(built(plan))
