@@ -13,6 +13,9 @@ struct native {
     uint8_t *window;                /* what one output of a convolution sees */
     int32_t *acc;
     double *wide;                   /* what a normalisation is fed */
+    uint8_t *low;                   /* an image's lower seven bits */
+    uint32_t *large;
+    int8_t *quads[MOST_LAYERS];     /* a convolution's weights as struct native_windows has them */
     uint8_t mode[MOST_LAYERS];
 };
 
@@ -128,6 +131,37 @@ const char *native_message(enum native_error error)
     return WORDS[error];
 }
 
+/* ---- sets of kernels ----------------------------------------------------------------------------------------------- */
+extern const struct native_kernel_set native_plain;
+#if defined __x86_64__
+extern const struct native_kernel_set native_avx2, native_avx512;
+#elif defined __ARM_NEON
+extern const struct native_kernel_set native_neon;
+#endif
+
+/* The set with this number among those that run here; NULL behind the last. */
+static const struct native_kernel_set *set_of(unsigned number)
+{
+    const struct native_kernel_set *const sets[] = {
+#if defined __x86_64__
+        &native_avx512, &native_avx2,
+#elif defined __ARM_NEON
+        &native_neon,
+#endif
+        &native_plain};
+    for (unsigned i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (sets[i]->runs_here() && number-- == 0) return sets[i];
+    return 0;
+}
+
+/* Whether some set here takes several windows of a convolution at once. */
+static int takes_windows(void)
+{
+    const struct native_kernel_set *set;
+    for (unsigned i = 0; (set = set_of(i)); i++) if (set->convolve) return 1;
+    return 0;
+}
+
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 struct arena {
     uint8_t *start;                 /* NULL where it is only counted */
@@ -141,10 +175,15 @@ static void *reserved(struct arena *a, uint64_t size)
     return place;
 }
 
+/* Outputs and quads of rows of a convolution as struct native_windows has them. */
+static uint32_t wide_of(const struct native_layer *y) { return (y->out + 15) / 16 * 16; }
+static uint32_t quads_of(const struct native_layer *y) { return y->side * ((y->side * y->channels + 3) / 4); }
+
 /* Lay everything out from `e` on; the bytes that takes. Called with NULL to count them. */
 static size_t laid_out(struct native *e, const struct native_file *f)
 {
-    uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1;
+    uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1, large = 0, low = 0;
+    const int windows = takes_windows();
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
         const uint64_t behind = results(y) + f->vector;
@@ -166,10 +205,39 @@ static size_t laid_out(struct native *e, const struct native_file *f)
     n->list.row = reserved(&a, 2 * rows);
     n->list.value = reserved(&a, rows);
     n->list.count = reserved(&a, rows + 2 * SLACK);
-    n->acc = reserved(&a, 4 * (sums + SLACK));
+    n->acc = reserved(&a, 4 * (windows ? MOST_WINDOWS : 1) * (sums + SLACK));
     n->wide = reserved(&a, 8 * wide);
     n->order = reserved(&a, sizeof *n->order);
+    for (uint32_t i = 0; i < f->layers; i++) {
+        const struct native_layer *y = &f->layer[i];
+        n->quads[i] = 0;
+        if (!windows || !is_conv(y)) continue;
+        n->quads[i] = reserved(&a, 4 * (uint64_t)quads_of(y) * wide_of(y));
+        large = quads_of(y) > large ? quads_of(y) : large;
+        low = taken(y) > low ? taken(y) : low;
+    }
+    n->low = reserved(&a, low + SLACK);
+    n->large = reserved(&a, 8 * large + 4 * SLACK);
     return (size_t)a.used;
+}
+
+/* A weight as it is stored, less what it is stored too large. */
+static int weight_at(const struct native_file *f, const struct native_layer *y, uint32_t row, uint32_t output)
+{
+    const uint32_t fits = 8 * NATIVE_CHUNK / y->bits, chunks = y->padded / fits, chunk = output / fits, block = chunk & ~3u;
+    const uint32_t width = chunks - block < 4 ? chunks - block : 4, part = output % fits / NATIVE_CHUNK;
+    const uint8_t *start = (const uint8_t *)at(f, y->weights) + (size_t)block * NATIVE_CHUNK * y->in;
+    const uint8_t byte = start[((size_t)row * width + chunk - block) * NATIVE_CHUNK + output % NATIVE_CHUNK];
+    return y->bits == 8 ? (int8_t)byte : (byte >> part * y->bits & ((1 << y->bits) - 1)) - (y->bits == 4 ? 8 : 1);
+}
+
+static void pack_quads(const struct native_file *f, const struct native_layer *y, int8_t *to)
+{
+    const uint32_t run = y->side * y->channels, quads = (run + 3) / 4;
+    for (uint32_t k = 0; k < y->side; k++)
+        for (uint32_t q = 0; q < quads; q++)
+            for (uint32_t output = 0; output < wide_of(y); output++)
+                for (uint32_t i = 4 * q; i < 4 * q + 4; i++) *to++ = (int8_t)(i < run && output < y->out ? weight_at(f, y, k * run + i, output) : 0);
 }
 
 size_t native_memory(const void *file, size_t bytes) { return check(file, bytes) ? 0 : laid_out(0, file); }
@@ -187,7 +255,10 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
     for (int mask = 0; mask < 256; mask++)
         for (int bit = 0; bit < 8; bit++)
             if (mask >> bit & 1) e->order->place[mask][e->order->count[mask]++] = (uint8_t)bit;
-    for (uint32_t i = 0; i < f->layers; i++) e->mode[i] = f->layer[i].dense ? NATIVE_DENSE : NATIVE_SPARSE;
+    for (uint32_t i = 0; i < f->layers; i++) {
+        e->mode[i] = f->layer[i].dense || e->quads[i] ? NATIVE_DENSE : NATIVE_SPARSE;
+        if (e->quads[i]) pack_quads(f, &f->layer[i], e->quads[i]);
+    }
     native_use(e, native_kernels(0));
     return NATIVE_OK;
 }
@@ -243,22 +314,12 @@ static void list_rows(struct native *e, const struct native_layer *y, const uint
     l->count[l->groups++] = (uint16_t)(k - start);
 }
 
-/* One result of a layer: stored inputs u[in] to stored results[padded]. */
-static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
+/* From the sums of n outputs, `less` too large, to what is stored of them. */
+static void finish(struct native *e, const struct native_layer *y, const int32_t *acc, int32_t less, uint32_t n, uint8_t *stored)
 {
     const struct native_file *f = e->file;
-    const int is_signed = y->shift && e->set->takes_signed;
-    const struct native_sums sums = {at(f, y->weights), (int)y->bits, (int)y->in, (int)y->padded, is_signed};
-    list_rows(e, y, u, is_signed);
-    e->set->multiply(&sums, &e->list, e->acc, 0, (int)(y->padded / (8 * NATIVE_CHUNK / y->bits)));
-    const int32_t *bias = at(f, y->bias);
-    int32_t less = y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * e->list.sum;
-    if (is_signed) {
-        const int32_t *shift = at(f, y->shift);
-        for (uint32_t i = 0; i < y->padded; i++) e->acc[i] = (int32_t)((uint32_t)e->acc[i] + (uint32_t)shift[i]);
-    }
     const int cut = y->table || y->gamma;
-    e->set->requantize(e->acc, bias, less, at(f, y->multiplier), (int)y->padded, y->zero, y->low, cut ? -128 : y->base, stored);
+    e->set->requantize(acc, at(f, y->bias), less, at(f, y->multiplier), (int)n, y->zero, y->low, cut ? -128 : y->base, stored);
     if (y->table) {
         const int8_t *table = at(f, y->table);
         for (uint32_t i = 0; i < y->out; i++) stored[i] = (uint8_t)(table[stored[i]] - y->base);
@@ -273,8 +334,49 @@ static void apply(struct native *e, const struct native_layer *y, const uint8_t 
     }
 }
 
+/* One result of a layer: stored inputs u[in] to stored results[padded]. */
+static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
+{
+    const struct native_file *f = e->file;
+    const int is_signed = y->shift && e->set->takes_signed;
+    const struct native_sums sums = {at(f, y->weights), (int)y->bits, (int)y->in, (int)y->padded, is_signed};
+    list_rows(e, y, u, is_signed);
+    e->set->multiply(&sums, &e->list, e->acc, 0, (int)(y->padded / (8 * NATIVE_CHUNK / y->bits)));
+    if (is_signed) {
+        const int32_t *shift = at(f, y->shift);
+        for (uint32_t i = 0; i < y->padded; i++) e->acc[i] = (int32_t)((uint32_t)e->acc[i] + (uint32_t)shift[i]);
+    }
+    finish(e, y, e->acc, y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * e->list.sum, y->padded, stored);
+}
+
+/* A convolution's results, several windows at once; the last ones are taken twice. */
+static void convolve_together(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
+{
+    const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);
+    const uint32_t run = y->side * y->channels, wide = wide_of(y), n = (uint32_t)e->set->windows;
+    const size_t line = (size_t)y->width * y->channels;
+    const struct native_windows w = {u, e->low, e->quads[y - e->file->layer], (int)y->side, (int)run, (int)(run + 3) / 4, (int)wide, line, e->large};
+    if (e->set->piece < 255)
+        for (uint64_t i = 0; i < taken(y); i++) e->low[i] = u[i] & 127;
+    uint32_t i = 0, j = 0;
+    for (uint32_t done = 0; done < rows * columns; done += n) {
+        size_t corner[MOST_WINDOWS];
+        for (uint32_t t = 0; t < n; t++) {
+            corner[t] = i * y->stride * line + (size_t)j * y->stride * y->channels;
+            if (j + 1 < columns) j++;
+            else if (i + 1 < rows) i++, j = 0;
+        }
+        e->set->convolve(&w, corner, e->acc);
+        for (uint32_t t = 0; t < n && done + t < rows * columns; t++, stored += y->out) finish(e, y, e->acc + t * wide, 0, wide, stored);
+    }
+}
+
 static void convolve(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
+    if (e->set->convolve && e->mode[y - e->file->layer] == NATIVE_DENSE) {
+        convolve_together(e, y, u, stored);
+        return;
+    }
     const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);
     const size_t run = (size_t)y->side * y->channels, line = (size_t)y->width * y->channels;
     for (uint32_t i = 0; i < rows; i++)
@@ -348,28 +450,6 @@ enum native_mode native_mode(const struct native *e, unsigned layer) { return la
 void native_set_mode(struct native *e, unsigned layer, enum native_mode mode)
 {
     if (layer < e->file->layers) e->mode[layer] = (uint8_t)mode;
-}
-
-extern const struct native_kernel_set native_plain;
-#if defined __x86_64__
-extern const struct native_kernel_set native_avx2, native_avx512;
-#elif defined __ARM_NEON
-extern const struct native_kernel_set native_neon;
-#endif
-
-/* The set with this number among those that run here; NULL behind the last. */
-static const struct native_kernel_set *set_of(unsigned number)
-{
-    const struct native_kernel_set *const sets[] = {
-#if defined __x86_64__
-        &native_avx512, &native_avx2,
-#elif defined __ARM_NEON
-        &native_neon,
-#endif
-        &native_plain};
-    for (unsigned i = 0; i < sizeof sets / sizeof *sets; i++)
-        if (sets[i]->runs_here() && number-- == 0) return sets[i];
-    return 0;
 }
 
 const char *native_kernels(unsigned number)

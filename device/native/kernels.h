@@ -41,6 +41,21 @@ typedef int native_compact(const uint8_t *u, int n, uint8_t flip, uint16_t *row,
 typedef void native_requantize(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
                                int low, int base, uint8_t *stored);
 
+/* A convolution, its weights read once for several windows. Four rows lie side by side as int8, quad after quad:
+ * weights[quad][output][row]; a line of the window is filled up to whole quads with rows of zeros. */
+struct native_windows {
+    const uint8_t *u;               /* the stored image */
+    const uint8_t *low;             /* its lower seven bits, for sets with a piece below 255 */
+    const int8_t *weights;
+    int side, run, quads, wide;     /* lines of a window; bytes and quads of one; outputs, a multiple of 16 */
+    size_t line;                    /* bytes of a line of the image */
+    uint32_t *large;                /* room for two numbers a quad */
+};
+
+enum { MOST_WINDOWS = 8 };
+/* acc[t][output] of the windows that begin at u + corner[t], t < the set's windows */
+typedef void native_convolve(const struct native_windows *, const size_t *corner, int32_t *acc);
+
 struct native_kernel_set {
     const char *name;
     int (*runs_here)(void);
@@ -51,6 +66,8 @@ struct native_kernel_set {
     native_compact *compact;
     native_multiply *multiply;
     native_requantize *requantize;
+    native_convolve *convolve;      /* NULL: window by window, as a dense layer */
+    int windows;                    /* that it takes at once */
 };
 
 INLINE int outputs_of_chunk(int bits) { return 8 * NATIVE_CHUNK / bits; }

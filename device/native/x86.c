@@ -145,8 +145,46 @@ AVX512 static void requantize512(const int32_t *acc, const int32_t *bias, int32_
     }
 }
 
+INLINE int32_t four_of(const uint8_t *u)
+{
+    int32_t four;
+    memcpy(&four, u, 4);
+    return four;
+}
+
+enum { WINDOWS512 = 8, WINDOWS256 = 4 };
+
+/* 16 * n outputs of all windows. */
+AVX512 INLINE void windows512(const struct native_windows *s, const int8_t *w, const size_t *corner, int32_t *acc, const int n)
+{
+    __m512i a[WINDOWS512][2];
+    for (int t = 0; t < WINDOWS512; t++) a[t][0] = a[t][1] = _mm512_setzero_si512();
+    for (int k = 0; k < s->side; k++) {
+        const uint8_t *u[WINDOWS512];
+        for (int t = 0; t < WINDOWS512; t++) u[t] = s->u + corner[t] + (size_t)k * s->line;
+        for (size_t q = 0; q < (size_t)s->quads; q++, w += 4 * s->wide) {
+            const __m512i w0 = _mm512_load_si512(w), w1 = n == 2 ? _mm512_load_si512(w + 64) : w0;
+            for (int t = 0; t < WINDOWS512; t++) {
+                const __m512i v = _mm512_set1_epi32(four_of(u[t] + 4 * q));
+                a[t][0] = _mm512_dpbusd_epi32(a[t][0], v, w0);
+                if (n == 2) a[t][1] = _mm512_dpbusd_epi32(a[t][1], v, w1);
+            }
+        }
+    }
+    for (int t = 0; t < WINDOWS512; t++)
+        for (int i = 0; i < n; i++) _mm512_storeu_si512(acc + t * s->wide + 16 * i, a[t][i]);
+}
+
+AVX512 static void convolve512(const struct native_windows *s, const size_t *corner, int32_t *acc)
+{
+    int first = 0;
+    for (; first + 32 <= s->wide; first += 32) windows512(s, s->weights + 4 * first, corner, acc + first, 2);
+    if (first < s->wide) windows512(s, s->weights + 4 * first, corner, acc + first, 1);
+}
+
 const struct native_kernel_set native_avx512 = {
     .name = "avx512", .runs_here = has_avx512, .multiple = 4, .piece = 255, .compact = compact512, .multiply = multiply512, .requantize = requantize512,
+    .convolve = convolve512, .windows = WINDOWS512,
 };
 
 /* ---- AVX2: no dpbusd; the products of two rows are added in 16 bits, which two values up to 128 cannot leave ----------- */
@@ -214,7 +252,64 @@ AVX2 static void requantize256(const int32_t *acc, const int32_t *bias, int32_t 
     requantize_here(acc, bias, less, m, n, zero, low, base, stored);
 }
 
+/* Two products and their neighbours, of 16 outputs. */
+AVX2 INLINE void add256(__m256i a[2], int32_t four, __m256i w0, __m256i w1)
+{
+    const __m256i v = _mm256_set1_epi32(four), ones = _mm256_set1_epi16(1);
+    a[0] = _mm256_add_epi32(a[0], _mm256_madd_epi16(_mm256_maddubs_epi16(v, w0), ones));
+    a[1] = _mm256_add_epi32(a[1], _mm256_madd_epi16(_mm256_maddubs_epi16(v, w1), ones));
+}
+
+/* The quads where a window has a value above 127, each as its place in the image and among the weights; how many. */
+AVX2 INLINE int large256(const struct native_windows *s, const size_t *corner)
+{
+    int found = 0;
+    for (int k = 0; k < s->side; k++) {
+        const uint8_t *u = s->u + (size_t)k * s->line;
+        for (int i = 0; i < s->run; i += 32) {
+            __m256i any = _mm256_setzero_si256();
+            for (int t = 0; t < WINDOWS256; t++) any = _mm256_or_si256(any, _mm256_loadu_si256((const __m256i *)(u + corner[t] + i)));
+            uint32_t on = (uint32_t)_mm256_movemask_epi8(any);
+            if (s->run - i < 32) on &= (1u << (s->run - i)) - 1;
+            on |= on >> 1;
+            on = (on | on >> 2) & 0x11111111;
+            for (; on; on &= on - 1, found++) {
+                const int at = i + __builtin_ctz(on);
+                s->large[2 * found] = (uint32_t)((size_t)k * s->line) + (uint32_t)at;
+                s->large[2 * found + 1] = (uint32_t)(k * s->quads + at / 4);
+            }
+        }
+    }
+    return found;
+}
+
+AVX2 static void convolve256(const struct native_windows *s, const size_t *corner, int32_t *acc)
+{
+    const int large = large256(s, corner);
+    for (int first = 0; first < s->wide; first += 16) {
+        const int8_t *start = s->weights + 4 * first, *w = start;
+        __m256i a[WINDOWS256][2];
+        for (int t = 0; t < WINDOWS256; t++) a[t][0] = a[t][1] = _mm256_setzero_si256();
+        for (int k = 0; k < s->side; k++) {
+            const uint8_t *u[WINDOWS256];
+            for (int t = 0; t < WINDOWS256; t++) u[t] = s->low + corner[t] + (size_t)k * s->line;
+            for (size_t q = 0; q < (size_t)s->quads; q++, w += 4 * s->wide) {
+                const __m256i w0 = _mm256_load_si256((const __m256i *)w), w1 = _mm256_load_si256((const __m256i *)(w + 32));
+                for (int t = 0; t < WINDOWS256; t++) add256(a[t], four_of(u[t] + 4 * q), w0, w1);
+            }
+        }
+        for (int i = 0; i < large; i++) {
+            const int8_t *x = start + (size_t)s->large[2 * i + 1] * 4 * (size_t)s->wide;
+            const __m256i w0 = _mm256_load_si256((const __m256i *)x), w1 = _mm256_load_si256((const __m256i *)(x + 32));
+            for (int t = 0; t < WINDOWS256; t++) add256(a[t], four_of(s->u + corner[t] + s->large[2 * i]) & (int32_t)0x80808080, w0, w1);
+        }
+        for (int t = 0; t < WINDOWS256; t++)
+            for (int i = 0; i < 2; i++) _mm256_storeu_si256((__m256i *)(acc + t * s->wide + first + 8 * i), a[t][i]);
+    }
+}
+
 const struct native_kernel_set native_avx2 = {
     .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .compact = compact256, .multiply = multiply256, .requantize = requantize256,
+    .convolve = convolve256, .windows = WINDOWS256,
 };
 #endif
