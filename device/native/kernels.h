@@ -7,6 +7,10 @@
 void *memcpy(void *, const void *, size_t);
 void *memset(void *, int, size_t);
 int memcmp(const void *, const void *, size_t);
+/* Freestanding, the compiler would call them even for four bytes. */
+#define memcpy __builtin_memcpy
+#define memset __builtin_memset
+#define memcmp __builtin_memcmp
 
 #define INLINE static inline __attribute__((always_inline))
 

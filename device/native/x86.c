@@ -6,6 +6,9 @@
 #include "kernels.h"
 #include <immintrin.h>
 
+/* Unrolled before the compiler decides what lies in registers. */
+#define EACH(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
+
 static void cpuid(unsigned leaf, unsigned subleaf, unsigned r[4])
 {
     __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3]) : "a"(leaf), "c"(subleaf));
@@ -158,21 +161,21 @@ enum { WINDOWS512 = 8, WINDOWS256 = 4 };
 AVX512 INLINE void windows512(const struct native_windows *s, const int8_t *w, const size_t *corner, int32_t *acc, const int n)
 {
     __m512i a[WINDOWS512][2];
-    for (int t = 0; t < WINDOWS512; t++) a[t][0] = a[t][1] = _mm512_setzero_si512();
+    EACH(t, WINDOWS512) a[t][0] = a[t][1] = _mm512_setzero_si512();
     for (int k = 0; k < s->side; k++) {
         const uint8_t *u[WINDOWS512];
-        for (int t = 0; t < WINDOWS512; t++) u[t] = s->u + corner[t] + (size_t)k * s->line;
+        EACH(t, WINDOWS512) u[t] = s->u + corner[t] + (size_t)k * s->line;
         for (size_t q = 0; q < (size_t)s->quads; q++, w += 4 * s->wide) {
             const __m512i w0 = _mm512_load_si512(w), w1 = n == 2 ? _mm512_load_si512(w + 64) : w0;
-            for (int t = 0; t < WINDOWS512; t++) {
+            EACH(t, WINDOWS512) {
                 const __m512i v = _mm512_set1_epi32(four_of(u[t] + 4 * q));
                 a[t][0] = _mm512_dpbusd_epi32(a[t][0], v, w0);
                 if (n == 2) a[t][1] = _mm512_dpbusd_epi32(a[t][1], v, w1);
             }
         }
     }
-    for (int t = 0; t < WINDOWS512; t++)
-        for (int i = 0; i < n; i++) _mm512_storeu_si512(acc + t * s->wide + 16 * i, a[t][i]);
+    EACH(t, WINDOWS512)
+        EACH(i, n) _mm512_storeu_si512(acc + t * s->wide + 16 * i, a[t][i]);
 }
 
 AVX512 static void convolve512(const struct native_windows *s, const size_t *corner, int32_t *acc)
@@ -268,7 +271,7 @@ AVX2 INLINE int large256(const struct native_windows *s, const size_t *corner)
         const uint8_t *u = s->u + (size_t)k * s->line;
         for (int i = 0; i < s->run; i += 32) {
             __m256i any = _mm256_setzero_si256();
-            for (int t = 0; t < WINDOWS256; t++) any = _mm256_or_si256(any, _mm256_loadu_si256((const __m256i *)(u + corner[t] + i)));
+            EACH(t, WINDOWS256) any = _mm256_or_si256(any, _mm256_loadu_si256((const __m256i *)(u + corner[t] + i)));
             uint32_t on = (uint32_t)_mm256_movemask_epi8(any);
             if (s->run - i < 32) on &= (1u << (s->run - i)) - 1;
             on |= on >> 1;
@@ -289,22 +292,22 @@ AVX2 static void convolve256(const struct native_windows *s, const size_t *corne
     for (int first = 0; first < s->wide; first += 16) {
         const int8_t *start = s->weights + 4 * first, *w = start;
         __m256i a[WINDOWS256][2];
-        for (int t = 0; t < WINDOWS256; t++) a[t][0] = a[t][1] = _mm256_setzero_si256();
+        EACH(t, WINDOWS256) a[t][0] = a[t][1] = _mm256_setzero_si256();
         for (int k = 0; k < s->side; k++) {
             const uint8_t *u[WINDOWS256];
-            for (int t = 0; t < WINDOWS256; t++) u[t] = s->low + corner[t] + (size_t)k * s->line;
+            EACH(t, WINDOWS256) u[t] = s->low + corner[t] + (size_t)k * s->line;
             for (size_t q = 0; q < (size_t)s->quads; q++, w += 4 * s->wide) {
                 const __m256i w0 = _mm256_load_si256((const __m256i *)w), w1 = _mm256_load_si256((const __m256i *)(w + 32));
-                for (int t = 0; t < WINDOWS256; t++) add256(a[t], four_of(u[t] + 4 * q), w0, w1);
+                EACH(t, WINDOWS256) add256(a[t], four_of(u[t] + 4 * q), w0, w1);
             }
         }
         for (int i = 0; i < large; i++) {
             const int8_t *x = start + (size_t)s->large[2 * i + 1] * 4 * (size_t)s->wide;
             const __m256i w0 = _mm256_load_si256((const __m256i *)x), w1 = _mm256_load_si256((const __m256i *)(x + 32));
-            for (int t = 0; t < WINDOWS256; t++) add256(a[t], four_of(s->u + corner[t] + s->large[2 * i]) & (int32_t)0x80808080, w0, w1);
+            EACH(t, WINDOWS256) add256(a[t], four_of(s->u + corner[t] + s->large[2 * i]) & (int32_t)0x80808080, w0, w1);
         }
-        for (int t = 0; t < WINDOWS256; t++)
-            for (int i = 0; i < 2; i++) _mm256_storeu_si256((__m256i *)(acc + t * s->wide + first + 8 * i), a[t][i]);
+        EACH(t, WINDOWS256)
+            EACH(i, 2) _mm256_storeu_si256((__m256i *)(acc + t * s->wide + first + 8 * i), a[t][i]);
     }
 }
 
