@@ -9,6 +9,7 @@ struct native {
     const struct native_kernel_set *set;
     struct native_list list;
     struct native_order *order;
+    uint16_t *every;                /* 0, 1, 2 ...: all rows */
     uint8_t *act[2];                /* stored results, of the layer before and of this one */
     uint8_t *window;                /* what one output of a convolution sees */
     int32_t *acc;
@@ -194,6 +195,7 @@ static size_t laid_out(struct native *e, const struct native_file *f)
         if (is_conv(y) && y->in > window) window = y->in;
     }
     elements += 256 + SLACK;        /* the outputs that fill a last chunk */
+    const uint64_t most = rows;
     rows = 3 * rows + SLACK + AHEAD;
     struct native counted;
     struct native *n = e ? e : &counted;
@@ -207,6 +209,7 @@ static size_t laid_out(struct native *e, const struct native_file *f)
     n->list.count = reserved(&a, rows + 2 * SLACK);
     n->acc = reserved(&a, 4 * (windows ? MOST_WINDOWS : 1) * (sums + SLACK));
     n->wide = reserved(&a, 8 * wide);
+    n->every = reserved(&a, 2 * most);
     n->order = reserved(&a, sizeof *n->order);
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
@@ -259,11 +262,31 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
         e->mode[i] = f->layer[i].dense || e->quads[i] ? NATIVE_DENSE : NATIVE_SPARSE;
         if (e->quads[i]) pack_quads(f, &f->layer[i], e->quads[i]);
     }
+    for (uint32_t i = 0; i < f->layers; i++)
+        for (uint32_t k = 0; k < f->layer[i].in; k++) e->every[k] = (uint16_t)k;
     native_use(e, native_kernels(0));
     return NATIVE_OK;
 }
 
 /* ---- deciding ------------------------------------------------------------------------------------------------------ */
+/* A value above `piece`, at least 127, becomes several rows behind the last. */
+static int spread(struct native_list *l, int found, int piece)
+{
+    int k = found;
+    for (int i = 0; i < found; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, l->value + i, 8);
+        if (!(eight & 0x8080808080808080)) continue;
+        for (int j = i; j < i + 8 && j < found; j++)
+            for (int rest = l->value[j] - piece; rest > 0; rest -= piece) {
+                l->value[j] = (uint8_t)piece;
+                l->row[k] = l->row[j];
+                l->value[k++] = (uint8_t)(rest > piece ? piece : rest);
+            }
+    }
+    return k;
+}
+
 /* The rows of a layer, given its stored inputs u. */
 static void list_rows(struct native *e, const struct native_layer *y, const uint8_t *u, int is_signed)
 {
@@ -272,23 +295,12 @@ static void list_rows(struct native *e, const struct native_layer *y, const uint
     const int n = (int)y->in, all = is_signed || e->mode[y - e->file->layer] == NATIVE_DENSE;
     int k = n;
     if (!all) k = set->compact(u, n, 0, l->row, l->value, e->order);
-    else
-        for (int i = 0; i < n; i++) {
-            l->row[i] = (uint16_t)i;
-            l->value[i] = is_signed ? u[i] ^ 128 : u[i];
-        }
-    if (y->bits == 8 && !is_signed && set->piece < 255) {
-        const int found = k, piece = set->piece;
-        for (int i = 0; i < found; i++) {
-            int rest = l->value[i] - piece;
-            if (rest <= 0) continue;
-            l->value[i] = (uint8_t)piece;
-            for (; rest > 0; rest -= piece) {
-                l->row[k] = l->row[i];
-                l->value[k++] = (uint8_t)(rest > piece ? piece : rest);
-            }
-        }
+    else {
+        memcpy(l->row, e->every, 2 * (size_t)n);
+        if (is_signed) for (int i = 0; i < n; i++) l->value[i] = u[i] ^ 128;
+        else memcpy(l->value, u, (size_t)n);
     }
+    if (y->bits == 8 && !is_signed && set->piece < 255) k = spread(l, k, set->piece);
     const uint16_t some = k ? l->row[k - 1] : 0;
     for (; k % set->multiple; k++) l->row[k] = some, l->value[k] = 0;
     for (int i = 0; i < AHEAD + 4; i++) l->row[k + i] = some, l->value[k + i] = 0;
@@ -388,17 +400,16 @@ static void convolve(struct native *e, const struct native_layer *y, const uint8
         }
 }
 
-static void quantize(const struct native_file *f, const float *observation, uint32_t from, uint32_t to, float scale, int zero,
-                     int base, uint8_t *stored)
+/* Elements from ... to - 1 of an observation. */
+static void quantize(struct native *e, const float *observation, uint32_t from, uint32_t to, float scale, int zero, int base, uint8_t *stored)
 {
-    const float *mean = at(f, f->mean), *inverse = at(f, f->inverse), *lowest = at(f, f->lowest), *highest = at(f, f->highest);
-    for (uint32_t i = from; i < to; i++) {
-        const uint32_t k = f->normaliser == 1 ? 0 : i;
-        float z = (observation[i] - mean[k]) * inverse[k];
-        z = z > highest[k] ? highest[k] : z;
-        z = z < lowest[k] ? lowest[k] : z;
-        stored[i - from] = (uint8_t)(limited(rounded(z / scale) + zero, -128, 127) - base);
-    }
+    const struct native_file *f = e->file;
+    const int each = f->normaliser != 1;
+    const uint32_t k = each ? from : 0;
+    const struct native_input input = {
+        (const float *)at(f, f->mean) + k, (const float *)at(f, f->inverse) + k, (const float *)at(f, f->lowest) + k,
+        (const float *)at(f, f->highest) + k, each, scale, zero, base};
+    e->set->quantize(&input, observation + from, (int)(to - from), stored);
 }
 
 /* The stored results behind so many layers; which of the two buffers holds them. */
@@ -406,13 +417,13 @@ static int run(struct native *e, const float *observation, unsigned layers)
 {
     const struct native_file *f = e->file;
     int now = 0;
-    quantize(f, observation, 0, f->observation - f->vector, f->scale, f->zero, f->base, e->act[0]);
+    quantize(e, observation, 0, f->observation - f->vector, f->scale, f->zero, f->base, e->act[0]);
     for (unsigned i = 0; i < layers; i++) {
         const struct native_layer *y = &f->layer[i];
         (is_conv(y) ? convolve : apply)(e, y, e->act[now], e->act[1 - now]);
         now = 1 - now;
         if (i + 1 == f->joins)
-            quantize(f, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[now] + results(y));
+            quantize(e, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[now] + results(y));
     }
     return now;
 }

@@ -45,6 +45,16 @@ typedef int native_compact(const uint8_t *u, int n, uint8_t flip, uint16_t *row,
 typedef void native_requantize(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
                                int low, int base, uint8_t *stored);
 
+/* How observations become levels; each array has one element for all of them, or one for each. */
+struct native_input {
+    const float *mean, *inverse, *lowest, *highest;
+    int each;
+    float scale;
+    int zero, base;
+};
+/* stored[i] = clip(rint(clip((x[i] - mean) * inverse, lowest, highest) / scale) + zero, -128, 127) - base, i < n */
+typedef void native_quantize(const struct native_input *, const float *x, int n, uint8_t *stored);
+
 /* A convolution, its weights read once for several windows. Four rows lie side by side as int8, quad after quad:
  * weights[quad][output][row]; a line of the window is filled up to whole quads with rows of zeros. */
 struct native_windows {
@@ -70,6 +80,7 @@ struct native_kernel_set {
     native_compact *compact;
     native_multiply *multiply;
     native_requantize *requantize;
+    native_quantize *quantize;
     native_convolve *convolve;      /* NULL: window by window, as a dense layer */
     int windows;                    /* that it takes at once */
 };
@@ -109,6 +120,25 @@ INLINE void requantize_here(const int32_t *restrict acc, const int32_t *restrict
     for (int i = 0; i < n; i++) {
         const int32_t sum = (int32_t)((uint32_t)acc[i] + (uint32_t)bias[i] - (uint32_t)less);
         stored[i] = (uint8_t)(limited(rounded((float)sum * m[i]) + zero, low, 127) - base);
+    }
+}
+
+INLINE uint8_t quantized(float x, float mean, float inverse, float lowest, float highest, const struct native_input *s)
+{
+    float z = (x - mean) * inverse;
+    z = z > highest ? highest : z;
+    z = z < lowest ? lowest : z;
+    return (uint8_t)(limited(rounded(z / s->scale) + s->zero, -128, 127) - s->base);
+}
+
+INLINE void quantize_here(const struct native_input *input, const float *restrict x, int n, uint8_t *restrict stored)
+{
+    const struct native_input s = *input; /* a copy, so that nothing stored can change it */
+    if (s.each)
+        for (int i = 0; i < n; i++) stored[i] = quantized(x[i], s.mean[i], s.inverse[i], s.lowest[i], s.highest[i], &s);
+    else {
+        const float mean = *s.mean, inverse = *s.inverse, lowest = *s.lowest, highest = *s.highest;
+        for (int i = 0; i < n; i++) stored[i] = quantized(x[i], mean, inverse, lowest, highest, &s);
     }
 }
 #endif

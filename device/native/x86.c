@@ -9,6 +9,13 @@
 /* Unrolled before the compiler decides what lies in registers. */
 #define EACH(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 
+INLINE int32_t four_of(const uint8_t *u)
+{
+    int32_t four;
+    memcpy(&four, u, 4);
+    return four;
+}
+
 static void cpuid(unsigned leaf, unsigned subleaf, unsigned r[4])
 {
     __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3]) : "a"(leaf), "c"(subleaf));
@@ -98,9 +105,7 @@ AVX512 INLINE void block512(const uint8_t *w, size_t width, const struct native_
         _mm_prefetch((const char *)w + row[k + AHEAD + 1] * width, _MM_HINT_T0);
         _mm_prefetch((const char *)w + row[k + AHEAD + 2] * width, _MM_HINT_T0);
         _mm_prefetch((const char *)w + row[k + AHEAD + 3] * width, _MM_HINT_T0);
-        int32_t four;
-        memcpy(&four, list->value + k, 4);
-        const __m512i v = _mm512_set1_epi32(four);
+        const __m512i v = _mm512_set1_epi32(four_of(list->value + k));
         const __m512i lo = _mm512_unpacklo_epi8(r0, r1), hi = _mm512_unpackhi_epi8(r0, r1);
         const __m512i lo2 = _mm512_unpacklo_epi8(r2, r3), hi2 = _mm512_unpackhi_epi8(r2, r3);
         __m512i q[4] = {_mm512_unpacklo_epi16(lo, lo2), _mm512_unpackhi_epi16(lo, lo2), _mm512_unpacklo_epi16(hi, hi2), _mm512_unpackhi_epi16(hi, hi2)};
@@ -126,11 +131,16 @@ AVX512 INLINE void block512(const uint8_t *w, size_t width, const struct native_
         chunk += n; \
     }
 
+/* A whole block is compiled apart. */
+#define BLOCK512(bits) \
+    if (n == 4) block512(w, NATIVE_LINE, list, a, 4, bits); \
+    else block512(w, width, list, a, n, bits)
+
 AVX512 static void multiply512(const struct native_sums *s, const struct native_list *list, int32_t *acc, int first, int last)
 {
-    if (s->bits == 8) { OVER_BLOCKS(block512(w, width, list, a, n, 8)) }
-    else if (s->bits == 4) { OVER_BLOCKS(block512(w, width, list, a, n, 4)) }
-    else { OVER_BLOCKS(block512(w, width, list, a, n, 2)) }
+    if (s->bits == 8) { OVER_BLOCKS(BLOCK512(8)) }
+    else if (s->bits == 4) { OVER_BLOCKS(BLOCK512(4)) }
+    else { OVER_BLOCKS(BLOCK512(2)) }
 }
 
 AVX512 static void requantize512(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
@@ -146,13 +156,6 @@ AVX512 static void requantize512(const int32_t *acc, const int32_t *bias, int32_
         q = _mm512_sub_epi32(_mm512_min_epi32(_mm512_max_epi32(q, vlow), vhigh), vbase);
         _mm_storeu_si128((__m128i *)(stored + i), _mm512_cvtepi32_epi8(q));
     }
-}
-
-INLINE int32_t four_of(const uint8_t *u)
-{
-    int32_t four;
-    memcpy(&four, u, 4);
-    return four;
 }
 
 enum { WINDOWS512 = 8, WINDOWS256 = 4 };
@@ -185,26 +188,51 @@ AVX512 static void convolve512(const struct native_windows *s, const size_t *cor
     if (first < s->wide) windows512(s, s->weights + 4 * first, corner, acc + first, 1);
 }
 
+AVX512 static void quantize512(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
+
 const struct native_kernel_set native_avx512 = {
-    .name = "avx512", .runs_here = has_avx512, .multiple = 4, .piece = 255, .compact = compact512, .multiply = multiply512, .requantize = requantize512,
+    .name = "avx512", .runs_here = has_avx512, .multiple = 4, .piece = 255, .compact = compact512, .multiply = multiply512, .requantize = requantize512, .quantize = quantize512,
     .convolve = convolve512, .windows = WINDOWS512,
 };
 
 /* ---- AVX2: no dpbusd; the products of two rows are added in 16 bits, which two values up to 128 cannot leave ----------- */
 #define AVX2 __attribute__((target("avx2,fma,popcnt,bmi2")))
 
-AVX2 static int compact256(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order) { (void)order; return compact_here(u, n, flip, row, value); }
-
-AVX2 INLINE void four256(__m256i a[4], const __m256i r[4], __m256i v, const int bits, const int part)
+AVX2 static int compact256(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order)
 {
-    const __m256i ones = _mm256_set1_epi16(1), mask = _mm256_set1_epi8((char)((1 << bits) - 1));
+    int found = 0, i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const __m256i v = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(u + i)), _mm256_set1_epi8((char)flip));
+        const uint32_t on = ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, _mm256_setzero_si256()));
+        for (int j = 0; j < 4; j++) {
+            const uint32_t mask = on >> 8 * j & 255;
+            const __m128i place = _mm_loadl_epi64((const __m128i *)order->place[mask]);
+            const __m128i eight = _mm_xor_si128(_mm_loadl_epi64((const __m128i *)(u + i + 8 * j)), _mm_set1_epi8((char)flip));
+            _mm_storel_epi64((__m128i *)(value + found), _mm_shuffle_epi8(eight, place));
+            _mm_storeu_si128((__m128i *)(row + found), _mm_add_epi16(_mm_cvtepu8_epi16(place), _mm_set1_epi16((short)(i + 8 * j))));
+            found += __builtin_popcount(mask);
+        }
+    }
+    for (; i < n; i++) {
+        row[found] = (uint16_t)i;
+        value[found] = u[i] ^ flip;
+        found += value[found] != 0;
+    }
+    return found;
+}
+
+AVX2 INLINE void four256(__m256i a[4], const __m256i r[4], __m256i v)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
     const __m256i lo = _mm256_unpacklo_epi8(r[0], r[1]), hi = _mm256_unpackhi_epi8(r[0], r[1]);
     const __m256i lo2 = _mm256_unpacklo_epi8(r[2], r[3]), hi2 = _mm256_unpackhi_epi8(r[2], r[3]);
     const __m256i q[4] = {_mm256_unpacklo_epi16(lo, lo2), _mm256_unpackhi_epi16(lo, lo2), _mm256_unpacklo_epi16(hi, hi2), _mm256_unpackhi_epi16(hi, hi2)};
-    for (int t = 0; t < 4; t++) {
-        const __m256i x = bits == 8 ? q[t] : _mm256_and_si256(part ? _mm256_srli_epi16(q[t], bits * part) : q[t], mask);
-        a[t] = _mm256_add_epi32(a[t], _mm256_madd_epi16(_mm256_maddubs_epi16(v, x), ones));
-    }
+    EACH(t, 4) a[t] = _mm256_add_epi32(a[t], _mm256_madd_epi16(_mm256_maddubs_epi16(v, q[t]), ones));
+}
+
+AVX2 INLINE void add_wide256(int32_t *acc, __m128i x)
+{
+    _mm256_storeu_si256((__m256i *)acc, _mm256_add_epi32(_mm256_loadu_si256((const __m256i *)acc), _mm256_cvtepu16_epi32(x)));
 }
 
 AVX2 INLINE __m256i load256(const uint8_t *w, const int chunks)
@@ -212,34 +240,79 @@ AVX2 INLINE __m256i load256(const uint8_t *w, const int chunks)
     return chunks == 2 ? _mm256_loadu_si256((const __m256i *)w) : _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)w));
 }
 
-/* One chunk, or two side by side; a[t] holds outputs 16 c + 4 t ... + 3 of each chunk c. */
-AVX2 INLINE void chunks256(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, const int chunks, const int bits)
+/* 8 bits: one chunk, two side by side, or twice two; a[h][t] holds outputs 16 c + 4 t ... + 3 of each chunk c. */
+AVX2 INLINE void rows8(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, const int chunks)
 {
-    const int parts = 8 / bits, stride = outputs_of_chunk(bits);
-    for (int j = 0; j < parts; j++) {
-        __m256i a[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
-        for (int k = 0; k < list->rows; k += 4) {
-            __m256i r[4];
-            for (int i = 0; i < 4; i++) {
-                r[i] = load256(w + list->row[k + i] * width, chunks);
-                _mm_prefetch((const char *)w + list->row[k + AHEAD + i] * width, _MM_HINT_T0);
-            }
-            int32_t four;
-            memcpy(&four, list->value + k, 4);
-            four256(a, r, _mm256_set1_epi32(four), bits, j);
+    const int halves = chunks == 4 ? 2 : 1;
+    __m256i a[2][4];
+    EACH(h, halves) EACH(t, 4) a[h][t] = _mm256_setzero_si256();
+    for (int k = 0; k < list->rows; k += 4) {
+        const uint8_t *p[4];
+        EACH(i, 4) {
+            p[i] = w + list->row[k + i] * width;
+            _mm_prefetch((const char *)w + list->row[k + AHEAD + i] * width, _MM_HINT_T0);
         }
-        for (int t = 0; t < 4; t++) {
-            _mm_storeu_si128((__m128i *)(acc + j * NATIVE_CHUNK + 4 * t), _mm256_castsi256_si128(a[t]));
-            if (chunks == 2) _mm_storeu_si128((__m128i *)(acc + stride + j * NATIVE_CHUNK + 4 * t), _mm256_extracti128_si256(a[t], 1));
+        const __m256i v = _mm256_set1_epi32(four_of(list->value + k));
+        EACH(h, halves) {
+            __m256i r[4];
+            EACH(i, 4) r[i] = load256(p[i] + 32 * h, chunks == 1 ? 1 : 2);
+            four256(a[h], r, v);
+        }
+    }
+    EACH(h, halves) EACH(t, 4) {
+        _mm_storeu_si128((__m128i *)(acc + 32 * h + 4 * t), _mm256_castsi256_si128(a[h][t]));
+        if (chunks > 1) _mm_storeu_si128((__m128i *)(acc + 32 * h + 16 + 4 * t), _mm256_extracti128_si256(a[h][t], 1));
+    }
+}
+
+/* 4 and 2 bits: two rows at a time, whose sums stay below 2^16 for 16 * 15 * 255 and 64 * 3 * 255. */
+AVX2 INLINE void rows_small(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, const int chunks, const int bits)
+{
+    const int parts = 8 / bits, group = bits == 4 ? 16 : 64, halves = chunks == 4 ? 2 : 1, stride = outputs_of_chunk(bits);
+    const __m256i mask = _mm256_set1_epi8((char)((1 << bits) - 1));
+    memset(acc, 0, sizeof(int32_t) * (size_t)(chunks * stride));
+    for (int start = 0; start < list->rows; start += group) {
+        const int end = start + group < list->rows ? start + group : list->rows;
+        __m256i s[2][4][2]; /* outputs 0 ... 7 of each chunk, and 8 ... 15 */
+        EACH(h, halves) EACH(j, parts) s[h][j][0] = s[h][j][1] = _mm256_setzero_si256();
+        for (int k = start; k < end; k += 2) {
+            const uint8_t *p = w + list->row[k] * width, *q = w + list->row[k + 1] * width;
+            int16_t two;
+            memcpy(&two, list->value + k, 2);
+            const __m256i v = _mm256_set1_epi16(two);
+            _mm_prefetch((const char *)w + list->row[k + AHEAD] * width, _MM_HINT_T0);
+            _mm_prefetch((const char *)w + list->row[k + AHEAD + 1] * width, _MM_HINT_T0);
+            EACH(h, halves) {
+                const __m256i x = load256(p + 32 * h, chunks == 1 ? 1 : 2), y = load256(q + 32 * h, chunks == 1 ? 1 : 2);
+                const __m256i lo = _mm256_unpacklo_epi8(x, y), hi = _mm256_unpackhi_epi8(x, y);
+                EACH(j, parts) {
+                    s[h][j][0] = _mm256_add_epi16(s[h][j][0], _mm256_maddubs_epi16(v, _mm256_and_si256(_mm256_srli_epi16(lo, bits * j), mask)));
+                    s[h][j][1] = _mm256_add_epi16(s[h][j][1], _mm256_maddubs_epi16(v, _mm256_and_si256(_mm256_srli_epi16(hi, bits * j), mask)));
+                }
+            }
+        }
+        EACH(h, halves) EACH(j, parts) EACH(i, 2) {
+            int32_t *a = acc + 2 * h * stride + j * NATIVE_CHUNK + 8 * i;
+            add_wide256(a, _mm256_castsi256_si128(s[h][j][i]));
+            if (chunks > 1) add_wide256(a + stride, _mm256_extracti128_si256(s[h][j][i], 1));
         }
     }
 }
 
+/* Up to four chunks; all sums of four lie in registers, of 2 bits those of two. */
 AVX2 INLINE void block256(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, int chunks, const int bits)
 {
-    int c = 0;
-    for (; c + 2 <= chunks; c += 2) chunks256(w + c * NATIVE_CHUNK, width, list, acc + c * outputs_of_chunk(bits), 2, bits);
-    if (c < chunks) chunks256(w + c * NATIVE_CHUNK, width, list, acc + c * outputs_of_chunk(bits), 1, bits);
+    if (chunks == 4 && width == NATIVE_LINE && bits == 8) rows8(w, NATIVE_LINE, list, acc, 4);
+    else if (chunks == 4 && width == NATIVE_LINE && bits == 4) rows_small(w, NATIVE_LINE, list, acc, 4, 4);
+    else
+        for (int c = 0; c < chunks; c += 2) {
+            const uint8_t *start = w + c * NATIVE_CHUNK;
+            int32_t *a = acc + c * outputs_of_chunk(bits);
+            if (bits == 8 && chunks - c > 1) rows8(start, width, list, a, 2);
+            else if (bits == 8) rows8(start, width, list, a, 1);
+            else if (chunks - c > 1) rows_small(start, width, list, a, 2, bits);
+            else rows_small(start, width, list, a, 1, bits);
+        }
 }
 
 AVX2 static void multiply256(const struct native_sums *s, const struct native_list *list, int32_t *acc, int first, int last)
@@ -311,8 +384,10 @@ AVX2 static void convolve256(const struct native_windows *s, const size_t *corne
     }
 }
 
+AVX2 static void quantize256(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
+
 const struct native_kernel_set native_avx2 = {
-    .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .compact = compact256, .multiply = multiply256, .requantize = requantize256,
+    .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .compact = compact256, .multiply = multiply256, .requantize = requantize256, .quantize = quantize256,
     .convolve = convolve256, .windows = WINDOWS256,
 };
 #endif
