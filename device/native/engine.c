@@ -17,6 +17,7 @@ struct native {
     uint8_t *low;                   /* an image's lower seven bits */
     uint32_t *large;
     int8_t *quads[MOST_LAYERS];     /* a convolution's weights as struct native_windows has them */
+    uint8_t *heavy[MOST_LAYERS];
     uint8_t mode[MOST_LAYERS];
 };
 
@@ -178,7 +179,8 @@ static void *reserved(struct arena *a, uint64_t size)
 
 /* Outputs and quads of rows of a convolution as struct native_windows has them. */
 static uint32_t wide_of(const struct native_layer *y) { return (y->out + 15) / 16 * 16; }
-static uint32_t quads_of(const struct native_layer *y) { return y->side * ((y->side * y->channels + 3) / 4); }
+static uint32_t quads_of_line(const struct native_layer *y) { return (y->side * y->channels + 7) / 8 * 2; }
+static uint32_t quads_of(const struct native_layer *y) { return y->side * quads_of_line(y); }
 
 /* Lay everything out from `e` on; the bytes that takes. Called with NULL to count them. */
 static size_t laid_out(struct native *e, const struct native_file *f)
@@ -213,9 +215,10 @@ static size_t laid_out(struct native *e, const struct native_file *f)
     n->order = reserved(&a, sizeof *n->order);
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
-        n->quads[i] = 0;
+        n->quads[i] = 0, n->heavy[i] = 0;
         if (!windows || !is_conv(y)) continue;
         n->quads[i] = reserved(&a, 4 * (uint64_t)quads_of(y) * wide_of(y));
+        n->heavy[i] = reserved(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
         large = quads_of(y) > large ? quads_of(y) : large;
         low = taken(y) > low ? taken(y) : low;
     }
@@ -236,11 +239,22 @@ static int weight_at(const struct native_file *f, const struct native_layer *y, 
 
 static void pack_quads(const struct native_file *f, const struct native_layer *y, int8_t *to)
 {
-    const uint32_t run = y->side * y->channels, quads = (run + 3) / 4;
+    const uint32_t run = y->side * y->channels;
     for (uint32_t k = 0; k < y->side; k++)
-        for (uint32_t q = 0; q < quads; q++)
+        for (uint32_t q = 0; q < quads_of_line(y); q++)
             for (uint32_t output = 0; output < wide_of(y); output++)
                 for (uint32_t i = 4 * q; i < 4 * q + 4; i++) *to++ = (int8_t)(i < run && output < y->out ? weight_at(f, y, k * run + i, output) : 0);
+}
+
+static void find_heavy(const struct native_layer *y, const int8_t *quads, uint8_t *heavy)
+{
+    const uint32_t size = 4 * wide_of(y);
+    for (uint32_t q = 0; q < quads_of(y); q += 2, quads += 2 * size)
+        for (uint32_t i = 0; i < size; i += 2) {
+            int sum = 0;
+            for (uint32_t j = i; j < i + 2; j++) sum += (quads[j] < 0 ? -quads[j] : quads[j]) + (quads[size + j] < 0 ? -quads[size + j] : quads[size + j]);
+            heavy[q / 2 * (size / 64) + i / 64] |= sum > 258;
+        }
 }
 
 size_t native_memory(const void *file, size_t bytes) { return check(file, bytes) ? 0 : laid_out(0, file); }
@@ -260,7 +274,9 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
             if (mask >> bit & 1) e->order->place[mask][e->order->count[mask]++] = (uint8_t)bit;
     for (uint32_t i = 0; i < f->layers; i++) {
         e->mode[i] = f->layer[i].dense || e->quads[i] ? NATIVE_DENSE : NATIVE_SPARSE;
-        if (e->quads[i]) pack_quads(f, &f->layer[i], e->quads[i]);
+        if (!e->quads[i]) continue;
+        pack_quads(f, &f->layer[i], e->quads[i]);
+        find_heavy(&f->layer[i], e->quads[i], e->heavy[i]);
     }
     for (uint32_t i = 0; i < f->layers; i++)
         for (uint32_t k = 0; k < f->layer[i].in; k++) e->every[k] = (uint16_t)k;
@@ -366,10 +382,13 @@ static void convolve_together(struct native *e, const struct native_layer *y, co
 {
     const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);
     const uint32_t run = y->side * y->channels, wide = wide_of(y), n = (uint32_t)e->set->windows;
-    const size_t line = (size_t)y->width * y->channels;
-    const struct native_windows w = {u, e->low, e->quads[y - e->file->layer], (int)y->side, (int)run, (int)(run + 3) / 4, (int)wide, line, e->large};
-    if (e->set->piece < 255)
-        for (uint64_t i = 0; i < taken(y); i++) e->low[i] = u[i] & 127;
+    const size_t line = (size_t)y->width * y->channels, layer = (size_t)(y - e->file->layer);
+    const struct native_windows w = {
+        u, e->low, e->quads[layer], e->heavy[layer], (int)y->side, (int)run, (int)quads_of_line(y), (int)wide, line, e->large};
+    if (e->set->piece < 255) {
+        uint8_t *restrict low = e->low;
+        for (size_t i = 0, all = (size_t)taken(y); i < all; i++) low[i] = u[i] & 127;
+    }
     uint32_t i = 0, j = 0;
     for (uint32_t done = 0; done < rows * columns; done += n) {
         size_t corner[MOST_WINDOWS];

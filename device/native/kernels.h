@@ -56,11 +56,13 @@ struct native_input {
 typedef void native_quantize(const struct native_input *, const float *x, int n, uint8_t *stored);
 
 /* A convolution, its weights read once for several windows. Four rows lie side by side as int8, quad after quad:
- * weights[quad][output][row]; a line of the window is filled up to whole quads with rows of zeros. */
+ * weights[quad][output][row]; a line of the window is filled up to an even number of quads with rows of zeros. */
 struct native_windows {
     const uint8_t *u;               /* the stored image */
     const uint8_t *low;             /* its lower seven bits, for sets with a piece below 255 */
     const int8_t *weights;
+    const uint8_t *heavy;           /* of each two quads, for each 16 outputs: 1 if 127 times the weights of two rows of */
+                                    /* one, and of the same two of the other, can leave 16 bits */
     int side, run, quads, wide;     /* lines of a window; bytes and quads of one; outputs, a multiple of 16 */
     size_t line;                    /* bytes of a line of the image */
     uint32_t *large;                /* room for two numbers a quad */

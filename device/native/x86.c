@@ -325,15 +325,39 @@ AVX2 static void multiply256(const struct native_sums *s, const struct native_li
 AVX2 static void requantize256(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
                                int low, int base, uint8_t *stored)
 {
-    requantize_here(acc, bias, less, m, n, zero, low, base, stored);
+    const __m256i vless = _mm256_set1_epi32(less), vzero = _mm256_set1_epi32(zero);
+    const __m256i vlow = _mm256_set1_epi16((short)low), vhigh = _mm256_set1_epi16(127), vbase = _mm256_set1_epi16((short)base);
+    const __m256 most = _mm256_set1_ps(1024.0f), least = _mm256_set1_ps(-1024.0f);
+    for (int i = 0; i < n; i += 16) {
+        __m256i q[2];
+        EACH(j, 2) {
+            const __m256i sum = _mm256_sub_epi32(_mm256_add_epi32(_mm256_loadu_si256((const __m256i *)(acc + i + 8 * j)),
+                                                                  _mm256_loadu_si256((const __m256i *)(bias + i + 8 * j))), vless);
+            const __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_loadu_ps(m + i + 8 * j));
+            q[j] = _mm256_add_epi32(_mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(x, most), least)), vzero);
+        }
+        const __m256i h = _mm256_sub_epi16(_mm256_min_epi16(_mm256_max_epi16(_mm256_packs_epi32(q[0], q[1]), vlow), vhigh), vbase);
+        const __m256i b = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(h, h), _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
+        _mm_storeu_si128((__m128i *)(stored + i), _mm256_castsi256_si128(b));
+    }
 }
 
-/* Two products and their neighbours, of 16 outputs. */
+/* A quad of rows, of 16 outputs. */
 AVX2 INLINE void add256(__m256i a[2], int32_t four, __m256i w0, __m256i w1)
 {
     const __m256i v = _mm256_set1_epi32(four), ones = _mm256_set1_epi16(1);
     a[0] = _mm256_add_epi32(a[0], _mm256_madd_epi16(_mm256_maddubs_epi16(v, w0), ones));
     a[1] = _mm256_add_epi32(a[1], _mm256_madd_epi16(_mm256_maddubs_epi16(v, w1), ones));
+}
+
+/* Two quads whose products, of values up to 127, can be added in 16 bits. */
+AVX2 INLINE void add_both256(__m256i a[2], const uint8_t *u, const __m256i w[4])
+{
+    const __m256i v = _mm256_set1_epi32(four_of(u)), next = _mm256_set1_epi32(four_of(u + 4)), ones = _mm256_set1_epi16(1);
+    EACH(i, 2) {
+        const __m256i x = _mm256_add_epi16(_mm256_maddubs_epi16(v, w[i]), _mm256_maddubs_epi16(next, w[2 + i]));
+        a[i] = _mm256_add_epi32(a[i], _mm256_madd_epi16(x, ones));
+    }
 }
 
 /* The quads where a window has a value above 127, each as its place in the image and among the weights; how many. */
@@ -347,12 +371,11 @@ AVX2 INLINE int large256(const struct native_windows *s, const size_t *corner)
             EACH(t, WINDOWS256) any = _mm256_or_si256(any, _mm256_loadu_si256((const __m256i *)(u + corner[t] + i)));
             uint32_t on = (uint32_t)_mm256_movemask_epi8(any);
             if (s->run - i < 32) on &= (1u << (s->run - i)) - 1;
-            on |= on >> 1;
-            on = (on | on >> 2) & 0x11111111;
-            for (; on; on &= on - 1, found++) {
-                const int at = i + __builtin_ctz(on);
+            if (!on) continue;
+            for (int at = i; at < i + 32; at += 4, on >>= 4) { /* without a branch that nothing foretells */
                 s->large[2 * found] = (uint32_t)((size_t)k * s->line) + (uint32_t)at;
                 s->large[2 * found + 1] = (uint32_t)(k * s->quads + at / 4);
+                found += (on & 15) != 0;
             }
         }
     }
@@ -364,14 +387,20 @@ AVX2 static void convolve256(const struct native_windows *s, const size_t *corne
     const int large = large256(s, corner);
     for (int first = 0; first < s->wide; first += 16) {
         const int8_t *start = s->weights + 4 * first, *w = start;
+        const uint8_t *heavy = s->heavy + first / 16;
         __m256i a[WINDOWS256][2];
         EACH(t, WINDOWS256) a[t][0] = a[t][1] = _mm256_setzero_si256();
         for (int k = 0; k < s->side; k++) {
             const uint8_t *u[WINDOWS256];
             EACH(t, WINDOWS256) u[t] = s->low + corner[t] + (size_t)k * s->line;
-            for (size_t q = 0; q < (size_t)s->quads; q++, w += 4 * s->wide) {
-                const __m256i w0 = _mm256_load_si256((const __m256i *)w), w1 = _mm256_load_si256((const __m256i *)(w + 32));
-                EACH(t, WINDOWS256) add256(a[t], four_of(u[t] + 4 * q), w0, w1);
+            for (int q = 0; q < s->quads; q += 2, w += 8 * s->wide, heavy += s->wide / 16) {
+                const __m256i *const p = (const __m256i *)w, *const next = (const __m256i *)(w + 4 * s->wide);
+                const __m256i both[4] = {_mm256_load_si256(p), _mm256_load_si256(p + 1), _mm256_load_si256(next), _mm256_load_si256(next + 1)};
+                if (!*heavy) EACH(t, WINDOWS256) add_both256(a[t], u[t] + 4 * q, both);
+                else EACH(t, WINDOWS256) {
+                    add256(a[t], four_of(u[t] + 4 * q), both[0], both[1]);
+                    add256(a[t], four_of(u[t] + 4 * q + 4), both[2], both[3]);
+                }
             }
         }
         for (int i = 0; i < large; i++) {
