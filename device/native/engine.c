@@ -309,21 +309,24 @@ static void list_rows(struct native *e, const struct native_layer *y, const uint
     struct native_list *l = &e->list;
     const struct native_kernel_set *set = e->set;
     const int n = (int)y->in, all = is_signed || e->mode[y - e->file->layer] == NATIVE_DENSE;
+    uint16_t *restrict row = l->row;
+    uint8_t *restrict value = l->value;
     int k = n;
-    if (!all) k = set->compact(u, n, 0, l->row, l->value, e->order);
+    if (!all) k = set->compact(u, n, 0, row, value, e->order);
     else {
-        memcpy(l->row, e->every, 2 * (size_t)n);
-        if (is_signed) for (int i = 0; i < n; i++) l->value[i] = u[i] ^ 128;
-        else memcpy(l->value, u, (size_t)n);
+        memcpy(row, e->every, 2 * (size_t)n);
+        if (is_signed) for (int i = 0; i < n; i++) value[i] = u[i] ^ 128;
+        else memcpy(value, u, (size_t)n);
     }
     if (y->bits == 8 && !is_signed && set->piece < 255) k = spread(l, k, set->piece);
-    const uint16_t some = k ? l->row[k - 1] : 0;
-    for (; k % set->multiple; k++) l->row[k] = some, l->value[k] = 0;
-    for (int i = 0; i < AHEAD + 4; i++) l->row[k + i] = some, l->value[k + i] = 0;
+    const uint16_t some = k ? row[k - 1] : 0;
+    for (; k % set->multiple; k++) row[k] = some, value[k] = 0;
+    for (int i = 0; i < AHEAD + 4; i++) row[k + i] = some;
+    memset(value + k, 0, AHEAD + 4);
     l->rows = k;
     l->groups = 0;
     int32_t sum = 0;
-    if (y->bits != 8) for (int i = 0; i < k; i++) sum += l->value[i];
+    if (y->bits != 8) for (int i = 0; i < k; i++) sum += value[i];
     l->sum = sum;
     const int most = y->bits == 8 ? set->group8 : y->bits == 4 ? set->group4 : set->group2;
     if (!most || !k) return;

@@ -14,7 +14,11 @@ int memcmp(const void *, const void *, size_t);
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define AHEAD 12                    /* rows that are prefetched; read into assembly, so no constant of the compiler */
+#if defined __x86_64__
+#define AHEAD 32                    /* rows that are prefetched; read into assembly, so no constant of the compiler */
+#else
+#define AHEAD 12
+#endif
 enum { SLACK = 64 };                /* elements that kernels may write behind a list or a row */
 
 /* The rows of weights that count for one result, each with the value that multiplies it. */

@@ -221,13 +221,17 @@ AVX2 static int compact256(const uint8_t *u, int n, uint8_t flip, uint16_t *row,
     return found;
 }
 
-AVX2 INLINE void four256(__m256i a[4], const __m256i r[4], __m256i v)
+/* Signed values give their signs to the weights. */
+AVX2 INLINE void four256(__m256i a[4], const __m256i r[4], __m256i v, const int is_signed)
 {
-    const __m256i ones = _mm256_set1_epi16(1);
+    const __m256i ones = _mm256_set1_epi16(1), size = is_signed ? _mm256_abs_epi8(v) : v;
     const __m256i lo = _mm256_unpacklo_epi8(r[0], r[1]), hi = _mm256_unpackhi_epi8(r[0], r[1]);
     const __m256i lo2 = _mm256_unpacklo_epi8(r[2], r[3]), hi2 = _mm256_unpackhi_epi8(r[2], r[3]);
     const __m256i q[4] = {_mm256_unpacklo_epi16(lo, lo2), _mm256_unpackhi_epi16(lo, lo2), _mm256_unpacklo_epi16(hi, hi2), _mm256_unpackhi_epi16(hi, hi2)};
-    EACH(t, 4) a[t] = _mm256_add_epi32(a[t], _mm256_madd_epi16(_mm256_maddubs_epi16(v, q[t]), ones));
+    EACH(t, 4) {
+        const __m256i x = is_signed ? _mm256_sign_epi8(q[t], v) : q[t];
+        a[t] = _mm256_add_epi32(a[t], _mm256_madd_epi16(_mm256_maddubs_epi16(size, x), ones));
+    }
 }
 
 AVX2 INLINE void add_wide256(int32_t *acc, __m128i x)
@@ -241,7 +245,7 @@ AVX2 INLINE __m256i load256(const uint8_t *w, const int chunks)
 }
 
 /* 8 bits: one chunk, two side by side, or twice two; a[h][t] holds outputs 16 c + 4 t ... + 3 of each chunk c. */
-AVX2 INLINE void rows8(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, const int chunks)
+AVX2 INLINE void rows8(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, const int chunks, const int is_signed)
 {
     const int halves = chunks == 4 ? 2 : 1;
     __m256i a[2][4];
@@ -256,7 +260,7 @@ AVX2 INLINE void rows8(const uint8_t *w, size_t width, const struct native_list 
         EACH(h, halves) {
             __m256i r[4];
             EACH(i, 4) r[i] = load256(p[i] + 32 * h, chunks == 1 ? 1 : 2);
-            four256(a[h], r, v);
+            four256(a[h], r, v, is_signed);
         }
     }
     EACH(h, halves) EACH(t, 4) {
@@ -299,17 +303,17 @@ AVX2 INLINE void rows_small(const uint8_t *w, size_t width, const struct native_
     }
 }
 
-/* Up to four chunks; all sums of four lie in registers, of 2 bits those of two. */
-AVX2 INLINE void block256(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, int chunks, const int bits)
+/* Up to four chunks; the sums of four lie in registers, of 2 bits those of two. */
+AVX2 INLINE void block256(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, int chunks, const int bits, const int is_signed)
 {
-    if (chunks == 4 && width == NATIVE_LINE && bits == 8) rows8(w, NATIVE_LINE, list, acc, 4);
-    else if (chunks == 4 && width == NATIVE_LINE && bits == 4) rows_small(w, NATIVE_LINE, list, acc, 4, 4);
+    if (chunks == 4 && bits == 8) rows8(w, NATIVE_LINE, list, acc, 4, is_signed);
+    else if (chunks == 4 && bits == 4) rows_small(w, NATIVE_LINE, list, acc, 4, 4);
     else
         for (int c = 0; c < chunks; c += 2) {
             const uint8_t *start = w + c * NATIVE_CHUNK;
             int32_t *a = acc + c * outputs_of_chunk(bits);
-            if (bits == 8 && chunks - c > 1) rows8(start, width, list, a, 2);
-            else if (bits == 8) rows8(start, width, list, a, 1);
+            if (bits == 8 && chunks - c > 1) rows8(start, width, list, a, 2, is_signed);
+            else if (bits == 8) rows8(start, width, list, a, 1, is_signed);
             else if (chunks - c > 1) rows_small(start, width, list, a, 2, bits);
             else rows_small(start, width, list, a, 1, bits);
         }
@@ -317,9 +321,10 @@ AVX2 INLINE void block256(const uint8_t *w, size_t width, const struct native_li
 
 AVX2 static void multiply256(const struct native_sums *s, const struct native_list *list, int32_t *acc, int first, int last)
 {
-    if (s->bits == 8) { OVER_BLOCKS(block256(w, width, list, a, n, 8)) }
-    else if (s->bits == 4) { OVER_BLOCKS(block256(w, width, list, a, n, 4)) }
-    else { OVER_BLOCKS(block256(w, width, list, a, n, 2)) }
+    if (s->bits == 8 && s->is_signed) { OVER_BLOCKS(block256(w, width, list, a, n, 8, 1)) }
+    else if (s->bits == 8) { OVER_BLOCKS(block256(w, width, list, a, n, 8, 0)) }
+    else if (s->bits == 4) { OVER_BLOCKS(block256(w, width, list, a, n, 4, 0)) }
+    else { OVER_BLOCKS(block256(w, width, list, a, n, 2, 0)) }
 }
 
 AVX2 static void requantize256(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
@@ -416,7 +421,7 @@ AVX2 static void convolve256(const struct native_windows *s, const size_t *corne
 AVX2 static void quantize256(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
 
 const struct native_kernel_set native_avx2 = {
-    .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .compact = compact256, .multiply = multiply256, .requantize = requantize256, .quantize = quantize256,
+    .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .takes_signed = 1, .compact = compact256, .multiply = multiply256, .requantize = requantize256, .quantize = quantize256,
     .convolve = convolve256, .windows = WINDOWS256,
 };
 #endif
