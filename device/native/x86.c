@@ -87,13 +87,21 @@ AVX512 INLINE void store512(int32_t *acc, size_t stride, const __m512i a[4], int
     if (chunks > 3) _mm512_storeu_si512(acc + 3 * stride, _mm512_shuffle_i32x4(z, w, 0xdd));
 }
 
+/* A part of bytes where it lies, 2^(bits * part) times as large; the last, whose highest bit would be a sign, is made that
+ * sign by turning it over, and so is read half its range too small: 16 * 8 * 255 * 65535 still lies in 32 bits. */
+AVX512 INLINE __m512i in_place512(__m512i q, const int bits, const int part)
+{
+    const __m512i mask = _mm512_set1_epi8((char)(((1 << bits) - 1) << bits * part));
+    if (part + 1 < 8 / bits) return _mm512_and_si512(q, mask);
+    return _mm512_ternarylogic_epi32(q, mask, _mm512_set1_epi8((char)0x80), 0x48); /* (q ^ 0x80) & mask */
+}
+
 /* One block of up to four chunks; `bits` is known where it is compiled. */
 AVX512 INLINE void block512(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, int chunks, const int bits)
 {
     enum { MOST = 4 };
     const int parts = 8 / bits;
     const __mmask64 bytes = chunks == 4 ? ~0ull : (1ull << 16 * chunks) - 1;
-    const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
     __m512i a[MOST][4];
     for (int j = 0; j < parts; j++)
         for (int t = 0; t < 4; t++) a[j][t] = _mm512_setzero_si512();
@@ -110,11 +118,13 @@ AVX512 INLINE void block512(const uint8_t *w, size_t width, const struct native_
         const __m512i lo2 = _mm512_unpacklo_epi8(r2, r3), hi2 = _mm512_unpackhi_epi8(r2, r3);
         __m512i q[4] = {_mm512_unpacklo_epi16(lo, lo2), _mm512_unpackhi_epi16(lo, lo2), _mm512_unpacklo_epi16(hi, hi2), _mm512_unpackhi_epi16(hi, hi2)};
         for (int t = 0; t < 4; t++)
-            for (int j = 0; j < parts; j++) {
-                const __m512i x = parts == 1 ? q[t] : _mm512_and_si512(j ? _mm512_srli_epi16(q[t], (unsigned)(bits * j)) : q[t], mask);
-                a[j][t] = _mm512_dpbusd_epi32(a[j][t], v, x);
-            }
+            for (int j = 0; j < parts; j++) a[j][t] = _mm512_dpbusd_epi32(a[j][t], v, parts == 1 ? q[t] : in_place512(q[t], bits, j));
     }
+    for (int j = 1; j < parts; j++)
+        for (int t = 0; t < 4; t++) {
+            a[j][t] = _mm512_srai_epi32(a[j][t], (unsigned)(bits * j));
+            if (j == parts - 1) a[j][t] = _mm512_add_epi32(a[j][t], _mm512_set1_epi32(list->sum << (bits - 1)));
+        }
     for (int j = 0; j < parts; j++) store512(acc + j * NATIVE_CHUNK, (size_t)outputs_of_chunk(bits), a[j], chunks);
 }
 
