@@ -9,10 +9,15 @@ struct native {
     const struct native_kernel_set *set;
     struct native_list list;
     struct native_order *order;
+    uint16_t *every;                /* 0, 1, 2 ...: all rows */
     uint8_t *act[2];                /* stored results, of the layer before and of this one */
     uint8_t *window;                /* what one output of a convolution sees */
     int32_t *acc;
     double *wide;                   /* what a normalisation is fed */
+    uint8_t *low;                   /* an image's lower seven bits */
+    uint32_t *large;
+    int8_t *quads[MOST_LAYERS];     /* a convolution's weights as struct native_windows has them */
+    uint8_t *heavy[MOST_LAYERS];
     uint8_t mode[MOST_LAYERS];
 };
 
@@ -128,6 +133,37 @@ const char *native_message(enum native_error error)
     return WORDS[error];
 }
 
+/* ---- sets of kernels ----------------------------------------------------------------------------------------------- */
+extern const struct native_kernel_set native_plain;
+#if defined __x86_64__
+extern const struct native_kernel_set native_avx2, native_avx512;
+#elif defined __ARM_NEON
+extern const struct native_kernel_set native_neon;
+#endif
+
+/* The set with this number among those that run here; NULL behind the last. */
+static const struct native_kernel_set *set_of(unsigned number)
+{
+    const struct native_kernel_set *const sets[] = {
+#if defined __x86_64__
+        &native_avx512, &native_avx2,
+#elif defined __ARM_NEON
+        &native_neon,
+#endif
+        &native_plain};
+    for (unsigned i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (sets[i]->runs_here() && number-- == 0) return sets[i];
+    return 0;
+}
+
+/* Whether some set here takes several windows of a convolution at once. */
+static int takes_windows(void)
+{
+    const struct native_kernel_set *set;
+    for (unsigned i = 0; (set = set_of(i)); i++) if (set->convolve) return 1;
+    return 0;
+}
+
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 struct arena {
     uint8_t *start;                 /* NULL where it is only counted */
@@ -141,10 +177,16 @@ static void *reserved(struct arena *a, uint64_t size)
     return place;
 }
 
+/* Outputs and quads of rows of a convolution as struct native_windows has them. */
+static uint32_t wide_of(const struct native_layer *y) { return (y->out + 15) / 16 * 16; }
+static uint32_t quads_of_line(const struct native_layer *y) { return (y->side * y->channels + 7) / 8 * 2; }
+static uint32_t quads_of(const struct native_layer *y) { return y->side * quads_of_line(y); }
+
 /* Lay everything out from `e` on; the bytes that takes. Called with NULL to count them. */
 static size_t laid_out(struct native *e, const struct native_file *f)
 {
-    uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1;
+    uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1, large = 0, low = 0;
+    const int windows = takes_windows();
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
         const uint64_t behind = results(y) + f->vector;
@@ -155,6 +197,7 @@ static size_t laid_out(struct native *e, const struct native_file *f)
         if (is_conv(y) && y->in > window) window = y->in;
     }
     elements += 256 + SLACK;        /* the outputs that fill a last chunk */
+    const uint64_t most = rows;
     rows = 3 * rows + SLACK + AHEAD;
     struct native counted;
     struct native *n = e ? e : &counted;
@@ -166,10 +209,52 @@ static size_t laid_out(struct native *e, const struct native_file *f)
     n->list.row = reserved(&a, 2 * rows);
     n->list.value = reserved(&a, rows);
     n->list.count = reserved(&a, rows + 2 * SLACK);
-    n->acc = reserved(&a, 4 * (sums + SLACK));
+    n->acc = reserved(&a, 4 * (windows ? MOST_WINDOWS : 1) * (sums + SLACK));
     n->wide = reserved(&a, 8 * wide);
+    n->every = reserved(&a, 2 * most);
     n->order = reserved(&a, sizeof *n->order);
+    for (uint32_t i = 0; i < f->layers; i++) {
+        const struct native_layer *y = &f->layer[i];
+        n->quads[i] = 0, n->heavy[i] = 0;
+        if (!windows || !is_conv(y)) continue;
+        n->quads[i] = reserved(&a, 4 * (uint64_t)quads_of(y) * wide_of(y));
+        n->heavy[i] = reserved(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
+        large = quads_of(y) > large ? quads_of(y) : large;
+        low = taken(y) > low ? taken(y) : low;
+    }
+    n->low = reserved(&a, low + SLACK);
+    n->large = reserved(&a, 8 * large + 4 * SLACK);
     return (size_t)a.used;
+}
+
+/* A weight as it is stored, less what it is stored too large. */
+static int weight_at(const struct native_file *f, const struct native_layer *y, uint32_t row, uint32_t output)
+{
+    const uint32_t fits = 8 * NATIVE_CHUNK / y->bits, chunks = y->padded / fits, chunk = output / fits, block = chunk & ~3u;
+    const uint32_t width = chunks - block < 4 ? chunks - block : 4, part = output % fits / NATIVE_CHUNK;
+    const uint8_t *start = (const uint8_t *)at(f, y->weights) + (size_t)block * NATIVE_CHUNK * y->in;
+    const uint8_t byte = start[((size_t)row * width + chunk - block) * NATIVE_CHUNK + output % NATIVE_CHUNK];
+    return y->bits == 8 ? (int8_t)byte : (byte >> part * y->bits & ((1 << y->bits) - 1)) - (y->bits == 4 ? 8 : 1);
+}
+
+static void pack_quads(const struct native_file *f, const struct native_layer *y, int8_t *to)
+{
+    const uint32_t run = y->side * y->channels;
+    for (uint32_t k = 0; k < y->side; k++)
+        for (uint32_t q = 0; q < quads_of_line(y); q++)
+            for (uint32_t output = 0; output < wide_of(y); output++)
+                for (uint32_t i = 4 * q; i < 4 * q + 4; i++) *to++ = (int8_t)(i < run && output < y->out ? weight_at(f, y, k * run + i, output) : 0);
+}
+
+static void find_heavy(const struct native_layer *y, const int8_t *quads, uint8_t *heavy)
+{
+    const uint32_t size = 4 * wide_of(y);
+    for (uint32_t q = 0; q < quads_of(y); q += 2, quads += 2 * size)
+        for (uint32_t i = 0; i < size; i += 2) {
+            int sum = 0;
+            for (uint32_t j = i; j < i + 2; j++) sum += (quads[j] < 0 ? -quads[j] : quads[j]) + (quads[size + j] < 0 ? -quads[size + j] : quads[size + j]);
+            heavy[q / 2 * (size / 64) + i / 64] |= sum > 258;
+        }
 }
 
 size_t native_memory(const void *file, size_t bytes) { return check(file, bytes) ? 0 : laid_out(0, file); }
@@ -187,44 +272,61 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
     for (int mask = 0; mask < 256; mask++)
         for (int bit = 0; bit < 8; bit++)
             if (mask >> bit & 1) e->order->place[mask][e->order->count[mask]++] = (uint8_t)bit;
-    for (uint32_t i = 0; i < f->layers; i++) e->mode[i] = f->layer[i].dense ? NATIVE_DENSE : NATIVE_SPARSE;
+    for (uint32_t i = 0; i < f->layers; i++) {
+        e->mode[i] = f->layer[i].dense || e->quads[i] ? NATIVE_DENSE : NATIVE_SPARSE;
+        if (!e->quads[i]) continue;
+        pack_quads(f, &f->layer[i], e->quads[i]);
+        find_heavy(&f->layer[i], e->quads[i], e->heavy[i]);
+    }
+    for (uint32_t i = 0; i < f->layers; i++)
+        for (uint32_t k = 0; k < f->layer[i].in; k++) e->every[k] = (uint16_t)k;
     native_use(e, native_kernels(0));
     return NATIVE_OK;
 }
 
 /* ---- deciding ------------------------------------------------------------------------------------------------------ */
+/* A value above `piece`, at least 127, becomes several rows behind the last. */
+static int spread(struct native_list *l, int found, int piece)
+{
+    int k = found;
+    for (int i = 0; i < found; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, l->value + i, 8);
+        if (!(eight & 0x8080808080808080)) continue;
+        for (int j = i; j < i + 8 && j < found; j++)
+            for (int rest = l->value[j] - piece; rest > 0; rest -= piece) {
+                l->value[j] = (uint8_t)piece;
+                l->row[k] = l->row[j];
+                l->value[k++] = (uint8_t)(rest > piece ? piece : rest);
+            }
+    }
+    return k;
+}
+
 /* The rows of a layer, given its stored inputs u. */
 static void list_rows(struct native *e, const struct native_layer *y, const uint8_t *u, int is_signed)
 {
     struct native_list *l = &e->list;
     const struct native_kernel_set *set = e->set;
     const int n = (int)y->in, all = is_signed || e->mode[y - e->file->layer] == NATIVE_DENSE;
+    uint16_t *restrict row = l->row;
+    uint8_t *restrict value = l->value;
     int k = n;
-    if (!all) k = set->compact(u, n, 0, l->row, l->value, e->order);
-    else
-        for (int i = 0; i < n; i++) {
-            l->row[i] = (uint16_t)i;
-            l->value[i] = is_signed ? u[i] ^ 128 : u[i];
-        }
-    if (y->bits == 8 && !is_signed && set->piece < 255) {
-        const int found = k, piece = set->piece;
-        for (int i = 0; i < found; i++) {
-            int rest = l->value[i] - piece;
-            if (rest <= 0) continue;
-            l->value[i] = (uint8_t)piece;
-            for (; rest > 0; rest -= piece) {
-                l->row[k] = l->row[i];
-                l->value[k++] = (uint8_t)(rest > piece ? piece : rest);
-            }
-        }
+    if (!all) k = set->compact(u, n, 0, row, value, e->order);
+    else {
+        memcpy(row, e->every, 2 * (size_t)n);
+        if (is_signed) for (int i = 0; i < n; i++) value[i] = u[i] ^ 128;
+        else memcpy(value, u, (size_t)n);
     }
-    const uint16_t some = k ? l->row[k - 1] : 0;
-    for (; k % set->multiple; k++) l->row[k] = some, l->value[k] = 0;
-    for (int i = 0; i < AHEAD + 4; i++) l->row[k + i] = some, l->value[k + i] = 0;
+    if (y->bits == 8 && !is_signed && set->piece < 255) k = spread(l, k, set->piece);
+    const uint16_t some = k ? row[k - 1] : 0;
+    for (; k % set->multiple; k++) row[k] = some, value[k] = 0;
+    for (int i = 0; i < AHEAD + 4; i++) row[k + i] = some;
+    memset(value + k, 0, AHEAD + 4);
     l->rows = k;
     l->groups = 0;
     int32_t sum = 0;
-    if (y->bits != 8) for (int i = 0; i < k; i++) sum += l->value[i];
+    if (y->bits != 8) for (int i = 0; i < k; i++) sum += value[i];
     l->sum = sum;
     const int most = y->bits == 8 ? set->group8 : y->bits == 4 ? set->group4 : set->group2;
     if (!most || !k) return;
@@ -243,22 +345,12 @@ static void list_rows(struct native *e, const struct native_layer *y, const uint
     l->count[l->groups++] = (uint16_t)(k - start);
 }
 
-/* One result of a layer: stored inputs u[in] to stored results[padded]. */
-static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
+/* From the sums of n outputs, `less` too large, to what is stored of them. */
+static void finish(struct native *e, const struct native_layer *y, const int32_t *acc, int32_t less, uint32_t n, uint8_t *stored)
 {
     const struct native_file *f = e->file;
-    const int is_signed = y->shift && e->set->takes_signed;
-    const struct native_sums sums = {at(f, y->weights), (int)y->bits, (int)y->in, (int)y->padded, is_signed};
-    list_rows(e, y, u, is_signed);
-    e->set->multiply(&sums, &e->list, e->acc, 0, (int)(y->padded / (8 * NATIVE_CHUNK / y->bits)));
-    const int32_t *bias = at(f, y->bias);
-    int32_t less = y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * e->list.sum;
-    if (is_signed) {
-        const int32_t *shift = at(f, y->shift);
-        for (uint32_t i = 0; i < y->padded; i++) e->acc[i] = (int32_t)((uint32_t)e->acc[i] + (uint32_t)shift[i]);
-    }
     const int cut = y->table || y->gamma;
-    e->set->requantize(e->acc, bias, less, at(f, y->multiplier), (int)y->padded, y->zero, y->low, cut ? -128 : y->base, stored);
+    e->set->requantize(acc, at(f, y->bias), less, at(f, y->multiplier), (int)n, y->zero, y->low, cut ? -128 : y->base, stored);
     if (y->table) {
         const int8_t *table = at(f, y->table);
         for (uint32_t i = 0; i < y->out; i++) stored[i] = (uint8_t)(table[stored[i]] - y->base);
@@ -273,8 +365,52 @@ static void apply(struct native *e, const struct native_layer *y, const uint8_t 
     }
 }
 
+/* One result of a layer: stored inputs u[in] to stored results[padded]. */
+static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
+{
+    const struct native_file *f = e->file;
+    const int is_signed = y->shift && e->set->takes_signed;
+    const struct native_sums sums = {at(f, y->weights), (int)y->bits, (int)y->in, (int)y->padded, is_signed};
+    list_rows(e, y, u, is_signed);
+    e->set->multiply(&sums, &e->list, e->acc, 0, (int)(y->padded / (8 * NATIVE_CHUNK / y->bits)));
+    if (is_signed) {
+        const int32_t *shift = at(f, y->shift);
+        for (uint32_t i = 0; i < y->padded; i++) e->acc[i] = (int32_t)((uint32_t)e->acc[i] + (uint32_t)shift[i]);
+    }
+    finish(e, y, e->acc, y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * e->list.sum, y->padded, stored);
+}
+
+/* A convolution's results, several windows at once; the last ones are taken twice. */
+static void convolve_together(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
+{
+    const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);
+    const uint32_t run = y->side * y->channels, wide = wide_of(y), n = (uint32_t)e->set->windows;
+    const size_t line = (size_t)y->width * y->channels, layer = (size_t)(y - e->file->layer);
+    const struct native_windows w = {
+        u, e->low, e->quads[layer], e->heavy[layer], (int)y->side, (int)run, (int)quads_of_line(y), (int)wide, line, e->large};
+    if (e->set->piece < 255) {
+        uint8_t *restrict low = e->low;
+        for (size_t i = 0, all = (size_t)taken(y); i < all; i++) low[i] = u[i] & 127;
+    }
+    uint32_t i = 0, j = 0;
+    for (uint32_t done = 0; done < rows * columns; done += n) {
+        size_t corner[MOST_WINDOWS];
+        for (uint32_t t = 0; t < n; t++) {
+            corner[t] = i * y->stride * line + (size_t)j * y->stride * y->channels;
+            if (j + 1 < columns) j++;
+            else if (i + 1 < rows) i++, j = 0;
+        }
+        e->set->convolve(&w, corner, e->acc);
+        for (uint32_t t = 0; t < n && done + t < rows * columns; t++, stored += y->out) finish(e, y, e->acc + t * wide, 0, wide, stored);
+    }
+}
+
 static void convolve(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
+    if (e->set->convolve && e->mode[y - e->file->layer] == NATIVE_DENSE) {
+        convolve_together(e, y, u, stored);
+        return;
+    }
     const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);
     const size_t run = (size_t)y->side * y->channels, line = (size_t)y->width * y->channels;
     for (uint32_t i = 0; i < rows; i++)
@@ -286,17 +422,16 @@ static void convolve(struct native *e, const struct native_layer *y, const uint8
         }
 }
 
-static void quantize(const struct native_file *f, const float *observation, uint32_t from, uint32_t to, float scale, int zero,
-                     int base, uint8_t *stored)
+/* Elements from ... to - 1 of an observation. */
+static void quantize(struct native *e, const float *observation, uint32_t from, uint32_t to, float scale, int zero, int base, uint8_t *stored)
 {
-    const float *mean = at(f, f->mean), *inverse = at(f, f->inverse), *lowest = at(f, f->lowest), *highest = at(f, f->highest);
-    for (uint32_t i = from; i < to; i++) {
-        const uint32_t k = f->normaliser == 1 ? 0 : i;
-        float z = (observation[i] - mean[k]) * inverse[k];
-        z = z > highest[k] ? highest[k] : z;
-        z = z < lowest[k] ? lowest[k] : z;
-        stored[i - from] = (uint8_t)(limited(rounded(z / scale) + zero, -128, 127) - base);
-    }
+    const struct native_file *f = e->file;
+    const int each = f->normaliser != 1;
+    const uint32_t k = each ? from : 0;
+    const struct native_input input = {
+        (const float *)at(f, f->mean) + k, (const float *)at(f, f->inverse) + k, (const float *)at(f, f->lowest) + k,
+        (const float *)at(f, f->highest) + k, each, scale, zero, base};
+    e->set->quantize(&input, observation + from, (int)(to - from), stored);
 }
 
 /* The stored results behind so many layers; which of the two buffers holds them. */
@@ -304,13 +439,13 @@ static int run(struct native *e, const float *observation, unsigned layers)
 {
     const struct native_file *f = e->file;
     int now = 0;
-    quantize(f, observation, 0, f->observation - f->vector, f->scale, f->zero, f->base, e->act[0]);
+    quantize(e, observation, 0, f->observation - f->vector, f->scale, f->zero, f->base, e->act[0]);
     for (unsigned i = 0; i < layers; i++) {
         const struct native_layer *y = &f->layer[i];
         (is_conv(y) ? convolve : apply)(e, y, e->act[now], e->act[1 - now]);
         now = 1 - now;
         if (i + 1 == f->joins)
-            quantize(f, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[now] + results(y));
+            quantize(e, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[now] + results(y));
     }
     return now;
 }
@@ -348,28 +483,6 @@ enum native_mode native_mode(const struct native *e, unsigned layer) { return la
 void native_set_mode(struct native *e, unsigned layer, enum native_mode mode)
 {
     if (layer < e->file->layers) e->mode[layer] = (uint8_t)mode;
-}
-
-extern const struct native_kernel_set native_plain;
-#if defined __x86_64__
-extern const struct native_kernel_set native_avx2, native_avx512;
-#elif defined __ARM_NEON
-extern const struct native_kernel_set native_neon;
-#endif
-
-/* The set with this number among those that run here; NULL behind the last. */
-static const struct native_kernel_set *set_of(unsigned number)
-{
-    const struct native_kernel_set *const sets[] = {
-#if defined __x86_64__
-        &native_avx512, &native_avx2,
-#elif defined __ARM_NEON
-        &native_neon,
-#endif
-        &native_plain};
-    for (unsigned i = 0; i < sizeof sets / sizeof *sets; i++)
-        if (sets[i]->runs_here() && number-- == 0) return sets[i];
-    return 0;
 }
 
 const char *native_kernels(unsigned number)

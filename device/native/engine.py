@@ -62,6 +62,7 @@ class Engine:
                 f"{output_size}."
             )
         self._observation = np.zeros(observation_size, np.float32)
+        self._row = self._observation[None]
         self.outputs: NDArray[np.float32] = np.zeros(output_size, np.float32)
         self._engine = ctypes.c_void_p(self._memory.ctypes.data)
         self._from = ctypes.c_void_p(self._observation.ctypes.data)
@@ -77,13 +78,13 @@ class Engine:
         Returns:
             The index of the first largest output of a discrete policy; 0 of a continuous one.
         """
-        self._observation[:] = observation.reshape(-1)
+        self._row[...] = observation
         choice: int = self._decide(self._engine, self._from, self._to)
         return choice
 
     def levels(self, observation: NDArray[np.float32], layers: int) -> NDArray[np.int8]:
         """The levels behind the first ``layers`` layers, flat; of the input for 0."""
-        self._observation[:] = observation.reshape(-1)
+        self._row[...] = observation
         count = self._c.native_levels(self._engine, self._from, layers, None, 0)
         found = np.zeros(count, np.int8)
         self._c.native_levels(self._engine, self._from, layers, found.ctypes.data, count)

@@ -7,10 +7,18 @@
 void *memcpy(void *, const void *, size_t);
 void *memset(void *, int, size_t);
 int memcmp(const void *, const void *, size_t);
+/* Freestanding, the compiler would call them even for four bytes. */
+#define memcpy __builtin_memcpy
+#define memset __builtin_memset
+#define memcmp __builtin_memcmp
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define AHEAD 12                    /* rows that are prefetched; read into assembly, so no constant of the compiler */
+#if defined __x86_64__
+#define AHEAD 32                    /* rows that are prefetched; read into assembly, so no constant of the compiler */
+#else
+#define AHEAD 12
+#endif
 enum { SLACK = 64 };                /* elements that kernels may write behind a list or a row */
 
 /* The rows of weights that count for one result, each with the value that multiplies it. */
@@ -41,6 +49,33 @@ typedef int native_compact(const uint8_t *u, int n, uint8_t flip, uint16_t *row,
 typedef void native_requantize(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
                                int low, int base, uint8_t *stored);
 
+/* How observations become levels; each array has one element for all of them, or one for each. */
+struct native_input {
+    const float *mean, *inverse, *lowest, *highest;
+    int each;
+    float scale;
+    int zero, base;
+};
+/* stored[i] = clip(rint(clip((x[i] - mean) * inverse, lowest, highest) / scale) + zero, -128, 127) - base, i < n */
+typedef void native_quantize(const struct native_input *, const float *x, int n, uint8_t *stored);
+
+/* A convolution, its weights read once for several windows. Four rows lie side by side as int8, quad after quad:
+ * weights[quad][output][row]; a line of the window is filled up to an even number of quads with rows of zeros. */
+struct native_windows {
+    const uint8_t *u;               /* the stored image */
+    const uint8_t *low;             /* its lower seven bits, for sets with a piece below 255 */
+    const int8_t *weights;
+    const uint8_t *heavy;           /* of each two quads, for each 16 outputs: 1 if 127 times the weights of two rows of */
+                                    /* one, and of the same two of the other, can leave 16 bits */
+    int side, run, quads, wide;     /* lines of a window; bytes and quads of one; outputs, a multiple of 16 */
+    size_t line;                    /* bytes of a line of the image */
+    uint32_t *large;                /* room for two numbers a quad */
+};
+
+enum { MOST_WINDOWS = 8 };
+/* acc[t][output] of the windows that begin at u + corner[t], t < the set's windows */
+typedef void native_convolve(const struct native_windows *, const size_t *corner, int32_t *acc);
+
 struct native_kernel_set {
     const char *name;
     int (*runs_here)(void);
@@ -51,6 +86,9 @@ struct native_kernel_set {
     native_compact *compact;
     native_multiply *multiply;
     native_requantize *requantize;
+    native_quantize *quantize;
+    native_convolve *convolve;      /* NULL: window by window, as a dense layer */
+    int windows;                    /* that it takes at once */
 };
 
 INLINE int outputs_of_chunk(int bits) { return 8 * NATIVE_CHUNK / bits; }
@@ -88,6 +126,25 @@ INLINE void requantize_here(const int32_t *restrict acc, const int32_t *restrict
     for (int i = 0; i < n; i++) {
         const int32_t sum = (int32_t)((uint32_t)acc[i] + (uint32_t)bias[i] - (uint32_t)less);
         stored[i] = (uint8_t)(limited(rounded((float)sum * m[i]) + zero, low, 127) - base);
+    }
+}
+
+INLINE uint8_t quantized(float x, float mean, float inverse, float lowest, float highest, const struct native_input *s)
+{
+    float z = (x - mean) * inverse;
+    z = z > highest ? highest : z;
+    z = z < lowest ? lowest : z;
+    return (uint8_t)(limited(rounded(z / s->scale) + s->zero, -128, 127) - s->base);
+}
+
+INLINE void quantize_here(const struct native_input *input, const float *restrict x, int n, uint8_t *restrict stored)
+{
+    const struct native_input s = *input; /* a copy, so that nothing stored can change it */
+    if (s.each)
+        for (int i = 0; i < n; i++) stored[i] = quantized(x[i], s.mean[i], s.inverse[i], s.lowest[i], s.highest[i], &s);
+    else {
+        const float mean = *s.mean, inverse = *s.inverse, lowest = *s.lowest, highest = *s.highest;
+        for (int i = 0; i < n; i++) stored[i] = quantized(x[i], mean, inverse, lowest, highest, &s);
     }
 }
 #endif

@@ -191,10 +191,12 @@ static void requantize_neon(const int32_t *acc, const int32_t *bias, int32_t les
 #endif
 }
 
+static void quantize(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
+
 const struct native_kernel_set native_neon = {
     .name = "neon", .runs_here = has_neon, .multiple = 2, .piece = 127,
     /* 8 bits: 258 * 127 in int16. Fewer: 4369 * 15, and 2 bits 2047 * 2 * 16, the third weight in place, in uint16. */
     .group8 = 258, .group4 = 4369, .group2 = 2047, .takes_signed = 1,
-    .compact = compact_neon, .multiply = multiply_neon, .requantize = requantize_neon,
+    .compact = compact_neon, .multiply = multiply_neon, .requantize = requantize_neon, .quantize = quantize,
 };
 #endif

@@ -6,6 +6,16 @@
 #include "kernels.h"
 #include <immintrin.h>
 
+/* Unrolled before the compiler decides what lies in registers. */
+#define EACH(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
+
+INLINE int32_t four_of(const uint8_t *u)
+{
+    int32_t four;
+    memcpy(&four, u, 4);
+    return four;
+}
+
 static void cpuid(unsigned leaf, unsigned subleaf, unsigned r[4])
 {
     __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3]) : "a"(leaf), "c"(subleaf));
@@ -77,13 +87,21 @@ AVX512 INLINE void store512(int32_t *acc, size_t stride, const __m512i a[4], int
     if (chunks > 3) _mm512_storeu_si512(acc + 3 * stride, _mm512_shuffle_i32x4(z, w, 0xdd));
 }
 
+/* A part of bytes where it lies, 2^(bits * part) times as large; the last, whose highest bit would be a sign, is made that
+ * sign by turning it over, and so is read half its range too small: 16 * 8 * 255 * 65535 still lies in 32 bits. */
+AVX512 INLINE __m512i in_place512(__m512i q, const int bits, const int part)
+{
+    const __m512i mask = _mm512_set1_epi8((char)(((1 << bits) - 1) << bits * part));
+    if (part + 1 < 8 / bits) return _mm512_and_si512(q, mask);
+    return _mm512_ternarylogic_epi32(q, mask, _mm512_set1_epi8((char)0x80), 0x48); /* (q ^ 0x80) & mask */
+}
+
 /* One block of up to four chunks; `bits` is known where it is compiled. */
 AVX512 INLINE void block512(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, int chunks, const int bits)
 {
     enum { MOST = 4 };
     const int parts = 8 / bits;
     const __mmask64 bytes = chunks == 4 ? ~0ull : (1ull << 16 * chunks) - 1;
-    const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
     __m512i a[MOST][4];
     for (int j = 0; j < parts; j++)
         for (int t = 0; t < 4; t++) a[j][t] = _mm512_setzero_si512();
@@ -95,18 +113,18 @@ AVX512 INLINE void block512(const uint8_t *w, size_t width, const struct native_
         _mm_prefetch((const char *)w + row[k + AHEAD + 1] * width, _MM_HINT_T0);
         _mm_prefetch((const char *)w + row[k + AHEAD + 2] * width, _MM_HINT_T0);
         _mm_prefetch((const char *)w + row[k + AHEAD + 3] * width, _MM_HINT_T0);
-        int32_t four;
-        memcpy(&four, list->value + k, 4);
-        const __m512i v = _mm512_set1_epi32(four);
+        const __m512i v = _mm512_set1_epi32(four_of(list->value + k));
         const __m512i lo = _mm512_unpacklo_epi8(r0, r1), hi = _mm512_unpackhi_epi8(r0, r1);
         const __m512i lo2 = _mm512_unpacklo_epi8(r2, r3), hi2 = _mm512_unpackhi_epi8(r2, r3);
         __m512i q[4] = {_mm512_unpacklo_epi16(lo, lo2), _mm512_unpackhi_epi16(lo, lo2), _mm512_unpacklo_epi16(hi, hi2), _mm512_unpackhi_epi16(hi, hi2)};
         for (int t = 0; t < 4; t++)
-            for (int j = 0; j < parts; j++) {
-                const __m512i x = parts == 1 ? q[t] : _mm512_and_si512(j ? _mm512_srli_epi16(q[t], (unsigned)(bits * j)) : q[t], mask);
-                a[j][t] = _mm512_dpbusd_epi32(a[j][t], v, x);
-            }
+            for (int j = 0; j < parts; j++) a[j][t] = _mm512_dpbusd_epi32(a[j][t], v, parts == 1 ? q[t] : in_place512(q[t], bits, j));
     }
+    for (int j = 1; j < parts; j++)
+        for (int t = 0; t < 4; t++) {
+            a[j][t] = _mm512_srai_epi32(a[j][t], (unsigned)(bits * j));
+            if (j == parts - 1) a[j][t] = _mm512_add_epi32(a[j][t], _mm512_set1_epi32(list->sum << (bits - 1)));
+        }
     for (int j = 0; j < parts; j++) store512(acc + j * NATIVE_CHUNK, (size_t)outputs_of_chunk(bits), a[j], chunks);
 }
 
@@ -123,11 +141,16 @@ AVX512 INLINE void block512(const uint8_t *w, size_t width, const struct native_
         chunk += n; \
     }
 
+/* A whole block is compiled apart. */
+#define BLOCK512(bits) \
+    if (n == 4) block512(w, NATIVE_LINE, list, a, 4, bits); \
+    else block512(w, width, list, a, n, bits)
+
 AVX512 static void multiply512(const struct native_sums *s, const struct native_list *list, int32_t *acc, int first, int last)
 {
-    if (s->bits == 8) { OVER_BLOCKS(block512(w, width, list, a, n, 8)) }
-    else if (s->bits == 4) { OVER_BLOCKS(block512(w, width, list, a, n, 4)) }
-    else { OVER_BLOCKS(block512(w, width, list, a, n, 2)) }
+    if (s->bits == 8) { OVER_BLOCKS(BLOCK512(8)) }
+    else if (s->bits == 4) { OVER_BLOCKS(BLOCK512(4)) }
+    else { OVER_BLOCKS(BLOCK512(2)) }
 }
 
 AVX512 static void requantize512(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
@@ -145,25 +168,85 @@ AVX512 static void requantize512(const int32_t *acc, const int32_t *bias, int32_
     }
 }
 
+enum { WINDOWS512 = 8, WINDOWS256 = 4 };
+
+/* 16 * n outputs of all windows. */
+AVX512 INLINE void windows512(const struct native_windows *s, const int8_t *w, const size_t *corner, int32_t *acc, const int n)
+{
+    __m512i a[WINDOWS512][2];
+    EACH(t, WINDOWS512) a[t][0] = a[t][1] = _mm512_setzero_si512();
+    for (int k = 0; k < s->side; k++) {
+        const uint8_t *u[WINDOWS512];
+        EACH(t, WINDOWS512) u[t] = s->u + corner[t] + (size_t)k * s->line;
+        for (size_t q = 0; q < (size_t)s->quads; q++, w += 4 * s->wide) {
+            const __m512i w0 = _mm512_load_si512(w), w1 = n == 2 ? _mm512_load_si512(w + 64) : w0;
+            EACH(t, WINDOWS512) {
+                const __m512i v = _mm512_set1_epi32(four_of(u[t] + 4 * q));
+                a[t][0] = _mm512_dpbusd_epi32(a[t][0], v, w0);
+                if (n == 2) a[t][1] = _mm512_dpbusd_epi32(a[t][1], v, w1);
+            }
+        }
+    }
+    EACH(t, WINDOWS512)
+        EACH(i, n) _mm512_storeu_si512(acc + t * s->wide + 16 * i, a[t][i]);
+}
+
+AVX512 static void convolve512(const struct native_windows *s, const size_t *corner, int32_t *acc)
+{
+    int first = 0;
+    for (; first + 32 <= s->wide; first += 32) windows512(s, s->weights + 4 * first, corner, acc + first, 2);
+    if (first < s->wide) windows512(s, s->weights + 4 * first, corner, acc + first, 1);
+}
+
+AVX512 static void quantize512(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
+
 const struct native_kernel_set native_avx512 = {
-    .name = "avx512", .runs_here = has_avx512, .multiple = 4, .piece = 255, .compact = compact512, .multiply = multiply512, .requantize = requantize512,
+    .name = "avx512", .runs_here = has_avx512, .multiple = 4, .piece = 255, .compact = compact512, .multiply = multiply512, .requantize = requantize512, .quantize = quantize512,
+    .convolve = convolve512, .windows = WINDOWS512,
 };
 
 /* ---- AVX2: no dpbusd; the products of two rows are added in 16 bits, which two values up to 128 cannot leave ----------- */
 #define AVX2 __attribute__((target("avx2,fma,popcnt,bmi2")))
 
-AVX2 static int compact256(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order) { (void)order; return compact_here(u, n, flip, row, value); }
-
-AVX2 INLINE void four256(__m256i a[4], const __m256i r[4], __m256i v, const int bits, const int part)
+AVX2 static int compact256(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order)
 {
-    const __m256i ones = _mm256_set1_epi16(1), mask = _mm256_set1_epi8((char)((1 << bits) - 1));
+    int found = 0, i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const __m256i v = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(u + i)), _mm256_set1_epi8((char)flip));
+        const uint32_t on = ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, _mm256_setzero_si256()));
+        for (int j = 0; j < 4; j++) {
+            const uint32_t mask = on >> 8 * j & 255;
+            const __m128i place = _mm_loadl_epi64((const __m128i *)order->place[mask]);
+            const __m128i eight = _mm_xor_si128(_mm_loadl_epi64((const __m128i *)(u + i + 8 * j)), _mm_set1_epi8((char)flip));
+            _mm_storel_epi64((__m128i *)(value + found), _mm_shuffle_epi8(eight, place));
+            _mm_storeu_si128((__m128i *)(row + found), _mm_add_epi16(_mm_cvtepu8_epi16(place), _mm_set1_epi16((short)(i + 8 * j))));
+            found += __builtin_popcount(mask);
+        }
+    }
+    for (; i < n; i++) {
+        row[found] = (uint16_t)i;
+        value[found] = u[i] ^ flip;
+        found += value[found] != 0;
+    }
+    return found;
+}
+
+/* Signed values give their signs to the weights. */
+AVX2 INLINE void four256(__m256i a[4], const __m256i r[4], __m256i v, const int is_signed)
+{
+    const __m256i ones = _mm256_set1_epi16(1), size = is_signed ? _mm256_abs_epi8(v) : v;
     const __m256i lo = _mm256_unpacklo_epi8(r[0], r[1]), hi = _mm256_unpackhi_epi8(r[0], r[1]);
     const __m256i lo2 = _mm256_unpacklo_epi8(r[2], r[3]), hi2 = _mm256_unpackhi_epi8(r[2], r[3]);
     const __m256i q[4] = {_mm256_unpacklo_epi16(lo, lo2), _mm256_unpackhi_epi16(lo, lo2), _mm256_unpacklo_epi16(hi, hi2), _mm256_unpackhi_epi16(hi, hi2)};
-    for (int t = 0; t < 4; t++) {
-        const __m256i x = bits == 8 ? q[t] : _mm256_and_si256(part ? _mm256_srli_epi16(q[t], bits * part) : q[t], mask);
-        a[t] = _mm256_add_epi32(a[t], _mm256_madd_epi16(_mm256_maddubs_epi16(v, x), ones));
+    EACH(t, 4) {
+        const __m256i x = is_signed ? _mm256_sign_epi8(q[t], v) : q[t];
+        a[t] = _mm256_add_epi32(a[t], _mm256_madd_epi16(_mm256_maddubs_epi16(size, x), ones));
     }
+}
+
+AVX2 INLINE void add_wide256(int32_t *acc, __m128i x)
+{
+    _mm256_storeu_si256((__m256i *)acc, _mm256_add_epi32(_mm256_loadu_si256((const __m256i *)acc), _mm256_cvtepu16_epi32(x)));
 }
 
 AVX2 INLINE __m256i load256(const uint8_t *w, const int chunks)
@@ -171,50 +254,184 @@ AVX2 INLINE __m256i load256(const uint8_t *w, const int chunks)
     return chunks == 2 ? _mm256_loadu_si256((const __m256i *)w) : _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)w));
 }
 
-/* One chunk, or two side by side; a[t] holds outputs 16 c + 4 t ... + 3 of each chunk c. */
-AVX2 INLINE void chunks256(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, const int chunks, const int bits)
+/* 8 bits: one chunk, two side by side, or twice two; a[h][t] holds outputs 16 c + 4 t ... + 3 of each chunk c. */
+AVX2 INLINE void rows8(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, const int chunks, const int is_signed)
 {
-    const int parts = 8 / bits, stride = outputs_of_chunk(bits);
-    for (int j = 0; j < parts; j++) {
-        __m256i a[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
-        for (int k = 0; k < list->rows; k += 4) {
-            __m256i r[4];
-            for (int i = 0; i < 4; i++) {
-                r[i] = load256(w + list->row[k + i] * width, chunks);
-                _mm_prefetch((const char *)w + list->row[k + AHEAD + i] * width, _MM_HINT_T0);
-            }
-            int32_t four;
-            memcpy(&four, list->value + k, 4);
-            four256(a, r, _mm256_set1_epi32(four), bits, j);
+    const int halves = chunks == 4 ? 2 : 1;
+    __m256i a[2][4];
+    EACH(h, halves) EACH(t, 4) a[h][t] = _mm256_setzero_si256();
+    for (int k = 0; k < list->rows; k += 4) {
+        const uint8_t *p[4];
+        EACH(i, 4) {
+            p[i] = w + list->row[k + i] * width;
+            _mm_prefetch((const char *)w + list->row[k + AHEAD + i] * width, _MM_HINT_T0);
         }
-        for (int t = 0; t < 4; t++) {
-            _mm_storeu_si128((__m128i *)(acc + j * NATIVE_CHUNK + 4 * t), _mm256_castsi256_si128(a[t]));
-            if (chunks == 2) _mm_storeu_si128((__m128i *)(acc + stride + j * NATIVE_CHUNK + 4 * t), _mm256_extracti128_si256(a[t], 1));
+        const __m256i v = _mm256_set1_epi32(four_of(list->value + k));
+        EACH(h, halves) {
+            __m256i r[4];
+            EACH(i, 4) r[i] = load256(p[i] + 32 * h, chunks == 1 ? 1 : 2);
+            four256(a[h], r, v, is_signed);
+        }
+    }
+    EACH(h, halves) EACH(t, 4) {
+        _mm_storeu_si128((__m128i *)(acc + 32 * h + 4 * t), _mm256_castsi256_si128(a[h][t]));
+        if (chunks > 1) _mm_storeu_si128((__m128i *)(acc + 32 * h + 16 + 4 * t), _mm256_extracti128_si256(a[h][t], 1));
+    }
+}
+
+/* 4 and 2 bits: two rows at a time, whose sums stay below 2^16 for 16 * 15 * 255 and 64 * 3 * 255. */
+AVX2 INLINE void rows_small(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, const int chunks, const int bits)
+{
+    const int parts = 8 / bits, group = bits == 4 ? 16 : 64, halves = chunks == 4 ? 2 : 1, stride = outputs_of_chunk(bits);
+    const __m256i mask = _mm256_set1_epi8((char)((1 << bits) - 1));
+    memset(acc, 0, sizeof(int32_t) * (size_t)(chunks * stride));
+    for (int start = 0; start < list->rows; start += group) {
+        const int end = start + group < list->rows ? start + group : list->rows;
+        __m256i s[2][4][2]; /* outputs 0 ... 7 of each chunk, and 8 ... 15 */
+        EACH(h, halves) EACH(j, parts) s[h][j][0] = s[h][j][1] = _mm256_setzero_si256();
+        for (int k = start; k < end; k += 2) {
+            const uint8_t *p = w + list->row[k] * width, *q = w + list->row[k + 1] * width;
+            int16_t two;
+            memcpy(&two, list->value + k, 2);
+            const __m256i v = _mm256_set1_epi16(two);
+            _mm_prefetch((const char *)w + list->row[k + AHEAD] * width, _MM_HINT_T0);
+            _mm_prefetch((const char *)w + list->row[k + AHEAD + 1] * width, _MM_HINT_T0);
+            EACH(h, halves) {
+                const __m256i x = load256(p + 32 * h, chunks == 1 ? 1 : 2), y = load256(q + 32 * h, chunks == 1 ? 1 : 2);
+                const __m256i lo = _mm256_unpacklo_epi8(x, y), hi = _mm256_unpackhi_epi8(x, y);
+                EACH(j, parts) {
+                    s[h][j][0] = _mm256_add_epi16(s[h][j][0], _mm256_maddubs_epi16(v, _mm256_and_si256(_mm256_srli_epi16(lo, bits * j), mask)));
+                    s[h][j][1] = _mm256_add_epi16(s[h][j][1], _mm256_maddubs_epi16(v, _mm256_and_si256(_mm256_srli_epi16(hi, bits * j), mask)));
+                }
+            }
+        }
+        EACH(h, halves) EACH(j, parts) EACH(i, 2) {
+            int32_t *a = acc + 2 * h * stride + j * NATIVE_CHUNK + 8 * i;
+            add_wide256(a, _mm256_castsi256_si128(s[h][j][i]));
+            if (chunks > 1) add_wide256(a + stride, _mm256_extracti128_si256(s[h][j][i], 1));
         }
     }
 }
 
-AVX2 INLINE void block256(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, int chunks, const int bits)
+/* Up to four chunks; the sums of four lie in registers, of 2 bits those of two. */
+AVX2 INLINE void block256(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, int chunks, const int bits, const int is_signed)
 {
-    int c = 0;
-    for (; c + 2 <= chunks; c += 2) chunks256(w + c * NATIVE_CHUNK, width, list, acc + c * outputs_of_chunk(bits), 2, bits);
-    if (c < chunks) chunks256(w + c * NATIVE_CHUNK, width, list, acc + c * outputs_of_chunk(bits), 1, bits);
+    if (chunks == 4 && bits == 8) rows8(w, NATIVE_LINE, list, acc, 4, is_signed);
+    else if (chunks == 4 && bits == 4) rows_small(w, NATIVE_LINE, list, acc, 4, 4);
+    else
+        for (int c = 0; c < chunks; c += 2) {
+            const uint8_t *start = w + c * NATIVE_CHUNK;
+            int32_t *a = acc + c * outputs_of_chunk(bits);
+            if (bits == 8 && chunks - c > 1) rows8(start, width, list, a, 2, is_signed);
+            else if (bits == 8) rows8(start, width, list, a, 1, is_signed);
+            else if (chunks - c > 1) rows_small(start, width, list, a, 2, bits);
+            else rows_small(start, width, list, a, 1, bits);
+        }
 }
 
 AVX2 static void multiply256(const struct native_sums *s, const struct native_list *list, int32_t *acc, int first, int last)
 {
-    if (s->bits == 8) { OVER_BLOCKS(block256(w, width, list, a, n, 8)) }
-    else if (s->bits == 4) { OVER_BLOCKS(block256(w, width, list, a, n, 4)) }
-    else { OVER_BLOCKS(block256(w, width, list, a, n, 2)) }
+    if (s->bits == 8 && s->is_signed) { OVER_BLOCKS(block256(w, width, list, a, n, 8, 1)) }
+    else if (s->bits == 8) { OVER_BLOCKS(block256(w, width, list, a, n, 8, 0)) }
+    else if (s->bits == 4) { OVER_BLOCKS(block256(w, width, list, a, n, 4, 0)) }
+    else { OVER_BLOCKS(block256(w, width, list, a, n, 2, 0)) }
 }
 
 AVX2 static void requantize256(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
                                int low, int base, uint8_t *stored)
 {
-    requantize_here(acc, bias, less, m, n, zero, low, base, stored);
+    const __m256i vless = _mm256_set1_epi32(less), vzero = _mm256_set1_epi32(zero);
+    const __m256i vlow = _mm256_set1_epi16((short)low), vhigh = _mm256_set1_epi16(127), vbase = _mm256_set1_epi16((short)base);
+    const __m256 most = _mm256_set1_ps(1024.0f), least = _mm256_set1_ps(-1024.0f);
+    for (int i = 0; i < n; i += 16) {
+        __m256i q[2];
+        EACH(j, 2) {
+            const __m256i sum = _mm256_sub_epi32(_mm256_add_epi32(_mm256_loadu_si256((const __m256i *)(acc + i + 8 * j)),
+                                                                  _mm256_loadu_si256((const __m256i *)(bias + i + 8 * j))), vless);
+            const __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_loadu_ps(m + i + 8 * j));
+            q[j] = _mm256_add_epi32(_mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(x, most), least)), vzero);
+        }
+        const __m256i h = _mm256_sub_epi16(_mm256_min_epi16(_mm256_max_epi16(_mm256_packs_epi32(q[0], q[1]), vlow), vhigh), vbase);
+        const __m256i b = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(h, h), _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
+        _mm_storeu_si128((__m128i *)(stored + i), _mm256_castsi256_si128(b));
+    }
 }
 
+/* A quad of rows, of 16 outputs. */
+AVX2 INLINE void add256(__m256i a[2], int32_t four, __m256i w0, __m256i w1)
+{
+    const __m256i v = _mm256_set1_epi32(four), ones = _mm256_set1_epi16(1);
+    a[0] = _mm256_add_epi32(a[0], _mm256_madd_epi16(_mm256_maddubs_epi16(v, w0), ones));
+    a[1] = _mm256_add_epi32(a[1], _mm256_madd_epi16(_mm256_maddubs_epi16(v, w1), ones));
+}
+
+/* Two quads whose products, of values up to 127, can be added in 16 bits. */
+AVX2 INLINE void add_both256(__m256i a[2], const uint8_t *u, const __m256i w[4])
+{
+    const __m256i v = _mm256_set1_epi32(four_of(u)), next = _mm256_set1_epi32(four_of(u + 4)), ones = _mm256_set1_epi16(1);
+    EACH(i, 2) {
+        const __m256i x = _mm256_add_epi16(_mm256_maddubs_epi16(v, w[i]), _mm256_maddubs_epi16(next, w[2 + i]));
+        a[i] = _mm256_add_epi32(a[i], _mm256_madd_epi16(x, ones));
+    }
+}
+
+/* The quads where a window has a value above 127, each as its place in the image and among the weights; how many. */
+AVX2 INLINE int large256(const struct native_windows *s, const size_t *corner)
+{
+    int found = 0;
+    for (int k = 0; k < s->side; k++) {
+        const uint8_t *u = s->u + (size_t)k * s->line;
+        for (int i = 0; i < s->run; i += 32) {
+            __m256i any = _mm256_setzero_si256();
+            EACH(t, WINDOWS256) any = _mm256_or_si256(any, _mm256_loadu_si256((const __m256i *)(u + corner[t] + i)));
+            uint32_t on = (uint32_t)_mm256_movemask_epi8(any);
+            if (s->run - i < 32) on &= (1u << (s->run - i)) - 1;
+            if (!on) continue;
+            for (int at = i; at < i + 32; at += 4, on >>= 4) { /* without a branch that nothing foretells */
+                s->large[2 * found] = (uint32_t)((size_t)k * s->line) + (uint32_t)at;
+                s->large[2 * found + 1] = (uint32_t)(k * s->quads + at / 4);
+                found += (on & 15) != 0;
+            }
+        }
+    }
+    return found;
+}
+
+AVX2 static void convolve256(const struct native_windows *s, const size_t *corner, int32_t *acc)
+{
+    const int large = large256(s, corner);
+    for (int first = 0; first < s->wide; first += 16) {
+        const int8_t *start = s->weights + 4 * first, *w = start;
+        const uint8_t *heavy = s->heavy + first / 16;
+        __m256i a[WINDOWS256][2];
+        EACH(t, WINDOWS256) a[t][0] = a[t][1] = _mm256_setzero_si256();
+        for (int k = 0; k < s->side; k++) {
+            const uint8_t *u[WINDOWS256];
+            EACH(t, WINDOWS256) u[t] = s->low + corner[t] + (size_t)k * s->line;
+            for (int q = 0; q < s->quads; q += 2, w += 8 * s->wide, heavy += s->wide / 16) {
+                const __m256i *const p = (const __m256i *)w, *const next = (const __m256i *)(w + 4 * s->wide);
+                const __m256i both[4] = {_mm256_load_si256(p), _mm256_load_si256(p + 1), _mm256_load_si256(next), _mm256_load_si256(next + 1)};
+                if (!*heavy) EACH(t, WINDOWS256) add_both256(a[t], u[t] + 4 * q, both);
+                else EACH(t, WINDOWS256) {
+                    add256(a[t], four_of(u[t] + 4 * q), both[0], both[1]);
+                    add256(a[t], four_of(u[t] + 4 * q + 4), both[2], both[3]);
+                }
+            }
+        }
+        for (int i = 0; i < large; i++) {
+            const int8_t *x = start + (size_t)s->large[2 * i + 1] * 4 * (size_t)s->wide;
+            const __m256i w0 = _mm256_load_si256((const __m256i *)x), w1 = _mm256_load_si256((const __m256i *)(x + 32));
+            EACH(t, WINDOWS256) add256(a[t], four_of(s->u + corner[t] + s->large[2 * i]) & (int32_t)0x80808080, w0, w1);
+        }
+        EACH(t, WINDOWS256)
+            EACH(i, 2) _mm256_storeu_si256((__m256i *)(acc + t * s->wide + first + 8 * i), a[t][i]);
+    }
+}
+
+AVX2 static void quantize256(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
+
 const struct native_kernel_set native_avx2 = {
-    .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .compact = compact256, .multiply = multiply256, .requantize = requantize256,
+    .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .takes_signed = 1, .compact = compact256, .multiply = multiply256, .requantize = requantize256, .quantize = quantize256,
+    .convolve = convolve256, .windows = WINDOWS256,
 };
 #endif
