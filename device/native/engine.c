@@ -304,15 +304,15 @@ static int spread(struct native_list *l, int found, int piece)
 }
 
 /* The rows of a layer, given its stored inputs u. */
-static void list_rows(struct native *e, const struct native_layer *y, const uint8_t *u, int is_signed)
+static void list_rows(struct native *e, const struct native_layer *y, const uint8_t *u, int is_dense, int is_signed)
 {
     struct native_list *l = &e->list;
     const struct native_kernel_set *set = e->set;
-    const int n = (int)y->in, all = is_signed || e->mode[y - e->file->layer] == NATIVE_DENSE;
+    const int n = (int)y->in;
     uint16_t *restrict row = l->row;
     uint8_t *restrict value = l->value;
     int k = n;
-    if (!all) k = set->compact(u, n, 0, row, value, e->order);
+    if (!is_dense) k = set->compact(u, n, 0, row, value, e->order);
     else {
         memcpy(row, e->every, 2 * (size_t)n);
         if (is_signed) for (int i = 0; i < n; i++) value[i] = u[i] ^ 128;
@@ -369,9 +369,9 @@ static void finish(struct native *e, const struct native_layer *y, const int32_t
 static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
     const struct native_file *f = e->file;
-    const int is_signed = y->shift && e->set->takes_signed;
+    const int is_dense = e->mode[y - f->layer] == NATIVE_DENSE, is_signed = is_dense && y->shift && e->set->takes_signed;
     const struct native_sums sums = {at(f, y->weights), (int)y->bits, (int)y->in, (int)y->padded, is_signed};
-    list_rows(e, y, u, is_signed);
+    list_rows(e, y, u, is_dense, is_signed);
     e->set->multiply(&sums, &e->list, e->acc, 0, (int)(y->padded / (8 * NATIVE_CHUNK / y->bits)));
     if (is_signed) {
         const int32_t *shift = at(f, y->shift);
