@@ -14,9 +14,9 @@ struct native {
     uint8_t *window;                /* what one output of a convolution sees */
     int32_t *acc;
     double *wide;                   /* what a normalisation is fed */
-    uint8_t *low;                   /* an image's lower seven bits */
+    uint8_t *low;                   /* these four as struct native_windows has them */
     uint32_t *large;
-    int8_t *quads[MOST_LAYERS];     /* a convolution's weights as struct native_windows has them */
+    int8_t *quads[MOST_LAYERS];     /* NULL of a dense layer, or where no set takes several windows */
     uint8_t *heavy[MOST_LAYERS];
     uint8_t mode[MOST_LAYERS];
 };
@@ -237,6 +237,7 @@ static int weight_at(const struct native_file *f, const struct native_layer *y, 
     return y->bits == 8 ? (int8_t)byte : (byte >> part * y->bits & ((1 << y->bits) - 1)) - (y->bits == 4 ? 8 : 1);
 }
 
+/* The weights of a convolution, and which of them are heavy, as struct native_windows has them. */
 static void pack_quads(const struct native_file *f, const struct native_layer *y, int8_t *to)
 {
     const uint32_t run = y->side * y->channels;
@@ -273,6 +274,7 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
         for (int bit = 0; bit < 8; bit++)
             if (mask >> bit & 1) e->order->place[mask][e->order->count[mask]++] = (uint8_t)bit;
     for (uint32_t i = 0; i < f->layers; i++) {
+        /* Several windows at once are faster than the rows that count of one. */
         e->mode[i] = f->layer[i].dense || e->quads[i] ? NATIVE_DENSE : NATIVE_SPARSE;
         if (!e->quads[i]) continue;
         pack_quads(f, &f->layer[i], e->quads[i]);
