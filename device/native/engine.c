@@ -14,9 +14,9 @@ struct native {
     uint8_t *window;                /* what one output of a convolution sees */
     int32_t *acc;
     double *wide;                   /* what a normalisation is fed */
-    uint8_t *low;                   /* an image's lower seven bits */
+    uint8_t *low;                   /* these four as struct native_windows has them */
     uint32_t *large;
-    int8_t *quads[MOST_LAYERS];     /* a convolution's weights as struct native_windows has them */
+    int8_t *quads[MOST_LAYERS];     /* NULL of a dense layer, or where no set takes several windows */
     uint8_t *heavy[MOST_LAYERS];
     uint8_t mode[MOST_LAYERS];
 };
@@ -237,6 +237,7 @@ static int weight_at(const struct native_file *f, const struct native_layer *y, 
     return y->bits == 8 ? (int8_t)byte : (byte >> part * y->bits & ((1 << y->bits) - 1)) - (y->bits == 4 ? 8 : 1);
 }
 
+/* The weights of a convolution, and which of them are heavy, as struct native_windows has them. */
 static void pack_quads(const struct native_file *f, const struct native_layer *y, int8_t *to)
 {
     const uint32_t run = y->side * y->channels;
@@ -273,6 +274,7 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
         for (int bit = 0; bit < 8; bit++)
             if (mask >> bit & 1) e->order->place[mask][e->order->count[mask]++] = (uint8_t)bit;
     for (uint32_t i = 0; i < f->layers; i++) {
+        /* Several windows at once are faster than the rows that count of one. */
         e->mode[i] = f->layer[i].dense || e->quads[i] ? NATIVE_DENSE : NATIVE_SPARSE;
         if (!e->quads[i]) continue;
         pack_quads(f, &f->layer[i], e->quads[i]);
@@ -304,15 +306,15 @@ static int spread(struct native_list *l, int found, int piece)
 }
 
 /* The rows of a layer, given its stored inputs u. */
-static void list_rows(struct native *e, const struct native_layer *y, const uint8_t *u, int is_signed)
+static void list_rows(struct native *e, const struct native_layer *y, const uint8_t *u, int is_dense, int is_signed)
 {
     struct native_list *l = &e->list;
     const struct native_kernel_set *set = e->set;
-    const int n = (int)y->in, all = is_signed || e->mode[y - e->file->layer] == NATIVE_DENSE;
+    const int n = (int)y->in;
     uint16_t *restrict row = l->row;
     uint8_t *restrict value = l->value;
     int k = n;
-    if (!all) k = set->compact(u, n, 0, row, value, e->order);
+    if (!is_dense) k = set->compact(u, n, 0, row, value, e->order);
     else {
         memcpy(row, e->every, 2 * (size_t)n);
         if (is_signed) for (int i = 0; i < n; i++) value[i] = u[i] ^ 128;
@@ -369,9 +371,9 @@ static void finish(struct native *e, const struct native_layer *y, const int32_t
 static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
     const struct native_file *f = e->file;
-    const int is_signed = y->shift && e->set->takes_signed;
+    const int is_dense = e->mode[y - f->layer] == NATIVE_DENSE, is_signed = is_dense && y->shift && e->set->takes_signed;
     const struct native_sums sums = {at(f, y->weights), (int)y->bits, (int)y->in, (int)y->padded, is_signed};
-    list_rows(e, y, u, is_signed);
+    list_rows(e, y, u, is_dense, is_signed);
     e->set->multiply(&sums, &e->list, e->acc, 0, (int)(y->padded / (8 * NATIVE_CHUNK / y->bits)));
     if (is_signed) {
         const int32_t *shift = at(f, y->shift);

@@ -141,16 +141,17 @@ AVX512 INLINE void block512(const uint8_t *w, size_t width, const struct native_
         chunk += n; \
     }
 
-/* A whole block is compiled apart. */
-#define BLOCK512(bits) \
-    if (n == 4) block512(w, NATIVE_LINE, list, a, 4, bits); \
-    else block512(w, width, list, a, n, bits)
+/* A whole block of four or two chunks is compiled apart, with its width. */
+#define EACH_WIDTH(block, ...) \
+    if (n == 4) block(w, NATIVE_LINE, list, a, 4, __VA_ARGS__); \
+    else if (n == 2 && wide == 2) block(w, NATIVE_LINE / 2, list, a, 2, __VA_ARGS__); \
+    else block(w, width, list, a, n, __VA_ARGS__)
 
 AVX512 static void multiply512(const struct native_sums *s, const struct native_list *list, int32_t *acc, int first, int last)
 {
-    if (s->bits == 8) { OVER_BLOCKS(BLOCK512(8)) }
-    else if (s->bits == 4) { OVER_BLOCKS(BLOCK512(4)) }
-    else { OVER_BLOCKS(BLOCK512(2)) }
+    if (s->bits == 8) { OVER_BLOCKS(EACH_WIDTH(block512, 8)) }
+    else if (s->bits == 4) { OVER_BLOCKS(EACH_WIDTH(block512, 4)) }
+    else { OVER_BLOCKS(EACH_WIDTH(block512, 2)) }
 }
 
 AVX512 static void requantize512(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
@@ -316,8 +317,8 @@ AVX2 INLINE void rows_small(const uint8_t *w, size_t width, const struct native_
 /* Up to four chunks; the sums of four lie in registers, of 2 bits those of two. */
 AVX2 INLINE void block256(const uint8_t *w, size_t width, const struct native_list *list, int32_t *acc, int chunks, const int bits, const int is_signed)
 {
-    if (chunks == 4 && bits == 8) rows8(w, NATIVE_LINE, list, acc, 4, is_signed);
-    else if (chunks == 4 && bits == 4) rows_small(w, NATIVE_LINE, list, acc, 4, 4);
+    if (chunks == 4 && bits == 8) rows8(w, width, list, acc, 4, is_signed);
+    else if (chunks == 4 && bits == 4) rows_small(w, width, list, acc, 4, 4);
     else
         for (int c = 0; c < chunks; c += 2) {
             const uint8_t *start = w + c * NATIVE_CHUNK;
@@ -331,10 +332,10 @@ AVX2 INLINE void block256(const uint8_t *w, size_t width, const struct native_li
 
 AVX2 static void multiply256(const struct native_sums *s, const struct native_list *list, int32_t *acc, int first, int last)
 {
-    if (s->bits == 8 && s->is_signed) { OVER_BLOCKS(block256(w, width, list, a, n, 8, 1)) }
-    else if (s->bits == 8) { OVER_BLOCKS(block256(w, width, list, a, n, 8, 0)) }
-    else if (s->bits == 4) { OVER_BLOCKS(block256(w, width, list, a, n, 4, 0)) }
-    else { OVER_BLOCKS(block256(w, width, list, a, n, 2, 0)) }
+    if (s->bits == 8 && s->is_signed) { OVER_BLOCKS(EACH_WIDTH(block256, 8, 1)) }
+    else if (s->bits == 8) { OVER_BLOCKS(EACH_WIDTH(block256, 8, 0)) }
+    else if (s->bits == 4) { OVER_BLOCKS(EACH_WIDTH(block256, 4, 0)) }
+    else { OVER_BLOCKS(EACH_WIDTH(block256, 2, 0)) }
 }
 
 AVX2 static void requantize256(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,

@@ -160,6 +160,10 @@ int main(int argc, char **argv)
     const uint32_t layers = ((struct native_file *)(void *)valid)->layers;
     if (!native_memory(valid, bytes)) return 2;
     use(valid, bytes);
+    uint8_t *shifted = exactly(bytes + LINE / 2);
+    memcpy(shifted + LINE / 2, valid, bytes);
+    if (native_memory(shifted + LINE / 2, bytes)) return 2; /* its rows would not lie in whole lines */
+    free(shifted);
     const unsigned first = (unsigned)strtoul(argv[2], 0, 10), count = (unsigned)strtoul(argv[3], 0, 10);
     unsigned refused = 0, ran = 0;
     for (unsigned number = first; number < first + count; number++) {

@@ -64,16 +64,21 @@ NETWORKS: dict[str, tuple[PolicySpec, int]] = {
 def made(name: str, seed: int = 0) -> tuple[PolicySpec, IntegerNetwork, np.ndarray]:
     """The spec, a network quantized from random weights, and raw observations near the calibration and far off."""
     spec, bits = NETWORKS[name]
-    random = np.random.default_rng([seed, len(name)])
+    return spec, *quantized(spec, bits, np.random.default_rng([seed, len(name)]))
+
+
+def quantized(spec: PolicySpec, bits: int, random: np.random.Generator) -> tuple[IntegerNetwork, np.ndarray]:
+    """A network from random weights, and raw observations near the calibration and far off."""
     weights = {
         part: random.normal(0.0, 1.5 / np.sqrt(np.prod(shape[:-1])) if len(shape) > 1 else 0.3, shape).astype("f4")
         for part, shape in weight_shapes(spec).items()
     }
     if spec.network.convolutions:
         rows = random.integers(0, 256, (60, spec.observation_size)).astype(np.float32)
-        rows[:, -2:] = random.normal(0.0, 90.0, (60, 2))
+        if spec.vector_size:
+            rows[:, -spec.vector_size :] = random.normal(0.0, 90.0, (60, spec.vector_size))
     else:
         rows = random.normal(0.3, 1.5, (200, spec.observation_size)).astype(np.float32)
     network = quantize_network(spec, weights, rows[ROWS:], bits)
     rows[ROWS // 2 : ROWS] *= 9.0
-    return spec, network, rows[:ROWS]
+    return network, rows[:ROWS]

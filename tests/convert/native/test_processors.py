@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, given, settings
 
 from device.native.building import compiled, library
@@ -79,7 +79,7 @@ BITS = (8, 4, 2)
 LONG = set(product(("III", "benchmark/pong-dqn"), (4, 2)))
 
 
-def parameters(values: Iterable[tuple[object, ...]], long: Callable[..., bool]) -> list[ParameterSet]:
+def parameters(values: Iterable[tuple[object, ...]], long: Callable[..., bool]) -> list[Any]:
     """A test for each, the long ones for make test-all."""
     return [pytest.param(*each, marks=[pytest.mark.slow] * long(*each)) for each in values]
 
