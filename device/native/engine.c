@@ -60,6 +60,15 @@ static int are_finite(const struct native_file *f, uint32_t offset, uint32_t n)
 
 static int is_positive(float x) { return x > 0.0f && x <= 3.4028235e38f; }
 
+/* Whether every weight is one that so many bits may hold, -127 ... 127 or -1 ... 1: more would leave the kernels' sums. */
+static int are_weights(const uint8_t *w, size_t n, uint32_t bits)
+{
+    unsigned beyond = 0;
+    if (bits == 8) for (size_t i = 0; i < n; i++) beyond |= w[i] == 128;
+    if (bits == 2) for (size_t i = 0; i < n; i++) beyond |= w[i] & w[i] >> 1 & 0x55;
+    return !beyond;
+}
+
 /* Sizes alone, so that nothing behind it can overflow. */
 static enum native_error check_layer(const struct native_file *f, const struct native_layer *y)
 {
@@ -91,6 +100,7 @@ static enum native_error check_layer(const struct native_file *f, const struct n
         for (int i = 0; i < 256; i++) if (((const int8_t *)at(f, y->table))[i] < y->base) return NATIVE_BAD_NUMBER;
     if (!are_zero((const int32_t *)at(f, y->bias) + y->out, 4 * (size_t)(y->padded - y->out))) return NATIVE_BAD_PADDING;
     if (!are_zero((const float *)at(f, y->multiplier) + y->out, 4 * (size_t)(y->padded - y->out))) return NATIVE_BAD_PADDING;
+    if (!are_weights(at(f, y->weights), (size_t)y->in * y->padded / 8 * y->bits, y->bits)) return NATIVE_BAD_NUMBER;
     return are_zero(y->pad, sizeof y->pad) ? NATIVE_OK : NATIVE_BAD_PADDING;
 }
 

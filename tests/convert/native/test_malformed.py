@@ -18,7 +18,17 @@ from tests.convert.native.random_networks import LayerPlan, Plan, built
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")
 MISTAKES, FEW = 10_000, 1_500
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fno-math-errno")
+FLAGS = (
+    "-std=gnu11",
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+)
 ODD = Plan(19, 5, (LayerPlan(23, 8, "table"), LayerPlan(70, 2, "linear", zero=90), LayerPlan(9, 4, "norm"),
                    LayerPlan(3, 8, "linear", zero=128)), continuous=True)  # fmt: skip
 ARTIFACTS = (
