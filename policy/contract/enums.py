@@ -103,11 +103,11 @@ def executions(precisions: Iterable[Precision], runtimes: Iterable[RuntimeName])
     """Every precision in every runtime that executes it.
 
     Raises:
-        SpecError: a runtime executes none of them.
+        SpecError: a runtime executes none of those that there are.
     """
     wanted, asked = list(precisions), list(runtimes)
     for runtime in asked:
-        if not any(runtime.artifact_format.holds(precision) for precision in wanted):
+        if wanted and not any(runtime.artifact_format.holds(precision) for precision in wanted):
             raise SpecError(
                 f"the runtime {runtime.value} executes int8 … int2; asked for is {', '.join(p.value for p in wanted)}.",
                 "Type BITS=8, or take another runtime.",

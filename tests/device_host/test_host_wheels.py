@@ -104,7 +104,7 @@ def test_musl() -> None:
 def test_runtimes_are_read() -> None:
     assert parse_runtimes("all") == tuple(RuntimeName)
     assert parse_runtimes("litert,onnxruntime,litert") == (LITERT, ONNX)
-    with pytest.raises(WheelError, match="allowed are tflite-runtime, litert, onnxruntime, all"):
+    with pytest.raises(WheelError, match="allowed are tflite-runtime, litert, onnxruntime, native, all"):
         parse_runtimes("tensorrt")
 
 
