@@ -15,7 +15,7 @@ VIRTUAL_PI = "virtual-pi"
 TARGET = "pi@virtual"
 """The target whose memory and success are shown."""
 WHOLE_PATH_OF = ("litert", "int8")
-_RUNTIMES = ("tflite-runtime", "litert", "onnxruntime")
+_RUNTIMES = ("tflite-runtime", "litert", "onnxruntime", "native")
 PATHS = {
     "runtime": "One decision in the runtime: set input, invoke, read the action",
     "decide": "One decision of the agent: request line in, reply line out",

@@ -25,7 +25,7 @@ class LayerRecord:
     weights: int
     bias: int
     multiplier: int
-    shift: int = 0
+    signed_bias: int = 0
     table: int = 0
     gamma: int = 0
     beta: int = 0

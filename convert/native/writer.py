@@ -125,7 +125,7 @@ def _layer(
         weights=file.put(rows),
         bias=file.put(_filled(bias, padded, "<i4")),
         multiplier=file.put(_filled(requantization_multipliers(layer, input_map), padded, "<f4")),
-        shift=0 if skips or bits < 8 else file.put(_filled(128 * sums, padded, "<i4")),
+        signed_bias=0 if skips or bits < 8 else file.put(_filled(bias + 128 * sums, padded, "<i4")),
         zero=layer.output.zero_point,
         low=layer.output.zero_point if layer.relu else layer.output.low,
         base=base_of_result,

@@ -85,9 +85,9 @@ static enum native_error check_layer(const struct native_file *f, const struct n
     } else if (y->height || y->width || y->channels || y->stride) return NATIVE_BAD_LAYER;
     if (!lies_inside(f, y->weights, (uint64_t)y->in * y->padded / 8 * y->bits)) return NATIVE_BAD_OFFSET;
     if (!lies_inside(f, y->bias, 4ull * y->padded) || !lies_inside(f, y->multiplier, 4ull * y->padded)) return NATIVE_BAD_OFFSET;
-    if (y->shift && !lies_inside(f, y->shift, 4ull * y->padded)) return NATIVE_BAD_OFFSET;
+    if (y->signed_bias && !lies_inside(f, y->signed_bias, 4ull * y->padded)) return NATIVE_BAD_OFFSET;
     if (y->table && !lies_inside(f, y->table, 256)) return NATIVE_BAD_OFFSET;
-    if (y->dense > 1 || !y->gamma != !y->beta || (y->gamma && y->table) || (y->shift && y->bits != 8)) return NATIVE_BAD_LAYER;
+    if (y->dense > 1 || !y->gamma != !y->beta || (y->gamma && y->table) || (y->signed_bias && y->bits != 8)) return NATIVE_BAD_LAYER;
     if (y->gamma && (!lies_inside(f, y->gamma, 4ull * y->out) || !lies_inside(f, y->beta, 4ull * y->out))) return NATIVE_BAD_OFFSET;
     if (!is_level(y->zero) || !is_level(y->low) || !is_level(y->base) || !is_level(y->norm_zero) || !is_level(y->norm_low)) return NATIVE_BAD_NUMBER;
     if (!are_finite(f, y->multiplier, y->padded) || !is_positive(y->scale)) return NATIVE_BAD_NUMBER;
@@ -336,33 +336,19 @@ static void list_rows(struct native *e, const struct native_layer *y, const uint
     for (int i = 0; i < AHEAD + 4; i++) row[k + i] = some;
     memset(value + k, 0, AHEAD + 4);
     l->rows = k;
-    l->groups = 0;
     int32_t sum = 0;
     if (y->bits != 8) for (int i = 0; i < k; i++) sum += value[i];
     l->sum = sum;
-    const int most = y->bits == 8 ? set->group8 : y->bits == 4 ? set->group4 : set->group2;
-    if (!most || !k) return;
-    const int step = y->bits == 8 ? 2 : 8;
-    int start = 0, held = 0;
-    for (int i = 0; i < k; i += step) {
-        int size = 0;
-        for (int j = i; j < i + step && j < k; j++) size += is_signed && l->value[j] > 127 ? 256 - l->value[j] : l->value[j];
-        held += size;
-        if (held > most || i + step - start > UINT16_MAX) {
-            l->count[l->groups++] = (uint16_t)(i - start);
-            start = i;
-            held = size;
-        }
-    }
-    l->count[l->groups++] = (uint16_t)(k - start);
+    if (set->group) set->group(l, (int)y->bits, is_signed);
 }
 
 /* From the sums of n outputs, `less` too large, to what is stored of them. */
-static void finish(struct native *e, const struct native_layer *y, const int32_t *acc, int32_t less, uint32_t n, uint8_t *stored)
+static void finish(struct native *e, const struct native_layer *y, const int32_t *acc, const int32_t *bias, int32_t less, uint32_t n,
+                   uint8_t *stored)
 {
     const struct native_file *f = e->file;
     const int cut = y->table || y->gamma;
-    e->set->requantize(acc, at(f, y->bias), less, at(f, y->multiplier), (int)n, y->zero, y->low, cut ? -128 : y->base, stored);
+    e->set->requantize(acc, bias, less, at(f, y->multiplier), (int)n, y->zero, y->low, cut ? -128 : y->base, stored);
     if (y->table) {
         const int8_t *table = at(f, y->table);
         for (uint32_t i = 0; i < y->out; i++) stored[i] = (uint8_t)(table[stored[i]] - y->base);
@@ -381,15 +367,12 @@ static void finish(struct native *e, const struct native_layer *y, const int32_t
 static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
     const struct native_file *f = e->file;
-    const int is_dense = e->mode[y - f->layer] == NATIVE_DENSE, is_signed = is_dense && y->shift && e->set->takes_signed;
+    const int is_dense = e->mode[y - f->layer] == NATIVE_DENSE, is_signed = is_dense && y->signed_bias && e->set->takes_signed;
     const struct native_sums sums = {at(f, y->weights), (int)y->bits, (int)y->in, (int)y->padded, is_signed};
     list_rows(e, y, u, is_dense, is_signed);
     e->set->multiply(&sums, &e->list, e->acc, 0, (int)(y->padded / (8 * NATIVE_CHUNK / y->bits)));
-    if (is_signed) {
-        const int32_t *shift = at(f, y->shift);
-        for (uint32_t i = 0; i < y->padded; i++) e->acc[i] = (int32_t)((uint32_t)e->acc[i] + (uint32_t)shift[i]);
-    }
-    finish(e, y, e->acc, y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * e->list.sum, y->padded, stored);
+    const int32_t *bias = at(f, is_signed ? y->signed_bias : y->bias);
+    finish(e, y, e->acc, bias, y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * e->list.sum, y->padded, stored);
 }
 
 /* A convolution's results, several windows at once; the last ones are taken twice. */
@@ -404,6 +387,7 @@ static void convolve_together(struct native *e, const struct native_layer *y, co
         uint8_t *restrict low = e->low;
         for (size_t i = 0, all = (size_t)taken(y); i < all; i++) low[i] = u[i] & 127;
     }
+    const int32_t *bias = at(e->file, y->bias);
     uint32_t i = 0, j = 0;
     for (uint32_t done = 0; done < rows * columns; done += n) {
         size_t corner[MOST_WINDOWS];
@@ -413,7 +397,7 @@ static void convolve_together(struct native *e, const struct native_layer *y, co
             else if (i + 1 < rows) i++, j = 0;
         }
         e->set->convolve(&w, corner, e->acc);
-        for (uint32_t t = 0; t < n && done + t < rows * columns; t++, stored += y->out) finish(e, y, e->acc + t * wide, 0, wide, stored);
+        for (uint32_t t = 0; t < n && done + t < rows * columns; t++, stored += y->out) finish(e, y, e->acc + t * wide, bias, 0, wide, stored);
     }
 }
 

@@ -16,7 +16,7 @@ struct native_layer {               /* 128 bytes */
     uint32_t bits;                  /* 2, 4 or 8: of a stored weight */
     uint32_t in, out, padded;       /* rows of weights, outputs, and outputs with those that only fill the last chunk */
     uint32_t weights, bias, multiplier; /* offsets: rows; int32[padded]; float[padded] */
-    uint32_t shift;                 /* offset of int32[padded], 128 times the sum of each output's weights; or 0 */
+    uint32_t signed_bias;           /* offset of int32[padded], the bias where values less 128 are multiplied; or 0 */
     uint32_t table;                 /* offset of int8[256], a level for each level -128 ... 127; or 0 */
     uint32_t gamma, beta;           /* offsets of float[out] of a layer normalisation; or both 0 */
     int32_t zero, low;              /* q = clip(rint(sum * multiplier) + zero, low, 127) */

@@ -45,6 +45,8 @@ struct native_sums {                /* a layer as a kernel sees it */
 typedef void native_multiply(const struct native_sums *, const struct native_list *, int32_t *acc, int first, int last);
 /* The elements of u[0 ... n) that are not zero, u read as u ^ flip; how many. */
 typedef int native_compact(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *);
+/* Part a list into groups; SLACK bytes behind its values may be read, the first sixteen are 0. */
+typedef void native_group(struct native_list *, int bits, int is_signed);
 /* stored[i] = clip(rint((float)(acc[i] + bias[i] - less) * m[i]) + zero, low, 127) - base, i < n, a multiple of 16 */
 typedef void native_requantize(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
                                int low, int base, uint8_t *stored);
@@ -56,6 +58,8 @@ struct native_input {
     float scale;
     int zero, base;
 };
+/* Part a list into groups; SLACK bytes behind its values may be read, the first sixteen are 0. */
+typedef void native_group(struct native_list *, int bits, int is_signed);
 /* stored[i] = clip(rint(clip((x[i] - mean) * inverse, lowest, highest) / scale) + zero, -128, 127) - base, i < n */
 typedef void native_quantize(const struct native_input *, const float *x, int n, uint8_t *stored);
 
@@ -81,9 +85,9 @@ struct native_kernel_set {
     int (*runs_here)(void);
     int multiple;                   /* rows of a list come in multiples of this, the last with the value 0 */
     int piece;                      /* a larger value of an 8-bit layer is spread over several rows */
-    int group8, group4, group2;     /* what the values of a group may sum to; 0: there are no groups */
-    int takes_signed;               /* whether 8-bit layers with a shift are fed signed values */
+    int takes_signed;               /* whether 8-bit layers with a signed bias are fed signed values */
     native_compact *compact;
+    native_group *group;            /* NULL: there are no groups */
     native_multiply *multiply;
     native_requantize *requantize;
     native_quantize *quantize;

@@ -29,6 +29,40 @@ static int compact_neon(const uint8_t *u, int n, uint8_t flip, uint16_t *row, ui
 #endif
 }
 
+/* Pairs of 8-bit rows, eights of others, as long as the sums of their products by the largest weights fit 16 bits: 258 * 127
+ * in int16; 4369 * 15 in uint16, and of 2 bits 2047 * 2 * 16, for the third weight of a byte is multiplied where it lies. */
+static void group_neon(struct native_list *l, int bits, int is_signed)
+{
+    const int most = bits == 8 ? 258 : bits == 4 ? 4369 : 2047, step = bits == 8 ? 2 : 8, k = l->rows;
+    uint16_t *count = l->count;
+    int start = 0, held = 0;
+    for (int i = 0; i < k; i += 16) {
+        if (i - start > UINT16_MAX - 16) {
+            *count++ = (uint16_t)(i - start);
+            start = i, held = 0;
+        }
+        uint8x16_t v = vld1q_u8(l->value + i);
+        if (is_signed) v = vreinterpretq_u8_s8(vabsq_s8(vreinterpretq_s8_u8(v))); /* 128 of -128, as unsigned */
+        uint16_t sums[8];
+        const uint16x8_t pairs = vpaddlq_u8(v);
+        if (step == 2) vst1q_u16(sums, pairs);
+        else {
+            const uint64x2_t eights = vpaddlq_u32(vpaddlq_u16(pairs));
+            sums[0] = (uint16_t)vgetq_lane_u64(eights, 0), sums[1] = (uint16_t)vgetq_lane_u64(eights, 1);
+        }
+        const int n = (k - i < 16 ? k - i + step - 1 : 16) / step;
+        for (int t = 0; t < n; t++) {
+            held += sums[t];
+            if (held > most) {
+                *count++ = (uint16_t)(i + t * step - start);
+                start = i + t * step, held = sums[t];
+            }
+        }
+    }
+    if (k) *count++ = (uint16_t)(k - start);
+    l->groups = (int)(count - l->count);
+}
+
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
 /* 8 bits: int8 weights by int8 values, `chunks` of 16 outputs. */
@@ -195,8 +229,7 @@ static void quantize(const struct native_input *input, const float *x, int n, ui
 
 const struct native_kernel_set native_neon = {
     .name = "neon", .runs_here = has_neon, .multiple = 2, .piece = 127,
-    /* 8 bits: 258 * 127 in int16. Fewer: 4369 * 15, and 2 bits 2047 * 2 * 16, the third weight in place, in uint16. */
-    .group8 = 258, .group4 = 4369, .group2 = 2047, .takes_signed = 1,
+    .takes_signed = 1, .group = group_neon,
     .compact = compact_neon, .multiply = multiply_neon, .requantize = requantize_neon, .quantize = quantize,
 };
 #endif

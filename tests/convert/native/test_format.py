@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[str, dict[str, float], str]] = {
     "a normalisation with an unknown activation": ("norm, relu", {"layer_activation": 7}, "not finite"),
     "numbers of a normalisation that is none": ("relu", {"layer_norm_scale": 1.0}, "padding"),
     "a table's level below what is stored as 0": ("tanh", {"layer_base": 127}, "no level"),
-    "a shift of fewer bits": ("relu, 4 bits", {"layer_shift": 640}, "contradict"),
+    "a signed bias of fewer bits": ("relu, 4 bits", {"layer_signed_bias": 640}, "contradict"),
     "a dense layer with a stride": ("relu", {"layer_stride": 1}, "contradict"),
     "a vector that joins nothing": ("picture and vector", {"joins": 0}, "a size"),
     "a vector behind the last layer": ("picture and vector", {"joins": 4}, "a size"),
@@ -191,7 +191,7 @@ def test_offsets_are_whole_lines_and_arrays_do_not_overlap() -> None:
     data = native_artifact(spec, integers)
     assert len(data) == struct.unpack_from("<I", data, OFFSETS["bytes"])[0]
     layers = struct.unpack_from("<I", data, OFFSETS["layers"])[0]
-    names = ("weights", "bias", "multiplier", "shift", "table", "gamma", "beta")
+    names = ("weights", "bias", "multiplier", "signed_bias", "table", "gamma", "beta")
     at = [struct.unpack_from("<I", data, OFFSETS[each])[0] for each in ("mean", "inverse", "lowest", "highest", "head")]
     at += [
         struct.unpack_from("<I", data, OFFSETS[f"layer.{each}"] + LAYER_BYTES * layer)[0]

@@ -99,9 +99,10 @@ class Reader:
             )
         w = self.weights(y)
         s = windows @ w - {8: 0, 4: 8, 2: 1}[y.bits] * windows.sum(axis=1, keepdims=True)
-        if y.shift:
-            assert np.array_equal((windows - 128) @ w + self.array(y.shift, y.padded, "<i4"), s)
-        s = (s + self.array(y.bias, y.padded, "<i4"))[:, : y.out]
+        s = s + self.array(y.bias, y.padded, "<i4")
+        if y.signed_bias:
+            assert np.array_equal((windows - 128) @ w + self.array(y.signed_bias, y.padded, "<i4"), s)
+        s = s[:, : y.out]
         assert np.abs(s).max() < 2**31
         q = rint_clip(s.astype(np.float32) * self.array(y.multiplier, y.out), y.zero, y.low)
         if y.table:
