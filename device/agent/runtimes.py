@@ -223,17 +223,16 @@ class OnnxExecutor:
 
 
 class NativeExecutor:
-    """The project's own engine, on one thread."""
+    """The project's own engine, on one thread. ``decide``: see :class:`Executor`."""
 
     def __init__(self, module: Any, model: Path | bytes, spec: PolicySpec) -> None:
         artifact = model if isinstance(model, bytes) else model.read_bytes()
         self._engine = module.Engine(module.library(), artifact, spec.observation_size, spec.output_size)
-        self._is_discrete = spec.is_discrete
+        self.decide = self._engine.decide if spec.is_discrete else self._continuous
 
-    def decide(self, observation: Floats) -> Any:
-        """See :class:`Executor`."""
-        choice = self._engine.decide(observation)
-        return choice if self._is_discrete else self._engine.outputs.copy()
+    def _continuous(self, observation: Floats) -> Floats:
+        self._engine.decide(observation)
+        return self.outputs()
 
     def outputs(self) -> Floats:
         """See :class:`Executor`."""

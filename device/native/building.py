@@ -17,7 +17,7 @@ from policy.files import locked, write_atomically
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE.parents[1] / "artifacts" / "native"
-SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c")
+SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c", "python.c")
 TARGETS = {
     "x86_64": ("-target", "x86_64-linux-none"),
     "aarch64": ("-target", "aarch64-linux-none", "-mcpu=cortex_a53"),

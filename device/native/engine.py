@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,27 @@ class Mode(IntEnum):
     """All rows of weights."""
     SPARSE = 1
     """Those whose input is not zero."""
+
+
+_METH_O, _CAPSULE = 0x0008, b"native"
+"""Of CPython's methodobject.h; the name that python.c asks for."""
+
+
+class _Method(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class _Bound(ctypes.Structure):
+    """``struct native_bound`` of python.c."""
+
+    _fields_ = (("engine", ctypes.c_void_p), ("outputs", ctypes.c_void_p), ("observation", ctypes.c_size_t))
 
 
 class NativeError(ValueError):
@@ -61,33 +84,36 @@ class Engine:
                 f"the artifact takes {sizes[1]} numbers and gives {sizes[0]}; the policy {observation_size} and "
                 f"{output_size}."
             )
-        self._observation = np.zeros(observation_size, np.float32)
-        self._row = self._observation[None]
         self.outputs: NDArray[np.float32] = np.zeros(output_size, np.float32)
         self._engine = ctypes.c_void_p(self._memory.ctypes.data)
-        self._from = ctypes.c_void_p(self._observation.ctypes.data)
-        self._to = ctypes.c_void_p(self.outputs.ctypes.data)
-        self._decide = self._c.native_decide
-
-    def decide(self, observation: NDArray[np.float32]) -> int:
+        self._observation_size = observation_size
+        self.decide: Callable[[NDArray[np.float32]], int] = self._bound()
         """One decision; ``outputs`` holds what it made.
 
-        Args:
-            observation: raw float32 (1, N) or (N,).
-
-        Returns:
-            The index of the first largest output of a discrete policy; 0 of a continuous one.
+        Takes a raw observation, float32 (1, N) or (N,), C-contiguous; gives the index of the first largest output of a
+        discrete policy, 0 of a continuous one. ValueError: it is something else.
         """
-        self._row[...] = observation
-        choice: int = self._decide(self._engine, self._from, self._to)
-        return choice
+
+    def _bound(self) -> Callable[[NDArray[np.float32]], int]:
+        """The engine's function for this artifact as one of the interpreter's own: see ``python.c``."""
+        bound = _Bound(self._engine.value, self.outputs.ctypes.data, 4 * self._observation_size)
+        function = ctypes.cast(self._c.native_python_decide, ctypes.c_void_p)
+        method = _Method(b"decide", function, _METH_O, None)
+        capsule = _python("PyCapsule_New", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+            ctypes.addressof(bound), _CAPSULE, None
+        )
+        # The function holds its module, whatever that is: everything that it points to.
+        kept = (bound, method, self._memory, self._artifact, self.outputs, self._c)
+        make = _python("PyCFunction_NewEx", ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
+        made: Callable[[NDArray[np.float32]], int] = make(ctypes.addressof(method), capsule, kept)
+        return made
 
     def levels(self, observation: NDArray[np.float32], layers: int) -> NDArray[np.int8]:
         """The levels behind the first ``layers`` layers, flat; of the input for 0."""
-        self._row[...] = observation
-        count = self._c.native_levels(self._engine, self._from, layers, None, 0)
+        fed = np.ascontiguousarray(observation, np.float32).reshape(self._observation_size)
+        count = self._c.native_levels(self._engine, fed.ctypes.data, layers, None, 0)
         found = np.zeros(count, np.int8)
-        self._c.native_levels(self._engine, self._from, layers, found.ctypes.data, count)
+        self._c.native_levels(self._engine, fed.ctypes.data, layers, found.ctypes.data, count)
         return found
 
     @property
@@ -137,6 +163,11 @@ def kernels_of(loaded: ctypes.CDLL) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _python(name: str, *arguments: Any) -> Callable[..., Any]:
+    """A function of the interpreter that makes an object."""
+    return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)((name, ctypes.pythonapi))
+
+
 def _aligned(size: int) -> NDArray[np.uint8]:
     """Bytes at a multiple of a cache line."""
     room = np.zeros(size + LINE, np.uint8)
@@ -150,7 +181,6 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
         ("native_memory", size, (pointer, size)),
         ("native_open", whole, (pointer, size, pointer, size)),
         ("native_message", words, (whole,)),
-        ("native_decide", whole, (pointer, pointer, pointer)),
         ("native_levels", size, (pointer, pointer, ctypes.c_uint, pointer, size)),
         ("native_layers", ctypes.c_uint, (pointer,)),
         ("native_mode", whole, (pointer, ctypes.c_uint)),
