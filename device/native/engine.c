@@ -324,7 +324,7 @@ static void list_rows(struct native *e, const struct native_layer *y, const uint
     uint16_t *restrict row = l->row;
     uint8_t *restrict value = l->value;
     int k = n;
-    if (!is_dense) k = set->compact(u, n, 0, row, value, e->order);
+    if (!is_dense) k = set->compact(u, n, row, value, e->order);
     else {
         memcpy(row, e->every, 2 * (size_t)n);
         if (is_signed) for (int i = 0; i < n; i++) value[i] = u[i] ^ 128;
@@ -337,7 +337,7 @@ static void list_rows(struct native *e, const struct native_layer *y, const uint
     memset(value + k, 0, AHEAD + 4);
     l->rows = k;
     int32_t sum = 0;
-    if (y->bits != 8) for (int i = 0; i < k; i++) sum += value[i];
+    if (y->bits != 8 && !set->group) for (int i = 0; i < k; i++) sum += value[i];
     l->sum = sum;
     if (set->group) set->group(l, (int)y->bits, is_signed);
 }

@@ -43,9 +43,9 @@ struct native_sums {                /* a layer as a kernel sees it */
 /* Sums of 16-byte chunks first ... last - 1 of all rows: acc[output] = sum of value * weight, weights of 4 and 2 bits
  * read as they are stored, 8 or 1 too large. acc has room for whole chunks. */
 typedef void native_multiply(const struct native_sums *, const struct native_list *, int32_t *acc, int first, int last);
-/* The elements of u[0 ... n) that are not zero, u read as u ^ flip; how many. */
-typedef int native_compact(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *);
-/* Part a list into groups; SLACK bytes behind its values may be read, the first sixteen are 0. */
+/* The elements of u[0 ... n) that are not zero; how many. */
+typedef int native_compact(const uint8_t *u, int n, uint16_t *row, uint8_t *value, const struct native_order *);
+/* Part a list into groups, and with fewer than 8 bits add its values up; SLACK bytes behind its values may be read, the first sixteen are 0. */
 typedef void native_group(struct native_list *, int bits, int is_signed);
 /* stored[i] = clip(rint((float)(acc[i] + bias[i] - less) * m[i]) + zero, low, 127) - base, i < n, a multiple of 16 */
 typedef void native_requantize(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero,
@@ -58,7 +58,7 @@ struct native_input {
     float scale;
     int zero, base;
 };
-/* Part a list into groups; SLACK bytes behind its values may be read, the first sixteen are 0. */
+/* Part a list into groups, and with fewer than 8 bits add its values up; SLACK bytes behind its values may be read, the first sixteen are 0. */
 typedef void native_group(struct native_list *, int bits, int is_signed);
 /* stored[i] = clip(rint(clip((x[i] - mean) * inverse, lowest, highest) / scale) + zero, -128, 127) - base, i < n */
 typedef void native_quantize(const struct native_input *, const float *x, int n, uint8_t *stored);
@@ -112,11 +112,11 @@ INLINE int32_t rounded(float x)     /* to the nearest whole number, half to even
 INLINE int limited(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
 
 /* The bodies of functions that every set has, compiled anew for each. */
-INLINE int compact_here(const uint8_t *u, int n, uint8_t flip, uint16_t *restrict row, uint8_t *restrict value)
+INLINE int compact_here(const uint8_t *u, int n, uint16_t *restrict row, uint8_t *restrict value)
 {
     int found = 0;
     for (int i = 0; i < n; i++) {
-        const uint8_t v = u[i] ^ flip;
+        const uint8_t v = u[i];
         row[found] = (uint16_t)i;
         value[found] = v;
         found += v != 0;

@@ -7,14 +7,14 @@
 
 static int has_neon(void) { return 1; }
 
-static int compact_neon(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order)
+static int compact_neon(const uint8_t *u, int n, uint16_t *row, uint8_t *value, const struct native_order *order)
 {
 #if defined __aarch64__
     static const uint8_t BITS[8] = {1, 2, 4, 8, 16, 32, 64, 128};
-    const uint8x8_t weight = vld1_u8(BITS), f = vdup_n_u8(flip);
+    const uint8x8_t weight = vld1_u8(BITS);
     int found = 0;
     for (int i = 0; i < n; i += 8) { /* behind n there is anything: it is cut off below */
-        const uint8x8_t v = veor_u8(vld1_u8(u + i), f);
+        const uint8x8_t v = vld1_u8(u + i);
         const uint8_t on = vaddv_u8(vand_u8(vtst_u8(v, v), weight));
         const uint8x8_t places = vld1_u8(order->place[on]);
         vst1_u8(value + found, vtbl1_u8(v, places));
@@ -25,7 +25,7 @@ static int compact_neon(const uint8_t *u, int n, uint8_t flip, uint16_t *row, ui
     return found;
 #else
     (void)order;
-    return compact_here(u, n, flip, row, value);
+    return compact_here(u, n, row, value);
 #endif
 }
 
@@ -49,6 +49,7 @@ static void group_neon(struct native_list *l, int bits, int is_signed)
         else {
             const uint64x2_t eights = vpaddlq_u32(vpaddlq_u16(pairs));
             sums[0] = (uint16_t)vgetq_lane_u64(eights, 0), sums[1] = (uint16_t)vgetq_lane_u64(eights, 1);
+            l->sum += sums[0] + sums[1];
         }
         const int n = (k - i < 16 ? k - i + step - 1 : 16) / step;
         for (int t = 0; t < n; t++) {
@@ -203,8 +204,9 @@ static void requantize_neon(const int32_t *acc, const int32_t *bias, int32_t les
                             int base, uint8_t *stored)
 {
 #if defined __aarch64__
-    const int32x4_t vless = vdupq_n_s32(less), vzero = vdupq_n_s32(zero);
-    const int16x8_t vlow = vdupq_n_s16((int16_t)low), vhigh = vdupq_n_s16(127), vbase = vdupq_n_s16((int16_t)base);
+    const int32x4_t vless = vdupq_n_s32(less);
+    const int16x8_t vlow = vdupq_n_s16((int16_t)low), vzero = vdupq_n_s16((int16_t)zero);
+    const int8x16_t vbase = vdupq_n_s8((int8_t)base);
     for (int i = 0; i < n; i += 16) {
         int16x8_t h[2];
         EACH(j, 2) {
@@ -212,12 +214,12 @@ static void requantize_neon(const int32_t *acc, const int32_t *bias, int32_t les
             EACH(t, 2) {
                 const int o = i + 8 * j + 4 * t;
                 const int32x4_t sum = vsubq_s32(vaddq_s32(vld1q_s32(acc + o), vld1q_s32(bias + o)), vless);
-                q[t] = vqaddq_s32(vcvtnq_s32_f32(vmulq_f32(vcvtq_f32_s32(sum), vld1q_f32(m + o))), vzero);
+                q[t] = vcvtnq_s32_f32(vmulq_f32(vcvtq_f32_s32(sum), vld1q_f32(m + o)));
             }
-            h[j] = vminq_s16(vmaxq_s16(vcombine_s16(vqmovn_s32(q[0]), vqmovn_s32(q[1])), vlow), vhigh);
-            h[j] = vsubq_s16(h[j], vbase);
+            h[j] = vmaxq_s16(vqaddq_s16(vcombine_s16(vqmovn_s32(q[0]), vqmovn_s32(q[1])), vzero), vlow);
         }
-        vst1q_u8(stored + i, vcombine_u8(vmovn_u16(vreinterpretq_u16_s16(h[0])), vmovn_u16(vreinterpretq_u16_s16(h[1]))));
+        const int8x16_t levels = vcombine_s8(vqmovn_s16(h[0]), vqmovn_s16(h[1])); /* at most 127 */
+        vst1q_u8(stored + i, vreinterpretq_u8_s8(vsubq_s8(levels, vbase)));
     }
 #else
     /* ARMv7's vectors flush denormal numbers to zero: one at a time, as IEEE 754 has it. */

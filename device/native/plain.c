@@ -3,7 +3,7 @@
 
 static int everywhere(void) { return 1; }
 
-static int compact(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order) { (void)order; return compact_here(u, n, flip, row, value); }
+static int compact(const uint8_t *u, int n, uint16_t *row, uint8_t *value, const struct native_order *order) { (void)order; return compact_here(u, n, row, value); }
 
 static void requantize(const int32_t *acc, const int32_t *bias, int32_t less, const float *m, int n, int zero, int low,
                        int base, uint8_t *stored)

@@ -54,17 +54,16 @@ static int has_avx512(void)
 /* ---- AVX-512 ---------------------------------------------------------------------------------------------------- */
 #define AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx512vnni,avx2,fma,popcnt,bmi2")))
 
-AVX512 static int compact512(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order)
+AVX512 static int compact512(const uint8_t *u, int n, uint16_t *row, uint8_t *value, const struct native_order *order)
 {
     (void)order;
-    const __m512i f = _mm512_set1_epi8((char)flip);
     __m512i low = _mm512_setzero_si512(), high;
     for (int i = 0; i < 32; i++) ((uint16_t *)&low)[i] = (uint16_t)i;
     high = _mm512_add_epi16(low, _mm512_set1_epi16(32));
     int found = 0;
     for (int i = 0; i < n; i += 64) {
         const __mmask64 have = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
-        const __m512i v = _mm512_xor_si512(_mm512_maskz_loadu_epi8(have, u + i), f);
+        const __m512i v = _mm512_maskz_loadu_epi8(have, u + i);
         const __mmask64 on = _mm512_mask_test_epi8_mask(have, v, v);
         const __m512i at = _mm512_set1_epi16((short)i);
         const int first = __builtin_popcount((unsigned)on);
@@ -209,16 +208,16 @@ const struct native_kernel_set native_avx512 = {
 /* ---- AVX2: no dpbusd; the products of two rows are added in 16 bits, which two values up to 128 cannot leave ----------- */
 #define AVX2 __attribute__((target("avx2,fma,popcnt,bmi2")))
 
-AVX2 static int compact256(const uint8_t *u, int n, uint8_t flip, uint16_t *row, uint8_t *value, const struct native_order *order)
+AVX2 static int compact256(const uint8_t *u, int n, uint16_t *row, uint8_t *value, const struct native_order *order)
 {
     int found = 0, i = 0;
     for (; i + 32 <= n; i += 32) {
-        const __m256i v = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(u + i)), _mm256_set1_epi8((char)flip));
+        const __m256i v = _mm256_loadu_si256((const __m256i *)(u + i));
         const uint32_t on = ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, _mm256_setzero_si256()));
         for (int j = 0; j < 4; j++) {
             const uint32_t mask = on >> 8 * j & 255;
             const __m128i place = _mm_loadl_epi64((const __m128i *)order->place[mask]);
-            const __m128i eight = _mm_xor_si128(_mm_loadl_epi64((const __m128i *)(u + i + 8 * j)), _mm_set1_epi8((char)flip));
+            const __m128i eight = _mm_loadl_epi64((const __m128i *)(u + i + 8 * j));
             _mm_storel_epi64((__m128i *)(value + found), _mm_shuffle_epi8(eight, place));
             _mm_storeu_si128((__m128i *)(row + found), _mm_add_epi16(_mm_cvtepu8_epi16(place), _mm_set1_epi16((short)(i + 8 * j))));
             found += __builtin_popcount(mask);
@@ -226,7 +225,7 @@ AVX2 static int compact256(const uint8_t *u, int n, uint8_t flip, uint16_t *row,
     }
     for (; i < n; i++) {
         row[found] = (uint16_t)i;
-        value[found] = u[i] ^ flip;
+        value[found] = u[i];
         found += value[found] != 0;
     }
     return found;
