@@ -30,6 +30,7 @@ COMMANDS = (
     "foreign",
     "gate",
     "rewrites",
+    "native",
     "instructions",
     "pressure",
     "table",

@@ -1,0 +1,166 @@
+"""The native engine beside the other runtimes on this machine, each of its sets of kernels by itself, in one run.
+
+    python bench/native.py
+    python bench/native.py --policy I,pong-dqn --precision int8
+    python bench/native.py --keep
+
+Every contestant has a process of its own; they take turns on one core, batch 1, one thread, from Python's call to the
+action, with another golden observation at every decision. With fewer than 8 bits the others run what they have: the
+same network in an int8 container. Nothing is written but, with --keep, the answer in results/native.json, from where
+bench/table.py makes its table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if __package__ is None:  # started as a script, by whatever Python: go on with the project's
+    import project_python
+
+    project_python.ensure()
+
+from bench import command_line
+from policy.contract.enums import Precision, RuntimeName
+
+if TYPE_CHECKING:
+    from bench.report.tables import Table
+    from policy.bundle import Bundle
+
+NATIVE = "native"
+POLICIES = ("I", "II", "III", "pong-dqn")
+LITERT = RuntimeName.LITERT.value
+NOTES = """\
+One decision at batch 1, one thread, from Python's call to the action: median over {{ turns }} turns, each about \
+{{ turn_s }} s of every contestant on one core, one process each; of a turn the median of {{ parts }} parts' means. As \
+fast as LiteRT: its time over this one's in the same turn, the median and in brackets the least and the greatest.
+Exact: native gives the levels of policy.integer after every layer, with each of its sets of kernels (tests).
+Measured on {{ machine }}; {{ versions }}; code {{ code }}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Time, print, keep."""
+    parser = command_line.parser(__doc__, "bench/native.py")
+    parser.add_argument("--policy", type=command_line.words, default=list(POLICIES), metavar="NAME,…")
+    parser.add_argument(
+        "--precision",
+        type=command_line.read_precisions,
+        default=command_line.read_precisions("int8,int4"),
+        metavar="int8,int4",
+    )
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
+    return command_line.guarded(_run, parser.parse_args(argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from bench.report import store
+    from bench.report import tables as rendering
+    from bench.report.document import code_version
+    from bench.report.machine import this_machine
+    from device.agent.runtimes import installed_runtimes
+
+    if arguments.keep and arguments.policy != list(POLICIES):
+        raise command_line.BenchError("--keep stores all policies or none.", "Leave --policy out.")
+    if floats := [each.value for each in arguments.precision if not each.is_integer]:
+        raise command_line.UsageError(f"--precision has {', '.join(floats)}; the native engine executes int8 … int2.")
+    document: dict[str, Any] = {
+        "machine": this_machine(),
+        "code": code_version(),
+        "versions": ", ".join(f"{name.value} {version}" for name, version in installed_runtimes().items()),
+        "rows": [row for name in arguments.policy for row in _measured(_bundle(name), arguments.precision)],
+    }
+    if arguments.json:
+        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
+    else:
+        rendering.print_table(native_table(document), command_line.console())
+    if arguments.keep:
+        store.keep_answer(store.answer_file(NATIVE), document, _amounts, "turns")
+    return command_line.EXIT_OK
+
+
+def _amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
+    return {(row["policy"], row["precision"], row["runtime"]): len(row["turns_ns"]) for row in document["rows"]}
+
+
+def _bundle(name: str) -> Bundle:
+    from policy.bundle import Bundle
+    from policy.locate import ZOO
+
+    folders = {path.parent.name: path.parent for path in ZOO.glob("**/policy.json")}
+    if name not in folders:
+        raise command_line.UsageError(f"there is no committed policy {name!r}; there are {', '.join(sorted(folders))}.")
+    return Bundle.load(folders[name])
+
+
+def _measured(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[str, Any]]:
+    from bench.measuring.turns import Contestant, timed_in_turns
+    from convert.pipeline import build_graph
+    from device.native.engine import kernels_here, library
+
+    spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
+    for precision in precisions:
+        made = {each: build_graph(spec, weights, calibration, precision, each) for each in precision.formats}
+        contestants = [
+            Contestant(runtime, kernels, made[runtime.artifact_format])
+            for runtime in precision.runtimes
+            for kernels in (kernels_here(library()) if runtime is RuntimeName.NATIVE else ("",))
+            if kernels != "plain"
+        ]
+        with command_line.progress_bar(f"timing {spec.name} {precision.value}") as progress:
+            times = timed_in_turns(spec, bundle.golden().observations, contestants, progress)
+        for contestant, turns in zip(contestants, times, strict=True):
+            yield {
+                "policy": spec.name,
+                "precision": precision.value,
+                "runtime": contestant.name,
+                "bytes": len(contestant.artifact),
+                "turns_ns": [round(each, 1) for each in turns],
+            }
+
+
+def native_table(document: Mapping[str, Any]) -> Table:
+    """A row for each policy, precision and contestant."""
+    from bench.measuring.turns import PARTS, TURN_S, TURNS
+    from bench.report.tables import Table
+    from bench.report.text import filled, kilobytes, nanoseconds
+
+    base = {(each["policy"], each["precision"]): each for each in document["rows"] if each["runtime"] == LITERT}
+    rows = []
+    for row in document["rows"]:
+        litert = base[row["policy"], row["precision"]]
+        ratios = [a / b for a, b in zip(litert["turns_ns"], row["turns_ns"], strict=True)]
+        is_base = row["runtime"] == LITERT
+        spread = f"{statistics.median(ratios):.2f}× [{min(ratios):.2f}, {max(ratios):.2f}]"
+        rows.append(
+            {
+                "policy": row["policy"],
+                "precision": row["precision"],
+                "runtime": row["runtime"],
+                "one decision": nanoseconds(statistics.median(row["turns_ns"])),
+                "as fast as LiteRT": "1 (base)" if is_base else spread,
+                "KB artifact": kilobytes(row["bytes"]),
+            }
+        )
+    said = {name: document[name] for name in ("machine", "code", "versions")}
+    notes = filled(NOTES, turns=TURNS, turn_s=TURN_S, parts=PARTS, **said)
+    return Table.of(NATIVE, "The native engine beside the other runtimes", rows, notes, left=3)
+
+
+def kept_table(name: str) -> Table:
+    """The table of the stored answer.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    from bench.report import store
+
+    return native_table(store.kept_answer(store.answer_file(name), "python bench/native.py --keep"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
