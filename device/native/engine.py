@@ -32,6 +32,7 @@ class Engine:
 
     Attributes:
         outputs: float32 (A,), of the last decision: logits, or the action's elements.
+        used: the set of kernels that it runs with.
     """
 
     def __init__(self, library: Path, artifact: bytes, observation_size: int, output_size: int) -> None:
@@ -68,6 +69,7 @@ class Engine:
         self._from = ctypes.c_void_p(self._observation.ctypes.data)
         self._to = ctypes.c_void_p(self.outputs.ctypes.data)
         self._decide = self._c.native_decide
+        self.used = self.kernels[0]
 
     def decide(self, observation: NDArray[np.float32]) -> int:
         """One decision; ``outputs`` holds what it made.
@@ -90,6 +92,15 @@ class Engine:
         self._c.native_levels(self._engine, self._from, layers, found.ctypes.data, count)
         return found
 
+    def begin(self, observation: NDArray[np.float32]) -> None:
+        """Take an observation, float32 (N,) or (1, N), whose layers :meth:`repeat` then computes."""
+        self._row[...] = observation
+        self._c.native_levels(self._engine, self._from, 0, None, 0)
+
+    def repeat(self, layer: int, times: int) -> None:
+        """Compute one layer so many times, of what the one before it made: after :meth:`begin`, layer after layer."""
+        self._c.native_repeat(self._engine, self._from, layer, times)
+
     @property
     def modes(self) -> tuple[Mode, ...]:
         """Of every layer."""
@@ -108,6 +119,7 @@ class Engine:
         """
         if not self._c.native_use(self._engine, kernels.encode()):
             raise NativeError(f"the kernels {kernels!r} do not run here; {', '.join(self.kernels)} do.")
+        self.used = kernels
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -152,6 +164,7 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
         ("native_message", words, (whole,)),
         ("native_decide", whole, (pointer, pointer, pointer)),
         ("native_levels", size, (pointer, pointer, ctypes.c_uint, pointer, size)),
+        ("native_repeat", None, (pointer, pointer, ctypes.c_uint, ctypes.c_uint)),
         ("native_layers", ctypes.c_uint, (pointer,)),
         ("native_mode", whole, (pointer, ctypes.c_uint)),
         ("native_set_mode", None, (pointer, ctypes.c_uint, whole)),
