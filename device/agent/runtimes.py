@@ -17,6 +17,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +35,9 @@ PACKAGES = {
     RuntimeName.TFLITE_RUNTIME: "tflite_runtime",
     RuntimeName.ONNXRUNTIME: "onnxruntime",
 }
+
+CHECKED = 8
+"""Observations on which the native engine decides alike before and after its layers' modes were chosen."""
 
 Floats = NDArray[np.float32]
 
@@ -227,7 +231,8 @@ class NativeExecutor:
 
     def __init__(self, module: Any, model: Path | bytes, spec: PolicySpec) -> None:
         artifact = model if isinstance(model, bytes) else model.read_bytes()
-        self._engine = module.Engine(module.library(), artifact, spec.observation_size, spec.output_size)
+        self._library: Path = module.library()
+        self._engine = module.Engine(self._library, artifact, spec.observation_size, spec.output_size)
         self.decide = self._engine.decide if spec.is_discrete else self._continuous
 
     def _continuous(self, observation: Floats) -> Floats:
@@ -238,6 +243,36 @@ class NativeExecutor:
         """See :class:`Executor`."""
         result: Floats = self._engine.outputs.copy()
         return result
+
+    def choose_modes(self, observations: Sequence[Floats], bundle: Path, sha256: str) -> None:
+        """Execute each layer as is faster on this device: as was measured before, or is measured now.
+
+        Args:
+            observations: real ones, each float32 (1, N).
+            bundle: the folder; of a release, what is measured is kept for its next start.
+            sha256: of the artifact.
+
+        Raises:
+            AgentError: RUNTIME: the engine then decides otherwise than before, which no choice may make it do.
+        """
+        from device.native import modes  # as import_runtime: by name, and only where it is asked for
+
+        engine, path, few = self._engine, modes.kept_file(bundle), observations[:CHECKED]
+        before = [(self.decide(each), self.outputs().tobytes())[1] for each in few]
+        key = modes.key_of(engine, self._library, sha256)
+        chosen = modes.kept_modes(path, key, len(engine.modes))
+        if chosen is None:
+            measured = modes.measured_modes(engine, observations)
+            chosen = tuple(each.faster for each in measured)
+            modes.keep_modes(path, key, measured)
+        engine.modes = chosen
+        if before != [(self.decide(each), self.outputs().tobytes())[1] for each in few]:
+            raise runtime_error(RuntimeName.NATIVE, ValueError("it decides otherwise in another mode of its layers"))
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """How each layer is executed: ``dense``, all rows of weights, or ``sparse``, those that count."""
+        return tuple(mode.name.lower() for mode in self._engine.modes)
 
 
 def onnx_session_options(module: Any) -> Any:

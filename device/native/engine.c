@@ -430,20 +430,29 @@ static void quantize(struct native *e, const float *observation, uint32_t from, 
     e->set->quantize(&input, observation + from, (int)(to - from), stored);
 }
 
+/* Layer i of what the buffer i % 2 holds, into the other one; behind an image's last convolution, with the vector. */
+static void step(struct native *e, const float *observation, unsigned i)
+{
+    const struct native_file *f = e->file;
+    const struct native_layer *y = &f->layer[i];
+    (is_conv(y) ? convolve : apply)(e, y, e->act[i % 2], e->act[1 - i % 2]);
+    if (i + 1 == f->joins)
+        quantize(e, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[1 - i % 2] + results(y));
+}
+
 /* The stored results behind so many layers; which of the two buffers holds them. */
 static int run(struct native *e, const float *observation, unsigned layers)
 {
     const struct native_file *f = e->file;
-    int now = 0;
     quantize(e, observation, 0, f->observation - f->vector, f->scale, f->zero, f->base, e->act[0]);
-    for (unsigned i = 0; i < layers; i++) {
-        const struct native_layer *y = &f->layer[i];
-        (is_conv(y) ? convolve : apply)(e, y, e->act[now], e->act[1 - now]);
-        now = 1 - now;
-        if (i + 1 == f->joins)
-            quantize(e, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[now] + results(y));
-    }
-    return now;
+    for (unsigned i = 0; i < layers; i++) step(e, observation, i);
+    return layers % 2;
+}
+
+void native_repeat(struct native *e, const float *observation, unsigned layer, unsigned times)
+{
+    if (layer < e->file->layers)
+        while (times--) step(e, observation, layer);
 }
 
 int native_decide(struct native *e, const float *observation, float *outputs)

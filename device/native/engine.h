@@ -37,6 +37,9 @@ const char *native_message(enum native_error);
 int native_decide(struct native *, const float *observation, float *outputs);
 /* The levels behind the first `layers` layers, 0: the input's, at most `room` of them; how many there are. */
 size_t native_levels(struct native *, const float *observation, unsigned layers, int8_t *levels, size_t room);
+/* One layer, several times, of what the layers before it made of this observation: native_levels(..., layer, ...), or
+ * this function of the layer before, must have come just before. For a caller with a clock. */
+void native_repeat(struct native *, const float *observation, unsigned layer, unsigned times);
 
 unsigned native_layers(const struct native *);
 enum native_mode native_mode(const struct native *, unsigned layer);

@@ -55,6 +55,7 @@ class Engine:
 
     Attributes:
         outputs: float32 (A,), of the last decision: logits, or the action's elements.
+        used: the set of kernels that it runs with.
     """
 
     def __init__(self, library: Path, artifact: bytes, observation_size: int, output_size: int) -> None:
@@ -87,6 +88,8 @@ class Engine:
         self.outputs: NDArray[np.float32] = np.zeros(output_size, np.float32)
         self._engine = ctypes.c_void_p(self._memory.ctypes.data)
         self._observation_size = observation_size
+        self._begun = np.zeros(observation_size, np.float32)
+        self.used = self.kernels[0]
         self.decide: Callable[[NDArray[np.float32]], int] = self._bound()
         """One decision; ``outputs`` holds what it made.
 
@@ -116,6 +119,15 @@ class Engine:
         self._c.native_levels(self._engine, fed.ctypes.data, layers, found.ctypes.data, count)
         return found
 
+    def begin(self, observation: NDArray[np.float32]) -> None:
+        """Take an observation, float32 (N,) or (1, N), whose layers :meth:`repeat` then computes."""
+        self._begun[:] = observation.reshape(-1)
+        self._c.native_levels(self._engine, self._begun.ctypes.data, 0, None, 0)
+
+    def repeat(self, layer: int, times: int) -> None:
+        """Compute one layer so many times, of what the one before it made: after :meth:`begin`, layer after layer."""
+        self._c.native_repeat(self._engine, self._begun.ctypes.data, layer, times)
+
     @property
     def modes(self) -> tuple[Mode, ...]:
         """Of every layer."""
@@ -134,6 +146,7 @@ class Engine:
         """
         if not self._c.native_use(self._engine, kernels.encode()):
             raise NativeError(f"the kernels {kernels!r} do not run here; {', '.join(self.kernels)} do.")
+        self.used = kernels
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -182,6 +195,7 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
         ("native_open", whole, (pointer, size, pointer, size)),
         ("native_message", words, (whole,)),
         ("native_levels", size, (pointer, pointer, ctypes.c_uint, pointer, size)),
+        ("native_repeat", None, (pointer, pointer, ctypes.c_uint, ctypes.c_uint)),
         ("native_layers", ctypes.c_uint, (pointer,)),
         ("native_mode", whole, (pointer, ctypes.c_uint)),
         ("native_set_mode", None, (pointer, ctypes.c_uint, whole)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,6 +85,26 @@ def test_what_was_verified_decides_whatever_becomes_of_the_file(
     assert (after["actions"], after["outputs"]) == (before["actions"], before["outputs"])
     path.write_bytes(b"")
     assert agent.ask("act", observations=fresh_observations.tolist())["outputs"] == before["outputs"]
+
+
+def test_a_release_keeps_how_its_layers_are_faster_beside_the_releases(
+    pilot: Bundle, tmp_path: Path, start_agent: Start, fresh_observations: np.ndarray
+) -> None:
+    release = tmp_path / "policies" / "pilot" / "releases" / "0001-a"
+    shutil.copytree(pilot.path, release / "bundle")
+    (release / "release.json").write_text("{}")
+    there = sorted(release.rglob("*"))
+    replies = []
+    for _ in range(2):
+        agent = start_agent(release / "bundle")
+        agent.ask("load", precision="int8", runtime="native")
+        replies.append(agent.ask("act", observations=fresh_observations.tolist())["outputs"])
+        kept = (release.parent.parent / "native-modes.json").read_bytes()
+        replies.append(kept)
+    assert replies[:2] == replies[2:], "the second agent has read it, and measured nothing"
+    assert sorted(release.rglob("*")) == there, "its files are compared with its record"
+    (entry,) = json.loads(kept)["measured"]
+    assert entry["artifact"] == pilot.artifact(Precision.INT8, ArtifactFormat.NATIVE).record.sha256
 
 
 @pytest.mark.parametrize("runtime", [name.value for name in Precision.FP32.runtimes])
