@@ -118,6 +118,18 @@ def actorq_settings(arguments: argparse.Namespace) -> ActorQSettings:
         raise SettingsError(str(error)) from error
 
 
+def make_runtime_ready(asked: ActorQSettings) -> None:
+    """Before any actor starts: a native engine that is compiled at its first need is compiled here, once.
+
+    Raises:
+        BuildError: it cannot be compiled; says why.
+    """
+    if asked.runtime == RuntimeName.NATIVE.value:
+        from device.native.engine import library
+
+        library()
+
+
 def refuse_fruitless(plan: Plan) -> None:
     """Refuse a staleness that no actor could keep, and steps that are over before learning begins.
 

@@ -19,6 +19,7 @@ import numpy as np
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
+from policy.spec import ArtifactFormat
 from train.actorq.actor import Actor
 from train.actorq.learner import LearnerLoop
 from train.actorq.parameters import ParameterServer
@@ -83,9 +84,9 @@ class ReplayProcess(ReplayService):
 class ParameterProcess(ParameterServer):
     """The parameter server; a version is put into the object store once, whoever asks for it how often."""
 
-    def __init__(self, quantize: int, communication: int) -> None:
+    def __init__(self, quantize: int, communication: int, artifact_format: ArtifactFormat) -> None:
         # A server that was started anew numbers its versions on: actors take any they do not have.
-        super().__init__(quantize, communication, time.time_ns() // 1_000_000)
+        super().__init__(quantize, communication, time.time_ns() // 1_000_000, artifact_format)
         self._born = time.time()
         self._stored: Published | None = None
 
