@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from device.agent.runtimes import installed_runtimes
+from device.agent.runtimes import import_runtime, installed_runtimes
 from policy.spec import RuntimeName
 from train.__main__ import make_request
 from train.__main__ import parser as train_parser
@@ -125,9 +125,7 @@ def make_runtime_ready(asked: ActorQSettings) -> None:
         BuildError: it cannot be compiled; says why.
     """
     if asked.runtime == RuntimeName.NATIVE.value:
-        from device.native.engine import library
-
-        library()
+        import_runtime(RuntimeName.NATIVE).library()
 
 
 def refuse_fruitless(plan: Plan) -> None:
