@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 def run_training(arguments: argparse.Namespace) -> int:
     """Train as asked and write the bundle."""
     from train.actorq.address import ClusterError, refuse_unreachable
-    from train.actorq.plan import make_plan, refuse_fruitless
+    from train.actorq.plan import make_plan, make_runtime_ready, refuse_fruitless
     from train.runs.resumption import taken_up
 
     plan = make_plan(arguments)
@@ -75,6 +75,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     try:
         taken_up(plan.request)  # a checkpoint that is not there or of another run is told before Ray starts
         refuse_unreachable(arguments.address)
+        make_runtime_ready(plan.actorq)
         if not plan.request.quiet:
             asked = plan.actorq
             print(f"{asked.n_actors} actors in {asked.precision.value} and a learner start …", file=sys.stderr)

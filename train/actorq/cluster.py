@@ -55,7 +55,7 @@ class Cluster:
             for index in range(asked.replay_shards)
         ]
         self.server: Any = server.options(**again, max_concurrency=16).remote(
-            asked.quantize, asked.quantize_communication
+            asked.quantize, asked.quantize_communication, asked.artifact_format
         )
         self._started: list[Any] = []
 

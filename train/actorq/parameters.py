@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
+from policy.spec import ArtifactFormat
 from train.actorq.wire import Published, Pushed, publish, quantization_error
 
 COUNTED = ("versions_put", "versions_built", "versions_skipped", "build_s", "pulls", "bytes_served")
@@ -23,9 +24,17 @@ class ParameterServer:
     behind its back; only who comes before anything is ready waits.
     """
 
-    def __init__(self, quantize: int, communication: int, first: int = 0) -> None:
-        """Args: bits that actors execute, bits of a weight on its way to them, and what versions are counted from."""
-        self._bits = quantize, communication
+    def __init__(
+        self,
+        quantize: int,
+        communication: int,
+        first: int = 0,
+        artifact_format: ArtifactFormat = ArtifactFormat.TFLITE,
+    ) -> None:
+        """Args: bits that actors execute, bits of a weight on its way to them, what versions are counted from, and the
+        format of what actors execute.
+        """
+        self._made_as = quantize, communication, artifact_format
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, "quantizing")
         self._building: Future[Published] | None = None
@@ -79,7 +88,7 @@ class ParameterServer:
 
     def _build(self, pushed: Pushed, version: int) -> Published:
         since = time.perf_counter()
-        published = publish(pushed, version, *self._bits)
+        published = publish(pushed, version, *self._made_as)
         self._told["build_s"] += time.perf_counter() - since
         self._told["versions_built"] += 1
         if time.monotonic() - self._error_at >= ERROR_EVERY_S:

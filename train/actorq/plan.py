@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from device.agent.runtimes import installed_runtimes
+from device.agent.runtimes import import_runtime, installed_runtimes
 from policy.spec import RuntimeName
 from train.__main__ import make_request
 from train.__main__ import parser as train_parser
@@ -116,6 +116,16 @@ def actorq_settings(arguments: argparse.Namespace) -> ActorQSettings:
         return ActorQSettings(**{**values, "step_delays_s": tuple(values["step_delays_s"])})
     except ValueError as error:
         raise SettingsError(str(error)) from error
+
+
+def make_runtime_ready(asked: ActorQSettings) -> None:
+    """Before any actor starts: a native engine that is compiled at its first need is compiled here, once.
+
+    Raises:
+        BuildError: it cannot be compiled; says why.
+    """
+    if asked.runtime == RuntimeName.NATIVE.value:
+        import_runtime(RuntimeName.NATIVE).library()
 
 
 def refuse_fruitless(plan: Plan) -> None:

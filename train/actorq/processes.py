@@ -19,6 +19,7 @@ import numpy as np
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
+from policy.spec import ArtifactFormat
 from train.actorq.actor import Actor
 from train.actorq.learner import LearnerLoop
 from train.actorq.parameters import ParameterServer
@@ -83,9 +84,9 @@ class ReplayProcess(ReplayService):
 class ParameterProcess(ParameterServer):
     """The parameter server; a version is put into the object store once, whoever asks for it how often."""
 
-    def __init__(self, quantize: int, communication: int) -> None:
+    def __init__(self, quantize: int, communication: int, artifact_format: ArtifactFormat) -> None:
         # A server that was started anew numbers its versions on: actors take any they do not have.
-        super().__init__(quantize, communication, time.time_ns() // 1_000_000)
+        super().__init__(quantize, communication, time.time_ns() // 1_000_000, artifact_format)
         self._born = time.time()
         self._stored: Published | None = None
 
@@ -117,7 +118,7 @@ class ActorProcess(Actor):
     """One actor."""
 
     def __init__(self, plan: Plan, index: int, life: int, shard: Any, server: Any) -> None:
-        super().__init__(plan, index, life, partial(pulled, server), Inserter(shard))
+        super().__init__(plan, index, life, Puller(server), Inserter(shard))
 
 
 class Sampler:
@@ -187,9 +188,27 @@ def onward(before: Reply, reply: Reply) -> Reply:
     return reply._replace(step=max(reply.step, before.step))
 
 
-def pulled(server: Any, known: int) -> Published | None:
-    """See :data:`train.actorq.actor.Pull`."""
-    found: Published | None = called(server.latest, known)
+class Puller:
+    """Looks for newer parameters while the actor goes on: the next look takes the answer; only the first waits for it.
+
+    What is taken was the newest a look ago. Waiting for an answer each time would cost an actor whose machine is busy
+    more than sending the answer does.
+    """
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._asked: Any = None
+
+    def __call__(self, known: int) -> Published | None:
+        """See :data:`train.actorq.actor.Pull`."""
+        found = pulled(self._server, known, self._asked)
+        self._asked = self._server.latest.remote(known if found is None else found.version)
+        return found
+
+
+def pulled(server: Any, known: int, asked: Any = None) -> Published | None:
+    """See :data:`train.actorq.actor.Pull`; ``asked``: reference to an answer that is under way already."""
+    found: Published | None = called(server.latest, known, first=asked)
     try:
         return found and found.arrived(ray.get(found.data))
     except RayError:  # its owner died between the answer and the copy: the next look finds another

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from policy.contract.enums import Precision, RuntimeName
+from policy.contract.enums import ArtifactFormat, Precision, RuntimeName
 
 BITS = (8, 16, 32)
-RUNTIMES = (RuntimeName.LITERT.value, RuntimeName.TFLITE_RUNTIME.value)
+RUNTIMES = (RuntimeName.LITERT.value, RuntimeName.TFLITE_RUNTIME.value, RuntimeName.NATIVE.value)
 
 T = TypeVar("T")
 
@@ -53,7 +53,9 @@ class ActorQSettings:
     correct_mismatch: bool = setting(
         True, "DQN: a return over several steps ends where the learner would have chosen otherwise than the actor did"
     )
-    runtime: str = setting(RUNTIMES[0], "executes the actors' artifact, as on a device", choices=RUNTIMES)
+    runtime: str = setting(
+        RUNTIMES[0], "executes the actors' artifact, as on a device; native: --quantize 8 only", choices=RUNTIMES
+    )
     step_delays_s: tuple[float, ...] = setting(
         (),
         "seconds that each actor idles a step: a slower simulator, a robot (default: 0)",
@@ -75,7 +77,12 @@ class ActorQSettings:
         check("publish_every", self.publish_every >= 0, "take at least 1, or 0 for once a round")
         check("priority_exponent", 0.0 <= self.priority_exponent < math.inf, "take 0 (uniform) or more, such as 0.6")
         check("importance_exponent", 0.0 <= self.importance_exponent <= 1.0, "take 0 (none) … 1 (all)")
-        check("runtime", self.runtime in RUNTIMES, "actors execute TFLite: take litert or tflite-runtime")
+        check("runtime", self.runtime in RUNTIMES, f"actors execute by {', '.join(RUNTIMES[:-1])} or {RUNTIMES[-1]}")
+        if not self.artifact_format.holds(self.precision):
+            raise ValueError(
+                f"--runtime {self.runtime} executes integers only; --quantize is {self.quantize}. Type --quantize 8, "
+                f"or --runtime {RUNTIMES[0]}."
+            )
         fine = all(0.0 <= delay < math.inf for delay in self.step_delays_s)
         check("step_delays_s", fine, "take seconds, one number an actor")
         if len(self.step_delays_s) > self.n_actors:
@@ -94,6 +101,11 @@ class ActorQSettings:
     def precision(self) -> Precision:
         """What actors act in."""
         return Precision.from_bits(self.quantize)
+
+    @property
+    def artifact_format(self) -> ArtifactFormat:
+        """Of the artifacts that actors execute."""
+        return RuntimeName(self.runtime).artifact_format
 
     def delay_s(self, actor: int) -> float:
         """Seconds that an actor idles after each step."""

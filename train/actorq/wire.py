@@ -1,8 +1,9 @@
 """What travels from the learner to the actors: an artifact, or weights of 8, 16 or 32 bits that an artifact is made of.
 
-Where actors execute what was sent (``quantize`` = ``quantize_communication``), the data is the TFLite artifact itself,
-byte for byte what ``convert`` writes for these weights and this calibration: broadcasting to an actor and deploying to
-a device are one mechanism. Otherwise it is a safetensors file, and the actor makes its artifact of it.
+Where actors execute what was sent (``quantize`` = ``quantize_communication``), the data is the artifact itself, in the
+format of the actors' runtime, byte for byte what ``convert`` writes for these weights and this calibration:
+broadcasting to an actor and deploying to a device are one mechanism. Otherwise it is a safetensors file, and the actor
+makes its artifact of it.
 
     weights of  8 bits   <name>: int8 levels, <name>/scales: float32, one an output channel; vectors stay float32
     weights of 16 bits   <name>: IEEE half
@@ -63,6 +64,7 @@ class Published:
         updates: that the learner had made.
         precision: that actors execute.
         communication: bits of a weight in the data.
+        format: of the artifact that actors execute.
         spec: the policy's contract.
         sha256: of the data.
         data: uint8; on its way through Ray a reference to it.
@@ -72,6 +74,7 @@ class Published:
     updates: int
     precision: Precision
     communication: int
+    format: ArtifactFormat
     spec: PolicySpec
     sha256: str
     data: NDArray[np.uint8]
@@ -97,7 +100,13 @@ def sha256(data: NDArray[np.uint8]) -> str:
     return hashlib.sha256(data.data).hexdigest()
 
 
-def publish(pushed: Pushed, version: int, quantize: int, communication: int) -> Published:
+def publish(
+    pushed: Pushed,
+    version: int,
+    quantize: int,
+    communication: int,
+    artifact_format: ArtifactFormat = ArtifactFormat.TFLITE,
+) -> Published:
     """Parameters as they are sent.
 
     Args:
@@ -105,18 +114,19 @@ def publish(pushed: Pushed, version: int, quantize: int, communication: int) -> 
         version: its number.
         quantize: bits that actors execute: 8, 16, 32.
         communication: bits of a weight on the way: 8, 16, 32.
+        artifact_format: of the artifact that actors execute.
 
     Raises:
-        QuantizationError: weights or calibration are not finite, or there is none.
+        QuantizationError: weights or calibration are not finite, or there is none; or the format cannot hold them.
     """
     precision, spec, weights = Precision.from_bits(quantize), pushed.spec, pushed.weights
     check_weights(spec, weights)
     if quantize == communication:
-        data = build_graph(spec, weights, pushed.calibration, precision, ArtifactFormat.TFLITE)
+        data = build_graph(spec, weights, pushed.calibration, precision, artifact_format)
     else:
         data = save(packed(weights, communication, pushed.calibration, precision))
     array = np.frombuffer(data, np.uint8)
-    return Published(version, pushed.updates, precision, communication, spec, sha256(array), array)
+    return Published(version, pushed.updates, precision, communication, artifact_format, spec, sha256(array), array)
 
 
 def packed(
@@ -150,7 +160,7 @@ def unpacked(published: Published) -> bytes:
         raise WireError(f"version {published.version} of the parameters is no safetensors file ({error}).") from error
     spec = published.spec
     calibration = tensors.pop(CALIBRATION, np.zeros((0, spec.observation_size), np.float32))
-    return build_graph(spec, widened(tensors), calibration, published.precision, ArtifactFormat.TFLITE)
+    return build_graph(spec, widened(tensors), calibration, published.precision, published.format)
 
 
 def widened(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:

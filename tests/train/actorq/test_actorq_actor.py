@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from device.agent.runtimes import open_artifact
+from policy.integer import forward_integer, quantize_network
+from policy.network import choose_actions
 from policy.spec import RuntimeName
 from tests.train.actorq.small_plans import make_plan
 from train.actorq import actor as module
@@ -93,11 +95,15 @@ class Counter:
 
 
 GREEDY = {"epsilon_first": 0.0, "epsilon_last": 0.0}
+INT8 = ("litert", "native")
+"""Runtimes of actors in int8."""
 
 
-def test_it_takes_what_the_artifact_says_from_the_version_on_that_it_pulled(handed: Pushed) -> None:
-    plan = make_plan(algorithm=GREEDY, actor_update_period=10, insert_every=5)
-    left, right = (publish(always(handed, action, 7 * action), action + 1, 8, 8) for action in (0, 1))
+@pytest.mark.parametrize("runtime", INT8)
+def test_it_takes_what_the_artifact_says_from_the_version_on_that_it_pulled(handed: Pushed, runtime: str) -> None:
+    plan = make_plan(algorithm=GREEDY, actor_update_period=10, insert_every=5, runtime=runtime)
+    made_as = plan.actorq.artifact_format
+    left, right = (publish(always(handed, action, 7 * action), action + 1, 8, 8, made_as) for action in (0, 1))
     shelf, counter = Shelf(left, right), Counter(30)
     facts = Actor(plan, 0, 0, shelf, counter).run()
     assert counter.rows("action").tolist() == counter.rows("greedy").tolist() == [0] * 10 + [1] * 20
@@ -107,6 +113,18 @@ def test_it_takes_what_the_artifact_says_from_the_version_on_that_it_pulled(hand
     assert (facts["pulls"], facts["renewals"], facts["updates"]) == (len(shelf.known), 2, 7)
     assert facts["steps"] == 30
     assert (facts["counts"]["step"], facts["counts"]["inference"], facts["counts"]["load"]) == (30, 30, 2)
+
+
+@pytest.mark.parametrize("runtime", INT8)
+def test_it_acts_as_the_policy_in_integers_says(handed: Pushed, runtime: str) -> None:
+    plan = make_plan(algorithm=GREEDY, actor_update_period=1000, runtime=runtime)
+    counter = Counter(200)
+    Actor(plan, 0, 0, Shelf(publish(handed, 1, 8, 8, plan.actorq.artifact_format)), counter).run()
+    network = quantize_network(handed.spec, handed.weights, handed.calibration, 8)
+    wanted = choose_actions(handed.spec, forward_integer(handed.spec, network, counter.rows("observation")))
+    np.testing.assert_array_equal(counter.rows("action"), wanted)
+    np.testing.assert_array_equal(counter.rows("greedy"), wanted)
+    assert len(np.unique(wanted)) > 1, "it always chooses one action: nothing was compared"
 
 
 @pytest.mark.parametrize(("period", "pulls"), [(1, 41), (7, 6), (40, 2), (41, 1)])
@@ -234,14 +252,18 @@ class Hall:
         return found
 
 
-@pytest.mark.parametrize(("quantize", "communication"), [(8, 8), (16, 8), (32, 32)])
-def test_actors_and_learner_make_a_whole_run(quantize: int, communication: int) -> None:
+@pytest.mark.parametrize(
+    ("runtime", "quantize", "communication"),
+    [("litert", 8, 8), ("litert", 16, 8), ("litert", 32, 32), ("native", 8, 8), ("native", 8, 16)],
+)
+def test_actors_and_learner_make_a_whole_run(runtime: str, quantize: int, communication: int) -> None:
     change = {"n_step": 3, "learning_starts": 100, "replay_capacity": 1000, "learning_rate": 1e-2}
     plan = make_plan(
         600, change, n_actors=2, quantize=quantize, quantize_communication=communication, actor_update_period=10,
-        priority_exponent=0.6,
+        priority_exponent=0.6, runtime=runtime,
     )  # fmt: skip
-    with closing(ParameterServer(quantize, communication)) as server, ThreadPoolExecutor(3) as threads:
+    made_as = {"artifact_format": plan.actorq.artifact_format}
+    with closing(ParameterServer(quantize, communication, **made_as)) as server, ThreadPoolExecutor(3) as threads:
         hall = Hall(plan, server)
         loop = LearnerLoop(plan, hall.sample, hall.recent, server.put, hall.prioritise)
         learning = threads.submit(loop.run)
@@ -259,14 +281,14 @@ def test_actors_and_learner_make_a_whole_run(quantize: int, communication: int) 
     assert 1 < served["versions_built"] <= served["versions_put"]
     assert min(each["renewals"] for each in told) > 1
     assert 0.0 <= learned["cut_returns"] < 1.0
-    acted_as_the_artifact_says(hall)
+    acted_as_the_artifact_says(hall, RuntimeName(runtime))
 
 
-def acted_as_the_artifact_says(hall: Hall) -> None:
+def acted_as_the_artifact_says(hall: Hall, runtime: RuntimeName) -> None:
     """Every row's greedy action is what the artifact of its version decides on its observation."""
     compared = 0
     for updates, published in hall.published.items():
-        executor = open_artifact(RuntimeName.LITERT, unpacked(published), published.spec)
+        executor = open_artifact(runtime, unpacked(published), published.spec)
         for columns in hall.rows:
             for row in np.flatnonzero(columns["updates"] == updates):
                 assert executor.decide(columns["observation"][row][None]) == columns["greedy"][row]

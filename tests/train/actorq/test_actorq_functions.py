@@ -5,19 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from policy.spec import Precision
+from policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.train.actorq.small_plans import make_plan
+from train.actorq import plan as planning
 from train.actorq.__main__ import parser
 from train.actorq.actor import PARTS
 from train.actorq.algorithms import NoisyActions, RandomActions, cut_at_disagreement, make_explorer, mismatch
 from train.actorq.history import breakdown
 from train.actorq.plan import actorq_settings
-from train.actorq.settings import ActorQSettings
+from train.actorq.settings import RUNTIMES, ActorQSettings
 from train.actorq.stepping import NO_CHOICE
 
 # --- returns that are cut -------------------------------------------------------------------------------------------
@@ -197,7 +199,9 @@ def test_the_start_is_uniform_or_the_noise_alone() -> None:
         ({"priority_exponent": -0.5}, "--priority-exponent is -0.5"),
         ({"priority_exponent": float("nan")}, "--priority-exponent is nan"),
         ({"importance_exponent": 1.5}, "--importance-exponent is 1.5; take 0"),
-        ({"runtime": "onnxruntime"}, "--runtime is onnxruntime; actors execute TFLite"),
+        ({"runtime": "onnxruntime"}, "--runtime is onnxruntime; actors execute by litert, tflite-runtime or native"),
+        ({"runtime": "native", "quantize": 16}, "--runtime native executes integers only; --quantize is 16. Type --qu"),
+        ({"runtime": "native", "quantize": 32}, "--quantize is 32. Type --quantize 8, or --runtime litert"),
         ({"step_delays_s": (0.1, -0.1)}, "--step-delays-s is"),
         ({"step_delays_s": (0.1, 0.1, 0.1)}, "--step-delays-s names 3 actors"),
     ],
@@ -221,6 +225,28 @@ def test_every_setting_is_an_option() -> None:
         3, quantize=16, quantize_communication=16, correct_mismatch=False, step_delays_s=(0.5, 0.0), publish_every=7
     )
     assert actorq_settings(parser().parse_args(words.split())) == wanted
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_only_the_native_engine_has_to_be_made_before_actors_start(
+    runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[RuntimeName] = []
+    monkeypatch.setattr(planning, "import_runtime", lambda name: SimpleNamespace(library=lambda: made.append(name)))
+    planning.make_runtime_ready(ActorQSettings(runtime=runtime))
+    assert made == ([RuntimeName.NATIVE] if runtime == "native" else [])
+
+
+@pytest.mark.parametrize(
+    ("runtime", "wanted"),
+    [
+        ("litert", ArtifactFormat.TFLITE),
+        ("tflite-runtime", ArtifactFormat.TFLITE),
+        ("native", ArtifactFormat.NATIVE),
+    ],
+)
+def test_the_artifacts_format_is_that_of_the_actors_runtime(runtime: str, wanted: ArtifactFormat) -> None:
+    assert ActorQSettings(runtime=runtime).artifact_format is wanted
 
 
 # --- the report -----------------------------------------------------------------------------------------------------

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.train.actorq.small_parameters import make_spec, make_weights, push
 from tests.train.actorq.small_plans import FACTS, make_plan, make_rows
 from train.actorq.history import LARGEST, Deaths, GaveUpError, added, sums_of
 from train.actorq.replay import ReplayService, Reply
+from train.actorq.wire import Published, publish
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq")
 
@@ -42,10 +46,21 @@ class Shard:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer is its own reference."""
+    """An answer is its own reference, but where it may be none."""
     from train.actorq import processes
 
-    monkeypatch.setattr(processes.ray, "get", lambda reference: reference)
+    monkeypatch.setattr(processes.ray, "get", got)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """To an answer that may be none."""
+
+    answer: Any
+
+
+def got(reference: Any) -> Any:
+    return reference.answer if isinstance(reference, Reference) else reference
 
 
 @needs_ray
@@ -76,6 +91,63 @@ def test_steps_that_an_actor_knows_of_do_not_become_fewer() -> None:
     shard.service = ReplayService(make_plan(n_actors=2, replay_shards=2, samples_per_insert=0.0), 0)  # it began anew
     assert [insert(make_rows(4), FACTS).step for _ in range(3)] == [16, 16, 16]
     assert shard.numbers == [1, 2, 3, 4, 5]
+
+
+class Server:
+    """A parameter server in this process: its newest version, and which ones those who asked had."""
+
+    def __init__(self) -> None:
+        self.newest: Published | None = None
+        self.known: list[int] = []
+        self.latest = Method(self._latest)
+
+    def put(self, version: int) -> None:
+        spec = make_spec()
+        self.newest = publish(push(spec, make_weights(spec), 10 * version), version, 8, 8)
+
+    def _latest(self, known: int) -> Reference:
+        self.known.append(known)
+        return Reference(None if self.newest is None or self.newest.version <= known else self.newest)
+
+
+@needs_ray
+@pytest.mark.usefixtures("here")
+def test_a_look_takes_what_was_the_newest_at_the_one_before() -> None:
+    from train.actorq.processes import Puller
+
+    server = Server()
+    pull = Puller(server)
+    server.put(1)
+    first = pull(0)
+    assert first is not None and first.version == 1  # the first look waits: nothing was asked before it
+    server.put(2)
+    assert pull(1) is None  # asked before version 2 was there
+    second = pull(1)
+    assert second is not None and second.version == 2
+    assert pull(2) is None and pull(2) is None
+    assert server.known == [0, 1, 1, 2, 2, 2]
+
+
+@needs_ray
+@pytest.mark.usefixtures("here")
+def test_a_version_whose_bytes_are_lost_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from train.actorq import processes
+
+    server = Server()
+    pull = processes.Puller(server)
+    server.put(1)
+    lost = [True]
+
+    def get(reference: Any) -> Any:
+        if isinstance(reference, np.ndarray) and lost and lost.pop():
+            raise processes.RayError
+        return got(reference)
+
+    monkeypatch.setattr(processes.ray, "get", get)
+    assert pull(0) is None
+    found = pull(0)
+    assert found is not None and found.version == 1
+    assert server.known == [0, 0, 1]
 
 
 @needs_ray

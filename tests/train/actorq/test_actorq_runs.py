@@ -91,6 +91,18 @@ def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: 
     assert "return" in capfd.readouterr().out
 
 
+def test_actors_act_through_the_native_engine(started: Callable[..., Command]) -> None:
+    run = started(*CARTPOLE, "--steps", "1500", "--runtime", "native")
+    assert run.ended() == 0, run.printed
+    assert_only_ours(run.printed)
+    told = run.told
+    assert told["deaths"] == [] and told["settings"]["runtime"] == "native"
+    assert told["parameters"]["bytes_served"] > 0
+    assert told["breakdown"]["renewals"] >= 2
+    # 4·64 + 64·64 weights in a byte each, and the head's 64·2 in a chunk of 16 bytes a row
+    assert 4 * 64 + 64 * 64 + 16 * 64 < told["parameters"]["bytes_each"] < 12_000
+
+
 @pytest.mark.slow
 def test_processes_that_die_are_replaced_and_the_losses_told(started: Callable[..., Command]) -> None:
     run = started(*CARTPOLE, *STEADY, "--steps", "9000")
@@ -288,6 +300,7 @@ WRONG = {
         ["--steps", "200"],
         "--steps 200 are over before learning begins, after 200 steps of random actions",
     ),
+    "native halves": (["--runtime", "native", "--quantize", "16"], "Type --quantize 8, or --runtime litert"),
     "not distributed": (["--method", "a2c"], "Type --method d4pg or --method dqn"),
 }
 

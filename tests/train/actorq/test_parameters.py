@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from policy.errors import PolicyError
+from policy.spec import ArtifactFormat
 from tests.train.actorq.small_parameters import make_spec, make_weights, push
 from train.actorq import parameters
 from train.actorq.parameters import ParameterServer
@@ -28,11 +29,11 @@ class Builds:
         self.begun = threading.Semaphore(0)
         self.allowed = threading.Semaphore(0)
 
-    def __call__(self, pushed: Pushed, version: int, *bits: int) -> Published:
+    def __call__(self, pushed: Pushed, version: int, *made_as: Any) -> Published:
         self.versions.append(version)
         self.begun.release()
         assert self.allowed.acquire(timeout=PATIENCE_S)
-        return publish(pushed, version, *bits)
+        return publish(pushed, version, *made_as)
 
 
 @pytest.fixture
@@ -160,6 +161,15 @@ def test_a_learner_that_begins_anew_has_handed_over_nothing(server: ParameterSer
     assert newest is not None and newest.updates == 5
     server.forget()
     assert server.newest() is None and server.latest(0) is first
+
+
+@pytest.mark.parametrize("artifact_format", [ArtifactFormat.TFLITE, ArtifactFormat.NATIVE])
+def test_versions_are_built_in_the_format_that_actors_execute(artifact_format: ArtifactFormat) -> None:
+    with closing(ParameterServer(8, 8, artifact_format=artifact_format)) as server:
+        server.put(pushed(5))
+        found = wait_for(server, 1)
+    assert found.format is artifact_format
+    assert found.data.tobytes() == publish(pushed(5), 1, 8, 8, artifact_format).data.tobytes()
 
 
 def test_close_ends_the_thread() -> None:

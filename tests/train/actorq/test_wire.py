@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -23,12 +23,15 @@ from train.actorq.settings import BITS
 from train.actorq.wire import Published, WireError, publish, quantization_error, unpacked
 
 PAIRS = list(product(BITS, BITS))
+RUNTIMES = (RuntimeName.LITERT, RuntimeName.NATIVE)
+ACTING = [(runtime, *pair) for runtime in RUNTIMES for pair in PAIRS if runtime is RuntimeName.LITERT or pair[0] == 8]
+"""Runtime, bits that actors execute, bits on the way; the native engine executes integers only."""
 
 
 @pytest.fixture(scope="module")
-def litert() -> Iterator[RuntimeProcess]:
-    with runtime_processes((RuntimeName.LITERT,)) as started:
-        yield started[RuntimeName.LITERT]
+def started() -> Iterator[Mapping[RuntimeName, RuntimeProcess]]:
+    with runtime_processes(RUNTIMES) as processes:
+        yield processes
 
 
 def arrived(weights: dict[str, np.ndarray], bits: int) -> dict[str, np.ndarray]:
@@ -42,14 +45,15 @@ def arrived(weights: dict[str, np.ndarray], bits: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize(("quantize", "communication"), PAIRS)
-def test_every_pair_of_bits_acts_in_litert_as_the_reference_says(
-    litert: RuntimeProcess, head: str, quantize: int, communication: int
+@pytest.mark.parametrize(("runtime", "quantize", "communication"), ACTING)
+def test_every_pair_of_bits_acts_as_the_reference_says(
+    started: Mapping[RuntimeName, RuntimeProcess], head: str, runtime: RuntimeName, quantize: int, communication: int
 ) -> None:
     spec = make_spec(head)
     weights, observations = make_weights(spec), make_observations(spec, 2, 64)
     pushed = push(spec, weights)
-    execution = litert.execute(spec, unpacked(publish(pushed, 1, quantize, communication)), observations)
+    published = publish(pushed, 1, quantize, communication, runtime.artifact_format)
+    execution = started[runtime].execute(spec, unpacked(published), observations)
     # The artifact itself is made of the weights as they are; else of what is left of them on the way.
     used = weights if quantize == communication else arrived(weights, communication)
     if quantize == 8:
@@ -64,21 +68,32 @@ def test_every_pair_of_bits_acts_in_litert_as_the_reference_says(
         assert len(np.unique(execution.actions)) > 1, "it always chooses one action: nothing was compared"
 
 
-@pytest.mark.parametrize("bits", BITS)
-def test_the_artifact_is_byte_for_byte_what_convert_makes(bits: int) -> None:
+FORMATS = [*((bits, ArtifactFormat.TFLITE) for bits in BITS), (8, ArtifactFormat.NATIVE)]
+
+
+@pytest.mark.parametrize(("bits", "artifact_format"), FORMATS)
+def test_the_artifact_is_byte_for_byte_what_convert_makes(bits: int, artifact_format: ArtifactFormat) -> None:
     spec = make_spec()
     weights = make_weights(spec)
     pushed, precision = push(spec, weights), Precision.from_bits(bits)
-    published = publish(pushed, 1, bits, bits)
-    wanted = build_graph(spec, weights, pushed.calibration, precision, ArtifactFormat.TFLITE)
+    published = publish(pushed, 1, bits, bits, artifact_format)
+    wanted = build_graph(spec, weights, pushed.calibration, precision, artifact_format)
     assert published.is_artifact and published.precision is precision
     assert published.data.tobytes() == unpacked(published) == wanted
 
 
-@pytest.mark.parametrize("bits", [8, 16])
-def test_weights_sent_in_full_make_the_same_artifact_at_the_actor(bits: int) -> None:
+@pytest.mark.parametrize(("bits", "artifact_format"), FORMATS[:2] + FORMATS[3:])
+def test_weights_sent_in_full_make_the_same_artifact_at_the_actor(bits: int, artifact_format: ArtifactFormat) -> None:
     pushed = push(make_spec(), make_weights(make_spec()))
-    assert unpacked(publish(pushed, 1, bits, 32)) == unpacked(publish(pushed, 1, bits, bits))
+    made = [unpacked(publish(pushed, 1, bits, communication, artifact_format)) for communication in (32, bits)]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_weights_that_the_native_engine_does_not_execute_are_refused(bits: int) -> None:
+    pushed = push(make_spec(), make_weights(make_spec()))
+    with pytest.raises(QuantizationError, match="for the native engine, only int8"):
+        publish(pushed, 1, bits, bits, ArtifactFormat.NATIVE)
 
 
 # --- the bytes ------------------------------------------------------------------------------------------------------
