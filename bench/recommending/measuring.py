@@ -199,6 +199,9 @@ def reference_precision(bundle: Bundle) -> Precision:
 
 def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
     """What can be chosen: fp32, fp16, int8 and the width that the policy was trained for, in every runtime."""
+    from convert.pipeline import impossible
+
+    runtimes = [each for each in runtimes if not impossible(bundle.spec, each.artifact_format)]
     precisions = dict.fromkeys((*FULL, reference_precision(bundle)))
     return executions(precisions, runtimes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,16 +108,17 @@ def check_expressible(spec: PolicySpec) -> None:
 def _layer(
     file: _File, layer: IntegerLayer, input_map: Affine, base: int, base_of_result: int, shape: tuple[int, ...]
 ) -> LayerRecord:
-    matrix = layer.kernel.reshape(-1, len(layer.bias)).astype(np.int64)
+    matrix = layer.kernel.reshape(-1, len(layer.bias))
     inputs, outputs = matrix.shape
     if inputs > LARGEST_IN:
         raise QuantizationError(
             f"layer {layer.name!r} has {inputs} inputs; the native engine takes {LARGEST_IN}.",
             "Run it with LiteRT, tflite-runtime or onnxruntime.",
         )
-    bits = next(bits for bits, largest in LARGEST.items() if np.abs(matrix).max() <= largest)
+    largest_weight = max(int(matrix.max()), -int(matrix.min()))
+    bits = next(bits for bits, largest in LARGEST.items() if largest_weight <= largest)
     rows, padded = packed_rows(matrix, bits)
-    sums = matrix.sum(axis=0)
+    sums = matrix.sum(axis=0, dtype=np.int64)
     # Σ (q − z) w + b = Σ (q − base) w + (b − (z − base) Σ w): with z = base, a zero is stored as 0, and skipped
     bias = layer.bias.astype(np.int64) - (input_map.zero_point - base) * sums
     skips = input_map.zero_point == base
@@ -159,7 +161,7 @@ def _base(layer: IntegerLayer) -> int:
     return zero if lowest >= zero else INT8_MIN
 
 
-def packed_rows(matrix: NDArray[np.int64], bits: int) -> tuple[NDArray[np.uint8], int]:
+def packed_rows(matrix: NDArray[np.signedinteger[Any]], bits: int) -> tuple[NDArray[np.uint8], int]:
     """Weights (in, out) row by row in blocks of four chunks, and the outputs with those that fill the last chunk.
 
     A chunk is 16 bytes of 8 // bits outputs each: byte i holds outputs i, 16 + i, …, the first in the lowest bits.
@@ -169,13 +171,14 @@ def packed_rows(matrix: NDArray[np.int64], bits: int) -> tuple[NDArray[np.uint8]
     inputs, outputs = matrix.shape
     parts = 8 // bits
     chunks = -(-outputs // (CHUNK * parts))
-    wide = np.zeros((inputs, chunks * CHUNK * parts), np.int64)
+    wide = np.zeros((inputs, chunks * CHUNK * parts), np.int8)
     wide[:, :outputs] = matrix
-    fields = (wide + (0 if bits == 8 else LARGEST[bits] + (bits == 4))).astype(np.uint8)
-    fields = fields.reshape(inputs, chunks, parts, CHUNK)
-    packed = np.zeros((inputs, chunks, CHUNK), np.uint8)
-    for part in range(parts):
-        packed |= fields[:, :, part] << np.uint8(bits * part)
+    if bits < 8:
+        wide += np.int8(LARGEST[bits] + (bits == 4))
+    fields = wide.view(np.uint8).reshape(inputs, chunks, parts, CHUNK)
+    packed = fields[:, :, 0]
+    for part in range(1, parts):
+        packed = packed | (fields[:, :, part] << np.uint8(bits * part))
     blocks = [packed[:, start : start + CHUNKS].reshape(-1) for start in range(0, chunks, CHUNKS)]
     return np.concatenate(blocks), wide.shape[1]
 

@@ -312,7 +312,8 @@ def test_for_real_on_the_embedded_device(
     assert "reaching local" in printed.err
     answer = json.loads((tmp_path / "made" / "answer.json").read_text(encoding="utf-8"))
     names = [(each["precision"], each["runtime"]) for each in answer["candidates"]]
-    assert sorted(names) == sorted((p, r.value) for p in ("fp32", "fp16", "int8") for r in RuntimeName)
+    wanted = [(p.value, r.value) for p in (Precision.FP32, Precision.FP16, Precision.INT8) for r in p.runtimes]
+    assert sorted(names) == sorted(wanted)
     assert names[0] == (answer["recommended"]["precision"], answer["recommended"]["runtime"])
     assert [each["precision"] for each in answer["fewer_bits"]] == ["int4", "int3", "int2"]
     assert printed.out.rstrip().splitlines()[-4:] == [*answer["explanation"], answer["what_would_change_it"]]

@@ -156,7 +156,8 @@ def serve(executor: Any, spec: PolicySpec, pipe: Connection) -> None:
             shape, action = action_shape(spec, len(observations))
             decided: Actions = np.empty(shape, action)
             for row, observation in enumerate(observations):
-                decided[row] = executor.decide(observation.astype(np.float32, copy=False))
+                # behind the request's first byte floats lie at odd addresses
+                decided[row] = executor.decide(np.require(observation, np.float32, ["C", "A"]))
             pipe.send_bytes(decided.tobytes())
 
 
