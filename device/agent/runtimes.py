@@ -141,7 +141,7 @@ def open_artifact(name: RuntimeName, model: Path | bytes, spec: PolicySpec, thre
         if name is RuntimeName.ONNXRUNTIME:
             return OnnxExecutor(module, model, spec, threads)
         if name is RuntimeName.NATIVE:
-            return NativeExecutor(module, model, spec)
+            return NativeExecutor(module, model, spec, threads)
         return LiteExecutor(module, model, spec, threads)
     except AgentError:
         raise
@@ -227,12 +227,24 @@ class OnnxExecutor:
 
 
 class NativeExecutor:
-    """The project's own engine, on one thread. ``decide``: see :class:`Executor`."""
+    """The project's own engine; ``decide``: see :class:`Executor`.
 
-    def __init__(self, module: Any, model: Path | bytes, spec: PolicySpec) -> None:
+    Its helping threads begin only where an artifact has layers that are large enough, and end with the executor.
+
+    Raises:
+        AgentError: BAD_FIELD: more threads than it takes.
+    """
+
+    def __init__(self, module: Any, model: Path | bytes, spec: PolicySpec, threads: int) -> None:
+        if threads > module.MOST_THREADS:
+            raise AgentError(
+                ErrorCode.BAD_FIELD,
+                f"threads is {threads}; the native engine takes 1 to {module.MOST_THREADS}.",
+                f"Load it with threads={module.MOST_THREADS}, or fewer.",
+            )
         artifact = model if isinstance(model, bytes) else model.read_bytes()
         self._library: Path = module.library()
-        self._engine = module.Engine(self._library, artifact, spec.observation_size, spec.output_size)
+        self._engine = module.Engine(self._library, artifact, spec.observation_size, spec.output_size, threads)
         self.decide = self._engine.decide if spec.is_discrete else self._continuous
 
     def _continuous(self, observation: Floats) -> Floats:

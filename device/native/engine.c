@@ -1,6 +1,7 @@
 #include "engine.h"
 #include "kernels.h"
 #include "norm.h"
+#include "team.h"
 
 enum { MOST_LAYERS = 64 };
 
@@ -19,6 +20,7 @@ struct native {
     int8_t *quads[MOST_LAYERS];     /* NULL of a dense layer, or where no set takes several windows */
     uint8_t *heavy[MOST_LAYERS];
     uint8_t mode[MOST_LAYERS];
+    struct native_team team;
 };
 
 /* ---- checking ------------------------------------------------------------------------------------------------------ */
@@ -315,18 +317,21 @@ static int spread(struct native_list *l, int found, int piece)
     return k;
 }
 
-/* The rows of a layer, given its stored inputs u. */
-static void list_rows(struct native *e, const struct native_layer *y, const uint8_t *u, int is_dense, int is_signed)
+/* The rows from ... to - 1 of a layer, given its stored inputs u. */
+static void list_rows(struct native *e, const struct native_layer *y, const uint8_t *u, uint32_t from, uint32_t to, int is_dense, int is_signed)
 {
     struct native_list *l = &e->list;
     const struct native_kernel_set *set = e->set;
-    const int n = (int)y->in;
+    const int n = (int)(to - from);
     uint16_t *restrict row = l->row;
     uint8_t *restrict value = l->value;
     int k = n;
-    if (!is_dense) k = set->compact(u, n, row, value, e->order);
-    else {
-        memcpy(row, e->every, 2 * (size_t)n);
+    u += from;
+    if (!is_dense) {
+        k = set->compact(u, n, row, value, e->order);
+        if (from) for (int i = 0; i < k; i++) row[i] = (uint16_t)(row[i] + from);
+    } else {
+        memcpy(row, e->every + from, 2 * (size_t)n);
         if (is_signed) for (int i = 0; i < n; i++) value[i] = u[i] ^ 128;
         else memcpy(value, u, (size_t)n);
     }
@@ -342,16 +347,17 @@ static void list_rows(struct native *e, const struct native_layer *y, const uint
     if (set->group) set->group(l, (int)y->bits, is_signed);
 }
 
-/* From the sums of n outputs, `less` too large, to what is stored of them. */
-static void finish(struct native *e, const struct native_layer *y, const int32_t *acc, const int32_t *bias, int32_t less, uint32_t n,
-                   uint8_t *stored)
+/* From the sums of n outputs from `first` on, `less` too large, to what is stored of them. */
+static void finish(struct native *e, const struct native_layer *y, const int32_t *acc, const int32_t *bias, int32_t less, uint32_t first,
+                   uint32_t n, uint8_t *stored)
 {
     const struct native_file *f = e->file;
     const int cut = y->table || y->gamma;
-    e->set->requantize(acc, bias, less, at(f, y->multiplier), (int)n, y->zero, y->low, cut ? -128 : y->base, stored);
+    const float *multiplier = at(f, y->multiplier);
+    e->set->requantize(acc, bias + first, less, multiplier + first, (int)n, y->zero, y->low, cut ? -128 : y->base, stored);
     if (y->table) {
         const int8_t *table = at(f, y->table);
-        for (uint32_t i = 0; i < y->out; i++) stored[i] = (uint8_t)(table[stored[i]] - y->base);
+        for (uint32_t i = 0; i < n && first + i < y->out; i++) stored[i] = (uint8_t)(table[stored[i]] - y->base);
     }
     if (y->gamma) {
         for (uint32_t i = 0; i < y->out; i++) e->wide[i] = y->scale * (float)(stored[i] - 128 - y->zero);
@@ -363,18 +369,111 @@ static void finish(struct native *e, const struct native_layer *y, const int32_t
     }
 }
 
+static int takes_all(const struct native *e, const struct native_layer *y) { return e->mode[y - e->file->layer] == NATIVE_DENSE; }
+static int takes_signed(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && y->signed_bias && e->set->takes_signed; }
+
+/* Sums of the outputs from `first` to `last` - 1, whole chunks, of the rows from ... to - 1. Of all rows, they still are
+ * to be made those of unsigned values, and of weights that are not stored too large. */
+static void multiply(struct native *e, const struct native_layer *y, const uint8_t *u, uint32_t from, uint32_t to, uint32_t first, uint32_t last)
+{
+    const struct native_sums sums = {at(e->file, y->weights), (int)y->bits, (int)y->in, (int)y->padded, takes_signed(e, y)};
+    const uint32_t chunk = 8 * NATIVE_CHUNK / y->bits;
+    list_rows(e, y, u, from, to, takes_all(e, y), sums.is_signed);
+    e->set->multiply(&sums, &e->list, e->acc, (int)(first / chunk), (int)(last / chunk));
+}
+
+static const int32_t *bias_of(const struct native *e, const struct native_layer *y) { return at(e->file, takes_signed(e, y) ? y->signed_bias : y->bias); }
+
+/* How much the sums of 4 and 2 bits are too large, of values with this sum. */
+static int32_t excess(const struct native_layer *y, int32_t sum) { return y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * sum; }
+
 /* One result of a layer: stored inputs u[in] to stored results[padded]. */
 static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
-    const struct native_file *f = e->file;
-    const int is_dense = e->mode[y - f->layer] == NATIVE_DENSE, is_signed = is_dense && y->signed_bias && e->set->takes_signed;
-    const struct native_sums sums = {at(f, y->weights), (int)y->bits, (int)y->in, (int)y->padded, is_signed};
-    list_rows(e, y, u, is_dense, is_signed);
-    e->set->multiply(&sums, &e->list, e->acc, 0, (int)(y->padded / (8 * NATIVE_CHUNK / y->bits)));
-    const int32_t *bias = at(f, is_signed ? y->signed_bias : y->bias);
-    finish(e, y, e->acc, bias, y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * e->list.sum, y->padded, stored);
+    multiply(e, y, u, 0, y->in, 0, y->padded);
+    finish(e, y, e->acc, bias_of(e, y), excess(y, e->list.sum), 0, y->padded, stored);
 }
 
+/* ---- several threads ----------------------------------------------------------------------------------------------- */
+/* Outputs of a layer that are cut together: those of whole cache lines of weights. */
+static uint32_t cut_of(const struct native_layer *y) { return 8 * NATIVE_LINE / y->bits; }
+
+/* Whether layer i and the next one are computed by several threads. */
+static int is_pair(const struct native *e, unsigned i)
+{
+    const struct native_file *f = e->file;
+    const struct native_layer *a = &f->layer[i], *b = a + 1;
+    if (i + 1 >= f->layers || is_conv(a) || is_conv(b) || a->gamma || i + 1 == f->joins || i + 2 == f->joins) return 0;
+    return a->padded / cut_of(a) >= NATIVE_THREADS && (uint64_t)a->in * a->out + (uint64_t)b->in * b->out >= LEAST_WEIGHTS;
+}
+
+/* Slice t of the pair that is at work. */
+static void compute_slice(struct native *leader, unsigned t)
+{
+    const struct native_team *team = &leader->team;
+    const unsigned i = team->layer;
+    const struct native_layer *a = &leader->file->layer[i], *b = a + 1;
+    const uint32_t cut = cut_of(a), cuts = (a->padded + cut - 1) / cut;
+    const uint32_t first = cuts * t / team->threads * cut, end = cuts * (t + 1) / team->threads * cut;
+    const uint32_t last = end < a->padded ? end : a->padded;
+    struct native *own = team->slice[t].own;
+    uint8_t *between = own->act[1 - i % 2];
+    if (t) own->set = leader->set, own->mode[i] = leader->mode[i], own->mode[i + 1] = leader->mode[i + 1];
+    multiply(own, a, leader->act[i % 2], 0, a->in, first, last);
+    finish(own, a, own->acc + first, bias_of(own, a), excess(a, own->list.sum), first, last - first, between + first);
+    multiply(own, b, between, first, last < a->out ? last : a->out, 0, b->padded);
+}
+
+/* Layers i and i + 1 of what the buffer i % 2 holds, into the same one. */
+static void apply_pair(struct native *e, unsigned i)
+{
+    struct native_team *team = &e->team;
+    const struct native_layer *b = &e->file->layer[i + 1];
+    team->layer = i;
+    const uint32_t round = __atomic_add_fetch(&team->round, 2, __ATOMIC_SEQ_CST) & ~(uint32_t)STOP;
+    wake(team);
+    for (unsigned t = 0; t < team->threads; t++)
+        if (claims(&team->slice[t], round)) {
+            compute_slice(e, t);
+            __atomic_store_n(&team->slice[t].done, round, __ATOMIC_RELEASE);
+        }
+    uint32_t sum = (uint32_t)e->list.sum;
+    for (unsigned t = 1; t < team->threads; t++) {
+        wait_for(&team->slice[t], round);
+        const struct native *own = team->slice[t].own;
+        sum += (uint32_t)own->list.sum;
+        for (uint32_t k = 0; k < b->padded; k++) e->acc[k] = (int32_t)((uint32_t)e->acc[k] + (uint32_t)own->acc[k]);
+    }
+    finish(e, b, e->acc, bias_of(e, b), excess(b, (int32_t)sum), 0, b->padded, e->act[i % 2]);
+}
+
+int native_team(struct native *e, struct native *const *others, unsigned threads)
+{
+    int pays = 0;
+    for (unsigned i = 0; i < e->file->layers; i++) pays |= is_pair(e, i);
+    if (!pays || threads < 2 || threads > NATIVE_THREADS) return 0;
+    for (unsigned t = 0; t < threads; t++) e->team.slice[t].own = t ? others[t - 1] : e;
+    e->team.threads = threads;
+    return 1;
+}
+
+void native_work(struct native *leader, unsigned t)
+{
+    struct native_team *team = &leader->team;
+    for (uint32_t round = 0; !((round = next_round(team, round)) & STOP);)
+        if (claims(&team->slice[t], round)) {
+            compute_slice(leader, t);
+            __atomic_store_n(&team->slice[t].done, round, __ATOMIC_RELEASE);
+        }
+}
+
+void native_stop(struct native *leader)
+{
+    __atomic_fetch_or(&leader->team.round, STOP, __ATOMIC_SEQ_CST);
+    wake(&leader->team);
+}
+
+/* ---- convolutions, and the way through the layers ------------------------------------------------------------------ */
 /* A convolution's results, several windows at once; the last ones are taken twice. */
 static void convolve_together(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
@@ -397,7 +496,7 @@ static void convolve_together(struct native *e, const struct native_layer *y, co
             else if (i + 1 < rows) i++, j = 0;
         }
         e->set->convolve(&w, corner, e->acc);
-        for (uint32_t t = 0; t < n && done + t < rows * columns; t++, stored += y->out) finish(e, y, e->acc + t * wide, bias, 0, wide, stored);
+        for (uint32_t t = 0; t < n && done + t < rows * columns; t++, stored += y->out) finish(e, y, e->acc + t * wide, bias, 0, 0, wide, stored);
     }
 }
 
@@ -445,7 +544,9 @@ static int run(struct native *e, const float *observation, unsigned layers)
 {
     const struct native_file *f = e->file;
     quantize(e, observation, 0, f->observation - f->vector, f->scale, f->zero, f->base, e->act[0]);
-    for (unsigned i = 0; i < layers; i++) step(e, observation, i);
+    for (unsigned i = 0; i < layers; i++)
+        if (e->team.threads && i + 2 <= layers && is_pair(e, i)) apply_pair(e, i++);
+        else step(e, observation, i);
     return layers % 2;
 }
 

@@ -41,6 +41,16 @@ size_t native_levels(struct native *, const float *observation, unsigned layers,
  * this function of the layer before, must have come just before. For a caller with a clock. */
 void native_repeat(struct native *, const float *observation, unsigned layer, unsigned times);
 
+enum { NATIVE_THREADS = 4 };        /* at most, with the one that decides */
+/* Let so many threads decide together, once, where it pays: 0 if no layers of this artifact are large enough, and then
+ * nobody is to call native_work. The others are engines of the same artifact in memories of their own, threads - 1 of
+ * them, whose buffers are used. The result is the same to the bit, as are all functions above. */
+int native_team(struct native *, struct native *const *others, unsigned threads);
+/* Help until native_stop, as thread 1, 2 or 3. All memories must stay until it returns. */
+void native_work(struct native *, unsigned thread);
+/* Send the helpers home, at any time; decisions are then made without them. */
+void native_stop(struct native *);
+
 unsigned native_layers(const struct native *);
 enum native_mode native_mode(const struct native *, unsigned layer);
 void native_set_mode(struct native *, unsigned layer, enum native_mode);

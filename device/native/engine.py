@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+import weakref
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 from device.native import SHIPPED
 
 LINE = 64
+MOST_THREADS = 4
+"""As engine.h has it."""
 
 
 class Mode(IntEnum):
@@ -56,29 +60,29 @@ class Engine:
     Attributes:
         outputs: float32 (A,), of the last decision: logits, or the action's elements.
         used: the set of kernels that it runs with.
+        helpers: threads that compute parts of large layers. They end when the engine is dropped, or with :meth:`close`.
     """
 
-    def __init__(self, library: Path, artifact: bytes, observation_size: int, output_size: int) -> None:
+    def __init__(
+        self, library: Path, artifact: bytes, observation_size: int, output_size: int, threads: int = 1
+    ) -> None:
         """Check and prepare an artifact.
 
         Args:
             library: of :func:`device.native.building.library`.
             artifact: the file's bytes.
             observation_size, output_size: of the policy.
+            threads: that decide together where layers are large enough for it, 1 to ``MOST_THREADS``.
 
         Raises:
-            NativeError: the engine refuses it, or it is another policy's.
+            NativeError: the engine refuses it, or it is another policy's; or so many threads are not possible.
         """
+        if not 1 <= threads <= MOST_THREADS:
+            raise NativeError(f"threads is {threads}; the native engine takes 1 to {MOST_THREADS}.")
         self._c = _declared(ctypes.CDLL(str(library)))
         self._artifact = _aligned(len(artifact))
         self._artifact[:] = np.frombuffer(artifact, np.uint8)
-        size = self._c.native_memory(self._artifact.ctypes.data, len(artifact))
-        self._memory = _aligned(max(size, LINE))
-        error = self._c.native_open(
-            self._memory.ctypes.data, len(self._memory), self._artifact.ctypes.data, len(artifact)
-        )
-        if error:
-            raise NativeError(f"the artifact {self._c.native_message(error).decode()}.")
+        self._memory = self._opened()
         sizes = np.frombuffer(artifact, "<u4", 2, offset=20)
         if tuple(sizes) != (output_size, observation_size):
             raise NativeError(
@@ -90,12 +94,49 @@ class Engine:
         self._observation_size = observation_size
         self._begun = np.zeros(observation_size, np.float32)
         self.used = self.kernels[0]
+        self._kept: tuple[object, ...] = ()
+        self.helpers: tuple[threading.Thread, ...] = self._helped(threads) if threads > 1 else ()
         self.decide: Callable[[NDArray[np.float32]], int] = self._bound()
         """One decision; ``outputs`` holds what it made.
 
         Takes a raw observation, float32 (1, N) or (N,), C-contiguous; gives the index of the first largest output of a
         discrete policy, 0 of a continuous one. ValueError: it is something else.
         """
+
+    def _opened(self) -> NDArray[np.uint8]:
+        """The memory of an engine of this artifact."""
+        size = self._c.native_memory(self._artifact.ctypes.data, len(self._artifact))
+        memory = _aligned(max(size, LINE))
+        error = self._c.native_open(memory.ctypes.data, len(memory), self._artifact.ctypes.data, len(self._artifact))
+        if error:
+            raise NativeError(f"the artifact {self._c.native_message(error).decode()}.")
+        return memory
+
+    def _helped(self, threads: int) -> tuple[threading.Thread, ...]:
+        """Threads that wait in the library for large layers; none where this artifact has no such."""
+        others = [self._opened() for _ in range(threads - 1)]
+        pointers = (ctypes.c_void_p * len(others))(*(each.ctypes.data for each in others))
+        if not self._c.native_team(self._engine, pointers, threads):
+            return ()
+        # Not self, which has to be dropped for them to end; all memory that they touch. And self needs the others' when
+        # they have ended.
+        self._kept = kept = (self._artifact, self._memory, others)
+        self._finalizer = weakref.finalize(self, _stop, self._c, self._engine, kept)
+        helpers = tuple(
+            threading.Thread(target=_work, args=(self._c, self._engine, number, kept), daemon=True)
+            for number in range(1, threads)
+        )
+        for helper in helpers:
+            helper.start()
+        return helpers
+
+    def close(self, seconds: float = 5.0) -> None:
+        """End the helpers, and wait so long for each; decisions are then made without them."""
+        if self.helpers:
+            self._finalizer()
+        for helper in self.helpers:
+            helper.join(seconds)
+        self.helpers = ()
 
     def _bound(self) -> Callable[[NDArray[np.float32]], int]:
         """The engine's function for this artifact as one of the interpreter's own: see ``python.c``."""
@@ -106,7 +147,7 @@ class Engine:
             ctypes.addressof(bound), _CAPSULE, None
         )
         # The function holds its module, whatever that is: everything that it points to.
-        kept = (bound, method, self._memory, self._artifact, self.outputs, self._c)
+        kept = (bound, method, self._memory, self._artifact, self._kept, self.outputs, self._c)
         make = _python("PyCFunction_NewEx", ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
         made: Callable[[NDArray[np.float32]], int] = make(ctypes.addressof(method), capsule, kept)
         return made
@@ -181,6 +222,14 @@ def _python(name: str, *arguments: Any) -> Callable[..., Any]:
     return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)((name, ctypes.pythonapi))
 
 
+def _work(loaded: ctypes.CDLL, engine: ctypes.c_void_p, number: int, kept: object) -> None:
+    loaded.native_work(engine, number)
+
+
+def _stop(loaded: ctypes.CDLL, engine: ctypes.c_void_p, kept: object) -> None:
+    loaded.native_stop(engine)
+
+
 def _aligned(size: int) -> NDArray[np.uint8]:
     """Bytes at a multiple of a cache line."""
     room = np.zeros(size + LINE, np.uint8)
@@ -196,6 +245,9 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
         ("native_message", words, (whole,)),
         ("native_levels", size, (pointer, pointer, ctypes.c_uint, pointer, size)),
         ("native_repeat", None, (pointer, pointer, ctypes.c_uint, ctypes.c_uint)),
+        ("native_team", whole, (pointer, pointer, ctypes.c_uint)),
+        ("native_work", None, (pointer, ctypes.c_uint)),
+        ("native_stop", None, (pointer,)),
         ("native_layers", ctypes.c_uint, (pointer,)),
         ("native_mode", whole, (pointer, ctypes.c_uint)),
         ("native_set_mode", None, (pointer, ctypes.c_uint, whole)),
