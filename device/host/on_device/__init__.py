@@ -6,6 +6,7 @@
 ~/quarl/policies/POLICY/releases/ID/  complete, verified, its golden vectors checked on this device
                                       release.json: what was published; mark.json: why not to go back to it
 ~/quarl/policies/POLICY/current       symbolic link to one of them, switched by rename(2)
+~/quarl/policies/POLICY/native-modes.json  what an agent measured of the native engine; left alone
 
 ~/quarl itself may be a link, to a larger disk for example; nothing below it may be, but ``current``.
 """
