@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . setup/common.sh
 trap 'exit 130' INT TERM  # make's recipe says so
 
-NEEDED_MB=3500
+NEEDED_MB=4000
 UV_PINNED="uv==$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements.txt)"
 
 has_venv() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }

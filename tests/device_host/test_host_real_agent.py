@@ -209,17 +209,21 @@ def test_all_runtimes_and_precisions_then_back(serving: Connection, deployed: Te
     before = current(serving, "tiny")
     result = deploy(serving, bundle, [FP32, INT8], tuple(RuntimeName))
     assert {(check.precision, check.runtime) for check in result.checks} == {
-        (precision, runtime.value) for precision in ("fp32", "int8") for runtime in RuntimeName
+        (precision.value, runtime.value) for precision in (FP32, INT8) for runtime in precision.runtimes
     }
     assert result.wheels_sent == ("tflite-runtime 2.14.0", "onnxruntime 1.31.1"), "numpy and LiteRT were there"
     assert result.reused_files > 20
     golden = bundle.golden().observations.tolist()
     actions = {}
-    for runtime in RuntimeName:
+    for precision, runtime in [(FP32, each) for each in FP32.runtimes] + [(INT8, RuntimeName.NATIVE)]:
         with AgentSession(serving, "tiny") as agent:
-            agent.request("load", precision="fp32", runtime=runtime.value)
+            agent.request("load", precision=precision.value, runtime=runtime.value)
             actions[runtime] = agent.request("act", observations=golden)["actions"]
     assert actions[RuntimeName.LITERT] == actions[RuntimeName.TFLITE_RUNTIME] == actions[RuntimeName.ONNXRUNTIME]
+    expected = bundle.expected(bundle.artifact(INT8, RuntimeName.NATIVE.artifact_format)).outputs
+    assert actions[RuntimeName.NATIVE] == expected.argmax(axis=1).tolist()
+    modes = deployed.home / "quarl" / "policies" / "tiny" / "native-modes.json"
+    assert modes.is_file(), "what was measured lies beside the releases"
     back = rollback(serving, "tiny")
     assert back.release == before and back.previous == result.release
 
