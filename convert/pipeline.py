@@ -15,6 +15,7 @@ from convert.executor import ExecutionError, RuntimeProcess, runtime_processes
 from convert.native.writer import check_expressible, native_artifact
 from convert.parity import ParityError, check
 from convert.reference import Reference, float_reference, integer_reference
+from device.native.engine import library
 from policy.bundle import Bundle, Expected
 from policy.bundle_writer import add_artifact
 from policy.errors import QuantizationError
@@ -230,6 +231,8 @@ def convert_each(
             after it are not.
     """
     formats = {artifact_format for _, _, artifact_format in jobs}
+    if ArtifactFormat.NATIVE in formats:
+        library()  # compiled here, where a full disk is this command's error and not the artifact's
     done = []
     with runtime_processes(tuple(r for r in RuntimeName if r.artifact_format in formats)) as runtimes:
         for bundle, precision, artifact_format in jobs:

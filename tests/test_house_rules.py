@@ -38,7 +38,7 @@ MAY_IMPORT_ROOMS = {
     "policy": set(),
     "airlearning_envs": {"policy"},
     # The parity gate executes an artifact with the very adapters that a device uses.
-    "convert": {"policy", "device.agent", "convert.native"},
+    "convert": {"policy", "device.agent", "device.native", "convert.native"},
     # An imported policy is flown on a task, to record what it sees and to compare returns.
     "convert.foreign": {"policy", "convert", "device.agent", "train"},
     # A model card says what imports and judgements say, in their words.
