@@ -190,7 +190,7 @@ def _device(arguments: argparse.Namespace, device: dict[str, Any]) -> Iterator[C
         progress = stack.enter_context(command_line.progress_bar(f"comparing with {arguments.target}"))
         done, total = count(1), len(asking.bundles) * len(asking.precisions)
         for runtime, bundle in asking.deployed():
-            for precision in (each for each in asking.precisions if runtime.artifact_format.holds(each)):
+            for precision in asking.executed_by(runtime):
                 entry = bundle.artifact(precision, runtime.artifact_format)
                 observations = bundle.golden().observations
                 here = host[runtime].execute(bundle.spec, (bundle.path / entry.file).read_bytes(), observations)

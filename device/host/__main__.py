@@ -238,7 +238,9 @@ def parser() -> argparse.ArgumentParser:
     deploying = verb("deploy", run_deploy)
     deploying.add_argument("--policy", required=True, help="name (III) or folder of a bundle")
     deploying.add_argument("--bits", default="8", help="8 (default), 16, 32, 7 … 2, or a list: 32,8")
-    deploying.add_argument("--runtime", default="litert", help="litert (default), tflite-runtime, onnxruntime or all")
+    deploying.add_argument(
+        "--runtime", default="litert", help="litert (default), tflite-runtime, onnxruntime, native, all"
+    )
     back = verb("rollback", run_rollback)
     back.add_argument("--policy", required=True, help="name (III)")
     back.add_argument("--to", metavar="RELEASE", help="default: the last good one before the current one")

@@ -6,6 +6,7 @@ behind the layers that all the tensors have in common. Tensors of different laye
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -60,14 +61,17 @@ class Common:
 
 def _base(call: Call, values: list[Value]) -> tuple[Step, ...]:
     """The steps that all of these have in common, up to the first program behind layers."""
-    first = values[0].steps
-    shared = 0
-    while all(len(v.steps) > shared and v.steps[shared] is first[shared] for v in values):
-        shared += 1
+    first, shared = values[0].steps, _shared(values)
     shared = next((at for at, step in enumerate(first[:shared]) if isinstance(step, Targets)), shared)
     if not all(is_behind(step) for value in values for step in value.steps[shared:]):
         raise call.refused("combines values of different layers; only one chain of layers is read")
     return first[:shared]
+
+
+def _shared(values: list[Value]) -> int:
+    """How many steps all of these begin with."""
+    together = zip(*(value.steps for value in values), strict=False)
+    return sum(1 for _ in takewhile(lambda steps: all(step is steps[0] for step in steps), together))
 
 
 def _width(steps: tuple[Step, ...]) -> int:
@@ -85,24 +89,22 @@ def joined(call: Call, values: list[Value], numbers: list[np.ndarray], result: n
         numbers: for each, its elements' numbers in ``result``.
         result: the numbers, in the order and shape in which the file joins them.
     """
-    shared = 0
-    while all(len(value.steps) > shared and value.steps[shared] is values[0].steps[shared] for value in values):
-        shared += 1
+    shared = _shared(values)
     tails = [list(value.steps[shared:]) for value in values]
     first = values[0]
     if any(value.image is not None for value in values):
         raise call.refused("joins an image with something else", "Give the network one image alone.")
     places = np.concatenate([value.selection for value in values])
+    where = np.argsort(np.concatenate([number.reshape(-1) for number in numbers]))
+    order = where[result.reshape(-1)]  # of the elements, one tensor's behind another's
     plain = all(isinstance(step, Affine | Clip) for tail in tails for step in tail)
     twice = any(tails) and len(np.unique(places)) < len(places)  # an element that two branches treat differently
     cut_apart = twice and any(isinstance(step, Clip) for tail in tails for step in tail)
     if not plain or (cut_apart and all(is_carried(value.steps) for value in values)):
         common = Common(call, *values)
         parts = [common.number(value) for value in values]
-        where = np.empty(sum(number.size for number in numbers), np.int64)
-        where[np.concatenate([number.reshape(-1) for number in numbers])] = np.arange(len(where))
         together = common.program.add(FloatOperator.JOIN, *parts)
-        return common.value(common.program.take(together, where[result.reshape(-1)]), result.shape)
+        return common.value(common.program.take(together, order), result.shape)
     base = Value(first.steps[:shared], first.width, places, places.shape, None, "", first.observed)
     owners = np.concatenate([np.full(value.size, index) for index, value in enumerate(values)])
     if twice:
@@ -124,11 +126,7 @@ def joined(call: Call, values: list[Value], numbers: list[np.ndarray], result: n
             for numbers_of, values_of in zip(whole, own, strict=True):
                 numbers_of[mine] = values_of[mine]
         steps.append(kind(*whole))  # type: ignore[arg-type]
-    order = np.concatenate([number.reshape(-1) for number in numbers])
-    where = np.empty(len(order), np.int64)
-    where[order] = np.arange(len(order))
-    selection = places[where[result.reshape(-1)]]
-    return Value(tuple(steps), base.width, selection, result.shape, None, "", first.observed)
+    return Value(tuple(steps), base.width, places[order], result.shape, None, "", first.observed)
 
 
 def _rows(step: Step | None, kind: type[Step], width: int) -> tuple[Doubles, Doubles]:
