@@ -272,10 +272,6 @@ def make_request(
     overrides = presets.parse_overrides(arguments.set)
     if arguments.mixed_precision is not None:
         overrides["compute"] = mixed_precision(arguments.mixed_precision, method, known)
-    if quantization and "quantization_bits" not in known:
-        raise presets.SettingsError(
-            f"--method {method} is not quantization-aware. Train without --quantization-method, or with another method."
-        )
     in_16_bits = arguments.mixed_precision is not None and overrides["compute"] != "float32"
     if found.settings.get("engine") == "numpy" and (in_16_bits or network.layer_norm):
         overrides.setdefault("engine", "tensorflow")  # numpy's gradients know plain perceptrons in float32 only

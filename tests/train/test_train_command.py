@@ -6,10 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from policy.bundle import Bundle
-from tests.train.small_runs import AWARE, DISTILL, PPO, train
+from tests.train.small_runs import AWARE, DISTILL, PPO, curve, train
 from train import __main__ as command
 from train.algorithms.dqn import DQNSettings
 from train.methods import METHODS as METHODS_OF_HELP
@@ -271,7 +272,8 @@ def test_the_delay_ends_and_the_rest_is_quantized(tmp_path: Path) -> None:
         ([*PPO, "--quant-delay", "0.2"], "--quant-delay means nothing"),
         ([*PPO, *AWARE, "4", "--steps", "512", "--quant-delay", "512"], "never quantized"),
         ([*PPO, *AWARE, "4", "--mixed-precision", "bfloat16"], "computes in float32"),
-        ([*DISTILL, *AWARE, "4"], "--method distill is not quantization-aware"),
+        ([*DISTILL, *AWARE, "9"], "takes 2 … 8"),
+        ([*DISTILL, "--set", "activity_penalty=-1"], "activity_penalty is -1"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -281,6 +283,25 @@ def test_options_that_do_not_go_together_are_refused(
     assert words in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
     assert not (tmp_path / TRAINING_FOLDER).exists()
+
+
+def test_a_trained_policy_becomes_one_of_two_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "teacher", *PPO, "--steps", "256") == 0
+    words = [*DISTILL, *AWARE, "2", "--quant-delay", "256", "--teacher", str(tmp_path / "teacher")]
+    begun = [*words, "--set", "start_as_teacher=true"]
+    # The rate is 0 in effect: what is written is the teacher's weights, with quantizers.
+    assert train(tmp_path / "same", *begun, "--steps", "1024", "--set", "learning_rate=1e-30") == 0
+    teacher, same = (Bundle.load(tmp_path / name) for name in ("teacher", "same"))
+    for name, value in teacher.weights().items():
+        np.testing.assert_allclose(same.weights()[name], value, atol=1e-6)
+    assert same.spec.quantization is not None and same.spec.quantization.bits == 2
+    assert set(same.spec.quantization.ranges) == {"input", *same.spec.network.hidden_names}
+    assert same.spec.provenance["quantized_updates"] > 0
+    assert all(0.0 < float(row["active"]) < 1.0 for row in curve(tmp_path / "same") if row["active"])
+    assert train(tmp_path / "other", *begun, "--steps", "512", "--policy", "II") == 2
+    said = capsys.readouterr().err
+    assert "has another network" in said and "--policy" in said
+    assert not (tmp_path / "other").exists()
 
 
 def test_an_output_path_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str]) -> None:

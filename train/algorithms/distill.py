@@ -7,12 +7,19 @@ be trained by reinforcement in minutes (policy III: 10 updates/s) gets its weigh
 A task may show the two different observations of one state: the teacher range rays, the student a depth picture
 (``Task.teacher_observation``).
 
+With quantizers (--quantization-method quantization-aware) the student computes on its grid once the delay is over, as
+in the other algorithms. It may begin as its teacher (``start_as_teacher``), which makes of a trained policy one of
+fewer bits; and ``activity_penalty`` makes its hidden layers sparse: behind a ReLU an output of 0 is a row of weights
+that the native engine neither loads nor multiplies.
+
 Deviations from the papers: the teacher's share of the drones falls linearly instead of geometrically, and the oldest
 observations are forgotten.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +31,15 @@ from policy.locate import working_bundle
 from policy.network import forward_float, normalise
 from policy.spec import NetworkSpec, Normaliser, PolicySpec
 from train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
-from train.algorithms.common.settings import linear, setting
+from train.algorithms.common.settings import QuantizedSettings, linear, setting
 from train.lazily import tf
-from train.networks.forward import IMAGE_SCALE, Acting, forward
+from train.networks.forward import IMAGE_SCALE, Acting, features, head
 from train.networks.optimiser import adam_step, clipped_by_norm
-from train.networks.policy import Policy
 from train.networks.weights import Weights, initial_weights, zeros_like
+from train.quantization.aware import QuantizationAware
+from train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, faked, passed_through
 from train.runs.checkpoint import CheckpointError, Keeper, gathered
+from train.runs.presets import SettingsError
 from train.runs.request import Trained
 from train.runs.run import Run
 from train.suites.episodes import EpisodeStream
@@ -38,11 +47,12 @@ from train.suites.errors import TaskError
 from train.suites.task import Task, episode_seed
 
 Floats = NDArray[np.float32]
-METRICS = ("divergence", "agreement", "gradient_norm")
+METRICS = ("divergence", "agreement", "gradient_norm", "active")
+SMALL = 1e-6  # beside a root mean square
 
 
 @dataclass(frozen=True)
-class DistillSettings:
+class DistillSettings(QuantizedSettings):
     """Settings of one distillation; the files in ``train/settings/`` hold the ones that were tuned."""
 
     environments: int = setting(128, "Environments stepped together.")
@@ -57,6 +67,17 @@ class DistillSettings:
     )
     capacity: int = setting(262_144, "Observations kept; the oldest are forgotten.")
     gradient_norm: float = setting(1.0, "Largest global norm of the gradient.")
+    start_as_teacher: bool = setting(
+        False, "Begin with the teacher's weights; its network has to be the student's. Otherwise with drawn ones."
+    )
+    activity_penalty: float = setting(
+        0.0, "Weight of the hidden layers' mean output over its root mean square: more makes fewer outputs active."
+    )
+
+    def __post_init__(self) -> None:
+        self.check_quantization()
+        if not 0.0 <= self.activity_penalty < math.inf:
+            raise ValueError(f"activity_penalty is {self.activity_penalty}; take a number such as 0.1, or 0 for none.")
 
 
 # --- pure functions ---------------------------------------------------------------------------------------------
@@ -70,6 +91,25 @@ def divergence(teacher_logits: tf.Tensor, student_logits: tf.Tensor, temperature
     teacher = tf.nn.log_softmax(teacher_logits / temperature)
     student = tf.nn.log_softmax(student_logits / temperature)
     return tf.reduce_sum(tf.exp(teacher) * (teacher - student), axis=1)
+
+
+def activity(network: NetworkSpec, weights: Mapping[str, Any], hidden: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """How many of the weights behind hidden layers a decision needs: (what a penalty lowers, active share), scalars.
+
+    Of each hidden layer's outputs h (batch, …) before rounding: mean h / √(mean h²), of which the root has no gradient,
+    so that making everything smaller gains nothing; and the share of the h that are not rounded to 0. A layer counts by
+    the number of weights behind it.
+    """
+    names = [*network.hidden_names, "head"]
+    sizes = [math.prod(weights[f"{name}/kernel"].shape) for name in names[1:]]
+    lowered, active = tf.constant(0.0), tf.constant(0.0)
+    for name, values, size in zip(names, hidden, sizes, strict=False):
+        root = tf.stop_gradient(tf.sqrt(tf.reduce_mean(tf.square(values)))) + SMALL
+        levels = weights.get(f"{name}/{LEVELS}")
+        above = 0.0 if levels is None else levels[0] / 2.0
+        lowered += size / sum(sizes) * tf.reduce_mean(values) / root
+        active += size / sum(sizes) * tf.reduce_mean(tf.cast(values > above, tf.float32))
+    return lowered, active
 
 
 def teacher_share(settings: DistillSettings, share: float) -> float:
@@ -127,10 +167,13 @@ class Answers:
 # --- the update -----------------------------------------------------------------------------------------------------
 
 
-def make_update(settings: DistillSettings, network: NetworkSpec, shape: tuple[int, ...]) -> Update:
-    """The compiled round: (state, batches, updates before, learning rate) → (state, metrics (updates, 3)).
+def make_update(
+    settings: DistillSettings, network: NetworkSpec, shape: tuple[int, ...], fake: FakeQuantization | None = None
+) -> Update:
+    """The compiled round: (state, batches, updates before, learning rate) → (state, metrics (updates, 4)).
 
-    ``shape`` is that of an image, where the batches have any; see :meth:`Answers.sample`.
+    ``shape`` is that of an image, where the batches have any; see :meth:`Answers.sample`. ``fake`` is the student's
+    grid, which it computes on as soon as the state has the scales.
     """
 
     def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor) -> tuple[State, tf.Tensor]:
@@ -139,15 +182,19 @@ def make_update(settings: DistillSettings, network: NetworkSpec, shape: tuple[in
             inputs = batch["observation"]
             if "image" in batch:
                 inputs = (tf.reshape(batch["image"], (-1, *shape)), inputs)
-            logits = forward(network, state["student"], inputs)
+            weights = faked(state["student"], state.get(QUANTIZER, {}), fake)
+            hidden: list[tf.Tensor] = []
+            logits = head(weights, features(network, weights, inputs, hidden))
             loss = tf.reduce_mean(divergence(batch["teacher"], logits, settings.temperature))
-        gradients, norm = clipped_by_norm(tape.gradient(loss, state["student"]), settings.gradient_norm)
+            lowered, active = activity(network, weights, hidden)
+            total = loss + settings.activity_penalty * lowered if settings.activity_penalty else loss
+        gradients, norm = clipped_by_norm(tape.gradient(total, state["student"]), settings.gradient_norm)
         student, first, second = adam_step(
             state["student"], gradients, state["first"], state["second"], tf.cast(count + 1, tf.float32), rate
         )
         same = tf.equal(tf.argmax(logits, axis=1), tf.argmax(batch["teacher"], axis=1))
-        row = tf.stack([loss, tf.reduce_mean(tf.cast(same, tf.float32)), norm])
-        return {"student": student, "first": first, "second": second}, row
+        row = tf.stack([loss, tf.reduce_mean(tf.cast(same, tf.float32)), norm, active])
+        return {"student": student, "first": first, "second": second, **passed_through(state)}, row
 
     return compiled_round(one, len(METRICS), compiled=not network.convolutions)
 
@@ -174,6 +221,21 @@ class Teacher:
         spec = bundle.spec
         spec.check_observation(run.task.teacher_observation or run.task.observation)
         return cls(spec, bundle.manifest.files[WEIGHTS_FILE].sha256, bundle.weights())
+
+    def weights_for(self, network: NetworkSpec, drawn: Weights) -> Weights:
+        """Its weights, for a student of its own network that would begin with the ones drawn.
+
+        Raises:
+            SettingsError: the student's network is another one, or sees something else.
+        """
+        if self.spec.network != network or {n: w.shape for n, w in drawn.items()} != {
+            name: value.shape for name, value in self.weights.items()
+        }:
+            raise SettingsError(
+                f"start_as_teacher: the teacher {self.spec.name} has another network than the student. "
+                f"Type --policy {self.spec.name}, or leave start_as_teacher out."
+            )
+        return dict(self.weights)
 
     def logits(self, observations: Floats) -> Floats:
         """Its logits (batch, actions) for raw observations (batch, size)."""
@@ -223,7 +285,7 @@ class Student:
         self._outputs = Acting(network)
         self._shape, self._image = task.network_shape, task.observation[0].size if task.vector_size else 0
 
-    def actions(self, weights: Weights, observations: Floats, first: int = 0) -> NDArray[np.int64]:
+    def actions(self, weights: Mapping[str, Any], observations: Floats, first: int = 0) -> NDArray[np.int64]:
         """Greedy actions (batch − first,) for normalised observations (batch, size) but for the first."""
         if not self._image:
             return self._outputs(weights, observations[first:]).argmax(axis=1)
@@ -238,19 +300,26 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     Raises:
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
         PolicyError: the teacher's bundle cannot be used.
+        SettingsError: the student shall begin as a teacher of another network.
+        TaskError: quantizers for a task of pictures.
         CheckpointError: the checkpoint to resume is of another teacher.
     """
     request, task = run.request, run.task
+    aware = QuantizationAware(request.network, settings.quantization_bits, settings.delay_steps(request.steps))
+    if aware.fake is not None and task.has_image:
+        raise TaskError(f"distillation learns with quantizers from vectors, not from {task.name}'s pictures.")
     teacher = Teacher.load(teacher_name, run)
     generator = np.random.default_rng(request.seed)
     shape, vector = task.network_shape, task.vector_size
     student = initial_weights(generator, request.network, shape, task.outputs, head_gain=0.01, vector=vector)
+    if settings.start_as_teacher:
+        student = teacher.weights_for(request.network, student)
     acting = Student(task, request.network, student_normaliser(task, teacher.spec.normaliser))
     learner = Learner({"student": student, "first": zeros_like(student), "second": zeros_like(student)})
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     image = task.observation[0].size if vector else 0
     answers = Answers(settings.capacity, task.observation_size, task.outputs, image)
-    keepers: dict[str, Keeper] = {"stream": stream, "answers": answers}
+    keepers: dict[str, Keeper] = {"stream": stream, "answers": answers, **aware.keepers()}
     if run.checkpoint is not None:
         if run.checkpoint.facts["teacher"] != teacher.sha256:
             raise CheckpointError(
@@ -259,24 +328,30 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
             )
         groups, learner.updates, generator = run.checkpoint.put_back(learner.groups, keepers)
         learner.put(groups)
-    update = make_update(settings, request.network, shape)
+    update = make_update(settings, request.network, shape, aware.fake)
     iteration_steps = settings.environments * settings.rollout_steps
     step = run.start_step
 
     def decide(observation: Floats) -> NDArray[np.int64]:
-        return acting.actions(learner.groups["student"], normalise(acting.normaliser, observation))
+        return acting.actions(aware.acting(learner.groups["student"]), normalise(acting.normaliser, observation))
 
     def save() -> None:
         arrays, facts = gathered(learner.groups, keepers, learner.updates, generator)
         run.save(step, arrays, {**facts, "teacher": teacher.sha256})
 
     while step < request.steps and run.stop_reason is None:
+        if aware.begin(step):
+            run.progress.say(f"step {step:,}: the student is quantized from here on")
         share = step / request.steps
         flown_by_teacher = round(settings.environments * teacher_share(settings, share))
-        weights = learner.groups["student"]
+        weights = aware.acting(learner.groups["student"])
         collect(stream, answers, teacher, acting, weights, flown_by_teacher, settings.rollout_steps)
         rate = settings.learning_rate * (1.0 - share)
-        (metrics,) = learn(update, learner, answers.sample(generator, (settings.updates, settings.minibatch)), rate)
+        batches = answers.sample(generator, (settings.updates, settings.minibatch))
+        (metrics,) = learn(update, learner, batches, rate, aware.group)
+        aware.count(len(metrics))
+        if aware.fake is not None:
+            aware.look(learner.groups["student"], batches["observation"].reshape(-1, task.observation_size))
         step += iteration_steps
         run.check_finite(step, metrics, METRICS)
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
@@ -292,8 +367,9 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         "teacher": teacher.spec.name,
         "teacher_weights_sha256": teacher.sha256,
         "updates": learner.updates,
+        **aware.notes(),
     }
-    return Trained(Policy(learner.groups["student"], acting.normaliser), step, notes)
+    return Trained(aware.policy(learner.groups["student"], acting.normaliser), step, notes)
 
 
 def collect(
@@ -301,7 +377,7 @@ def collect(
     answers: Answers,
     teacher: Teacher,
     student: Student,
-    weights: Weights,
+    weights: Mapping[str, Any],
     by_teacher: int,
     steps: int,
 ) -> None:

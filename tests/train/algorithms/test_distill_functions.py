@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.spec import DiscreteHead, EnvironmentSpec, Normaliser, ObservationField
+from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField
 from train.algorithms import distill
+from train.algorithms.common.learner import Learner, learn
 from train.algorithms.distill import Answers, DistillSettings, student_normaliser
+from train.networks.weights import initial_weights, zeros_like
 from train.suites.errors import TaskError
 from train.suites.task import Task
 
@@ -23,6 +25,42 @@ def test_divergence_by_hand() -> None:
     p = math.sqrt(3.0) / (1.0 + math.sqrt(3.0))
     expected = p * math.log(2 * p) + (1 - p) * math.log(2 * (1 - p))
     assert float(distill.divergence(teacher, student, 2.0)[0]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_activity_by_hand() -> None:
+    network = NetworkSpec((4, 2))
+    shapes = {"dense_0/kernel": (3, 4), "dense_1/kernel": (4, 2), "head/kernel": (2, 1)}
+    weights = {name: tf.zeros(shape) for name, shape in shapes.items()}
+    # 8 weights behind the first layer and 2 behind the second: they count 0.8 and 0.2.
+    hidden = [tf.constant([[0.0, 0.0, 3.0, 1.0]]), tf.constant([[2.0, 2.0]])]
+    lowered, active = distill.activity(network, weights, hidden)
+    assert float(lowered) == pytest.approx(0.8 * 1.0 / math.sqrt(2.5) + 0.2 * 1.0, abs=1e-5)
+    assert float(active) == pytest.approx(0.8 * 0.5 + 0.2 * 1.0)
+    # With steps of 2.5 the 1 is rounded to 0, too.
+    weights["dense_0/levels"] = tf.constant([2.5, 3.0])
+    assert float(distill.activity(network, weights, hidden)[1]) == pytest.approx(0.8 * 0.25 + 0.2 * 1.0)
+    # Everything twice as large is no less active.
+    assert float(distill.activity(network, weights, [2.0 * each for each in hidden])[0]) == pytest.approx(
+        float(lowered), abs=1e-5
+    )
+
+
+def test_an_activity_penalty_makes_outputs_zero() -> None:
+    """The same minibatches with and without it: fewer outputs are active in the end."""
+    generator = np.random.default_rng(0)
+    network = NetworkSpec((32,))
+    drawn = initial_weights(generator, network, (4,), 2, head_gain=0.01)
+    batches = {
+        "observation": generator.standard_normal((200, 64, 4), dtype=np.float32),
+        "teacher": generator.standard_normal((200, 64, 2), dtype=np.float32),
+    }
+    active = {}
+    for penalty in (0.0, 1.0):
+        learner = Learner({"student": drawn, "first": zeros_like(drawn), "second": zeros_like(drawn)})
+        update = distill.make_update(DistillSettings(activity_penalty=penalty), network, (4,))
+        (metrics,) = learn(update, learner, batches, 1e-3)
+        active[penalty] = metrics[-1][distill.METRICS.index("active")]
+    assert active[1.0] < 0.7 * active[0.0]
 
 
 def test_the_teacher_hands_over_in_the_first_half() -> None:

@@ -77,7 +77,7 @@ def test_a_run_writes_a_bundle_that_is_evaluated_and_goes_on_after_an_interrupti
     [
         (["--method", "ppo"], ["--method ppo", "shows both", "--method distill"]),
         (["--model", "64,64"], ["shows images", "--model nature"]),
-        (["--precision", "8", "--quantization-method", "quantization-aware"], ["distill is not quantization-aware"]),
+        (["--precision", "8", "--quantization-method", "quantization-aware"], ["learns with quantizers from vectors"]),
     ],
 )
 def test_what_cannot_learn_it_is_refused(

@@ -35,8 +35,11 @@ def test_two_runs_of_one_seed_are_identical_and_another_seed_is_not(method: str,
 
 @pytest.mark.parametrize(
     ("method", "more"),
-    [pytest.param(method, [], marks=pytest.mark.slow if method == "distill" else ()) for method in METHODS]
-    + [(method, [*AWARE, "4", "--quant-delay", "768"]) for method in METHODS if method != "distill"],
+    [
+        pytest.param(method, words, marks=pytest.mark.slow if method == "distill" else ())
+        for method in METHODS
+        for words in ([], [*AWARE, "4", "--quant-delay", "768"])
+    ],
 )
 def test_an_interrupted_run_resumes_to_the_same_curve_and_weights(
     method: str, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,7 +32,53 @@ def linear(first: float, last: float, share: float) -> float:
 
 
 @dataclass(frozen=True)
-class SharedSettings:
+class QuantizedSettings:
+    """What every algorithm has whose policy can learn with quantizers."""
+
+    quantization_bits: int = setting(
+        32,
+        "Bits of the policy's weights and hidden activations once the delay is over, 2 … 8; 32 is none "
+        "(--quantization-method quantization-aware --precision).",
+    )
+    quant_delay: float = setting(
+        0.5,
+        "Share of all steps (up to 1, else steps) that train in floats while the ranges are watched (--quant-delay).",
+    )
+
+    def check_quantization(self) -> None:
+        """For the settings' own check.
+
+        Raises:
+            ValueError: says what to type.
+        """
+        bits, is_aware = self.quantization_bits, self.quantization_bits != FULL_BITS
+        if is_aware and not SMALLEST_WEIGHT_BITS <= bits <= LARGEST_WEIGHT_BITS:
+            raise ValueError(
+                f"quantization_bits is {bits}; quantization-aware training takes {SMALLEST_WEIGHT_BITS} … "
+                f"{LARGEST_WEIGHT_BITS}, and {FULL_BITS} is none. Type --precision 8."
+            )
+        if not self.quant_delay >= 0.0:
+            raise ValueError(f"quant_delay is {self.quant_delay}; take a share of all steps, 0 … 1, or steps.")
+
+    def check_run(self, steps: int, is_image: bool) -> None:
+        """Refuse what a run of so many steps, on a task of images or of vectors, would silently ignore.
+
+        Raises:
+            ValueError: says what to type.
+        """
+        if self.quantization_bits != FULL_BITS and self.delay_steps(steps) >= steps:
+            raise ValueError(
+                f"quant_delay {self.quant_delay:g} is all of the run's {steps:,} steps: it would be never quantized. "
+                "Type --quant-delay 0.5, for example."
+            )
+
+    def delay_steps(self, steps: int) -> int:
+        """``quant_delay`` in steps of a run of so many."""
+        return int(self.quant_delay * steps) if self.quant_delay <= 1.0 else int(self.quant_delay)
+
+
+@dataclass(frozen=True)
+class SharedSettings(QuantizedSettings):
     """What every algorithm that learns from rewards has."""
 
     environments: int = setting(8, "Environments stepped together.")
@@ -45,15 +91,6 @@ class SharedSettings:
         "float32",
         "Number type of the networks' activations and their gradients: float32, bfloat16 or float16 "
         "(--mixed-precision); weights, losses and the optimiser are float32 all the same.",
-    )
-    quantization_bits: int = setting(
-        32,
-        "Bits of the policy's weights and hidden activations once the delay is over, 2 … 8; 32 is none "
-        "(--quantization-method quantization-aware --precision).",
-    )
-    quant_delay: float = setting(
-        0.5,
-        "Share of all steps (up to 1, else steps) that train in floats while the ranges are watched (--quant-delay).",
     )
     weight_decay: float = setting(
         0.0, "λ: before each step of size α the deployed network's kernels shrink, W ← W − α λ W (AdamW); 0 is none."
@@ -74,16 +111,9 @@ class SharedSettings:
                 raise ValueError(f"{name} is {value}; take a positive number.")
             if name in ("discount", "gae_lambda") and not 0.0 <= value <= 1.0:
                 raise ValueError(f"{name} is {value}; take 0 … 1.")
-        bits, is_aware = self.quantization_bits, self.quantization_bits != FULL_BITS
-        if is_aware and not SMALLEST_WEIGHT_BITS <= bits <= LARGEST_WEIGHT_BITS:
-            raise ValueError(
-                f"quantization_bits is {bits}; quantization-aware training takes {SMALLEST_WEIGHT_BITS} … "
-                f"{LARGEST_WEIGHT_BITS}, and {FULL_BITS} is none. Type --precision 8."
-            )
-        if is_aware and self.compute != "float32":
+        self.check_quantization()
+        if self.quantization_bits != FULL_BITS and self.compute != "float32":
             raise ValueError(f"quantization-aware training computes in float32, not in {self.compute}.")
-        if not self.quant_delay >= 0.0:
-            raise ValueError(f"quant_delay is {self.quant_delay}; take a share of all steps, 0 … 1, or steps.")
         if not 0.0 <= self.weight_clip < math.inf:
             raise ValueError(f"weight_clip is {self.weight_clip}; take a positive number such as 2, or 0 for none.")
         rate = getattr(self, "actor_learning_rate", getattr(self, "learning_rate", 0.0))
@@ -107,22 +137,6 @@ class SharedSettings:
         for name in names:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; take at least 1.")
-
-    def check_run(self, steps: int, is_image: bool) -> None:
-        """Refuse what a run of so many steps, on a task of images or of vectors, would silently ignore.
-
-        Raises:
-            ValueError: says what to type.
-        """
-        if self.quantization_bits != FULL_BITS and self.delay_steps(steps) >= steps:
-            raise ValueError(
-                f"quant_delay {self.quant_delay:g} is all of the run's {steps:,} steps: it would be never quantized. "
-                "Type --quant-delay 0.5, for example."
-            )
-
-    def delay_steps(self, steps: int) -> int:
-        """``quant_delay`` in steps of a run of so many."""
-        return int(self.quant_delay * steps) if self.quant_delay <= 1.0 else int(self.quant_delay)
 
 
 @dataclass(frozen=True)
