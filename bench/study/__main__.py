@@ -17,6 +17,7 @@ STUDIES = {
     "budgets": ("bench.study.budgets", "are mixed widths worth it, at the same size?"),
     "noise": ("bench.study.noise", "does a noisy rangefinder forgive few bits of the observation?"),
     "qat": ("bench.study.qat", "is learning with quantizers worth it?"),
+    "native": ("bench.study.native", "what do packed bits reach, and how many rows have to be active?"),
     "wide": ("bench.study.wide", "do narrower weights quantize better?"),
     "weights": ("bench.study.weights", "what do a policy's weights look like?"),
     "width": ("bench.study.width", "do wider weights quantize worse?"),

@@ -1,0 +1,227 @@
+"""What do the packed artifacts of the native engine reach, and how many of a network's rows have to be active?
+
+    python -m bench.study native --keep                      I, II and III: trains four policies of two bits for each
+    python -m bench.study native II --penalties 0,0.1 --episodes 100
+    python -m bench.study native --stored --update-docs      fills docs/native.md, draws its picture
+
+Artifacts of 8, 4 and 2 bits, quantized after training, and of 2 bits (ternary weights, activations of 2 bits) that the
+policy learned by itself: it begins with its own weights and is distilled onto the grid, with and without a penalty on
+active outputs. The native engine flies all of them through the episodes that the float policy flies. Of each artifact
+the Cortex-A53's instructions for one decision are counted (bench/instructions.py), LiteRT's int8 beside them.
+
+Each policy of two bits is one training, so that the intervals are about episodes, not about trainings.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench import command_line
+from bench.report.figures import Line, Panel, Pictures, facets, share_scale
+from bench.report.tables import Table
+from bench.report.text import NOT_KNOWN, estimate, kilobytes, times
+from bench.study.experiment import SUCCESS, SUCCESS_LOST, Episodes, Played, Results
+from bench.study.flying import float_decide, fly, folder_of, of_bundles, open_perceptron
+from bench.study.records import Condition
+from bench.study.trainings import Training, trained
+from policy.integer import forward_layer, input_levels, quantize_network
+
+if TYPE_CHECKING:
+    import argparse
+
+    from policy.bundle import Bundle
+
+STEPS = {"I": 786_432, "II": 786_432, "III": 393_216}  # III's take a hundred times as long
+LEARNED_BITS, QUANT_DELAY = 2, 0.1
+PENALTIES = (0.0, 0.1, 0.3, 1.0)
+AFTERWARDS = (8, 4, 2)
+SEEDS, EPISODES = (11, 13, 17), 1000  # of the flights, none of a training
+LITERT = {"runtime": "litert", "bits": 8}
+LEAST_COUNTED = 100  # lines below which the modelled cache as good as holds the policy
+
+TABLE = """\
+Native artifacts of 8, 4 and 2 bits: success, active rows, and the work of a decision
+n: the same episodes on each preset, flown by the artifact as the native engine executes it, LiteRT's int8 by LiteRT; \
+fp32 in floats. Seeds {{ results.seeds }}. Minus fp32: points of success with the paired 95 % interval.
+Learned: distilled from the policy itself onto two bits, beginning with its own weights; weights are −1, 0 and 1 times \
+a channel's scale, hidden activations have four levels. Penalty: on active outputs (activity_penalty). One training \
+each: the intervals are about episodes.
+Active: share of the weights behind hidden layers that a decision reads, mean over the golden observations. A53: \
+instructions of one decision through Python on a Cortex-A53, in emulation, over LiteRT's int8; DRAM lines: those that \
+come from beyond a modelled L2 cache of 512 KB, likewise.
+{{ results.measured }}
+"""
+
+
+def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+    """fp32, LiteRT's int8, and the native artifacts.
+
+    Raises:
+        UsageError: it is a policy for which no length of a training is known.
+    """
+    if subject not in STEPS:
+        raise command_line.UsageError(f"{subject} is none of {', '.join(STEPS)}.", "python -m bench.study native II")
+    learning = [{"bits": LEARNED_BITS, "penalty": penalty} for penalty in arguments.penalties]
+    return [{}, LITERT, *({"bits": bits} for bits in AFTERWARDS), *learning]
+
+
+def penalties(text: str) -> list[float]:
+    """``0,0.1``.
+
+    Raises:
+        ValueError: argparse says so.
+    """
+    return [float(word) for word in text.split(",")]
+
+
+def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+    """Learns what is not there, converts, counts, and flies the artifact."""
+    from bench.qemu_counter.building import require_programs
+    from bench.qemu_counter.counting import count
+    from convert.pipeline import convert_all
+    from policy.bundle import Bundle
+    from policy.bundle_writer import copy_bundle
+    from policy.spec import Precision, RuntimeName
+    from train.runs.artifact import ArtifactPolicy, find_artifact
+
+    bundle, task = open_perceptron(subject)
+    if not asked:
+        yield from fly(task, float_decide(bundle), episodes, {})
+        return
+    require_programs()
+    if "penalty" in asked:
+        bundle = learned(subject, asked["penalty"])
+    precision, runtime = Precision(f"int{asked['bits']}"), RuntimeName(asked.get("runtime", "native"))
+    with tempfile.TemporaryDirectory(prefix="native-study-") as folder:
+        copy = copy_bundle(bundle, Path(folder) / subject, origin="zoo")
+        convert_all([copy], [precision], [runtime.artifact_format], accept=True)
+        copy = Bundle.load(copy.path)
+        counted = count(copy.path, precision, runtime).paths["runtime_warm"]
+        entry = find_artifact(copy, subject, precision, runtime)
+        measures = {
+            "active": active_share(bundle, precision.bits),
+            "bytes": entry.record.size,
+            "instructions": counted.instructions,
+            "dram_lines": counted.l2_misses,
+        }
+        with ArtifactPolicy(copy.spec, copy.artifact_data(entry), runtime) as artifact:
+            yield from fly(task, artifact.decide, episodes, measures)
+
+
+def learned(subject: str, penalty: float) -> Bundle:
+    """The policy distilled from itself onto two bits."""
+    return trained(
+        Training("navigation", "distill", policy=subject, steps=STEPS[subject]),
+        0,
+        *("--teacher", str(folder_of(subject)), "--set", "start_as_teacher=true"),
+        *("--precision", str(LEARNED_BITS), "--quantization-method", "quantization-aware"),
+        *("--quant-delay", str(QUANT_DELAY), "--set", f"activity_penalty={penalty}"),
+    )
+
+
+def active_share(bundle: Bundle, bits: int) -> float:
+    """Share of the weights behind hidden layers that a decision reads: those of outputs that are not exactly 0.
+
+    Of the integers of so many bits, mean over the golden observations; a layer counts by its number of weights.
+    """
+    spec = bundle.spec
+    network = quantize_network(spec, bundle.weights(), bundle.calibration(), bits)
+    levels, _ = input_levels(spec, network, bundle.golden().observations)
+    before, read, weights = network.input, 0.0, 0
+    for layer, behind in itertools.pairwise(network.layers):
+        levels = forward_layer(layer, before, levels)
+        before = layer.result
+        read += behind.kernel.size * float(np.mean(levels != before.zero_point))
+        weights += behind.kernel.size
+    return read / weights
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    """Of an artifact in the table: ``int2, learned``."""
+    if row["bits"] is None:
+        return "fp32"
+    words = [f"int{row['bits']}", *["LiteRT"] * (row["runtime"] is not None)]
+    if row["penalty"] is not None:
+        words += ["learned", *[f"penalty {row['penalty']:g}"] * (row["penalty"] > 0)]
+    return ", ".join(words)
+
+
+def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """In the table: floats, LiteRT, and the native artifacts from the most bits to the strongest penalty."""
+    return row["bits"] is not None, row["runtime"] is None, -(row["bits"] or 0), row["penalty"] or -1.0, name_of(row)
+
+
+def tables(results: Results) -> list[Table]:
+    """A row for each artifact, both presets beside each other."""
+    rows = []
+    for subject in results.subjects:
+        mine = sorted((row for row in results.summary if row["subject"] == subject), key=place)
+        base = results.row(subject, LITERT, mine[0]["preset"])
+        for artifact, presets in itertools.groupby(mine, key=name_of):
+            first, *_ = judged = list(presets)
+            shown = {"policy, episodes": f"{subject}, n={first['episodes']:,}", "artifact": artifact}
+            for row in judged:
+                shown[f"{row['preset']}: success, %"] = estimate(row[SUCCESS], 100.0)
+                lost = None if row["bits"] is None else row[SUCCESS_LOST]
+                shown[f"{row['preset']}: minus fp32"] = estimate(lost, 100.0, "+")
+            shown["active, %"] = NOT_KNOWN if first["bits"] is None else f"{100 * first['active']:.0f}"
+            shown["KB"] = kilobytes(first.get("bytes"))
+            for head, counted in (("A53", "instructions"), ("DRAM lines", "dram_lines")):
+                shown[head] = times(ratio(first.get(counted), base.get(counted)))
+            rows.append(shown)
+    return [results.table("native-study", TABLE, rows, 2, grouped=True)]
+
+
+def ratio(value: float | None, base: float | None) -> float | None:
+    """Of what was counted; None where the base has next to nothing."""
+    return value / base if value is not None and base is not None and base >= LEAST_COUNTED else None
+
+
+def figures(results: Results) -> Pictures:
+    """A panel for each policy and preset: success over the active share of the learned artifacts."""
+    panels = []
+    for subject in results.subjects:
+        for preset in dict.fromkeys(row["preset"] for row in results.summary if row["subject"] == subject):
+            found = [row for row in results.summary if (row["subject"], row["preset"]) == (subject, preset)]
+            points = {100 * row["active"]: row[SUCCESS] for row in found if row["penalty"] is not None}
+            reference = next((row[SUCCESS] for row in found if row["bits"] is None), None)
+            if points:
+                panels.append(Panel(f"{subject}, {preset}", [Line("int2, learned", points, 0)], reference))
+    if not panels:
+        return {}
+    drawn = facets(
+        panels,
+        None,
+        title="Two learned bits: success against active rows",
+        said="active: share of the weights behind hidden layers that a decision reads\n"
+        "each point a training with another penalty; bands: 95 % intervals over episodes",
+        x_label="active share, %",
+        y_label="success",
+        columns=2,
+    )
+    for axes in drawn.axes:
+        share_scale(axes)
+    return {"native-active": drawn}
+
+
+EXPERIMENT = of_bundles(
+    lambda subject: EPISODES,
+    SEEDS,
+    name="native",
+    question="what do 8, 4 and 2 packed bits reach, and how many rows have to be active?",
+    factors=("runtime", "bits", "penalty"),
+    subjects=tuple(STEPS),
+    options=lambda parser: parser.add_argument(
+        "--penalties", type=penalties, default=list(PENALTIES), metavar="0,0.1,0.3,1", help="on active outputs"
+    ),
+    grid=grid,
+    measure=measure,
+    tables=tables,
+    figures=figures,
+)
