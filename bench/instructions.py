@@ -111,10 +111,16 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     from dataclasses import asdict
 
     from bench.measuring import cost_model
+    from bench.measuring.activity import activities, read_share
     from bench.measuring.questions import report_on
     from bench.report.document import Counts, Kind
 
-    weights = cost_model.Weights.of(bundle.spec, precision)
+    is_native = counted.loaded["runtime"] == RuntimeName.NATIVE.value
+    weights = cost_model.Weights.of(bundle.spec, precision, packed=is_native)
+    sparse = {}
+    if is_native and not bundle.spec.network.convolutions:
+        read = read_share(activities(bundle, precision.bits))
+        sparse = {"roofline_sparse_ns": round(cost_model.roofline_ns(weights, precision, read))}
     bounds = {path: cost_model.bounds(found) for path, found in counted.paths.items()}
     counts = Counts(
         warmup=counted.warmup,
@@ -124,6 +130,7 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
         model={
             "bounds_ns": {path: [round(b.lower_ns), round(b.upper_ns)] for path, b in bounds.items()},
             "roofline_ns": round(cost_model.roofline_ns(weights, precision)),
+            **sparse,
             "assumptions": cost_model.ASSUMPTIONS,
         },
     )

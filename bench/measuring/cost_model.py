@@ -15,7 +15,8 @@ The roofline knows nothing of instructions, only of multiply-accumulates (MACs) 
 
     roofline = max( MACs / (MACs a cycle · f),  bytes of weights / bandwidth  where they do not fit into the L2 )
 
-(as if weights that do not fit came from DRAM every time, all of them; where they are hardly larger, some may stay).
+(as if weights that do not fit came from DRAM every time, all of them; where they are hardly larger, some may stay). The
+native engine skips rows of weights behind zeros: its sparse roofline has that share of MACs and bytes that is left.
 
 Figures: REFERENCE section 5 (Raspberry Pi 3b: latencies, bandwidth, MACs a cycle, cache sizes).
 """
@@ -37,9 +38,11 @@ DRAM_LATENCY_NS = 173.0
 BANDWIDTH_BYTES_PER_S = 2.44e9
 """One core's reads; the greater of 2.2 to 2.44 GB/s."""
 LINE_BYTES = 64
+PACKED_BITS = (2, 4, 8)
 L1_BYTES, L2_BYTES = 32 << 10, 512 << 10
 FLOAT_MACS_PER_CYCLE, INTEGER_MACS_PER_CYCLE = 2.0, 4.0
-"""Fed with weights from memory. Weights of fewer than 8 bits are stored and multiplied as int8 by all runtimes."""
+"""Fed with weights from memory. Fewer than 8 bits are multiplied as int8 by all runtimes, and stored so by all but the
+native one, which packs them in 2, 4 or 8."""
 
 ASSUMPTIONS = {
     "clock_hz": CLOCK_HZ,
@@ -85,12 +88,13 @@ class Weights:
     level: Level
 
     @classmethod
-    def of(cls, spec: PolicySpec, precision: Precision) -> Weights:
-        """Worked out from the shapes."""
+    def of(cls, spec: PolicySpec, precision: Precision, *, packed: bool = False) -> Weights:
+        """Worked out from the shapes; ``packed`` as the native engine stores them."""
         shapes = weight_shapes(spec).values()
         macs = sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
         biases = sum(shape[0] for shape in shapes if len(shape) == 1)
-        size = macs * (4 if is_float(precision) else 1) + 4 * biases  # biases are fp32, or int32
+        bits = 32 if is_float(precision) else next(b for b in PACKED_BITS if b >= precision.bits) if packed else 8
+        size = macs * bits // 8 + 4 * biases  # biases are fp32, or int32
         return cls(macs, size, level_of(size))
 
 
@@ -116,9 +120,9 @@ def bounds(counted: Counted) -> Bounds:
     return Bounds(max(issue_ns, stream_ns), slow_ns + wait_ns)
 
 
-def roofline_ns(weights: Weights, precision: Precision) -> float:
-    """The roofline's bound, in nanoseconds; see the module's equations."""
+def roofline_ns(weights: Weights, precision: Precision, read: float = 1.0) -> float:
+    """The roofline's bound where that share of the weights is read, in nanoseconds; see the module's equations."""
     rate = FLOAT_MACS_PER_CYCLE if is_float(precision) else INTEGER_MACS_PER_CYCLE
     compute_ns = weights.macs / (rate * CLOCK_HZ) * 1e9
     stream_ns = weights.bytes / BANDWIDTH_BYTES_PER_S * 1e9 if weights.level is Level.DRAM else 0.0
-    return max(compute_ns, stream_ns)
+    return read * max(compute_ns, stream_ns)

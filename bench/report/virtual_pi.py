@@ -27,7 +27,8 @@ cycle, and {{ l2_latency_ns | int }} ns for each line from the L2 and {{ dram_la
 DRAM, nothing overlapping. Each takes the L2's misses under that replacement, least recently used or random, that \
 makes it a bound. Roofline: multiply-accumulates at {{ float_macs_per_cycle | int }} (float) or \
 {{ integer_macs_per_cycle | int }} (int8) a cycle, or the weights' bytes at {{ bandwidth_bytes_per_s / 1e9 }} GB/s \
-where they do not fit into the L2. Reasons and sources: bench/measuring/cost_model.py.
+where they do not fit into the L2; of the native engine also with the share of weights alone that zeros leave to be \
+read. Reasons and sources: bench/measuring/cost_model.py.
 """
 COUNTS_NOTES = """\
 Counted in qemu-aarch64 -cpu cortex-a53, one thread; medians of {{ first.runs }} observations after \
@@ -95,15 +96,16 @@ def _names(report: Report) -> dict[str, str]:
 
 
 def _modelled(counts: Counts, path: str) -> dict[str, str]:
-    """Where the weights lie, and the model's ``38 µs … 263 µs``."""
+    """Where the weights lie, and the model's ``38 µs … 263 µs``; of two rooflines the sparse one first."""
     warm, cold = (
         " … ".join(map(nanoseconds, counts.model["bounds_ns"][f"{path}_{state}"])) for state in ("warm", "cold")
     )
+    rooflines = [counts.model["roofline_ns"], counts.model.get("roofline_sparse_ns")]
     return {
         "weights in": counts.weights["level"],
         "modelled bound": warm,
         "modelled bound, cold": cold,
-        "roofline": nanoseconds(counts.model["roofline_ns"]),
+        "roofline": " … ".join(nanoseconds(each) for each in reversed(rooflines) if each is not None),
     }
 
 

@@ -20,9 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bench import command_line
+from bench.measuring.activity import activities, read_share
 from bench.report.figures import Line, Panel, Pictures, facets, share_scale
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, estimate, kilobytes, times
@@ -30,7 +29,6 @@ from bench.study.experiment import SUCCESS, SUCCESS_LOST, Episodes, Played, Resu
 from bench.study.flying import float_decide, fly, folder_of, of_bundles, open_perceptron
 from bench.study.records import Condition
 from bench.study.trainings import Training, trained
-from policy.integer import forward_layer, input_levels, quantize_network
 
 if TYPE_CHECKING:
     import argparse
@@ -105,7 +103,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
         counted = count(copy.path, precision, runtime).paths["runtime_warm"]
         entry = find_artifact(copy, subject, precision, runtime)
         measures = {
-            "active": active_share(bundle, precision.bits),
+            "active": read_share(activities(bundle, precision.bits)[1:]),
             "bytes": entry.record.size,
             "instructions": counted.instructions,
             "dram_lines": counted.l2_misses,
@@ -123,23 +121,6 @@ def learned(subject: str, penalty: float) -> Bundle:
         *("--precision", str(LEARNED_BITS), "--quantization-method", "quantization-aware"),
         *("--quant-delay", str(QUANT_DELAY), "--set", f"activity_penalty={penalty}"),
     )
-
-
-def active_share(bundle: Bundle, bits: int) -> float:
-    """Share of the weights behind hidden layers that a decision reads: those of outputs that are not exactly 0.
-
-    Of the integers of so many bits, mean over the golden observations; a layer counts by its number of weights.
-    """
-    spec = bundle.spec
-    network = quantize_network(spec, bundle.weights(), bundle.calibration(), bits)
-    levels, _ = input_levels(spec, network, bundle.golden().observations)
-    before, read, weights = network.input, 0.0, 0
-    for layer, behind in itertools.pairwise(network.layers):
-        levels = forward_layer(layer, before, levels)
-        before = layer.result
-        read += behind.kernel.size * float(np.mean(levels != before.zero_point))
-        weights += behind.kernel.size
-    return read / weights
 
 
 def name_of(row: Mapping[str, Any]) -> str:

@@ -60,6 +60,9 @@ def test_weights_of_policy_i_and_where_they_fit(spec: PolicySpec) -> None:
     assert Weights.of(spec, Precision.FP32) == Weights(11_840, 4 * 11_840 + 868, Level.L2)
     assert Weights.of(spec, Precision.FP16) == Weights.of(spec, Precision.FP32)
     assert Weights.of(spec, Precision.INT8) == Weights(11_840, 11_840 + 868, Level.L1)
+    packed = {bits: Weights.of(spec, Precision(f"int{bits}"), packed=True).bytes - 868 for bits in (8, 5, 4, 3, 2)}
+    assert packed == {8: 11_840, 5: 11_840, 4: 5_920, 3: 5_920, 2: 2_960}
+    assert Weights.of(spec, Precision("int2")) == Weights.of(spec, Precision.INT8)  # an int8 container
     assert [cost_model.level_of(kb << 10) for kb in (32, 33, 512, 513)] == [Level.L1, Level.L2, Level.L2, Level.DRAM]
 
 
@@ -69,6 +72,9 @@ def test_roofline_worked_by_hand(spec: PolicySpec) -> None:
     assert cost_model.roofline_ns(Weights.of(spec, Precision.INT8), Precision.INT8) == pytest.approx(2_466.7, abs=0.1)
     # 2.44 MB from DRAM take 1 ms, whatever the arithmetic.
     assert cost_model.roofline_ns(Weights(1_000, 2_440_000, Level.DRAM), Precision.INT8) == pytest.approx(1e6)
+    # A quarter of the rows is read: a quarter of the time.
+    sparse = cost_model.roofline_ns(Weights(1_000, 2_440_000, Level.DRAM), Precision.INT8, 0.25)
+    assert sparse == pytest.approx(2.5e5)
 
 
 @pytest.fixture
@@ -146,6 +152,11 @@ def test_both_paths_have_their_table(counts_report: Make) -> None:
     assert (cells["instructions"], cells["L2 misses"], cells["L2 misses, cold"]) == ("40,000", "14", "907")
     assert (cells["modelled bound"], cells["roofline"]) == ("17.0 µs … 80.0 µs", "2.47 µs")
     assert any(note.startswith("MODEL, not measured") for note in agent.notes)
+    native = counts_report("I", runtime="native")
+    assert native.counts is not None
+    native.counts.model["roofline_sparse_ns"] = 1_234
+    (table, _) = virtual_pi.counts_tables([native])
+    assert dict(zip(table.headers, table.rows[0], strict=True))["roofline"] == "1.23 µs … 2.47 µs"
 
 
 def test_the_virtual_pis_table_joins_counts_with_what_the_guest_measured(

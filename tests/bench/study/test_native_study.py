@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench import command_line
+from bench.measuring.activity import activities, read_share
 from bench.study import command, native, records
 from bench.study.experiment import Results, in_order
 from policy.bundle import Bundle
@@ -43,7 +44,9 @@ def test_the_active_share_by_hand(tmp_path: Path) -> None:
     write_bundle(tmp_path / "four", spec, weights, observations, observations)
     # dense_1: 8 weights, of which (2 + 2 + 1 + 1) / 4 of 4 rows; head: 6 weights, of which one row of two.
     expected = (8 * 1.5 / 4 + 6 * 0.5) / 14
-    assert native.active_share(Bundle.load(tmp_path / "four"), 8) == pytest.approx(expected)
+    found = activities(Bundle.load(tmp_path / "four"), 8)
+    assert [(layer.weights, layer.share) for layer in found] == [(4, 1.0), (8, 0.375), (6, 0.5)]
+    assert read_share(found[1:]) == pytest.approx(expected)
 
 
 @pytest.fixture

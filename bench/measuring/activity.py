@@ -1,0 +1,44 @@
+"""Which weights a decision has to read: those behind outputs that are not exactly zero, in a policy's integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.integer import forward_layer, input_levels, quantize_network
+
+if TYPE_CHECKING:
+    from policy.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Of one layer.
+
+    Attributes:
+        weights: of its kernel.
+        share: of its inputs that are not the level of zero, mean over the golden observations.
+    """
+
+    weights: int
+    share: float
+
+
+def activities(bundle: Bundle, bits: int) -> list[Activity]:
+    """Of every layer of a perceptron whose weights have so many bits, from the first to the head."""
+    spec = bundle.spec
+    network = quantize_network(spec, bundle.weights(), bundle.calibration(), bits)
+    levels, _ = input_levels(spec, network, bundle.golden().observations)
+    before, found = network.input, []
+    for layer in network.layers:
+        found.append(Activity(layer.kernel.size, float(np.mean(levels != before.zero_point))))
+        levels, before = forward_layer(layer, before, levels), layer.result
+    return found
+
+
+def read_share(layers: Sequence[Activity]) -> float:
+    """Share of these layers' weights that a decision reads."""
+    return sum(layer.weights * layer.share for layer in layers) / sum(layer.weights for layer in layers)
