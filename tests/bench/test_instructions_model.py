@@ -155,6 +155,7 @@ def test_both_paths_have_their_table(counts_report: Make) -> None:
     native = counts_report("I", runtime="native")
     assert native.counts is not None
     native.counts.model["roofline_sparse_ns"] = 1_234
+    assert Report.from_json(native.to_json()) == native
     (table, _) = virtual_pi.counts_tables([native])
     assert dict(zip(table.headers, table.rows[0], strict=True))["roofline"] == "1.23 µs … 2.47 µs"
 
