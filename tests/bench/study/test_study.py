@@ -150,7 +150,7 @@ def test_arguments_that_contradict_each_other(capsys: pytest.CaptureFixture[str]
 
 def test_the_stored_tables_are_those_of_the_page() -> None:
     """docs/study.md shows what is stored, to the letter."""
-    from bench.study import qat
+    from bench.study.learning import qat
 
     made, _ = study_table.joined_tables()
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")

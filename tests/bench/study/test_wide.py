@@ -17,8 +17,9 @@ from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.tables import ROOT, filled
 from bench.report.text import arrow
-from bench.study import command, measuring, records, trainings, wide
+from bench.study import command, measuring, records, trainings
 from bench.study.experiment import Results, current, in_order
+from bench.study.learning import wide
 from policy.bundle import Bundle
 
 Recorded = Callable[..., records.Record]
@@ -128,9 +129,9 @@ def test_variants_are_settings_of_the_training() -> None:
 
 
 def test_what_is_typed_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main("bench.study.wide", ["--variants", "plain,clip"]) == command_line.EXIT_USAGE
+    assert command.main("bench.study.learning.wide", ["--variants", "plain,clip"]) == command_line.EXIT_USAGE
     assert "there is no variant 'clip'; there are plain, layer-norm" in " ".join(capsys.readouterr().err.split())
-    assert command.main("bench.study.wide", ["pong-dqn", "--stored"]) == command_line.EXIT_USAGE
+    assert command.main("bench.study.learning.wide", ["pong-dqn", "--stored"]) == command_line.EXIT_USAGE
     assert "there is no cell 'pong-dqn'; there are acrobot-dqn" in capsys.readouterr().err
 
 
@@ -144,7 +145,7 @@ def test_a_small_study_as_it_is_typed(
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
     monkeypatch.setattr(measuring, "refuse_dirty", lambda: None)
     words = ["cartpole-a2c", "--variants", "plain,clip-2", "--seeds", "5", "--episodes", "3", "--jobs", "1", "--json"]
-    assert command.main("bench.study.wide", words) == command_line.EXIT_OK
+    assert command.main("bench.study.learning.wide", words) == command_line.EXIT_OK
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert len(rows) == 2 * (1 + 2 * 5)
     plain, clipped = (row for row in rows if row["bits"] is None)

@@ -1,0 +1,1 @@
+"""Studies of policies that learn fewer bits, or weights that take them."""
