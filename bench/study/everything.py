@@ -25,7 +25,7 @@ from bench import command_line
 from policy.locate import PROJECT_ROOT
 
 MEASURED = ("cells", "sweep", "apart", "layers", "budgets", "noise")
-SHOWN = ("qat", "wide", "speed", "mixed", "actorq-breakdown", "actorq-trainings", "actorq-scaling")
+SHOWN = ("qat", "native", "wide", "speed", "mixed", "actorq-breakdown", "actorq-trainings", "actorq-scaling")
 JOINED = ("ptq", "width")  # what several studies measured, in one table
 SUCCESS = ["bench/success.py", "--policy", "I,II,III", "--precision", "fp32,fp16,int8"]
 PAPERS_WIDTHS = ["--weights-only", "--bits", "2,4,8", "--seeds", "0", "--output-path", "artifacts/study-quick"]
