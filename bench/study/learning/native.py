@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from policy.bundle import Bundle
 
-STEPS = {"I": 786_432, "II": 786_432, "III": 393_216}  # III's take a hundred times as long
+STEPS = {"I": 786_432, "II": 786_432, "III": 393_216}  # III's take ten times as long as II's, each
 LEARNED_BITS, QUANT_DELAY = 2, 0.1
 PENALTIES = (0.0, 0.1, 0.3, 1.0)
 AFTERWARDS = (8, 4, 2)
@@ -50,7 +50,8 @@ fp32 in floats. Seeds {{ results.seeds }}. Minus fp32: points of success with th
 Learned: distilled from the policy itself onto two bits, beginning with its own weights; weights are −1, 0 and 1 times \
 a channel's scale, hidden activations have four levels. Penalty: on active outputs (activity_penalty). One training \
 each: the intervals are about episodes.
-Active: share of the weights behind hidden layers that a decision reads, mean over the golden observations. A53: \
+Active: share of the weights behind hidden layers that a decision needs, those behind outputs that are not 0; mean \
+over the golden observations; LiteRT multiplies all of them. A53: \
 instructions of one decision through Python on a Cortex-A53, in emulation, over LiteRT's int8; DRAM lines: those that \
 come from beyond a modelled L2 cache of 512 KB, likewise.
 {{ results.measured }}
@@ -151,7 +152,9 @@ def tables(results: Results) -> list[Table]:
                 shown[f"{row['preset']}: success, %"] = estimate(row[SUCCESS], 100.0)
                 lost = None if row["bits"] is None else row[SUCCESS_LOST]
                 shown[f"{row['preset']}: minus fp32"] = estimate(lost, 100.0, "+")
-            shown["active, %"] = NOT_KNOWN if first["bits"] is None else f"{100 * first['active']:.0f}"
+            shown["active, %"] = (
+                NOT_KNOWN if first["bits"] is None or first["runtime"] else f"{100 * first['active']:.0f}"
+            )
             shown["KB"] = kilobytes(first.get("bytes"))
             for head, counted in (("A53", "instructions"), ("DRAM lines", "dram_lines")):
                 shown[head] = times(ratio(first.get(counted), base.get(counted)))
@@ -180,7 +183,7 @@ def figures(results: Results) -> Pictures:
         panels,
         None,
         title="Two learned bits: success against active rows",
-        said="active: share of the weights behind hidden layers that a decision reads\n"
+        said="active: share of the weights behind hidden layers that a decision needs\n"
         "each point a training with another penalty; bands: 95 % intervals over episodes",
         x_label="active share, %",
         y_label="success",
