@@ -55,7 +55,7 @@ def add_device_arguments(arguments: argparse.ArgumentParser, precisions: str, se
         type=read_precisions,
         default=read_precisions(precisions),
         metavar=precisions,
-        help="fp32, fp16, int8, int7 … int2; several with commas (default: %(metavar)s)",
+        help="fp32, fp16, int8, int7 … int2, mixed; several with commas (default: %(metavar)s)",
     )
     names = [name.value for name in RuntimeName]
     one_or_several: dict[str, Any] = {"choices": names, "default": "litert", "help": "default: %(default)s"}

@@ -114,12 +114,13 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     from bench.measuring.activity import activities, read_share
     from bench.measuring.questions import report_on
     from bench.report.document import Counts, Kind
+    from convert.mixed import bits_of
 
     is_native = counted.loaded["runtime"] == RuntimeName.NATIVE.value
-    weights = cost_model.Weights.of(bundle.spec, precision, packed=is_native)
+    weights = cost_model.Weights.of(bundle.spec, precision, bits_of(bundle, precision) if is_native else None)
     sparse = {}
     if is_native and not bundle.spec.network.convolutions:
-        read = read_share(activities(bundle, precision.bits))
+        read = read_share(activities(bundle, precision))
         sparse = {"roofline_sparse_ns": round(cost_model.roofline_ns(weights, precision, read))}
     bounds = {path: cost_model.bounds(found) for path, found in counted.paths.items()}
     counts = Counts(

@@ -46,7 +46,8 @@ def parser() -> argparse.ArgumentParser:
         dest="precisions",
         default="8",
         metavar="BITS",
-        help="32 (fp32), 16 (fp16), 8 (int8), 7 … 2 (n-bit weights; only native packs them), or several: 32,16,8",
+        help="32 (fp32), 16 (fp16), 8 (int8), 7 … 2 (n-bit weights; only native packs them), mixed (8, 4 or 2 bits by "
+        "layer), or several: 32,8,mixed",
     )
     made.add_argument("--format", default="all", choices=["tflite", "onnx", "native", "all"], help="default: all")
     made.add_argument("--missing", action="store_true", help="make only what the bundle does not have yet")

@@ -12,6 +12,7 @@ from convert import onnx_graph, tflite_graph
 from convert.acceptance import agreement, hold_to_floor
 from convert.calibration import inspect
 from convert.executor import ExecutionError, RuntimeProcess, runtime_processes
+from convert.mixed import bits_of
 from convert.native.writer import check_expressible, native_artifact
 from convert.parity import ParityError, check
 from convert.reference import Reference, float_reference, integer_reference
@@ -19,10 +20,10 @@ from device.native.engine import library
 from policy.bundle import Bundle, Expected
 from policy.bundle_writer import add_artifact
 from policy.errors import QuantizationError
-from policy.integer import quantize_network, trained_with
+from policy.integer import WeightBits, quantize_network, trained_with
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.network import Weights
-from policy.quantization import Floats, to_fp16
+from policy.quantization import LARGEST_WEIGHT_BITS, Floats, to_fp16
 from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = Mapping[RuntimeName, RuntimeProcess]
@@ -43,6 +44,7 @@ class Candidate:
     format: ArtifactFormat
     data: bytes
     reference: Reference
+    weight_bits: WeightBits | None = None
     normalised: bool = False
     warnings: tuple[str, ...] = ()
 
@@ -109,12 +111,12 @@ def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat)
     """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
     spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()
     if precision.is_integer:
-        calibration = bundle.calibration()
-        network = quantize_network(spec, weights, calibration, precision.bits)
+        calibration, bits = bundle.calibration(), bits_of(bundle, precision)
+        network = quantize_network(spec, weights, calibration, bits)
         reference = integer_reference(spec, network, golden.observations)
         data = INTEGERS[artifact_format](spec, network)
         warnings = inspect(spec, weights, network, calibration, golden.observations).warnings
-        return Candidate(precision, artifact_format, data, reference, spec.network.layer_norm, warnings)
+        return Candidate(precision, artifact_format, data, reference, bits, spec.network.layer_norm, warnings)
     half = precision is Precision.FP16
     # fp32 has to compute what was recorded when the policy was trained.
     used: Weights = half_weights(weights) if half else weights
@@ -161,13 +163,13 @@ def convert(
     candidate = build(bundle, precision, artifact_format)
     found = agreement(bundle.spec, candidate.reference.outputs, bundle.golden().outputs)
     if not accept:
-        hold_to_floor(bundle.spec, candidate.file, precision, found, candidate.warnings)
+        hold_to_floor(bundle.spec, candidate.file, candidate.weight_bits, found, candidate.warnings)
     parities = judge(bundle, candidate, runtimes)
     entry = ArtifactEntry(
         file=candidate.file,
         precision=precision,
         format=artifact_format,
-        scheme=scheme(bundle.spec, precision),
+        scheme=scheme(bundle.spec, candidate),
         execution=execution(candidate),
         record=FileRecord.of(candidate.data),
         golden_file=f"{precision.value}.golden.npz",
@@ -175,6 +177,7 @@ def convert(
         runtimes=parities,
         most_off=candidate.reference.most_off,
         fp32_agreement=found,
+        layer_bits=bits if isinstance(bits := candidate.weight_bits, Mapping) else None,
         warnings=candidate.warnings,
     )
     add_artifact(bundle, entry, candidate.data, Expected(candidate.reference.outputs, candidate.reference.tolerance))
@@ -241,20 +244,26 @@ def convert_each(
     return done
 
 
-def scheme(spec: PolicySpec, precision: Precision) -> str:
-    """How the policy was quantized to that precision, in words."""
-    if precision is Precision.FP32:
+def scheme(spec: PolicySpec, candidate: Candidate) -> str:
+    """How the policy was quantized, in words."""
+    bits = candidate.weight_bits
+    if candidate.precision is Precision.FP32:
         return "float32 weights"
-    if precision is Precision.FP16:
+    if bits is None:
         return "IEEE half weights and biases; normaliser and action scaling float32"
     activations, ranges = "8 bits", "from recorded rollouts"
-    if precision.is_integer and trained_with(spec, precision.bits) is not None:
-        activations = f"{precision.bits} bits (8 of the observation and of the head's outputs)"
+    if (trained := trained_with(spec, bits)) is not None:
+        activations = f"{trained.bits} bits (8 of the observation and of the head's outputs)"
         ranges = "from quantization-aware training (the head's from recorded rollouts)"
     return (
-        f"weights symmetric per output channel, {precision.bits} bits; activations affine per tensor, {activations}, "
+        f"weights symmetric per output channel, {bits_words(bits)} bits; activations affine per tensor, {activations}, "
         f"ranges {ranges}; normaliser float32, before the quantization"
     )
+
+
+def bits_words(bits: WeightBits) -> str:
+    """``4``, or ``dense_0 8, dense_1 4, head 8``."""
+    return str(bits) if isinstance(bits, int) else ", ".join(f"{layer} {width}" for layer, width in bits.items())
 
 
 def execution(candidate: Candidate) -> str:
@@ -277,8 +286,9 @@ def execution(candidate: Candidate) -> str:
         words = f"int8 × int8 → int32 (onnxruntime: {counts})"
     if candidate.normalised:
         words = f"{words}; layer normalisation in float"
-    if candidate.precision.bits < 8:
-        words = f"{candidate.precision.bits}-bit weights in an int8 container: size and speed are int8's; {words}"
+    if (bits := candidate.weight_bits) != LARGEST_WEIGHT_BITS:
+        width = f"{bits}-bit" if isinstance(bits, int) else "mixed"
+        words = f"{width} weights in an int8 container: size and speed are int8's; {words}"
     return words
 
 

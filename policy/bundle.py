@@ -179,7 +179,7 @@ class Bundle:
         raise BundleError(
             f"{self.path} has no {precision.value} {artifact_format.value} artifact; "
             f"it has {', '.join(sorted(self.manifest.artifacts)) or 'none'}.",
-            f"Type: make convert BITS={precision.bits} POLICY={self.spec.name}",
+            f"Type: make convert BITS={precision.typed} POLICY={self.spec.name}",
         )
 
     def has_artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> bool:
@@ -220,7 +220,7 @@ class Bundle:
             raise BundleError(
                 f"{self.path / entry.golden_file}: the tolerance is {largest.max():.3g} of what output "
                 f"{int(largest.argmax())} spans; allowed are 0 to {LARGEST_TOLERANCE:g}.",
-                f"Type: make convert BITS={entry.precision.bits} POLICY={self.spec.name}",
+                f"Type: make convert BITS={entry.precision.typed} POLICY={self.spec.name}",
             )
         return Expected(outputs, tolerance)
 

@@ -106,12 +106,12 @@ class IntegerNetwork:
         input: map of the normalised observation; of its image only, where vector fields follow one: the map of these
             is the last convolution's result.
         layers: in order; the last is the head.
-        weight_bits: 8 … 2.
+        weight_bits: of their kernels.
     """
 
     input: Affine
     layers: tuple[IntegerLayer, ...]
-    weight_bits: int
+    weight_bits: WeightBits
 
     @property
     def output_step(self) -> float:
@@ -119,6 +119,8 @@ class IntegerNetwork:
         return self.layers[-1].output.scale
 
 
+WeightBits = int | Mapping[str, int]
+"""8 … 2 bits of every layer's weights, or of each by its name."""
 Quantize = Callable[[np.ndarray, Affine], NDArray[np.int32]]
 """Floats to levels of a map."""
 Requantize = Callable[[IntegerLayer, Affine, NDArray[np.float64]], np.ndarray]
@@ -126,7 +128,7 @@ Requantize = Callable[[IntegerLayer, Affine, NDArray[np.float64]], np.ndarray]
 
 
 def quantize_network(
-    spec: PolicySpec, weights: Weights, calibration: np.ndarray, weight_bits: int = 8
+    spec: PolicySpec, weights: Weights, calibration: np.ndarray, weight_bits: WeightBits = 8
 ) -> IntegerNetwork:
     """Quantize a policy with the activation ranges seen on recorded observations.
 
@@ -134,11 +136,13 @@ def quantize_network(
         spec: the policy.
         weights: float32, as :func:`policy.network.weight_shapes` names them.
         calibration: raw observations (n, observation_size) recorded from real rollouts.
-        weight_bits: 8 … 2.
+        weight_bits: of the kernels.
 
     Raises:
-        QuantizationError: no calibration rows, non-finite values, or an accumulator that could overflow int32.
+        QuantizationError: bits of other layers than the policy has, no calibration rows, non-finite values, or an
+            accumulator that could overflow int32.
     """
+    bits = bits_by_layer(spec, weight_bits)
     trained = trained_with(spec, weight_bits)
     ranges = calibrated_ranges(spec, weights, calibration, trained)
     network = spec.network
@@ -146,10 +150,7 @@ def quantize_network(
     maps += [activation_map(network, name, *ranges[name]) for name in layer_names(spec)]
     if trained is not None:
         maps[1:-1] = [trained.hidden_map(name) for name in spec.network.hidden_names]
-    weight_range = WeightRange.LARGEST if trained is None else trained.weight_range
-    scales = {
-        name: scales_of_kernel(weights[f"{name}/kernel"], weight_bits, weight_range) for name in layer_names(spec)
-    }
+    scales = {name: scales_of_layer(spec, name, weights[f"{name}/kernel"], bits[name]) for name in bits}
     for index in reversed(range(1, len(maps) - 1)):
         if maps[index].scale == 1.0 and not any(ranges[layer_names(spec)[index - 1]]):
             following = layer_names(spec)[index]
@@ -163,9 +164,9 @@ def quantize_network(
         kernel_scales = scales[name]
         bias_floats = weights[f"{name}/bias"].astype(np.float64)
         kernel_scales = scales_of_zeros(weights[f"{name}/kernel"], bias_floats, kernel_scales, maps[index], output)
-        if weight_bits == 8 and relu:
+        if bits[name] == 8 and relu:
             kernel_scales = agreeing_scales(kernel_scales, maps[index].scale, output.scale)
-        kernel = quantization.quantize_symmetric(weights[f"{name}/kernel"], kernel_scales, weight_bits)
+        kernel = quantization.quantize_symmetric(weights[f"{name}/kernel"], kernel_scales, bits[name])
         # b_q = round(b / (s_in · s_c))
         bias_steps = np.float64(maps[index].scale) * kernel_scales.astype(np.float64)
         bias = np.rint(bias_floats / bias_steps)
@@ -191,10 +192,30 @@ def _linear_output(network: NetworkSpec, layer: str, ranges: Mapping[str, Range]
     return linear_map(network, layer, *ranges[linear_part(layer)], result)
 
 
-def trained_with(spec: PolicySpec, weight_bits: int) -> TrainedQuantization | None:
-    """The quantizers that the policy was trained with, if it was, and for this width."""
+def bits_by_layer(spec: PolicySpec, weight_bits: WeightBits) -> dict[str, int]:
+    """Bits of every layer's kernel, by its name, in the order of the layers.
+
+    Raises:
+        QuantizationError: there are bits of other layers than the policy has.
+    """
+    names = layer_names(spec)
+    if isinstance(weight_bits, int):
+        return dict.fromkeys(names, weight_bits)
+    if weight_bits.keys() != set(names):
+        raise QuantizationError(f"there are bits of the layers {sorted(weight_bits)}; the policy has {sorted(names)}.")
+    return {name: weight_bits[name] for name in names}
+
+
+def trained_with(spec: PolicySpec, weight_bits: WeightBits) -> TrainedQuantization | None:
+    """The quantizers that the policy was trained with, if it was, and for this width of all layers."""
     trained = spec.quantization
-    return trained if trained is not None and trained.bits == weight_bits else None
+    return trained if trained is not None and {trained.bits} == set(bits_by_layer(spec, weight_bits).values()) else None
+
+
+def scales_of_layer(spec: PolicySpec, layer: str, kernel: Floats, bits: int) -> Floats:
+    """Kernel scales (out,) of a layer of so many bits: those that it was trained with, if it was for this width."""
+    trained = trained_with(spec, bits)
+    return scales_of_kernel(kernel, bits, WeightRange.LARGEST if trained is None else trained.weight_range)
 
 
 def agreeing_scales(kernel_scales: NDArray[np.float32], input_scale: float, output_scale: float) -> NDArray[np.float32]:

@@ -97,6 +97,7 @@ class ArtifactEntry:
         runtimes: for each runtime that executes it, what the parity gate measured.
         fp32_agreement: how far it acts as the trained policy on the golden observations, 1 at most
             (``convert.acceptance.agreement``).
+        layer_bits: of a mixed artifact, bits of every layer's weights by its name.
         most_off: share of all golden outputs that may be half a step or more off on a device; None: any.
         warnings: sentences on what is suspicious about it, e.g. its calibration.
     """
@@ -111,6 +112,7 @@ class ArtifactEntry:
     output_step: tuple[float, ...] | None
     runtimes: Mapping[RuntimeName, Parity]
     fp32_agreement: float = 1.0
+    layer_bits: Mapping[str, int] | None = field(default=None, metadata=OMITTED)
     most_off: float | None = field(default=None, metadata=OMITTED)
     warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
 
@@ -118,6 +120,10 @@ class ArtifactEntry:
         _require_not_negative("output_step", *(self.output_step or ()))
         if self.output_step is not None and min(self.output_step, default=0.0) < SMALLEST_STEP:
             raise JsonValueError(f"output_step is {min(self.output_step)}; it must be at least {SMALLEST_STEP:g}")
+        if (self.precision is Precision.MIXED) is (self.layer_bits is None):
+            raise JsonValueError(
+                f"layer_bits of {self.file} is {self.layer_bits}; mixed artifacts have them, others not"
+            )
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,11 @@ class Manifest:
     def records(self) -> dict[str, FileRecord]:
         """Record of every file, artifacts included."""
         return {**self.files, **{name: entry.record for name, entry in self.artifacts.items()}}
+
+    @property
+    def layer_bits(self) -> Mapping[str, int] | None:
+        """Bits by layer of the mixed artifacts; None where there are none."""
+        return next((entry.layer_bits for entry in self.artifacts.values() if entry.layer_bits is not None), None)
 
     def with_artifact(self, entry: ArtifactEntry, golden: FileRecord) -> Manifest:
         """A manifest that lists this artifact, in place of one of the same name."""
@@ -240,7 +251,7 @@ def _require_own_names(entry: ArtifactEntry, files: Mapping[str, FileRecord], wh
         raise BundleError(
             f"{where} calls {entry.file}, with {entry.golden_file}, the {entry.precision.value} {entry.format.value} "
             f"artifact; the file of that one is {file}, its golden_file {golden}.",
-            f"Convert again: make convert BITS={entry.precision.bits}",
+            f"Convert again: make convert BITS={entry.precision.typed}",
         )
     if golden not in files:
         raise BundleError(f"{where} lists {file}, but not its golden_file {golden}.", "Convert again: make convert")

@@ -32,7 +32,7 @@ import numpy as np
 from policy import quantization
 from policy.activations import activation_map, linear_map
 from policy.errors import QuantizationError
-from policy.integer import agreeing_scales, trained_with
+from policy.integer import agreeing_scales, scales_of_layer, trained_with
 from policy.network import (
     Weights,
     apply_head,
@@ -43,7 +43,7 @@ from policy.network import (
     linear_part,
 )
 from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, LARGEST_WEIGHT_BITS, Affine, Floats, Scheme
-from policy.quantization_aware import INPUT, WeightRange, kernel_scales
+from policy.quantization_aware import INPUT
 from policy.ranges import Range, calibrated_ranges
 from policy.spec import Activation, PolicySpec
 
@@ -208,8 +208,7 @@ def _layer(
         return {}
     if widths.scheme is not Scheme.SYMMETRIC or bits > LARGEST_WEIGHT_BITS:
         return {f"{layer}/kernel": quantizers[widths.scheme](kernel, bits)}
-    trained = trained_with(spec, bits)
-    scales = kernel_scales(kernel, bits, WeightRange.LARGEST if trained is None else trained.weight_range)
+    scales = scales_of_layer(spec, layer, kernel, bits)
     names = (INPUT, *layer_names(spec))
     fed = maps.get(names[names.index(layer) - 1])
     eight = bits == widths.activation_bits == LARGEST_WEIGHT_BITS

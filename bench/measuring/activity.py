@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from convert.mixed import bits_of
 from policy.integer import forward_layer, input_levels, quantize_network
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
+    from policy.spec import Precision
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ class Activity:
     share: float
 
 
-def activities(bundle: Bundle, bits: int) -> list[Activity]:
-    """Of every layer of a perceptron whose weights have so many bits, from the first to the head."""
+def activities(bundle: Bundle, precision: Precision) -> list[Activity]:
+    """Of every layer of a perceptron in integers, from the first to the head."""
     spec = bundle.spec
-    network = quantize_network(spec, bundle.weights(), bundle.calibration(), bits)
+    network = quantize_network(spec, bundle.weights(), bundle.calibration(), bits_of(bundle, precision))
     levels, _ = input_levels(spec, network, bundle.golden().observations)
     before, found = network.input, []
     for layer in network.layers:

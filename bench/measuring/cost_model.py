@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bench.qemu_counter.counting import Counted
-from policy.network import weight_shapes
+from policy.integer import WeightBits, bits_by_layer
+from policy.network import layer_names, weight_shapes
 from policy.spec import PolicySpec, Precision
 
 CLOCK_HZ = 1.2e9
@@ -88,14 +89,16 @@ class Weights:
     level: Level
 
     @classmethod
-    def of(cls, spec: PolicySpec, precision: Precision, *, packed: bool = False) -> Weights:
-        """Worked out from the shapes; ``packed`` as the native engine stores them."""
-        shapes = weight_shapes(spec).values()
-        macs = sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
-        biases = sum(shape[0] for shape in shapes if len(shape) == 1)
-        bits = 32 if is_float(precision) else next(b for b in PACKED_BITS if b >= precision.bits) if packed else 8
-        size = macs * bits // 8 + 4 * biases  # biases are fp32, or int32
-        return cls(macs, size, level_of(size))
+    def of(cls, spec: PolicySpec, precision: Precision, packed: WeightBits | None = None) -> Weights:
+        """Worked out from the shapes; the native engine stores weights of ``packed`` bits in the next of 2, 4 or 8."""
+        shapes = weight_shapes(spec)
+        kernels = {name: shapes[f"{name}/kernel"] for name in layer_names(spec)}
+        macs = {name: shape[0] * shape[1] for name, shape in kernels.items() if len(shape) == 2}
+        biases = sum(shape[0] for shape in shapes.values() if len(shape) == 1)
+        bits = bits_by_layer(spec, packed or (32 if is_float(precision) else 8))
+        stored = {name: next((b for b in PACKED_BITS if b >= width), width) for name, width in bits.items()}
+        size = sum(count * stored[name] for name, count in macs.items()) // 8 + 4 * biases  # biases: fp32, or int32
+        return cls(sum(macs.values()), size, level_of(size))
 
 
 def is_float(precision: Precision) -> bool:

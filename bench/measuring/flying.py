@@ -199,13 +199,14 @@ def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: st
 
 def reference(bundle: Bundle, precision: Precision) -> Callable[[Any], Any]:
     """Observations (E, N) to actions (E,), by the reference forward pass of this precision."""
+    from convert.mixed import bits_of
     from policy.integer import forward_integer, quantize_network
     from policy.network import choose_actions, forward_float
     from policy.quantization import to_fp16
 
     spec, weights = bundle.spec, bundle.weights()
     if precision.is_integer:
-        network = quantize_network(spec, weights, bundle.calibration(), precision.bits)
+        network = quantize_network(spec, weights, bundle.calibration(), bits_of(bundle, precision))
         return lambda observations: choose_actions(spec, forward_integer(spec, network, observations))
     if precision is Precision.FP16:
         weights = {name: to_fp16(value).astype("float32") for name, value in weights.items()}

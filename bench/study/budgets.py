@@ -8,8 +8,8 @@ Every assignment of 2 … 8 bits to the layers that is as large as a uniform one
 calibration observations. The best is flown on fresh episodes beside the uniform one; a second one is chosen by flying
 the six best estimated and the uniform one, on episodes other than those that judge it.
 
-Sizes are bits of the kernels as a packed format would take them. Nothing is packed here: in the int8 container every
-weight takes a byte, so no file gets smaller. Symmetric scheme, simulated in float.
+Sizes are bits of the kernels as a packed format would take them; the native engine packs 8, 4 and 2 bits
+(``make convert BITS=mixed``), the int8 container gives every weight a byte. Symmetric scheme, simulated in float.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from bench.report.text import estimate, lost
 from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.flying import PERCEPTRONS, SEEDS, decide_with, float_decide, fly, of_bundles, open_perceptron
 from bench.study.layers import estimator
-from bench.study.measures.damage import Assignment, fullest, kernel_sizes, total_bits
+from bench.study.measures.damage import fullest
 from bench.study.records import Condition
+from convert.mixed import Assignment, kernel_sizes, total_bits
 
 if TYPE_CHECKING:
     import argparse

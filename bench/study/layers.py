@@ -32,8 +32,9 @@ from bench.study.flying import (
     open_perceptron,
     perceptron,
 )
-from bench.study.measures.damage import Estimator, kernel_sizes
+from bench.study.measures.damage import Estimator
 from bench.study.records import Condition
+from convert.mixed import kernel_sizes
 from policy.quantization import LARGEST_WEIGHT_BITS
 
 if TYPE_CHECKING:

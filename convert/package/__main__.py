@@ -114,7 +114,7 @@ def words_of(done: Package) -> str:
         hub=done.format.value == HUB,
         folder=folder,
         typed=shlex.quote(str(folder) if "/" in str(folder) else f"./{folder}"),
-        bits=",".join(str(each.bits) for each in done.precisions),
+        bits=",".join(each.typed for each in done.precisions),
         yaml=json.dumps(str(folder / f"{done.policy}.yaml"), ensure_ascii=False),
     )
 

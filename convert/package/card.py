@@ -76,7 +76,7 @@ def card(spec: PolicySpec, manifest: Manifest, parameters: int, vectors: int, fo
         curve=CURVE_FILE if CURVE_FILE in manifest.files else "",
         folder=folder,
         typed=shlex.quote(f"./{folder}"),
-        bits=[each.bits for each in precisions],
+        bits=[each.typed for each in precisions],
         precisions=[each.value for each in precisions],
         flies="task" in spec.provenance,
     )

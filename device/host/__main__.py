@@ -237,7 +237,7 @@ def parser() -> argparse.ArgumentParser:
     verb = verb_adder(top, common)
     deploying = verb("deploy", run_deploy)
     deploying.add_argument("--policy", required=True, help="name (III) or folder of a bundle")
-    deploying.add_argument("--bits", default="8", help="8 (default), 16, 32, 7 … 2, or a list: 32,8")
+    deploying.add_argument("--bits", default="8", help="8 (default), 16, 32, 7 … 2, mixed, or a list: 32,8")
     deploying.add_argument(
         "--runtime", default="litert", help="litert (default), tflite-runtime, onnxruntime, native, all"
     )

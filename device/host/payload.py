@@ -153,7 +153,7 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
             checked = ", ".join(name.value for name in entry.runtimes) or "none"
             raise BundleError(
                 f"{entry.file} was not checked in {runtime.value}; the manifest names {checked}.",
-                f"Type: make convert BITS={precision.bits} POLICY={bundle.spec.name}, or choose another --runtime.",
+                f"Type: make convert BITS={precision.typed} POLICY={bundle.spec.name}, or choose another --runtime.",
             )
         if entry.file not in names:
             try:

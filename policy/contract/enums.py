@@ -24,16 +24,25 @@ class Precision(Enum):
     INT4 = "int4"
     INT3 = "int3"
     INT2 = "int2"
+    MIXED = "mixed"
+    """8, 4 or 2 bits by layer: ``convert.mixed``."""
 
     @property
     def bits(self) -> int:
-        """Bits of one weight."""
+        """Bits of one weight; of ``MIXED``, of most."""
+        if self is Precision.MIXED:
+            return Precision.INT4.bits
         return int(self.value.removeprefix("fp").removeprefix("int"))
 
     @property
     def is_integer(self) -> bool:
         """Whether the artifact computes with integers."""
-        return self.value.startswith("int")
+        return self not in (Precision.FP32, Precision.FP16)
+
+    @property
+    def typed(self) -> str:
+        """What is typed behind ``BITS=``."""
+        return self.value if self is Precision.MIXED else str(self.bits)
 
     @property
     def formats(self) -> tuple[ArtifactFormat, ...]:
@@ -52,12 +61,12 @@ class Precision(Enum):
             if precision.bits == bits:
                 return precision
         raise SpecError(
-            f"BITS={bits} is no known precision; allowed are 32, 16 and 8 … 2.", "Type BITS=8, for example."
+            f"BITS={bits} is no known precision; allowed are 32, 16, 8 … 2 and mixed.", "Type BITS=8, for example."
         )
 
     @classmethod
     def parse(cls, text: str) -> Precision:
-        """Read ``int8`` or ``8``."""
+        """Read ``int8``, ``8`` or ``mixed``."""
         if text.isdigit():
             return cls.from_bits(int(text))
         return parse_enum(cls, text, "precision")

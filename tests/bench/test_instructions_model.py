@@ -60,8 +60,10 @@ def test_weights_of_policy_i_and_where_they_fit(spec: PolicySpec) -> None:
     assert Weights.of(spec, Precision.FP32) == Weights(11_840, 4 * 11_840 + 868, Level.L2)
     assert Weights.of(spec, Precision.FP16) == Weights.of(spec, Precision.FP32)
     assert Weights.of(spec, Precision.INT8) == Weights(11_840, 11_840 + 868, Level.L1)
-    packed = {bits: Weights.of(spec, Precision(f"int{bits}"), packed=True).bytes - 868 for bits in (8, 5, 4, 3, 2)}
+    packed = {bits: Weights.of(spec, Precision(f"int{bits}"), bits).bytes - 868 for bits in (8, 5, 4, 3, 2)}
     assert packed == {8: 11_840, 5: 11_840, 4: 5_920, 3: 5_920, 2: 2_960}
+    mixed = {"dense_0": 8, "dense_1": 4, "dense_2": 2, "head": 8}
+    assert Weights.of(spec, Precision.MIXED, mixed).bytes - 868 == 2_048 + 2_048 + 1_024 + 1_600
     assert Weights.of(spec, Precision("int2")) == Weights.of(spec, Precision.INT8)  # an int8 container
     assert [cost_model.level_of(kb << 10) for kb in (32, 33, 512, 513)] == [Level.L1, Level.L2, Level.L2, Level.DRAM]
 

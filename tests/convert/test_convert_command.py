@@ -22,11 +22,15 @@ from policy.spec import ArtifactFormat, Precision, RuntimeName
 
 
 def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--policy", str(bundle.path), "--bits", "32,16,8,4"]) == 0
+    assert cli.main(["--policy", str(bundle.path), "--bits", "32,16,8,4,mixed"]) == 0
     said = capsys.readouterr().out
     written = Bundle.load(bundle.path)
-    both = {f"{precision}.{suffix}" for precision in ("fp32", "fp16", "int8", "int4") for suffix in ("tflite", "onnx")}
-    assert set(written.manifest.artifacts) == both | {"int8.native", "int4.native"}
+    both = {
+        f"{precision}.{suffix}"
+        for precision in ("fp32", "fp16", "int8", "int4", "mixed")
+        for suffix in ("tflite", "onnx")
+    }
+    assert set(written.manifest.artifacts) == both | {"int8.native", "int4.native", "mixed.native"}
     for name, entry in written.manifest.artifacts.items():
         assert name in said
         runtimes = {runtime.value for runtime in entry.runtimes}
@@ -110,7 +114,7 @@ def test_a_tampered_bundle_is_refused(bundle: Bundle, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--bits", "9"], ["BITS=9", "32, 16 and 8 … 2"]),
+        (["--bits", "9"], ["BITS=9", "32, 16, 8 … 2 and mixed"]),
         (["--policy", "NoSuchPolicy", "--bits", "8"], ["no policy 'NoSuchPolicy'", "artifacts/NoSuchPolicy"]),
         (["--policy", "./nothing/here"], ["manifest.json is missing"]),
     ],

@@ -23,7 +23,7 @@ from tests.device_agent.conftest import AgentProcess
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 TFLITE = ArtifactFormat.TFLITE
-PRECISIONS = (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4)
+PRECISIONS = (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4, Precision.MIXED)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ WRONG = {  # what is typed: what must be said of it
     "make nope": "no target 'nope'. Type: make",
     "make train": r"Which policy\? Type: make train POLICY=I",
     "make train POLICY=IV": r"invalid choice: 'IV' \(choose from 'I', 'II', 'III'\)\n  next: .*-m train --help",
-    "make convert BITS=9": "BITS=9 is no known precision; allowed are 32, 16 and 8 … 2",
+    "make convert BITS=9": "BITS=9 is no known precision; allowed are 32, 16, 8 … 2 and mixed",
     "make convert POLICY=nope": NO_POLICY.format("nope"),
     "make deploy POLICY='nope I'": NO_POLICY.format("nope"),
     "make deploy POLICY=I RUNTIME=foo": "'foo' is not known; allowed are tflite-runtime, litert, onnxruntime.*\n  next",

@@ -55,6 +55,7 @@ def entry_of(data: bytes, precision: Precision = Precision.INT8, suffix: str = "
         golden_file=f"{precision.value}.golden.npz",
         output_step=(0.125, 0.125),
         runtimes={RuntimeName.LITERT: Parity("2.3.0", 0.0, 0.0, 1.0)},
+        layer_bits={"head": 8} if precision is Precision.MIXED else None,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from policy.errors import SpecError
-from policy.integer import forward_layer, quantize_network
+from policy.integer import forward_layer, quantize_network, trained_with
 from policy.quantization import Affine, affine_from_range, quantize_affine
 from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange, kernel_scales, unsigned_affine
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
@@ -112,3 +112,9 @@ def test_other_widths_are_quantized_after_training_as_ever() -> None:
     assert mine.input == theirs.input
     assert [layer.output for layer in mine.layers] == [layer.output for layer in theirs.layers]
     assert all(np.array_equal(a.kernel, b.kernel) for a, b in zip(mine.layers, theirs.layers, strict=True))
+
+
+def test_bits_by_layer_are_the_trained_ones_where_all_are() -> None:
+    trained = spec(TrainedQuantization(4, RANGES))
+    assert trained_with(trained, 4) is trained_with(trained, {"dense_0": 4, "head": 4}) is trained.quantization
+    assert trained_with(trained, {"dense_0": 8, "head": 4}) is trained_with(trained, 8) is None

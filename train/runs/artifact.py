@@ -54,14 +54,14 @@ def find_artifact(bundle: Bundle, asked_for: str, precision: Precision, runtime:
         raise BundleError(
             f"{bundle.path} has no {precision.value} artifact for {runtime.value} "
             f"({runtime.artifact_format.value}); it has {there or 'none'}.",
-            f"Type: make convert POLICY={asked_for} BITS={precision.bits}{then}",
+            f"Type: make convert POLICY={asked_for} BITS={precision.typed}{then}",
         )
     entry = bundle.artifact(precision, runtime.artifact_format)
     if runtime not in entry.runtimes:
         raise BundleError(
             f"{bundle.path / entry.file} was not verified in {runtime.value}, only in "
             f"{', '.join(sorted(name.value for name in entry.runtimes))}.",
-            f"Type: make convert POLICY={asked_for} BITS={precision.bits}",
+            f"Type: make convert POLICY={asked_for} BITS={precision.typed}",
         )
     return entry
 

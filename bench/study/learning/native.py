@@ -4,10 +4,10 @@
     python -m bench.study native II --penalties 0,0.1 --episodes 100
     python -m bench.study native --stored --update-docs      fills docs/native.md, draws its picture
 
-Artifacts of 8, 4 and 2 bits, quantized after training, and of 2 bits (ternary weights, activations of 2 bits) that the
-policy learned by itself: it begins with its own weights and is distilled onto the grid, with and without a penalty on
-active outputs. The native engine flies all of them through the episodes that the float policy flies. Of each artifact
-the Cortex-A53's instructions for one decision are counted (bench/instructions.py), LiteRT's int8 beside them.
+Artifacts of 8, 4, 2 and mixed bits, quantized after training, and of 2 bits (ternary weights, activations of 2 bits)
+that the policy learned by itself: it begins with its own weights and is distilled onto the grid, with and without a
+penalty on active outputs. The native engine flies all of them through the episodes that the float policy flies. Of each
+artifact the Cortex-A53's instructions for one decision are counted (bench/instructions.py), LiteRT's int8 beside them.
 
 Each policy of two bits is one training, so that the intervals are about episodes, not about trainings.
 """
@@ -29,6 +29,8 @@ from bench.study.experiment import SUCCESS, SUCCESS_LOST, Episodes, Played, Resu
 from bench.study.flying import float_decide, fly, folder_of, of_bundles, open_perceptron
 from bench.study.records import Condition
 from bench.study.trainings import Training, trained
+from convert.mixed import MOST_BITS
+from policy.spec import Precision
 
 if TYPE_CHECKING:
     import argparse
@@ -38,15 +40,16 @@ if TYPE_CHECKING:
 STEPS = {"I": 786_432, "II": 786_432, "III": 393_216}  # III's take ten times as long as II's, each
 LEARNED_BITS, QUANT_DELAY = 2, 0.1
 PENALTIES = (0.0, 0.1, 0.3, 1.0)
-AFTERWARDS = (8, 4, 2)
+AFTERWARDS = (8, "mixed", 4, 2)
 SEEDS, EPISODES = (11, 13, 17), 1000  # of the flights, none of a training
 LITERT = {"runtime": "litert", "bits": 8}
 LEAST_COUNTED = 100  # lines below which the modelled cache as good as holds the policy
 
 TABLE = """\
-Native artifacts of 8, 4 and 2 bits: success, active rows, and the work of a decision
+Native artifacts of 8, mixed, 4 and 2 bits: success, active rows, and the work of a decision
 n: the same episodes on each preset, flown by the artifact as the native engine executes it, LiteRT's int8 by LiteRT; \
-fp32 in floats. Seeds {{ results.seeds }}. Minus fp32: points of success with the paired 95 % interval.
+fp32 in floats. Mixed: 8, 4 or 2 bits by layer, {{ most }} a weight at most. Seeds {{ results.seeds }}. Minus fp32: \
+points of success with the paired 95 % interval.
 Learned: distilled from the policy itself onto two bits, beginning with its own weights; weights are −1, 0 and 1 times \
 a channel's scale, hidden activations have four levels. Penalty: on active outputs (activity_penalty). One training \
 each: the intervals are about episodes.
@@ -86,7 +89,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     from convert.pipeline import convert_all
     from policy.bundle import Bundle
     from policy.bundle_writer import copy_bundle
-    from policy.spec import Precision, RuntimeName
+    from policy.spec import RuntimeName
     from train.runs.artifact import ArtifactPolicy, find_artifact
 
     bundle, task = open_perceptron(subject)
@@ -96,7 +99,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     require_programs()
     if "penalty" in asked:
         bundle = learned(subject, asked["penalty"])
-    precision, runtime = Precision(f"int{asked['bits']}"), RuntimeName(asked.get("runtime", "native"))
+    precision, runtime = precision_of(asked), RuntimeName(asked.get("runtime", "native"))
     with tempfile.TemporaryDirectory(prefix="native-study-") as folder:
         copy = copy_bundle(bundle, Path(folder) / subject, origin="zoo")
         convert_all([copy], [precision], [runtime.artifact_format], accept=True)
@@ -104,7 +107,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
         counted = count(copy.path, precision, runtime).paths["runtime_warm"]
         entry = find_artifact(copy, subject, precision, runtime)
         measures = {
-            "active": read_share(activities(bundle, precision.bits)[1:]),
+            "active": read_share(activities(bundle, precision)[1:]),
             "bytes": entry.record.size,
             "instructions": counted.instructions,
             "dram_lines": counted.l2_misses,
@@ -124,11 +127,16 @@ def learned(subject: str, penalty: float) -> Bundle:
     )
 
 
+def precision_of(row: Mapping[str, Any]) -> Precision:
+    """Of an artifact."""
+    return Precision.parse(str(row["bits"]))
+
+
 def name_of(row: Mapping[str, Any]) -> str:
     """Of an artifact in the table: ``int2, learned``."""
     if row["bits"] is None:
         return "fp32"
-    words = [f"int{row['bits']}", *["LiteRT"] * (row["runtime"] is not None)]
+    words = [precision_of(row).value, *["LiteRT"] * (row["runtime"] is not None)]
     if row["penalty"] is not None:
         words += ["learned", *[f"penalty {row['penalty']:g}"] * (row["penalty"] > 0)]
     return ", ".join(words)
@@ -136,7 +144,8 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """In the table: floats, LiteRT, and the native artifacts from the most bits to the strongest penalty."""
-    return row["bits"] is not None, row["runtime"] is None, -(row["bits"] or 0), row["penalty"] or -1.0, name_of(row)
+    width = 0 if row["bits"] is None else AFTERWARDS.index(row["bits"])
+    return row["bits"] is not None, row["runtime"] is None, width, row["penalty"] or -1.0, name_of(row)
 
 
 def tables(results: Results) -> list[Table]:
@@ -159,7 +168,7 @@ def tables(results: Results) -> list[Table]:
             for head, counted in (("A53", "instructions"), ("DRAM lines", "dram_lines")):
                 shown[head] = times(ratio(first.get(counted), base.get(counted)))
             rows.append(shown)
-    return [results.table("native-study", TABLE, rows, 2, grouped=True)]
+    return [results.table("native-study", TABLE, rows, 2, grouped=True, most=MOST_BITS)]
 
 
 def ratio(value: float | None, base: float | None) -> float | None:
@@ -198,7 +207,7 @@ EXPERIMENT = of_bundles(
     lambda subject: EPISODES,
     SEEDS,
     name="native",
-    question="what do 8, 4 and 2 packed bits reach, and how many rows have to be active?",
+    question="what do few packed bits reach, and how many rows have to be active?",
     factors=("runtime", "bits", "penalty"),
     subjects=tuple(STEPS),
     options=lambda parser: parser.add_argument(

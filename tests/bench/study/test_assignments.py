@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bench import command_line
-from bench.study.measures.damage import fullest, kernel_sizes, total_bits
+from bench.study.measures.damage import fullest
+from convert.mixed import kernel_sizes, total_bits
 from policy.locate import ZOO
 from policy.spec import PolicySpec
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.study.measures.damage import Estimator, damage_of, widths_of
+from bench.study.measures.damage import Estimator, damage_of
+from convert.mixed import widths_of
 from policy.bundle import Bundle
 from policy.locate import ZOO
 from policy.simulated import simulate

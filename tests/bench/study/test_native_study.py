@@ -17,7 +17,7 @@ from bench.study.experiment import Results, in_order
 from bench.study.learning import native
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec, Precision
 
 Recorded = Callable[..., records.Record]
 
@@ -45,7 +45,7 @@ def test_the_active_share_by_hand(tmp_path: Path) -> None:
     write_bundle(tmp_path / "four", spec, weights, observations, observations)
     # dense_1: 8 weights, of which (2 + 2 + 1 + 1) / 4 of 4 rows; head: 6 weights, of which one row of two.
     expected = (8 * 1.5 / 4 + 6 * 0.5) / 14
-    found = activities(Bundle.load(tmp_path / "four"), 8)
+    found = activities(Bundle.load(tmp_path / "four"), Precision.INT8)
     assert [(layer.weights, layer.share) for layer in found] == [(4, 1.0), (8, 0.375), (6, 0.5)]
     assert read_share(found[1:]) == pytest.approx(expected)
 

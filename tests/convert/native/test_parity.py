@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from device.native.engine import Engine, NativeError, kernels_here
 from policy.bundle import Bundle
 from policy.integer import quantize_network
 from policy.locate import ZOO
+from policy.network import layer_names
 from tests.convert.native.comparing import check
 from tests.convert.native.networks import NETWORKS, made
 
@@ -20,10 +23,12 @@ KERNELS = kernels_here(library())
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("bits", [8, 4, 2, "mixed"])
 @pytest.mark.parametrize("folder", BUNDLES, ids=lambda path: path.name)
-def test_every_committed_bundle(folder: Path, bits: int, kernels: str) -> None:
+def test_every_committed_bundle(folder: Path, bits: Any, kernels: str) -> None:
     bundle = Bundle.load(folder)
+    if bits == "mixed":  # whatever the assignment is
+        bits = dict(zip(layer_names(bundle.spec), itertools.cycle((8, 4, 2, 3))))
     rows = bundle.golden().observations
     few = 2 if bundle.spec.network.convolutions else 24
     network = quantize_network(bundle.spec, bundle.weights(), bundle.calibration()[:256], bits)
