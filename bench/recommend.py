@@ -4,13 +4,13 @@
     python -m bench.recommend cartpole-dqn --target pi@raspberrypi
     python -m bench.recommend path/to/bundle --episodes 300 --json --output answer.json
 
-Candidates are fp32, fp16 and int8 in every runtime that the target can have. Each is converted in a temporary copy,
-deployed over SSH, timed in turns with the others, and plays the same greedy episodes here. The floor is held against
-the lower end of a 95 % interval: of the share of episodes that succeed, or, where the task has no success, of the share
-of fp32's return that is kept (of the trained width's, where the policy was trained with quantizers). The deadline is
-held against p99. Of those that meet both the fastest p50 is recommended, and of those equally fast the smallest. What
-becomes of 4, 3 and 2 bits is said, too; they run as int8. docs/recommend.md has the rule in full. Nothing is stored,
-and the bundle is not changed.
+Candidates are fp32, fp16 and int8 in every runtime that the target can have, and mixed and 4 bits in the native engine.
+Each is converted in a temporary copy, deployed over SSH, timed in turns with the others, and plays the same greedy
+episodes here. The floor is held against the lower end of a 95 % interval: of the share of episodes that succeed, or,
+where the task has no success, of the share of fp32's return that is kept (of the trained width's, where the policy was
+trained with quantizers). The deadline is held against p99. Of those that meet both the fastest p50 is recommended, and
+of those equally fast the smallest. What becomes of 4, 3 and 2 bits in another runtime is said, too; there they run as
+int8. docs/recommend.md has the rule in full. Nothing is stored, and the bundle is not changed.
 """
 
 from __future__ import annotations

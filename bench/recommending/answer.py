@@ -61,7 +61,7 @@ def named(played: Played | None) -> dict[str, Any] | None:
 
 def plain(played: Played) -> dict[str, Any]:
     """All that was measured of an artifact in a runtime."""
-    return {"name": played.name, **asdict(played), "runs_as_int8": played.bits < CONTAINER_BITS}
+    return {"name": played.name, **asdict(played), "runs_as_int8": played.runs_as_int8}
 
 
 def standing(candidate: Candidate, verdict: Verdict) -> dict[str, Any]:

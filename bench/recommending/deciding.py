@@ -7,8 +7,8 @@ floor and its p99 does not exceed the deadline. Of those that do:
 2. those whose turns (the p50 of each turn of the measurement) overlap the fastest's are as fast as it, for all that was
    measured: of them the smallest artifact, then the least resident memory (what is within 1 % counts as the same), then
    the fastest p50;
-3. weights of fewer than 8 bits run in an int8 container, so they are not chosen where int8 in the same runtime meets
-   the demand too.
+3. weights of fewer than 8 bits run in an int8 container, but in the native engine, which packs them: so they are not
+   chosen where int8 in the same runtime meets the demand too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from bench.recommending.thresholds import deadline_at_least, deadline_below, floor_above, floor_at_most
 from bench.report.intervals import Estimate
+from policy.spec import Precision, RuntimeName
 
 CONTAINER_BITS = 8
 COMPARED = ("artifact_bytes", "resident_bytes")  # of those as fast, one after the other
@@ -32,7 +33,7 @@ class Played:
     """An artifact in a runtime, and how it played.
 
     Attributes:
-        precision: ``fp32`` … ``int2``.
+        precision: ``fp32`` … ``int2``, ``mixed``.
         runtime: ``litert`` and the like.
         quality: as a share, of episodes that succeed or of a return that is kept, with its 95 % interval.
         mean_return: likewise.
@@ -56,7 +57,12 @@ class Played:
     @property
     def bits(self) -> int:
         """Bits of one weight."""
-        return int(self.precision.lstrip("fpint"))
+        return Precision(self.precision).bits
+
+    @property
+    def runs_as_int8(self) -> bool:
+        """Whether it has fewer bits in an int8 container, which leaves its size and speed what int8's are."""
+        return self.bits < CONTAINER_BITS and self.runtime != RuntimeName.NATIVE.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,9 +184,9 @@ def ranking(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
 
 
 def as_fast_as_the_fastest(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """The fastest and those that the measurement does not tell from it; fewer than 8 bits only where int8 is absent."""
+    """The fastest and those that the measurement does not tell from it; what runs as int8 only where that is absent."""
     int8 = {each.runtime for each in candidates if each.bits == CONTAINER_BITS}
-    open_to = [each for each in candidates if each.bits >= CONTAINER_BITS or each.runtime not in int8]
+    open_to = [each for each in candidates if not (each.runs_as_int8 and each.runtime in int8)]
     fastest = min(open_to, key=lambda each: each.p50_ns, default=None)
     return tuple(each for each in open_to if fastest is not None and each.as_fast_as(fastest))
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from train.suites.task import Evaluation, Task
 
 FULL = (Precision.FP32, Precision.FP16, Precision.INT8)
+PACKED = (Precision.MIXED, Precision.INT4)  # of which the native engine gains
 FEWER = (Precision.INT4, Precision.INT3, Precision.INT2)
 
 
@@ -65,8 +66,9 @@ class Measured:
     Attributes:
         candidates: that may be chosen.
         fewer: widths below 8 bits, which only played, in the first runtime.
-        reference: whose return the others keep a share of: fp32 in the first runtime, or the width of the quantizers
-            that the policy was trained with, for then its float weights alone are not what was trained.
+        reference: whose return the others keep a share of, in the first runtime: fp32, or int8 where no runtime
+            executes that; or the width of the quantizers that the policy was trained with, for then its float weights
+            alone are not what was trained.
         has_success: whether quality is the share of episodes that succeed; else of the reference's return.
         reports: of the target: memory of each candidate, then latency.
         excluded: runtimes that the target cannot have, with the reason.
@@ -107,13 +109,14 @@ def measure(bundle: Bundle, task: Task, asked: Asked) -> Measured:
             runtimes, excluded = runtimes_of(facts, asked.runtimes)
             say(f"{asked.target}: {facts.summary()}; runtimes {', '.join(runtime.value for runtime in runtimes)}")
             copy = copy_bundle(bundle, Path(folder) / name, origin="zoo")
-            convert_copy(copy, played_pairs(bundle, runtimes))
-            copy, pairs = Bundle.load(copy.path), candidate_pairs(bundle, runtimes)
+            pairs, playing = candidate_pairs(bundle, runtimes), played_pairs(bundle, runtimes)
+            convert_copy(copy, [*released(pairs), *playing])
+            copy = Bundle.load(copy.path)
             say(f"{name}: deploying {len(pairs)} candidates to {device.name}, timing {asked.runs:,} runs of each …")
             with deployed(device, copy, pairs) as left, progress_bar(f"timing {name}") as progress:
                 timed = time_in_turns(device, name, pairs, asked.runs, asked.path, progress)
             say(f"  {left}")
-        played = {pair: play(copy, task, pair, asked) for pair in played_pairs(bundle, runtimes)}
+        played = {pair: play(copy, task, pair, asked) for pair in playing}
         return measured(copy, played, timed, excluded, left)
 
 
@@ -129,7 +132,8 @@ def measured(
     Raises:
         BenchError: there is no success, and the reference's mean return is 0.
     """
-    reference = reference_precision(copy), next(iter(played))[1]
+    first = next(iter(played))[1]
+    reference = reference_precision(copy, first), first
     found = {pair: of_played(copy, pair, each, played[reference]) for pair, each in played.items()}
     candidates = [
         Candidate(
@@ -191,18 +195,34 @@ def return_kept(returns: Sequence[float], reference: Sequence[float]) -> Estimat
     return Estimate(1.0 - error.value / 100.0, low, high)
 
 
-def reference_precision(bundle: Bundle) -> Precision:
-    """fp32, or the width of the quantizers that the policy was trained with: what computes what was trained."""
+def reference_precision(bundle: Bundle, runtime: RuntimeName) -> Precision:
+    """What computes what was trained: fp32, or the width of the quantizers that the policy was trained with.
+
+    int8 stands for fp32 where the runtime executes integers alone.
+    """
     trained = bundle.spec.quantization
-    return Precision.FP32 if trained is None else Precision.from_bits(trained.bits)
+    if trained is not None:
+        return Precision.from_bits(trained.bits)
+    return Precision.FP32 if runtime in Precision.FP32.runtimes else Precision.INT8
 
 
 def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
-    """What can be chosen: fp32, fp16, int8 and the width that the policy was trained for, in every runtime."""
+    """What can be chosen: fp32, fp16, int8 and the width that the policy was trained for, in every runtime.
+
+    And fewer bits where they are packed.
+    """
     from convert.pipeline import impossible
 
     runtimes = [each for each in runtimes if not impossible(bundle.spec, each.artifact_format)]
-    precisions = dict.fromkeys((*FULL, reference_precision(bundle)))
+    found = executions(dict.fromkeys((*FULL, reference_precision(bundle, runtimes[0]))), runtimes)
+    if RuntimeName.NATIVE in runtimes:
+        found += [(precision, RuntimeName.NATIVE) for precision in PACKED]
+    return list(dict.fromkeys(found))
+
+
+def released(pairs: Sequence[Pair]) -> list[Pair]:
+    """What the release has to hold for these: each of its precisions in each of its runtimes."""
+    precisions, runtimes = (dict.fromkeys(each) for each in zip(*pairs, strict=True))
     return executions(precisions, runtimes)
 
 

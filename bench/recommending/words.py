@@ -12,7 +12,7 @@ from bench.report.intervals import Estimate
 from bench.report.notes import machine_notes, said_of
 from bench.report.store import answer_file, kept_answer
 from bench.report.tables import Table
-from bench.report.text import estimate, filled, kilobytes, megabytes, nanoseconds, three_digits
+from bench.report.text import NOT_KNOWN, estimate, filled, kilobytes, megabytes, nanoseconds, three_digits
 
 Document = Mapping[str, Any]
 NEAR = 2.0  # times as large or small; what is further off says that the choice stands
@@ -129,7 +129,8 @@ This policy is judged on other presets, too: --preset {{ other_presets | join(",
 {% endif %}
 {{ said }}
 How few bits: {{ fewest_bits_at_the_floor or "none of them" }} is the narrowest at the floor. \
-Fewer than 8 bits run as int8 does, unpacked in an int8 container: size, speed and kernel are int8's.
+Fewer than 8 bits run as int8 does, unpacked in an int8 container: size, speed and kernel are int8's; the native \
+engine alone packs them.
 """
 
 
@@ -154,7 +155,7 @@ def what_would_change_it(document: Document) -> str:
 
 
 def table(document: Document) -> Table:
-    """The candidates in the order of the verdict, then the widths below int8, which run as int8."""
+    """The candidates in the order of the verdict, then the widths that only played."""
     reports = [Report.from_dict(each) for each in document["reports"] if each["latency"]]
     demand, quality = document["demand"], document["quality"]
     floor, deadline = percent(demand["floor"]), number(demand["deadline_ms"])
@@ -185,7 +186,8 @@ def kept_table() -> Table:
 
 def row(each: Document, quality: str) -> dict[str, str]:
     """An artifact's line of the table; of p50 with its turns, ``1.36 µs [1.33, 1.42]``."""
-    times, memory = (AS_INT8, AS_INT8), AS_INT8
+    unknown = AS_INT8 if each["runs_as_int8"] else NOT_KNOWN
+    times, memory = (unknown, unknown), unknown
     if turns := each.get("turns_ns"):
         said = [nanoseconds(value).split() for value in (each["p50_ns"], min(turns), max(turns))]
         alike = len({unit for _, unit in said}) == 1

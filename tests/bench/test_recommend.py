@@ -21,7 +21,16 @@ from bench.measuring.questions import Served
 from bench.recommending import measuring as recommend_measuring
 from bench.recommending.answer import document
 from bench.recommending.deciding import Demand, decide
-from bench.recommending.measuring import Asked, Measured, candidate_pairs, chosen_preset, played_pairs, return_kept
+from bench.recommending.measuring import (
+    Asked,
+    Measured,
+    candidate_pairs,
+    chosen_preset,
+    played_pairs,
+    reference_precision,
+    released,
+    return_kept,
+)
 from bench.recommending.timing import runtimes_of, time_in_turns
 from bench.recommending.words import table
 from bench.report.document import Report, Transport
@@ -38,6 +47,7 @@ from train.suites.task import Evaluation
 
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
+MIXED, NATIVE = Precision.MIXED, RuntimeName.NATIVE
 ASKED = Asked("pole", Demand(0.7, 20.0), "", 3, 7, 700)
 MEGABYTE = 1_000_000
 
@@ -187,6 +197,16 @@ def test_what_plays_and_what_can_be_chosen(balancing: Callable[..., Bundle], tmp
     ]  # fmt: skip
     fewer = [(INT4, LITERT), (Precision.INT3, LITERT), (Precision.INT2, LITERT)]
     assert played_pairs(bundle, [LITERT, ONNX])[6:] == fewer
+    packed = candidate_pairs(bundle, [LITERT, NATIVE])
+    assert packed == [
+        (FP32, LITERT), (FP16, LITERT), (INT8, LITERT), (INT8, NATIVE), (MIXED, NATIVE), (INT4, NATIVE),
+    ]  # fmt: skip
+    assert set(released(packed)) == {*packed, (MIXED, LITERT), (INT4, LITERT)}
+    # Where the native engine is all that there is, int8 is what the others keep a share of.
+    alone = played_pairs(bundle, [NATIVE])
+    assert alone == [(each, NATIVE) for each in (INT8, MIXED, INT4, Precision.INT3, Precision.INT2)]
+    assert reference_precision(bundle, NATIVE) is INT8
+    assert reference_precision(bundle, LITERT) is FP32
 
 
 @pytest.fixture
@@ -312,7 +332,8 @@ def test_for_real_on_the_embedded_device(
     assert "reaching local" in printed.err
     answer = json.loads((tmp_path / "made" / "answer.json").read_text(encoding="utf-8"))
     names = [(each["precision"], each["runtime"]) for each in answer["candidates"]]
-    wanted = [(p.value, r.value) for p in (Precision.FP32, Precision.FP16, Precision.INT8) for r in p.runtimes]
+    wanted = [(p.value, r.value) for p in (FP32, FP16, INT8) for r in p.runtimes]
+    wanted += [("mixed", "native"), ("int4", "native")]
     assert sorted(names) == sorted(wanted)
     assert names[0] == (answer["recommended"]["precision"], answer["recommended"]["runtime"])
     assert [each["precision"] for each in answer["fewer_bits"]] == ["int4", "int3", "int2"]
@@ -332,6 +353,9 @@ def test_for_real_on_the_embedded_device(
     serving = [line for line in listed.splitlines() if line.lstrip().startswith("*")]
     assert len(serving) == 1
     assert "  int8 in litert  " in serving[0]
+
+    four = next(each for each in answer["candidates"] if each["precision"] == "int4")
+    assert (four["file"], four["runs_as_int8"]) == ("int4.native", False)
 
     assert recommend.main([*asked, "--runtime", "litert", "--deadline-ms", "1e-6", "--json"]) == recommend.EXIT_NONE
     missed = json.loads(capsys.readouterr().out)

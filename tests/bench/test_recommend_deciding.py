@@ -21,6 +21,7 @@ from bench.recommending.thresholds import (
     two_digits_up,
 )
 from bench.report.intervals import Estimate
+from policy.spec import Precision
 
 DEMAND = Demand(0.95, 20.0)
 
@@ -34,7 +35,7 @@ def candidate(precision: str, p50_us: float, low: float = 0.98, runtime: str = "
         "p50_ns": 1000 * p50_us,
         "p99_ns": 2000 * p50_us,
         "turns_ns": (990 * p50_us, 1010 * p50_us),
-        "artifact_bytes": 100 * int(precision.lstrip("fpint")),
+        "artifact_bytes": 100 * Precision(precision).bits,
         "resident_bytes": 50_000_000,
         **changes,
     }
@@ -85,6 +86,9 @@ def test_fewer_than_8_bits_are_not_chosen_where_int8_does() -> None:
     assert decide([int8, int4], DEMAND).as_fast == (int8,)
     assert decide([int8, int4], DEMAND).order == (int8, int4)
     assert decide([candidate("int8", 2.0, low=0.9), int4], DEMAND).chosen is int4
+    packed = candidate("int4", 1.5, runtime="native")
+    assert decide([candidate("int8", 2.0, runtime="native"), packed], DEMAND).chosen is packed
+    assert (int4.runs_as_int8, packed.runs_as_int8) == (True, False)
     elsewhere = candidate("int8", 2.0, runtime="onnxruntime")
     assert decide([elsewhere, int4], DEMAND).chosen is int4
 
