@@ -24,8 +24,8 @@ Record = dict[str, Any]
 
 
 def cell(record: Mapping[str, Any]) -> tuple[str, str]:
-    """What identifies a record's cell: its subject and its condition, as sorted JSON."""
-    return record["subject"], json.dumps(record["condition"], sort_keys=True)
+    """What identifies a record's cell: its subject and its condition, as sorted JSON, as a line has it."""
+    return record["subject"], json.dumps(rounded(record["condition"]), sort_keys=True)
 
 
 def read(path: Path) -> list[Record]:

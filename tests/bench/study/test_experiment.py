@@ -24,6 +24,12 @@ from policy.bundle import Bundle
 FEW = Episodes((0, 2), 2)
 
 
+def test_a_number_is_the_same_cell_as_asked_and_as_kept() -> None:
+    asked = {"subject": "I", "condition": {"bits": 2, "penalty": 1.0}}
+    assert records.cell(asked) == records.cell(json.loads(records.as_line(asked)))
+    assert records.cell(asked) != records.cell({"subject": "I", "condition": {"bits": 2, "penalty": 0.1}})
+
+
 def test_rows_are_one_for_each_episode(recorded: Callable[..., records.Record]) -> None:
     found = [
         recorded({}, [5.0, 6.0], seed=2, successes=[1, 0]),
