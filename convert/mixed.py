@@ -43,9 +43,13 @@ def bits_of(bundle: Bundle, precision: Precision) -> WeightBits:
     Raises:
         QuantizationError: weights or calibration cannot be quantized.
     """
-    if precision is not Precision.MIXED:
-        return precision.bits
-    return bundle.manifest.layer_bits or mixed(bundle.spec, bundle.weights(), bundle.calibration())
+    kept = bundle.manifest.layer_bits if precision is Precision.MIXED else None
+    return kept or weight_bits(bundle.spec, bundle.weights(), bundle.calibration(), precision)
+
+
+def weight_bits(spec: PolicySpec, weights: Weights, calibration: np.ndarray, precision: Precision) -> WeightBits:
+    """Bits of the weights of an integer precision, those of mixed ones as they are chosen anew."""
+    return mixed(spec, weights, calibration) if precision is Precision.MIXED else precision.bits
 
 
 def mixed(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dict[str, int]:

@@ -12,7 +12,7 @@ from convert import onnx_graph, tflite_graph
 from convert.acceptance import agreement, hold_to_floor
 from convert.calibration import inspect
 from convert.executor import ExecutionError, RuntimeProcess, runtime_processes
-from convert.mixed import bits_of
+from convert.mixed import bits_of, weight_bits
 from convert.native.writer import check_expressible, native_artifact
 from convert.parity import ParityError, check
 from convert.reference import Reference, float_reference, integer_reference
@@ -88,7 +88,7 @@ def build_graph(
         QuantizationError: the format holds no artifacts of this precision, or not of this policy.
     """
     if precision.is_integer:
-        network = quantize_network(spec, weights, calibration, precision.bits)
+        network = quantize_network(spec, weights, calibration, weight_bits(spec, weights, calibration, precision))
         return INTEGERS[artifact_format](spec, network)
     return _floats(artifact_format, precision)(spec, weights, half=precision is Precision.FP16)
 
