@@ -95,7 +95,7 @@ $(AIRSIM)/.installed: requirements-airsim.txt | $(INSTALLED)
 peers: $(PEERS)/.installed
 
 $(PEERS)/.installed: requirements-peers.txt | $(INSTALLED)
-	@echo "Setting up $(PEERS): Stable-Baselines3 and PyTorch, about 1 GB …"
+	@echo "Setting up $(PEERS): Stable-Baselines3, PyTorch, ncnn, MNN, OpenVINO, emlearn, about 1.3 GB …"
 	@$(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	@touch $@

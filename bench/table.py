@@ -46,6 +46,7 @@ NAMES = (
     "gate-wrong",
     "rewrites",
     "native",
+    "peers",
     *(f"trained-{method}" for method in ("ppo", "a2c", "dqn", "ddpg", "d4pg")),
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
@@ -99,6 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from bench import agreement, foreign, gate, native, rewrites
+    from bench.peers import __main__ as peers
     from bench.recommending import words
     from bench.report import case_study, flight_dynamics, flights, simulators, store, trained, virtual_pi
     from bench.report.selection import Selection, flown_today
@@ -133,6 +135,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         gate.WRONG: lambda: (gate.kept_table(gate.WRONG), []),
         rewrites.REWRITES: lambda: (rewrites.kept_table(rewrites.REWRITES), []),
         native.NATIVE: lambda: (native.kept_table(native.NATIVE), []),
+        peers.PEERS: lambda: (peers.kept_table(peers.PEERS), []),
         **{trained.name_of(each): partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},
         flight_dynamics.DYNAMICS: lambda: (flight_dynamics.errors(), []),
         flight_dynamics.RISES: lambda: (flight_dynamics.rises(), []),

@@ -15,121 +15,184 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from bench.command_line import BenchError
 from policy.contract.enums import RuntimeName
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from policy.spec import PolicySpec
 
 TURNS, TURN_S, PARTS, WARM_UP_S = 11, 0.2, 50, 0.3
+ACTIONS, BYTES = "actions", "bytes"
+
+
+Decide = Callable[[np.ndarray], object]
+"""Observation (1, observation_size) to an action, or what holds one."""
 
 
 @dataclass(frozen=True)
 class Contestant:
+    """A program that decides, and answers on its standard input's lines as :func:`serve` does."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a contestant answered.
+
+    Attributes:
+        actions: what it chose on each observation; empty of a continuous policy.
+        bytes: of what it was made from.
+        turns_ns: of a decision, in each of TURNS turns.
+    """
+
+    actions: Sequence[int]
+    bytes: int
+    turns_ns: Sequence[float]
+
+
+@contextmanager
+def prepared(spec: PolicySpec, observations: np.ndarray) -> Iterator[Path]:
+    """A folder with what contestants read: ``spec.json``, ``observations.npy`` (n, 1, observation_size) in float32."""
+    with tempfile.TemporaryDirectory(prefix="turns-") as name:
+        folder = Path(name)
+        (folder / "spec.json").write_text(spec.to_json())
+        np.save(folder / "observations.npy", observations.astype(np.float32)[:, None], allow_pickle=False)
+        yield folder
+
+
+def of_runtime(folder: Path, runtime: RuntimeName, kernels: str, artifact: bytes) -> Contestant:
     """An artifact in a runtime; ``kernels`` is the native engine's set, "" of another runtime."""
-
-    runtime: RuntimeName
-    kernels: str
-    artifact: bytes
-
-    @property
-    def name(self) -> str:
-        """``native (avx2)``; ``litert``."""
-        return f"{self.runtime.value} ({self.kernels})" if self.kernels else self.runtime.value
+    name = f"{runtime.value} ({kernels})" if kernels else runtime.value
+    file = folder / f"{len(list(folder.iterdir()))}.{runtime.artifact_format.value}"
+    file.write_bytes(artifact)
+    return Contestant(name, (sys.executable, "-m", __name__, str(file), runtime.value, kernels))
 
 
 def timed_in_turns(
-    spec: PolicySpec,
-    observations: np.ndarray,
-    contestants: Sequence[Contestant],
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[list[float]]:
-    """For each contestant the nanoseconds of a decision in each of TURNS turns.
+    contestants: Sequence[Contestant], progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[Timed]:
+    """Time every contestant for about TURN_S a turn.
 
-    Args:
-        spec: the policy.
-        observations: raw float32 (n, observation_size); decisions go through them, over and over.
-        contestants: at least one; each decides for about TURN_S a turn.
-        progress: called with (turns done, turns).
+    Raises:
+        BenchError: one of them ends before it answers.
     """
-    import numpy as np
-
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        (folder / "spec.json").write_text(spec.to_json())
-        np.save(folder / "observations.npy", observations.astype(np.float32)[:, None], allow_pickle=False)
         workers = []
-        for number, each in enumerate(contestants):
-            (folder / str(number)).write_bytes(each.artifact)
-            command = [sys.executable, "-m", __name__, str(folder), str(number), each.runtime.value, each.kernels]
-            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            stack.callback(_ended, worker)
-            workers.append(worker)
-        counts = [max(1, round(TURN_S * 1e9 / _asked(worker, 0))) for worker in workers]
+        for each in contestants:
+            environment = {**os.environ, **each.environment}
+            command, pipe = list(each.command), subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+            stack.callback(process.communicate)
+            workers.append((each.name, process))
+        actions, sizes = ([_asked(*worker, word) for worker in workers] for word in (ACTIONS, BYTES))
+        counts = [max(1, round(TURN_S * 1e9 / _asked(*worker, 0))) for worker in workers]
         found: list[list[float]] = [[] for _ in workers]
         for turn in range(TURNS):
             for times, worker, count in zip(found, workers, counts, strict=True):
-                times.append(_asked(worker, count))
+                times.append(_asked(*worker, count))
             progress(turn + 1, TURNS)
-        return found
+        return [Timed(*each) for each in zip(actions, sizes, found, strict=True)]
 
 
-def _asked(worker: subprocess.Popen[str], count: int) -> float:
-    """Nanoseconds of a decision, of so many; 0: of what WARM_UP_S has room for."""
+def _asked(name: str, worker: subprocess.Popen[str], question: str | int) -> Any:
+    """What a contestant answers to ACTIONS, BYTES, or a count: nanoseconds of a decision; 0: of WARM_UP_S of them."""
     assert worker.stdin is not None and worker.stdout is not None
-    worker.stdin.write(f"{count}\n")
-    worker.stdin.flush()
-    answer: float = json.loads(worker.stdout.readline())
-    return answer
+    try:
+        worker.stdin.write(f"{question}\n")
+        worker.stdin.flush()
+    except BrokenPipeError:
+        pass  # it has ended, and answers nothing
+    if not (line := worker.stdout.readline()):
+        raise BenchError(f"{name} ended with status {worker.wait()} before it answered; its own words are above.")
+    return json.loads(line)
 
 
-def _ended(worker: subprocess.Popen[str]) -> None:
-    worker.communicate()
-
-
-def _serve(folder: Path, number: str, runtime: RuntimeName, kernels: str) -> None:
-    import numpy as np
-
-    from device.agent.runtimes import open_artifact
-    from device.native import engine
-    from policy.spec import PolicySpec
-
+def take_core() -> None:
+    """Before anything is opened: programs make as many threads as they see cores."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    spec = PolicySpec.from_json((folder / "spec.json").read_bytes())
-    artifact = (folder / number).read_bytes()
-    rows = list(np.load(folder / "observations.npy", allow_pickle=False))
-    decide: Callable[[np.ndarray], object]
-    if kernels:
-        opened = engine.Engine(engine.library(), artifact, spec.observation_size, spec.output_size)
-        opened.use(kernels)
-        decide = opened.decide
-    else:
-        decide = open_artifact(runtime, artifact, spec).decide
+
+
+def serve(
+    decide: Decide,
+    rows: Sequence[np.ndarray],
+    size: int,
+    time_part: Callable[[int], float] | None = None,
+) -> None:
+    """Answer the questions on standard input until it ends.
+
+    Args:
+        decide: what is timed.
+        rows: observations, gone through over and over.
+        size: bytes of what it was made from.
+        time_part: nanoseconds of so many decisions, measured by itself; default: by this process around each call.
+    """
+    time_part = time_part or _clock(decide, rows)
     for line in sys.stdin:
-        print(json.dumps(_decision_ns(decide, rows, int(line))), flush=True)
+        answer: Any
+        if (word := line.strip()) == ACTIONS:
+            answer = _actions(decide, rows)
+        else:
+            answer = size if word == BYTES else _decision_ns(time_part, int(word))
+        print(json.dumps(answer), flush=True)
 
 
-def _decision_ns(decide: Callable[[np.ndarray], object], rows: list[np.ndarray], count: int) -> float:
-    """Of PARTS equal parts of ``count`` decisions, at least one each; 0: of as many as WARM_UP_S has room for."""
-    fed, size = itertools.cycle(rows), max(1, count // PARTS)
-    means: list[float] = []
-    elapsed = 0.0
-    while len(means) < PARTS if count else elapsed < WARM_UP_S * 1e9:
-        part = list(itertools.islice(fed, size))
+def _actions(decide: Decide, rows: Sequence[np.ndarray]) -> list[int]:
+    chosen = [decide(row) for row in rows]
+    return [int(action) for action in chosen if isinstance(action, int | np.integer)]
+
+
+def _clock(decide: Decide, rows: Sequence[np.ndarray]) -> Callable[[int], float]:
+    fed = itertools.cycle(rows)
+
+    def time_part(count: int) -> float:
+        part = list(itertools.islice(fed, count))
         begin = time.perf_counter_ns()
         for row in part:
             decide(row)
-        means.append((time.perf_counter_ns() - begin) / size)
+        return time.perf_counter_ns() - begin
+
+    return time_part
+
+
+def _decision_ns(time_part: Callable[[int], float], count: int) -> float:
+    """Of PARTS equal parts of ``count`` decisions, at least one each; 0: of as many as WARM_UP_S has room for."""
+    size = max(1, count // PARTS)
+    means: list[float] = []
+    elapsed = 0.0
+    while len(means) < PARTS if count else elapsed < WARM_UP_S * 1e9:
+        means.append(time_part(size) / size)
         elapsed += means[-1] * size
     return statistics.median(means)
 
 
+def main(artifact: Path, runtime: RuntimeName, kernels: str) -> None:
+    """Serve an artifact in a runtime."""
+    take_core()
+    from device.agent.runtimes import open_artifact
+    from device.native import engine
+    from policy.spec import PolicySpec
+
+    spec = PolicySpec.from_json((artifact.parent / "spec.json").read_bytes())
+    data = artifact.read_bytes()
+    rows = list(np.load(artifact.parent / "observations.npy", allow_pickle=False))
+    if not kernels:
+        serve(open_artifact(runtime, data, spec).decide, rows, len(data))
+        return
+    opened = engine.Engine(engine.library(), data, spec.observation_size, spec.output_size)
+    opened.use(kernels)
+    serve(opened.decide, rows, len(data))
+
+
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]), sys.argv[2], RuntimeName(sys.argv[3]), sys.argv[4])
+    main(Path(sys.argv[1]), RuntimeName(sys.argv[2]), sys.argv[3])

@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.report.document import BASELINES, Kind, Report, Success, Where
 from bench.report.intervals import PairedDifference, paired_difference
+from policy.contract.enums import Precision
 
 FP32 = "fp32"
 MEASURED = "measured"
@@ -23,8 +24,11 @@ def policy_order(name: str) -> tuple[int, str]:
 
 
 def precision_order(name: str | None) -> int:
-    """Sort key: fp32, fp16, int8 … int2."""
-    return -int(name.lstrip("fpint")) if name else 0
+    """Sort key: fp32, fp16, int8 … int5, mixed, int4 … int2."""
+    if not name:
+        return 0
+    precision = Precision(name)
+    return 1 - 2 * precision.bits - (precision is Precision.MIXED)
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,11 @@ class Engine:
             helper.join(seconds)
         self.helpers = ()
 
+    @property
+    def in_c(self) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
+        """``native_decide`` and this engine, for a caller that decides in C, one call at a time."""
+        return ctypes.cast(self._c.native_decide, ctypes.c_void_p), self._engine
+
     def _bound(self) -> Callable[[NDArray[np.float32]], int]:
         """The engine's function for this artifact as one of the interpreter's own: see ``python.c``."""
         bound = _Bound(self._engine.value, self.outputs.ctypes.data, 4 * self._observation_size)

@@ -19,7 +19,7 @@ from bench.report.case_study import case_study
 from bench.report.document import Artifact, Kind, Report, Transport, Where
 from bench.report.flights import latency_flown, zoo_table
 from bench.report.notes import ratio_cell, said_of
-from bench.report.selection import Selection, flown_today, paired, speed_up, turn_ratios
+from bench.report.selection import Selection, flown_today, paired, precision_order, speed_up, turn_ratios
 from bench.report.store import StoreError
 from bench.report.tables import (
     PageError,
@@ -421,3 +421,8 @@ def test_flights_in_another_simulator_are_not_mixed_with_the_embedded_ones(succe
     there = replace(embedded, success=replace(embedded.success, simulator="AirSim, some client"), id="f" * 32)
     assert Selection((embedded, there)).of(Kind.SUCCESS) == [embedded]
     assert paired(there, embedded) is None and paired(there, there) is None
+
+
+def test_precisions_from_the_most_bits_to_the_fewest() -> None:
+    names = ["fp32", "fp16", "int8", "int5", "mixed", "int4", "int2"]
+    assert sorted(reversed(names), key=precision_order) == names

@@ -1,0 +1,1 @@
+"""Other programs that execute a network, timed beside the native engine."""

@@ -1,0 +1,163 @@
+"""The native engine beside other programs that execute networks, in one run: ncnn, MNN, OpenVINO, emlearn's C.
+
+    make peers                                   once: the other programs, in an environment of their own
+    python -m bench.peers
+    python -m bench.peers --policy I
+    python -m bench.peers --keep                 stores the answer in results/peers.json, for docs/native.md
+
+Every contestant has a process of its own; they take turns on one core, batch 1, one thread, with another golden
+observation at every decision, from Python's call to the action; in the rows "in C" the caller is a loop in C. Each acts
+on the golden observations before it is timed, and the table says how often it chooses what the float policy does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench import command_line
+from bench.native import amounts, as_fast, committed
+
+if TYPE_CHECKING:
+    from bench.report.tables import Table
+    from policy.bundle import Bundle
+
+PEERS = "peers"
+POLICIES = ("I", "II", "III")
+PYTHON = Path(".venv-peers") / "bin" / "python"
+BASE = ("litert", "int8")
+NOTES = """\
+One decision at batch 1, one thread: median over {{ turns }} turns, each about {{ turn_s }} s of every contestant on \
+one core, one process each; of a turn the median of {{ parts }} parts' means. From Python's call to the action; "in \
+C": from a loop in C, without Python. As fast as LiteRT's int8: its time over this one's in the same turn, the median \
+and in brackets the least and the greatest. Acts as fp32: share of the golden observations on which it chooses what \
+the float policy chooses.
+ncnn's int8 has one scale for what a layer is fed, from the same calibration observations; MNN's int8 are weights of 8 \
+bits, and it quantizes what layers are fed while it runs; OpenVINO's is the graph with quantize and dequantize \
+operators that onnxruntime executes. emlearn's C is floats, compiled for this processor ({{ flags }}). LiteRT executes \
+by XNNPACK's kernels.
+Measured on {{ machine }}; {{ versions }}; code {{ code }}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Time, print, keep."""
+    parser = command_line.parser(__doc__, "-m bench.peers")
+    parser.add_argument("--policy", type=command_line.words, default=list(POLICIES), metavar="NAME,…")
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
+    return command_line.guarded(_run, parser.parse_args(argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from bench.peers.contestants import versions
+    from bench.report import store
+    from bench.report import tables as rendering
+    from bench.report.document import code_version
+    from bench.report.machine import this_machine
+    from device.agent.runtimes import installed_runtimes
+    from policy.locate import PROJECT_ROOT
+
+    if arguments.keep and arguments.policy != list(POLICIES):
+        raise command_line.BenchError("--keep stores all policies or none.", "Leave --policy out.")
+    python = PROJECT_ROOT / PYTHON
+    if not python.exists():
+        raise command_line.BenchError("the other programs are not installed.", "make peers")
+    rows: list[dict[str, Any]] = []
+    for name in arguments.policy:
+        rows += measured(committed(name), python)
+    own = [f"{name.value} {version}" for name, version in installed_runtimes().items()]
+    document: dict[str, Any] = {
+        "machine": this_machine(),
+        "code": code_version(),
+        "versions": f"{', '.join(own)}, {versions(python)}",
+        "rows": rows,
+    }
+    if arguments.json:
+        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
+    else:
+        rendering.print_table(peers_table(document), command_line.console())
+    if arguments.keep:
+        store.keep_answer(store.answer_file(PEERS), document, amounts, "turns")
+    return command_line.EXIT_OK
+
+
+def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
+    """A row for each contestant.
+
+    Raises:
+        UsageError: the other programs are not given such a policy.
+        BenchError: one of them fails.
+    """
+    from bench.measuring.turns import prepared, timed_in_turns
+    from bench.peers.contestants import in_c, others, ours
+    from bench.peers.network import require_expressible, write_network
+
+    require_expressible(bundle.spec)
+    golden = bundle.golden()
+    with prepared(bundle.spec, golden.observations) as folder:
+        write_network(folder, bundle)
+        contestants = {
+            **ours(folder, bundle),
+            **others(folder, python),
+            **in_c(folder, bundle, python),
+        }
+        with command_line.progress_bar(f"timing {bundle.spec.name}") as progress:
+            found = timed_in_turns(list(contestants.values()), progress)
+    for (runtime, precision), timed in zip(contestants, found, strict=True):
+        same = sum(int(a) == int(b) for a, b in zip(timed.actions, golden.actions, strict=True))
+        yield {
+            "policy": bundle.spec.name,
+            "precision": precision,
+            "runtime": runtime,
+            "bytes": timed.bytes,
+            "acts_as_fp32": same / len(golden.actions),
+            "turns_ns": [round(each, 1) for each in timed.turns_ns],
+        }
+
+
+def peers_table(document: Mapping[str, Any]) -> Table:
+    """A row for each policy and contestant, the fastest first."""
+    from bench.measuring.turns import PARTS, TURN_S, TURNS
+    from bench.peers.loop import FLAGS
+    from bench.report.tables import Table
+    from bench.report.text import filled, kilobytes, nanoseconds
+
+    base = {each["policy"]: each for each in document["rows"] if (each["runtime"], each["precision"]) == BASE}
+    order = list(base)
+    rows = [
+        {
+            "policy": row["policy"],
+            "program": row["runtime"],
+            "precision": row["precision"],
+            "one decision": nanoseconds(statistics.median(row["turns_ns"])),
+            "as fast as LiteRT's int8": as_fast(row, base[row["policy"]]),
+            "acts as fp32, %": f"{100 * row['acts_as_fp32']:.1f}",
+            "KB": kilobytes(row["bytes"]),
+        }
+        for row in sorted(
+            document["rows"], key=lambda each: (order.index(each["policy"]), statistics.median(each["turns_ns"]))
+        )
+    ]
+    said = {name: document[name] for name in ("machine", "code", "versions")}
+    notes = filled(NOTES, turns=TURNS, turn_s=TURN_S, parts=PARTS, flags=" ".join(FLAGS[:3]), **said)
+    return Table.of(PEERS, "The native engine beside other programs", rows, notes, left=3)
+
+
+def kept_table(name: str) -> Table:
+    """The table of the stored answer.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    from bench.report import store
+
+    return peers_table(store.kept_answer(store.answer_file(name), "python -m bench.peers --keep"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
