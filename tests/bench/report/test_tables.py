@@ -424,5 +424,5 @@ def test_flights_in_another_simulator_are_not_mixed_with_the_embedded_ones(succe
 
 
 def test_precisions_from_the_most_bits_to_the_fewest() -> None:
-    names = ["fp32", "fp16", "int8", "int5", "mixed", "int4", "int2"]
-    assert sorted(reversed(names), key=precision_order) == names
+    names = ["int2", "mixed", "int8", "int4", "fp32", "int5", "fp16"]
+    assert sorted(names, key=precision_order) == ["fp32", "fp16", "int8", "int5", "mixed", "int4", "int2"]
