@@ -36,9 +36,9 @@ one core, one process each; of a turn the median of {{ parts }} parts' means. Fr
 C": from a loop in C, without Python. As fast as LiteRT's int8: its time over this one's in the same turn, the median \
 and in brackets the least and the greatest. Acts as fp32: share of the golden observations on which it chooses what \
 the float policy chooses.
-ncnn's int8 has one scale for what a layer is fed, from the same calibration observations; MNN's int8 are weights of 8 \
-bits, and it quantizes what layers are fed while it runs; OpenVINO's is the graph with quantize and dequantize \
-operators that onnxruntime executes. emlearn's C is floats, compiled for this processor ({{ flags }}). LiteRT executes \
+ncnn's int8 has one scale for what a layer is fed, from the same calibration observations; MNN's int8 are weights \
+of 8 bits (--weightQuantBits 8); OpenVINO's is the graph with quantize and dequantize operators that onnxruntime \
+executes. emlearn's C is floats, compiled for this processor ({{ flags }}). LiteRT executes \
 by XNNPACK's kernels.
 Measured on {{ machine }}; {{ versions }}; code {{ code }}.
 """

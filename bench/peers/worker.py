@@ -75,7 +75,7 @@ def ncnn(folder: Path, precision: str, stored: Mapping[str, np.ndarray]) -> tupl
 
 
 def mnn(folder: Path, precision: str, stored: Mapping[str, np.ndarray]) -> tuple[Decide, int]:
-    """Alibaba's MNN; its int8 is weights of 8 bits and activations quantized while it runs."""
+    """Alibaba's MNN; its int8 are weights of 8 bits."""
     import MNN
 
     model = folder / f"mnn-{precision}.mnn"
