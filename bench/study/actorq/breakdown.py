@@ -24,7 +24,7 @@ from bench import command_line
 from bench.report.figures import Bar, stacked
 from bench.report.tables import Table
 from bench.report.text import filled
-from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, amdahl, planned, spread
+from bench.study.actorq.runs import ACTORS, CARTPOLE_BALANCE, amdahl, options_of, planned, spread
 from bench.study.experiment import Episodes, Experiment, Played, Results
 from bench.study.records import Condition, Record
 
@@ -43,8 +43,8 @@ HAND_OVER_EVERY_S = 0.25
 
 NOTES = """\
 {{ task }}; one actor, {{ steps }} steps, medians of {{ rounds }} rounds in turn; a new version every {{ every }} s, \
-no learner. Period: steps between two looks for newer parameters; renewals: those that found some. Parts are wall time \
-on the actor's own clock.
+no learner. Native: acting through the project's own engine, else by LiteRT. Period: steps between two looks for \
+newer parameters; renewals: those that found some. Parts are wall time on the actor's own clock.
 {{ where }}.
 """
 SPEED_NOTES = """\
@@ -54,7 +54,7 @@ fp32's share of inference; reached: the step's speed-up as a share of it (above 
 too).
 Pull, deserialize and load together take an int8 actor less than one in fp32 in {{ cheaper }} of {{ settings }} \
 settings ({{ shares | join(", ") }} of fp32's time). fp16 loads for longer than it does anything else in {{ loading }} \
-of {{ settings }}.
+of {{ halves }}.
 """
 
 
@@ -66,7 +66,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     """Each precision at each period."""
     steps = {} if arguments.steps == STEPS else {"steps": arguments.steps}
-    return [{**steps, "period": period, **width} for period in PERIODS for width in WIDTHS.values()]
+    return [{**steps, "period": period, **width} for period in PERIODS for width in ACTORS.values()]
 
 
 def typed(model: str, **more: object) -> list[str]:
@@ -79,8 +79,8 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     """One actor's life in each round."""
     from train.actorq import cluster
 
-    steps, bits = asked.get("steps", STEPS), asked.get("bits", 32)
-    plan = planned(typed(subject, steps=steps, quantize=bits, actor_update_period=asked["period"]))
+    more = {"steps": asked.get("steps", STEPS), "actor_update_period": asked["period"]}
+    plan = planned([*typed(subject, **more), *options_of(asked)])
     pushed = handed_over(subject)
     with cluster.connected(plan.actorq, None):
         for seed in episodes.seeds:
@@ -152,18 +152,18 @@ def settings(results: Results) -> Iterator[tuple[dict[str, str], list[Record], l
     """The leading columns, and the rounds of every cell and of its reference, many bits first."""
     shared = results.experiment.reference
     groups = dict.fromkeys((each["subject"], *shared(each["condition"]).items()) for each in results.found)
-    for (subject, *common), (bits, width) in itertools.product(groups, WIDTHS.items()):
+    for (subject, *common), (actor, width) in itertools.product(groups, ACTORS.items()):
         asked = dict(common)
         name = subject + (f", {asked['steps']:,} steps" if "steps" in asked else "")
         if rounds := results.records_of(subject, {**asked, **width}):
-            lead = {"model": name, "period": str(asked["period"]), "actor": NAMES[bits]}
+            lead = {"model": name, "period": str(asked["period"]), "actor": actor}
             yield lead, rounds, results.records_of(subject, asked)
 
 
 def tables(results: Results) -> list[Table]:
     """An actor's time by part, and what fewer bits bring it."""
     parts: list[dict[str, str]] = []
-    speeds, shares, loading = [], [], 0
+    speeds, shares, loading = [], [], []
     for lead, rounds, reference in settings(results):
         found = medians(rounds)
         if lead["actor"] == "fp32" and parts:
@@ -185,10 +185,10 @@ def tables(results: Results) -> list[Table]:
         reached = f"{100 * median(faster['step']) / ideal:.0f} %"
         spreads = {name: spread(values) for name, values in faster.items()}
         speeds.append({**lead, **spreads, "Amdahl": f"{ideal:.2f}×", "reached": reached})
-        if lead["actor"] == "int8":
+        if lead["actor"].startswith("int8"):
             shares.append(sum(found[part] for part in OF_PARAMETERS) / sum(full[part] for part in OF_PARAMETERS))
         else:
-            loading += max(found, key=lambda part: found[part]) == "load"
+            loading.append(max(found, key=lambda part: found[part]) == "load")
     if not parts:
         return []
     title = "Where an actor's time goes: microseconds a step of the environment"
@@ -196,7 +196,10 @@ def tables(results: Results) -> list[Table]:
     made = [Table.of("actorq-breakdown", title, parts, notes, left=3)]
     if speeds:
         title = "An actor alone, against fp32 in the same round: how many times as fast"
-        counts = {"cheaper": sum(each < 1 for each in shares), "settings": len(shares), "loading": loading}
+        counts = {"cheaper": sum(each < 1 for each in shares), "settings": len(shares)} | {
+            "loading": sum(loading),
+            "halves": len(loading),
+        }
         notes = filled(SPEED_NOTES, **counts, shares=[f"{100 * each:.0f} %" for each in shares])
         made.append(Table.of("actorq-actor", title, speeds, notes, left=3))
     return made
@@ -234,7 +237,7 @@ def figures(results: Results) -> dict[str, Figure]:
 EXPERIMENT = Experiment(
     name="actorq-breakdown",
     question="where does an actor's time go?",
-    factors=("steps", "period", "bits"),
+    factors=("steps", "period", "bits", "runtime"),
     subjects=("512,512", "2048,2048,2048"),
     grid=grid,
     measure=measure,

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 NAMES = {32: "fp32", 16: "fp16", 8: "int8"}
 WIDTHS: dict[int, Condition] = {32: {}, 16: {"bits": 16}, 8: {"bits": 8}}
 """Conditions by the actors' bits; fp32, which sets none, is what the others are compared with."""
+NATIVE: Condition = {"bits": 8, "runtime": "native"}
+ACTORS: dict[str, Condition] = {**{NAMES[bits]: width for bits, width in WIDTHS.items()}, "int8, native": NATIVE}
+"""Conditions by what is said of them; the others act by LiteRT."""
 STYLES = {32: 0, 8: 1}
 """Of lines."""
 CARTPOLE_BALANCE = "dm_control,cartpole_balance"
@@ -164,10 +167,15 @@ def planned(words: Sequence[str]) -> Plan:
 # --- what follows -----------------------------------------------------------------------------------------------------
 
 
-def pairs(results: Results, subject: str) -> list[tuple[Record, Record]]:
+def options_of(asked: Condition) -> list[str]:
+    """What is typed of a condition."""
+    return ["--quantize", str(asked.get("bits", 32)), *(["--runtime", asked["runtime"]] if "runtime" in asked else [])]
+
+
+def pairs(results: Results, subject: str, own: Condition = WIDTHS[8]) -> list[tuple[Record, Record]]:
     """(int8, fp32) of each seed that both have."""
     fp32 = {each["seed"]: each for each in results.records_of(subject, WIDTHS[32])}
-    return [(each, fp32[each["seed"]]) for each in results.records_of(subject, WIDTHS[8]) if each["seed"] in fp32]
+    return [(each, fp32[each["seed"]]) for each in results.records_of(subject, own) if each["seed"] in fp32]
 
 
 def rates(found: Sequence[tuple[Record, Record]]) -> list[float]:

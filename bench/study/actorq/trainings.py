@@ -29,11 +29,13 @@ from bench.study.actorq.runs import (
     CELLS,
     LEARNING,
     NAMES,
+    NATIVE,
     STYLES,
     WIDTHS,
     Cell,
     Run,
     amdahl,
+    options_of,
     pairs,
     rates,
     run,
@@ -45,6 +47,7 @@ from bench.study.records import Condition, Record
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+BOTH = {"int8": WIDTHS[8], "int8, native": NATIVE}
 SENT = ("bytes_served", "bytes_each", "versions_built", "versions_put")
 
 RETURN_NOTES = """\
@@ -80,11 +83,11 @@ acting policy was behind when the replay took its rows.
 BOUND_NOTES = """\
 D4PG, cartpole balance, {{ words }}; two actors, the learner, replay and parameter server on the machine's cores. \
 Steps/s are counted after the learner's rounds that compile. Who waits: share of their whole time, those rounds too, \
-that the actors wait for the replay's leave (an insertion's own work included) or a newer version, and the learner for \
-data. Amdahl: where actors are waited for, from the share of inference in the fp32 run's own actors, waiting left out \
-(of their insertions, what is beyond those of an actor alone); where the learner is, 1, for it computes in fp32 in \
-both. CPU-s saved: fp32's CPU seconds over int8's, of the whole command with its start and the last judgement, which \
-both share. {{ counted }}
+that the actors wait for the replay's leave (an insertion's own work included) or a newer version, and the learner \
+for data. Amdahl: where actors are waited for, from the share of inference in the fp32 run's own actors, waiting left \
+out (of their insertions, what is beyond those of an actor alone); where the learner is, 1, for it computes in fp32 \
+in both. Native: acting through the project's own engine (--runtime native), else by LiteRT. CPU-s saved: fp32's CPU \
+seconds over int8's, of the whole command with its start and the last judgement, which both share. {{ counted }}
 """
 
 
@@ -106,10 +109,16 @@ def seeds(arguments: argparse.Namespace, subject: str) -> Episodes:
     return Episodes(arguments.seeds or tuple(range(count)), 0)
 
 
+def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+    """Actors in fp32 and int8; where they are waited for, also in int8 by the native engine."""
+    waited = subject in CELLS and CELLS[subject].purpose == ACTOR_BOUND
+    return [WIDTHS[32], WIDTHS[8], *([NATIVE] if waited else [])]
+
+
 def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
     """One training for each seed."""
     for seed in episodes.seeds:
-        words = [*CELLS[subject].words, "--quantize", str(asked.get("bits", 32)), "--seed", str(seed)]
+        words = [*CELLS[subject].words, *options_of(asked), "--seed", str(seed)]
         done = run(words)
         yield Played("", seed, [float(done.provenance["judged"][0]["mean_return"])], measures=measures_of(done))
 
@@ -230,18 +239,21 @@ def bound_table(results: Results, names: Sequence[str]) -> Table:
     alone = stored(breakdown.EXPERIMENT).records_of("2048,2048,2048", {"period": breakdown.PERIODS[0]})
     insertion = breakdown.medians(alone)["insert"] if alone else 0.0
     rows = []
-    for name in names:
-        cell, found = CELLS[name], pairs(results, name)
+    for name, (actors, own) in itertools.product(names, BOTH.items()):
+        cell, found = CELLS[name], pairs(results, name, own)
+        if not found:
+            continue
         ideal = median(ideal_of(*pair, insertion) for pair in found) if cell.purpose == ACTOR_BOUND else 1.0
-        sides = {"int8": [one for one, _ in found], "fp32": [other for _, other in found]}
+        sides = {"": [one for one, _ in found], "fp32: ": [other for _, other in found]}
         pace = {key: median(each["measures"]["steps_per_s"] for each in side) for key, side in sides.items()}
         saved = [other["measures"]["cpu_s"] / one["measures"]["cpu_s"] for one, other in found]
         rows.append(
             {
                 "waited for": cell.purpose,
                 "words of the command": f"--steps {cell.steps} {cell.more.removeprefix(BOUND).strip()}",
-                **{f"{key} steps/s": f"{value:,.0f}" for key, value in pace.items()},
-                **{f"{key}: who waits": who_waits(side) for key, side in sides.items()},
+                "actors": actors,
+                **{f"{key}steps/s": f"{value:,.0f}" for key, value in pace.items()},
+                **{f"{key}who waits": who_waits(side) for key, side in sides.items()},
                 "speed-up": spread(rates(found)),
                 "Amdahl": f"{ideal:.2f}×",
                 "reached": f"{100 * median(rates(found)) / ideal:.0f} %",
@@ -250,7 +262,7 @@ def bound_table(results: Results, names: Sequence[str]) -> Table:
         )
     notes = filled(BOUND_NOTES, words=BOUND, counted=COUNTED_CPU)
     title = "End to end with 2048,2048,2048, int8 actors against fp32 actors"
-    return Table.of("actorq-bound", title, rows, notes, left=2)
+    return Table.of("actorq-bound", title, rows, notes, left=3)
 
 
 def who_waits(side: Sequence[Record]) -> str:
@@ -312,9 +324,9 @@ def curve_of(found: Sequence[Record]) -> dict[float, Estimate]:
 EXPERIMENT = Experiment(
     name="actorq-trainings",
     question="do quantized actors make distributed training faster?",
-    factors=("bits",),
+    factors=("bits", "runtime"),
     subjects=tuple(CELLS),
-    grid=lambda arguments, subject: [WIDTHS[32], WIDTHS[8]],
+    grid=grid,
     measure=measure,
     identity=identity,
     episodes=seeds,

@@ -14,7 +14,7 @@ from bench.report.tables import filled
 from bench.study import records
 from bench.study.actorq import breakdown, runs, trainings
 from bench.study.actorq.breakdown import PARTS
-from bench.study.actorq.runs import CELLS, LEARNING, WIDTHS, Run, pairs, read_curve, spread
+from bench.study.actorq.runs import CELLS, LEARNING, NATIVE, WIDTHS, Run, options_of, pairs, read_curve, spread
 from bench.study.experiment import Episodes, Results, current, in_order, stored
 from bench.study.measuring import cells, missing
 from policy.locate import PROJECT_ROOT
@@ -117,13 +117,13 @@ def test_a_figure_has_a_bar_for_each_precision_and_part(actor: Recorded) -> None
 
 def test_a_round_of_all_settings_is_measured_before_the_next(actor: Recorded) -> None:
     asked = cells(breakdown.EXPERIMENT, NO_OPTIONS, ["8,8"])
-    assert len(asked) == 3 * 6
-    assert [cell.episodes.seeds for cell in asked] == [(seed,) for seed in (0, 1, 2) for _ in range(6)]
+    assert len(asked) == 3 * 8
+    assert [cell.episodes.seeds for cell in asked] == [(seed,) for seed in (0, 1, 2) for _ in range(8)]
     assert asked[0].condition == {"period": 30} and asked[1].condition == {"period": 30, "bits": 16}
     left = missing(asked, [actor(32, 300.0, seed) for seed in (0, 2)])
-    assert len(left) == 16 and left[5].condition == {"period": 30} and left[5].episodes.seeds == (1,)
+    assert len(left) == 22 and left[7].condition == {"period": 30} and left[7].episodes.seeds == (1,)
     other = cells(breakdown.EXPERIMENT, argparse.Namespace(seeds=(0,), steps=100), ["8,8"])
-    assert len(missing(other, [actor(32, 300.0)])) == 6, "of other steps"
+    assert len(missing(other, [actor(32, 300.0)])) == 8, "of other steps"
 
 
 # --- trainings --------------------------------------------------------------------------------------------------------
@@ -235,9 +235,21 @@ def test_the_pace_of_a_run_that_waits_for_its_learner(training: Recorded) -> Non
     rows = [training(8, subject="big-learner", steps_per_s=46.0), training(32, subject="big-learner", steps_per_s=40.0)]
     (table,) = trainings.tables(results_of(rows, trainings))
     (line,) = table.rows
-    assert line[:4] == ("learner-bound", "--steps 2000 --samples-per-insert 8", "46", "40")
-    assert line[4] == "actors 33 %, learner 25 %"
-    assert line[6:9] == ("1.15× [1.15, 1.15]", "1.00×", "115 %")
+    assert line[:5] == ("learner-bound", "--steps 2000 --samples-per-insert 8", "int8", "46", "40")
+    assert line[5] == "actors 33 %, learner 25 %"
+    assert line[7:10] == ("1.15× [1.15, 1.15]", "1.00×", "115 %")
+
+
+def test_the_native_engine_is_compared_with_the_same_fp32(training: Recorded) -> None:
+    about = {"subject": "big-actors"}
+    native = {**training(8, steps_per_s=120.0, **about), "condition": NATIVE}
+    rows = [training(8, steps_per_s=80.0, **about), native, training(32, steps_per_s=40.0, **about)]
+    (table,) = trainings.tables(results_of(rows, trainings))
+    shown = [(line[2], line[3], line[4], line[7]) for line in table.rows]
+    assert shown == [("int8", "80", "40", "2.00× [2.00, 2.00]"), ("int8, native", "120", "40", "3.00× [3.00, 3.00]")]
+    assert options_of(NATIVE) == ["--quantize", "8", "--runtime", "native"]
+    asked = cells(trainings.EXPERIMENT, NO_OPTIONS, ["big-actors", "big-learner"])
+    assert {cell.subject for cell in asked if cell.condition == NATIVE} == {"big-actors"}
 
 
 def test_curves_are_a_median_and_a_band_for_each_precision(training: Recorded) -> None:
