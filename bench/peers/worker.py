@@ -3,8 +3,8 @@
     PYTHONPATH=. .venv-peers/bin/python bench/peers/worker.py FOLDER ncnn int8
 
 FOLDER holds what bench/peers/network.py writes: observations, the float network, what its layers are fed at most, and
-ONNX graphs. Each program gets one thread and the way to be called that its documentation recommends for small inputs:
-tensors that are made once, and no copy that it can do without.
+ONNX graphs. Each program gets one thread and one core; it and its model are made before the first decision, which pays
+for its input, the inference and the action alone.
 """
 
 from __future__ import annotations
