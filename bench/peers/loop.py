@@ -1,7 +1,7 @@
 """A contestant whose decisions are made and timed in C: emlearn's network, or the native engine.
 
-    python -m bench.peers.loop FOLDER/policy.so emlearn
-    python -m bench.peers.loop FOLDER/policy.so FOLDER/int8.native
+python -m bench.peers.loop FOLDER/policy.so emlearn
+python -m bench.peers.loop FOLDER/policy.so FOLDER/int8.native
 """
 
 from __future__ import annotations
