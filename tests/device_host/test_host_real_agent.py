@@ -266,7 +266,7 @@ def test_the_command_line_says_what_is_wrong_before_it_connects(
 ) -> None:
     monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
     for arguments, said in (
-        (["--policy", str(bundle.path), "--bits", "9"], "allowed are 32, 16 and 8"),
+        (["--policy", str(bundle.path), "--bits", "9"], "allowed are 32, 16, 8 … 2 and mixed"),
         (["--policy", str(bundle.path), "--bits", "16"], "make convert BITS=16"),
         (["--policy", str(bundle.path), "--runtime", "torch"], "allowed are tflite-runtime"),
         (["--policy", str(tmp_path / "absent")], "missing"),
