@@ -136,6 +136,7 @@ def facets(
     scale: Callable[[Axes], None] | None = None,
     columns: int = COLUMNS,
     turned: bool = False,
+    shared: bool = True,
 ) -> Figure:
     """Small panels with one horizontal axis, and one vertical axis where ``scale`` sets it.
 
@@ -148,6 +149,7 @@ def facets(
         scale: sets the vertical axis of all panels; None: each has its own, linear.
         columns: at most so many beside each other.
         turned: the places' names stand upright, as long ones have to.
+        shared: whether the vertical axis that ``scale`` sets has the same ends in all panels.
     """
     from matplotlib.figure import Figure
 
@@ -157,7 +159,9 @@ def facets(
     height = PANEL_INCHES[1] * count + 0.75 + 0.25 * lines + NAMES_INCHES * turned
     size = (max(6.4, PANEL_INCHES[0] * columns + 0.4), height)
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(count, columns, squeeze=False, sharex=places is not None, sharey=scale is not None)
+    grid = figure.subplots(
+        count, columns, squeeze=False, sharex=places is not None, sharey=shared and scale is not None
+    )
     for index, axes in enumerate(grid.flat):
         if index >= len(panels):
             axes.set_axis_off()
@@ -175,23 +179,6 @@ def facets(
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     headed(figure, title, said, lines)
     return figure
-
-
-def error_facets(
-    subjects: Mapping[str, Sequence[Mapping[str, Any]]], line: str, x: str, lines: Mapping[Any, tuple[str, int]], *,
-    title: str, x_label: str, counted: str = "the same at every point of a policy", joined: bool = True,
-) -> Figure:  # fmt: skip
-    """A panel for each subject: the relative error of its rows over ``x``; see :meth:`Panel.of`."""
-    panels = [
-        Panel.of(f"{name}  n={rows[0]['episodes']:,}", rows, line, x, "error", lines, joined)
-        for name, rows in subjects.items()
-    ]
-    places = sorted({row[x] for rows in subjects.values() for row in rows if row[x] is not None})
-    said = (
-        "relative error of the return, % of |fp32| (linear up to 5, then logarithmic); bars: 95 % intervals\n"
-        f"n: episodes a point, {counted}; dotted: 5 %"
-    )
-    return facets(panels, places, title=title, said=said, x_label=x_label, scale=error_scale)
 
 
 def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.report.intervals import Correlation, Estimate
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 NOT_KNOWN = "–"
 NEGLIGIBLE_PERCENT = 0.005  # prints as 0.00
@@ -113,25 +117,37 @@ def _decimals(value: float, decimals: int, sign: str) -> str:
     return text.replace("-", "−") if float(text.replace(",", "")) else f"{0:.{decimals}f}"
 
 
-def filled(template: str, **facts: Any) -> tuple[str, ...]:
-    """A template's sentences, one a line, with what was measured in them.
+@functools.cache
+def environment() -> Environment:
+    """For templates of sentences and cells; a name that is not there is an error, not an empty place.
 
-    ``facts`` are what the template names; a name that it lacks is an error, not an empty place. Filters: ``several``,
-    and of numbers ``digits``, ``ns``, ``kb``, ``mb``.
+    Filters: ``several``, ``joined`` of words; ``estimate``, ``lost``, ``arrow``, ``correlation``; and of numbers
+    ``digits``, ``thousands``, ``times``, ``ns``, ``kb``, ``mb``.
     """
     import jinja2
 
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
+    made = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {
         "several": several,
+        "joined": joined,
+        "estimate": estimate,
+        "lost": lost,
+        "arrow": arrow,
+        "correlation": correlation,
+        "digits": three_digits,
+        "thousands": lambda value: f"{value:,}",
+        "times": times,
         "ns": nanoseconds,
         "kb": kilobytes,
         "mb": megabytes,
-        "digits": three_digits,
     }
-    return tuple(line for line in environment.from_string(template).render(**facts).splitlines() if line.strip())
+    return made
+
+
+def filled(template: str, **facts: Any) -> tuple[str, ...]:
+    """A template's sentences, one a line, with what was measured in them; see :func:`environment`."""
+    text = environment().from_string(template).render(**facts)
+    return tuple(line for line in text.splitlines() if line.strip())
 
 
 def several(words: Iterable[str]) -> str:

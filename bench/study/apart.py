@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.report.figures import Pictures, error_facets
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, filled, lost, several
+from bench.report.lines import error_lines
+from bench.report.pivot import Pivot
+from bench.report.text import filled, several
 from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.flying import PERCEPTRONS, ROBOTS, fly, of_bundles, open_perceptron, quantized
 from bench.study.records import Condition
@@ -35,7 +35,7 @@ LIMITS = (5.0, 2.0)  # percent of fp32's return
 FEW = 3  # bits whose losses are counted
 MARGIN = 1.0  # likewise: where all is lost, or nothing, paired intervals tell differences apart that mean nothing
 
-APART = """\
+APART_WORDS = """\
 One part with few bits, the other two with 8: what it costs
 Error: (fp32 − quantized) / |fp32| of the mean return over the same episodes, with its 95 % interval (Student's t); 0: \
 less than 0.005 % in all three numbers; without brackets: all episodes are equal, so that they give no interval. \
@@ -45,7 +45,7 @@ n-bit weights have 2ⁿ − 1 levels, one scale a channel; activations and obser
 calibration observations span. Simulated in float; no size or speed follows from it.
 {{ results.measured }}
 """
-COSTS = """\
+COSTS_WORDS = """\
 Which part decides
 First to cost over {{ limit }} %, going down from 8 bits (the whole interval above): \
 {% for part, name in parts.items() %}the {{ name }} alone in {{ firsts.count((part,)) }}, {% endfor %}\
@@ -119,34 +119,30 @@ def costliest(results: Results, subject: str, bits: int) -> str | None:
     return None
 
 
-def tables(results: Results) -> list[Table]:
-    """What each part takes, and which one costs most."""
-    parts, costs, firsts = [], [], []
+def parts(results: Results) -> Iterator[dict[str, Any]]:
+    """The rows of all policies, with the fewest bits of their part within each limit."""
     for subject in results.subjects:
-        rows = points(results, subject)
-        for part, name in PARTS.items():
-            errors = {row["bits"]: row[ERROR] for row in rows if row["part"] == part}
-            fewest = {f"bits within {limit:g} %": fewest_bits(results, subject, part, limit) for limit in LIMITS}
-            parts.append({
-                "policy, episodes": f"{subject}, n={rows[0]['episodes']:,}",
-                "part": name,
-                **{header: str(bits or NOT_KNOWN) for header, bits in fewest.items()},
-                **{f"error at {bits} bits, %": lost(errors.get(bits)) for bits in SHOWN},
-            })  # fmt: skip
+        fewest = {part: [fewest_bits(results, subject, part, limit) for limit in LIMITS] for part in PARTS}
+        for row in points(results, subject):
+            yield {**row, "fewest": fewest[row["part"]], "name": PARTS[row["part"]], "shown": row["bits"] in SHOWN}
+
+
+def deciding(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each policy and width: the parts that cost first, and the one that costs most at that width."""
+    for subject in results.subjects:
         first = first_loss(results, subject)
-        firsts += [first[1]] if first else []
         words = f"{said(first[1])}, at {first[0]} bits" if first else "nothing down to 2"
-        costs.append({
-            "policy": subject,
-            f"first to cost over {LIMITS[0]:g} %": words,
-            **{f"costs most at {n} bits": PARTS.get(costliest(results, subject, n) or "", NOT_KNOWN) for n in SHOWN},
-        })  # fmt: skip
-    most = {bits: [costliest(results, subject, bits) for subject in results.subjects] for bits in SHOWN}
-    facts = {**within(results), "parts": PARTS, "firsts": firsts, "costliest": most}
-    return [
-        results.table("precision-apart", APART, parts, 2, grouped=True),
-        results.table("precision-costs", COSTS, costs, 2, **facts),
-    ]
+        for bits in SHOWN:
+            most = costliest(results, subject, bits)
+            yield {"subject": subject, "first": first, "words": words, "bits": bits, "most": most}
+
+
+def costs_facts(results: Results) -> dict[str, Any]:
+    """What the notes of the second table tell."""
+    rows = list(deciding(results))
+    most = {bits: [row["most"] for row in rows if row["bits"] == bits] for bits in SHOWN}
+    firsts = {row["subject"]: row["first"][1] for row in rows if row["first"]}
+    return {**within(results), "parts": PARTS, "firsts": list(firsts.values()), "costliest": most}
 
 
 FINDING = """\
@@ -175,17 +171,34 @@ def said(parts: Sequence[str]) -> str:
     return "all three" if len(parts) == len(PARTS) else several(PARTS[part] for part in parts)
 
 
-def figures(results: Results) -> Pictures:
-    """A panel for each policy, error against bits, a line for each part."""
-    drawn = error_facets(
-        {subject: points(results, subject) for subject in results.subjects},
-        "part",
-        "bits",
-        {part: (name, style) for style, (part, name) in enumerate(PARTS.items())},
-        title="One part with few bits, the other two with 8",
-        x_label="bits of the part",
-    )
-    return {"precision-apart": drawn}
+APART = Pivot(
+    name="precision-apart",
+    words=APART_WORDS,
+    lead={"policy, episodes": "{{ subject }}, n={{ episodes | thousands }}", "part": "{{ name }}"},
+    columns=[
+        {f"bits within {limit:g} %": f"{{{{ fewest[{n}] or '–' }}}}" for n, limit in enumerate(LIMITS)},
+        {"error at {{ bits }} bits, %": "{{ error | lost if shown }}"},
+    ],
+    rows=parts,
+    grouped=True,
+)
+COSTS = Pivot(
+    name="precision-costs",
+    words=COSTS_WORDS,
+    lead={"policy": "{{ subject }}", f"first to cost over {LIMITS[0]:g} %": "{{ words }}"},
+    columns=[{"costs most at {{ bits }} bits": f"{{{{ {PARTS}[most] if most else '–' }}}}"}],
+    rows=deciding,
+    facts=costs_facts,
+)
+OVER_BITS = error_lines(
+    stem="precision-apart",
+    title="One part with few bits, the other two with 8",
+    x="bits",
+    x_label="bits of the part",
+    line="part",
+    labels={part: (name, style) for style, (part, name) in enumerate(PARTS.items())},
+    rows=lambda results: [row for subject in results.subjects for row in points(results, subject)],
+)
 
 
 EXPERIMENT = of_bundles(
@@ -198,7 +211,7 @@ EXPERIMENT = of_bundles(
     ),
     grid=grid,
     measure=measure,
-    tables=tables,
-    figures=figures,
+    tables=[APART, COSTS],
+    figures=[OVER_BITS],
     finding=finding,
 )

@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.report.figures import Pictures, error_facets
 from bench.report.intervals import Estimate
-from bench.report.tables import Table
-from bench.report.text import estimate, lost
-from bench.study.experiment import ERROR, Episodes, Played, Results
+from bench.report.lines import error_lines
+from bench.report.pivot import Pivot
+from bench.study.experiment import Episodes, Played, Results
 from bench.study.flying import PERCEPTRONS, SEEDS, decide_with, float_decide, fly, of_bundles, open_perceptron
 from bench.study.layers import estimator
 from bench.study.measures.damage import fullest
@@ -51,7 +50,7 @@ same episodes, in % of |fp32|, with its paired 95 % interval (Student's t); posi
 worse count where the whole interval is.
 Chosen by estimate: the least output error on calibration observations, among all assignments that fill the budget; \
 nothing was flown. Chosen by flight: the best return of the {{ tried }} with the least output error and the uniform \
-one, on seeds {{ choosing }}. All are judged on fresh episodes, seeds {{ results.seeds }}.
+one, on seeds {{ choosing | map("string") | joined }}. All are judged on fresh episodes, seeds {{ results.seeds }}.
 Size: bits of all kernels, as a packed format would take them, at most those of the uniform assignment. In the int8 \
 container every weight takes a byte, so no file gets smaller and nothing faster.
 {{ results.measured }}
@@ -114,28 +113,21 @@ def judged(results: Results, subject: str, bits: int) -> dict[str, dict[str, Any
     return found
 
 
-def tables(results: Results) -> list[Table]:
-    """A row for each policy and budget."""
-    rows = []
-    gains: dict[tuple[int, str], list[Estimate | None]] = {}
+def mixed(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each policy, budget and way to choose, with the uniform assignment's row as ``uniform``."""
     for subject in results.subjects:
         for bits in sorted({row["budget"] for row in results.of(subject) if row["budget"]}):
             found = judged(results, subject, bits)
-            same = found[UNIFORM]
-            row = {
-                "policy, episodes": f"{subject}, n={same['episodes']:,}",
-                "uniform bits (kbit)": f"{bits} ({same['kernel_bits'] / 1000:,.1f} k)",
-                "uniform: error, %": lost(same[ERROR]),
-            }
             for chosen in (ESTIMATED, FLOWN):
-                gain = found[chosen]["gain"]
-                gains.setdefault((bits, chosen), []).append(gain)
-                shown = "same" if gain is None else "0" if lost(gain) == "0" else estimate(gain, sign="+")
-                row |= {f"by {chosen}: bits": found[chosen]["widths"], f"by {chosen}: gain, %": shown}
-            rows.append(row)
-    told = [{"bits": bits, "chosen": chosen, **counts(of)} for (bits, chosen), of in sorted(gains.items())]
-    facts = {"margin": f"{MARGIN:g}", "tried": TRIED, "choosing": ", ".join(map(str, SEEDS))}
-    return [results.table("layer-widths", TABLE, rows, 2, grouped=True, gains=told, **facts)]
+                yield {**found[chosen], "uniform": found[UNIFORM]}
+
+
+def gains(results: Results) -> list[dict[str, Any]]:
+    """How often each way to choose is better at each budget."""
+    found: dict[tuple[int, str], list[Estimate | None]] = {}
+    for row in mixed(results):
+        found.setdefault((row["budget"], row["chosen"]), []).append(row["gain"])
+    return [{"bits": bits, "chosen": chosen, **counts(of)} for (bits, chosen), of in sorted(found.items())]
 
 
 def counts(found: list[Estimate | None]) -> dict[str, int]:
@@ -146,19 +138,35 @@ def counts(found: list[Estimate | None]) -> dict[str, int]:
     return {**said, "neither": len(gains) - better - worse}
 
 
-def figures(results: Results) -> Pictures:
-    """A panel for each policy: the error of the uniform and of the mixed assignments at each size."""
-    drawn = error_facets(
-        {subject: results.of(subject) for subject in results.subjects},
-        "chosen",
-        "budget",
-        {chosen: (label, style) for style, (chosen, label) in enumerate(LABELS.items())},
-        title="Mixed widths against one width everywhere, at the same size",
-        x_label="bits of the uniform assignment of that size",
-        counted="none of which an assignment was chosen by",
-        joined=False,
-    )
-    return {"layer-widths": drawn}
+MIXED = Pivot(
+    name="layer-widths",
+    words=TABLE,
+    lead={
+        "policy, episodes": "{{ subject }}, n={{ episodes | thousands }}",
+        "uniform bits (kbit)": "{{ budget }} ({{ '{:,.1f}'.format(uniform.kernel_bits / 1000) }} k)",
+    },
+    columns=[
+        {"uniform: error, %": "{{ uniform.error | lost }}"},
+        {
+            "by {{ chosen }}: bits": "{{ widths }}",
+            "by {{ chosen }}: gain, %": "{{ gain | lost('+') if gain else 'same' }}",
+        },
+    ],
+    rows=mixed,
+    facts=lambda results: {"gains": gains(results), "tried": TRIED, "choosing": SEEDS, "margin": f"{MARGIN:g}"},
+    grouped=True,
+)
+OVER_SIZES = error_lines(
+    stem="layer-widths",
+    title="Mixed widths against one width everywhere, at the same size",
+    x="budget",
+    x_label="bits of the uniform assignment of that size",
+    line="chosen",
+    labels={chosen: (label, style) for style, (chosen, label) in enumerate(LABELS.items())},
+    rows=lambda results: [row for subject in results.subjects for row in results.of(subject)],
+    counted="none of which an assignment was chosen by",
+    joined=False,
+)
 
 
 EXPERIMENT = of_bundles(
@@ -172,6 +180,6 @@ EXPERIMENT = of_bundles(
     ),
     grid=grid,
     measure=measure,
-    tables=tables,
-    figures=figures,
+    tables=[MIXED],
+    figures=[OVER_SIZES],
 )

@@ -277,6 +277,6 @@ EXPERIMENT = Experiment(
     about=lambda subject: meant(load(subject)),
     require=open_bundle,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (SEED,), arguments.episodes or EPISODES),
-    tables=tables,
-    figures=figures,
+    tables=[tables],
+    figures=[figures],
 )

@@ -122,7 +122,7 @@ def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> 
     if not found:
         raise command_line.BenchError("nothing is stored.", f"python -m bench.study {experiment.name} --keep")
     results = Results(experiment, found, arguments)
-    status = show(arguments, experiment.tables(results), lambda: experiment.figures(results), results.plain())
+    status = show(arguments, results.tables(), results.figures, results.plain())
     if why := experiment.refused(arguments, results):
         raise command_line.BenchError(why)
     return status

@@ -80,8 +80,8 @@ class Experiment:
         require: refuses a subject that cannot be measured here; asked of none whose rows are only drawn.
         episodes: (arguments, subject) → what each condition flies.
         options: adds the study's own arguments.
-        tables: (results) → what is printed, and stands in docs/.
-        figures: (results) → pictures by the stem of their files.
+        tables: what is printed, and stands in docs/: mostly :class:`bench.report.pivot.Pivot`.
+        figures: pictures by the stem of their files: mostly :class:`bench.report.lines.Lines`.
         within: factors that a cell shares with its reference.
         of_trainings: seeds are those of trainings, and intervals about them: a training's episodes are one value, their
             mean.
@@ -102,8 +102,8 @@ class Experiment:
     measure: Callable[[str, Condition, Episodes], Iterable[Played]]
     identity: Callable[[str], str]
     episodes: Callable[[argparse.Namespace, str], Episodes]
-    tables: Callable[[Results], Sequence[Table]]
-    figures: Callable[[Results], Mapping[str, Figure]] = field(default=lambda results: {})
+    tables: Sequence[Callable[[Results], Iterable[Table]]]
+    figures: Sequence[Callable[[Results], Mapping[str, Figure]]] = ()
     finding: Callable[[Results], str] = field(default=lambda results: "")
     about: Callable[[str], str] = field(default=str)
     require: Callable[[str], object] = field(default=lambda subject: None)
@@ -169,7 +169,7 @@ def in_order(experiment: Experiment, found: Iterable[Record]) -> list[Record]:
 
 # --- what follows from the rows ---------------------------------------------------------------------------------------
 
-RETURN, SUCCESS, ERROR, LOST, SUCCESS_LOST = "return", "success", "error", "difference", "success difference"
+RETURN, SUCCESS, ERROR, LOST, SUCCESS_LOST = "return", "success", "error", "difference", "success_difference"
 
 
 class Results:
@@ -198,7 +198,7 @@ class Results:
         Columns: subject, preset, the factors, episodes, the measures, and as
         :class:`bench.report.intervals.Estimate`: return, success (None where the task has none); and paired with the
         reference: difference of the returns, error (relative, in percent, positive where it earns less; None where the
-        reference earns 0), success difference. The last three are None where there is no reference.
+        reference earns 0), success_difference. The last three are None where there is no reference.
         """
         return [self._row(group) for group in self._groups.values()]
 
@@ -307,6 +307,14 @@ class Results:
             return Estimate.of_mean([one - other for one, other in zip(ones, others, strict=True)])
         pair = paired_difference(list(map(bool, ones)), list(map(bool, others)))
         return Estimate(pair.difference, pair.low, pair.high)
+
+    def tables(self) -> list[Table]:
+        """All that the experiment declares."""
+        return [table for declared in self.experiment.tables for table in declared(self)]
+
+    def figures(self) -> dict[str, Figure]:
+        """All that the experiment declares, by the stem of their files."""
+        return {stem: figure for declared in self.experiment.figures for stem, figure in declared(self).items()}
 
     def table(
         self,

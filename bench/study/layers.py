@@ -17,10 +17,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.report.figures import Pictures, error_facets
 from bench.report.intervals import Correlation, order_of
-from bench.report.tables import Table
-from bench.report.text import correlation, lost
+from bench.report.lines import error_lines
+from bench.report.pivot import Pivot
 from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.flying import (
     PERCEPTRONS,
@@ -49,7 +48,7 @@ LINES = {
 }  # fmt: skip
 """Labels and styles."""
 
-SENSITIVITY = """\
+SENSITIVITY_WORDS = """\
 One layer's kernel with few bits, all else with 8: what it costs
 {% for bits, firsts, asked in most_sensitive %}
 Most sensitive at {{ bits }} bits, its interval above all others': \
@@ -59,7 +58,7 @@ Error: (fp32 − quantized) / |fp32| of the mean return over the same episodes, 
 less than 0.005 % in all three numbers; without brackets: all episodes are equal.
 {{ results.measured }}
 """
-CORRELATION = """\
+CORRELATION_WORDS = """\
 Do cheap measures foretell the return? Spearman's ρ with the relative error over layers and widths
 {% for words, found in by_measure.items() %}
 {{ words | capitalize }}: median ρ {{ found.median }} over {{ found.sides | length }} policies, the interval above 0 \
@@ -99,48 +98,15 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     yield from fly(task, decide, episodes, asdict(estimator(subject).damage(assignment)))
 
 
-def layers_of(results: Results, subject: str) -> list[dict[str, Any]]:
-    """A policy's layers and widths, in the order of the layers, from many bits to few."""
-    rows = [row for row in results.of(subject) if row["layer"]]
-    return sorted(rows, key=lambda row: (row["layer"] == "head", row["layer"], -row["bits"]))
-
-
-def tables(results: Results) -> list[Table]:
-    """Sensitivities, and how well the cheap measures foretell them."""
-    widths = sorted({row["bits"] for row in results.summary if row["bits"]}, reverse=True)
-    rows, correlated = [], []
-    found: dict[str, list[Correlation]] = {words: [] for words in MEASURES.values()}
-    for subject in results.subjects:
-        mine, weights = layers_of(results, subject), sizes(subject)
-        for layer in dict.fromkeys(row["layer"] for row in mine):
-            errors = {row["bits"]: row[ERROR] for row in mine if row["layer"] == layer}
-            rows.append({
-                "policy, episodes": f"{subject}, n={mine[0]['episodes']:,}",
-                "layer": layer,
-                "% of the weights": f"{100 * weights[layer] / sum(weights.values()):.0f}",
-                **{f"error at {bits} bits, %": lost(errors.get(bits)) for bits in widths},
-            })  # fmt: skip
-        rhos = {words: foretold(mine, name) for name, words in MEASURES.items()}
-        for words, rho in rhos.items():
-            found[words] += [rho] if rho else []
-        shown = {words: correlation(rho) for words, rho in rhos.items()}
-        correlated.append({"policy": subject, "layers × widths": str(len(mine)), **shown})
-    by_measure = {
-        words: {"median": f"{median(rho.rho for rho in of):.2f}".replace("-", "−"), "sides": [rho.side for rho in of]}
-        for words, of in found.items()
-        if of
-    }
-    sensitive = [most_sensitive(results, bits) for bits in widths]
-    return [
-        results.table("layer-sensitivity", SENSITIVITY, rows, 2, grouped=True, most_sensitive=sensitive),
-        results.table("layer-correlation", CORRELATION, correlated, by_measure=by_measure),
-    ]
-
-
 def foretold(rows: list[dict[str, Any]], name: str) -> Correlation | None:
     """Spearman's ρ of a cheap measure with the relative error, over layers and widths; None where it is undefined."""
     pairs = [(row[name], row[ERROR].value) for row in rows if row[name] is not None and row[ERROR] is not None]
     return order_of(*zip(*pairs, strict=True)) if pairs else None
+
+
+def widths(results: Results) -> list[int]:
+    """All that were measured, from many bits to few."""
+    return sorted({row["bits"] for row in results.summary if row["bits"]}, reverse=True)
 
 
 def most_sensitive(results: Results, bits: int) -> tuple[int, str, int]:
@@ -157,17 +123,72 @@ def most_sensitive(results: Results, bits: int) -> tuple[int, str, int]:
     return bits, ", ".join(f"the {name} in {firsts.count(name)}" for name in PLACES if name in firsts), asked
 
 
-def figures(results: Results) -> Pictures:
-    """A panel for each policy: error against bits, a line for each layer."""
-    drawn = error_facets(
-        {subject: layers_of(results, subject) for subject in results.subjects},
-        "layer",
-        "bits",
-        LINES,
-        title="One layer's kernel with few bits, all else with 8",
-        x_label="bits of the layer's kernel",
-    )
-    return {"layer-sensitivity": drawn}
+def layers_of(results: Results) -> list[dict[str, Any]]:
+    """Each policy's layers and widths, in the order of the layers, from many bits to few; with ``share`` of the weights
+    that the layer has."""
+    found = []
+    for subject in results.subjects:
+        weights = sizes(subject)
+        rows = [
+            row | {"share": weights[row["layer"]] / sum(weights.values())}
+            for row in results.of(subject)
+            if row["layer"]
+        ]
+        found += sorted(rows, key=lambda row: (row["layer"] == "head", row["layer"], -row["bits"]))
+    return found
+
+
+def correlations(results: Results) -> list[dict[str, Any]]:
+    """A row for each policy: how many layers and widths, and ρ of each cheap measure with the relative error."""
+    rows = {subject: [row for row in layers_of(results) if row["subject"] == subject] for subject in results.subjects}
+    return [
+        {"subject": subject, "count": len(mine), **{name: foretold(mine, name) for name in MEASURES}}
+        for subject, mine in rows.items()
+    ]
+
+
+def by_measure(results: Results) -> dict[str, dict[str, Any]]:
+    """Over the policies, of each cheap measure: the median ρ, and on which sides of 0 the intervals lie."""
+    found = {words: [row[name] for row in correlations(results) if row[name]] for name, words in MEASURES.items()}
+    return {
+        words: {"median": f"{median(rho.rho for rho in of):.2f}".replace("-", "−"), "sides": [rho.side for rho in of]}
+        for words, of in found.items()
+        if of
+    }
+
+
+SENSITIVITY = Pivot(
+    name="layer-sensitivity",
+    words=SENSITIVITY_WORDS,
+    lead={"policy, episodes": "{{ subject }}, n={{ episodes | thousands }}", "layer": "{{ layer }}"},
+    columns=[
+        {"% of the weights": "{{ '%.0f' % (100 * share) }}"},
+        {"error at {{ bits }} bits, %": "{{ error | lost }}"},
+    ],
+    rows=layers_of,
+    facts=lambda results: {"most_sensitive": [most_sensitive(results, bits) for bits in widths(results)]},
+    grouped=True,
+)
+CORRELATION = Pivot(
+    name="layer-correlation",
+    words=CORRELATION_WORDS,
+    lead={"policy": "{{ subject }}"},
+    columns=[
+        {"layers × widths": "{{ count }}"},
+        {words: f"{{{{ {name} | correlation }}}}" for name, words in MEASURES.items()},
+    ],
+    rows=correlations,
+    facts=lambda results: {"by_measure": by_measure(results)},
+)
+OVER_BITS = error_lines(
+    stem="layer-sensitivity",
+    title="One layer's kernel with few bits, all else with 8",
+    x="bits",
+    x_label="bits of the layer's kernel",
+    line="layer",
+    labels=LINES,
+    rows=layers_of,
+)
 
 
 EXPERIMENT = of_bundles(
@@ -180,6 +201,6 @@ EXPERIMENT = of_bundles(
     ),
     grid=grid,
     measure=measure,
-    tables=tables,
-    figures=figures,
+    tables=[SENSITIVITY, CORRELATION],
+    figures=[OVER_BITS],
 )

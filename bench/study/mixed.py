@@ -260,7 +260,7 @@ EXPERIMENT = Experiment(
     identity=lambda name: hashlib.sha256(repr(known(name, SUBJECTS, "policy") or name).encode()).hexdigest(),
     about=about,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (CATCH_SEEDS if subject == CATCH else (0,)), 0),
-    tables=tables,
+    tables=[tables],
     samples="",
     timed=True,
 )

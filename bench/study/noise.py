@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bench import command_line
-from bench.report.figures import Panel, Pictures, facets, share_scale
-from bench.report.tables import Table
-from bench.report.text import estimate
-from bench.study.experiment import SUCCESS, SUCCESS_LOST, Episodes, Played, Results
+from bench.report.figures import share_scale
+from bench.report.lines import Lines
+from bench.report.pivot import Pivot
+from bench.study.experiment import SUCCESS, Episodes, Played
 from bench.study.flying import of_bundles, perceptron, quantized
 from bench.study.records import Condition
 from policy.quantization import FLOAT_BITS, Scheme
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 BITS, NOISE, PRESET, BATCH = (8, 6, 5, 4, 3), (0.0, 0.5, 1.0, 2.0), "hard", 128
 
+CELL = "{{ success_difference | estimate(100, '+') if bits else success | estimate(100) }}"
 TABLE = """\
 Bits of the observation under a noisy rangefinder
-Float: % success on preset {{ preset }}, n={{ episodes }} for each number, with Wilson's 95 % interval. Bits: points \
-more than with the float observation on the same episodes under the same noise, Newcombe's paired 95 % interval.
+Float: % success on preset {{ preset }}, n={{ episodes | thousands }} for each number, with Wilson's 95 % interval. \
+Bits: points more than with the float observation on the same episodes under the same noise, Newcombe's paired 95 % \
+interval.
 Noise: standard deviation of each ray's error, in metres of a range of 20; the policies were trained without any. Only \
 the observation is quantized, simulated in float.
 {{ results.measured }}
@@ -63,28 +65,26 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
         yield Played(PRESET, seed, flown.episode_return.tolist(), flown.success.tolist(), measures)
 
 
-def tables(results: Results) -> list[Table]:
-    """Success at each width, a column for each noise, and what it loses to the float observation."""
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for each in results.summary:
-        word, what, sign = (f"{each['bits']} bits", SUCCESS_LOST, "+") if each["bits"] else ("float", SUCCESS, "")
-        row = rows.setdefault((each["subject"], word), {"policy": each["subject"], "observation": word})
-        row[f"noise {each['noise']:g} m"] = estimate(each[what], 100.0, sign)
-    most = max(each["episodes"] for each in results.summary)
-    return [results.table("noise", TABLE, rows.values(), 2, preset=PRESET, episodes=f"{most:,}")]
-
-
-def figures(results: Results) -> Pictures:
-    """A panel for each policy, success against bits, a line for each noise."""
-    rows = [{**row, "bits": row["bits"] or "float"} for row in results.summary]
-    noises = {m: (f"noise {m:g} m", style) for style, m in enumerate(sorted({row["noise"] for row in rows}))}
-    mine = {subject: [row for row in rows if row["subject"] == subject] for subject in results.subjects}
-    panels = [Panel.of(subject, found, "noise", "bits", SUCCESS, noises) for subject, found in mine.items()]
-    said = f"success on preset {PRESET}, n={max(row['episodes'] for row in rows):,} a point; bars: 95 % intervals"
-    places, title = list(dict.fromkeys(row["bits"] for row in rows)), TABLE.partition("\n")[0]
-    return {"noise": facets(panels, places, title=title, said=said, x_label="bits", scale=share_scale)}
-
-
+BITS_UNDER_NOISE = Pivot(
+    name="noise",
+    words=TABLE,
+    lead={"policy": "{{ subject }}", "observation": "{{ bits ~ ' bits' if bits else 'float' }}"},
+    columns=[{"noise {{ '%g' % noise }} m": CELL}],
+    facts=lambda results: {"preset": PRESET, "episodes": max(row["episodes"] for row in results.summary)},
+)
+OVER_BITS = Lines(
+    stem="noise",
+    title=TABLE.partition("\n")[0],
+    below=f"success on preset {PRESET}, n={{{{ rows | map(attribute='episodes') | max | thousands }}}} a point; "
+    "bars: 95 % intervals",
+    x="bits",
+    x_label="bits",
+    line="noise",
+    labels=lambda rows: {m: (f"noise {m:g} m", n) for n, m in enumerate(sorted({row["noise"] for row in rows}))},
+    y=SUCCESS,
+    rows=lambda results: [{**row, "bits": row["bits"] or "float"} for row in results.summary],
+    scale=share_scale,
+)
 EXPERIMENT = of_bundles(
     count=lambda subject: 400,
     name="noise",
@@ -95,6 +95,6 @@ EXPERIMENT = of_bundles(
     options=options,
     grid=grid,
     measure=measure,
-    tables=tables,
-    figures=figures,
+    tables=[BITS_UNDER_NOISE],
+    figures=[OVER_BITS],
 )

@@ -241,7 +241,7 @@ EXPERIMENT = Experiment(
     identity=identity,
     about=about,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or SEEDS, 1),
-    tables=tables,
+    tables=[tables],
     samples="",
     timed=True,
 )

@@ -85,10 +85,10 @@ class Sources:
         if study not in self.studies:
             joined: tuple[Sequence[Table], Mapping[str, Figure]] = joining(study)(self.results / "study")
             return joined
-        experiment, results = self.studies[study]
+        _, results = self.studies[study]
         if results is None:
             raise StoreError("Its results are not stored yet.")
-        return experiment.tables(results), experiment.figures(results)
+        return results.tables(), results.figures()
 
     @property
     def pictures(self) -> dict[str, Figure]:

@@ -14,7 +14,6 @@ Each policy of two bits is one training, so that the intervals are about episode
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.measuring.activity import activities, read_share
-from bench.report.figures import Line, Panel, Pictures, facets, share_scale
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, kilobytes, times
-from bench.study.experiment import SUCCESS, SUCCESS_LOST, Episodes, Played, Results
+from bench.report.figures import share_scale
+from bench.report.lines import Lines
+from bench.report.pivot import Pivot
+from bench.study.experiment import SUCCESS, Episodes, Played, Results
 from bench.study.flying import float_decide, fly, folder_of, of_bundles, open_perceptron
 from bench.study.records import Condition
 from bench.study.trainings import Training, trained
@@ -43,6 +42,7 @@ PENALTIES = (0.0, 0.1, 0.3, 1.0)
 AFTERWARDS = (8, "mixed", 4, 2)
 SEEDS, EPISODES = (11, 13, 17), 1000  # of the flights, none of a training
 LITERT = {"runtime": "litert", "bits": 8}
+COUNTED = ("instructions", "dram_lines")
 LEAST_COUNTED = 100  # lines below which the modelled cache as good as holds the policy
 
 TABLE = """\
@@ -148,27 +148,15 @@ def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["bits"] is not None, row["runtime"] is None, width, row["penalty"] or -1.0, name_of(row)
 
 
-def tables(results: Results) -> list[Table]:
-    """A row for each artifact, both presets beside each other."""
-    rows = []
+def artifacts(results: Results) -> Iterator[dict[str, Any]]:
+    """The rows in the order of the table; with what was counted as multiples of LiteRT's int8, None where unknown."""
     for subject in results.subjects:
         mine = sorted((row for row in results.summary if row["subject"] == subject), key=place)
         base = results.row(subject, LITERT, mine[0]["preset"])
-        for artifact, presets in itertools.groupby(mine, key=name_of):
-            first, *_ = judged = list(presets)
-            shown = {"policy, episodes": f"{subject}, n={first['episodes']:,}", "artifact": artifact}
-            for row in judged:
-                shown[f"{row['preset']}: success, %"] = estimate(row[SUCCESS], 100.0)
-                lost = None if row["bits"] is None else row[SUCCESS_LOST]
-                shown[f"{row['preset']}: minus fp32"] = estimate(lost, 100.0, "+")
-            shown["active, %"] = (
-                NOT_KNOWN if first["bits"] is None or first["runtime"] else f"{100 * first['active']:.0f}"
-            )
-            shown["KB"] = kilobytes(first.get("bytes"))
-            for head, counted in (("A53", "instructions"), ("DRAM lines", "dram_lines")):
-                shown[head] = times(ratio(first.get(counted), base.get(counted)))
-            rows.append(shown)
-    return [results.table("native-study", TABLE, rows, 2, grouped=True, most=MOST_BITS)]
+        for row in mine:
+            counted = {name: row.get(name) for name in ("active", "bytes")}
+            over = {f"{name}_ratio": ratio(row.get(name), base.get(name)) for name in COUNTED}
+            yield {**row, **counted, **over, "artifact": name_of(row)}
 
 
 def ratio(value: float | None, base: float | None) -> float | None:
@@ -176,33 +164,58 @@ def ratio(value: float | None, base: float | None) -> float | None:
     return value / base if value is not None and base is not None and base >= LEAST_COUNTED else None
 
 
-def figures(results: Results) -> Pictures:
-    """A panel for each policy and preset: success over the active share of the learned artifacts."""
-    panels = []
-    for subject in results.subjects:
-        for preset in dict.fromkeys(row["preset"] for row in results.summary if row["subject"] == subject):
-            found = [row for row in results.summary if (row["subject"], row["preset"]) == (subject, preset)]
-            points = {100 * row["active"]: row[SUCCESS] for row in found if row["penalty"] is not None}
-            reference = next((row[SUCCESS] for row in found if row["bits"] is None), None)
-            if points:
-                panels.append(Panel(f"{subject}, {preset}", [Line("int2, learned", points, 0)], reference))
-    if not panels:
-        return {}
-    drawn = facets(
-        panels,
-        None,
-        title="Two learned bits: success against active rows",
-        said="active: share of the weights behind hidden layers that a decision needs\n"
-        "each point a training with another penalty; bands: 95 % intervals over episodes",
-        x_label="active share, %",
-        y_label="success",
-        columns=2,
-    )
-    for axes in drawn.axes:
-        share_scale(axes)
-    return {"native-active": drawn}
+ARTIFACTS = Pivot(
+    name="native-study",
+    words=TABLE,
+    lead={"policy, episodes": "{{ subject }}, n={{ episodes | thousands }}", "artifact": "{{ artifact }}"},
+    columns=[
+        {
+            "{{ preset }}: success, %": "{{ success | estimate(100) }}",
+            "{{ preset }}: minus fp32": "{{ success_difference | estimate(100, '+') if bits else '–' }}",
+        },
+        {
+            "active, %": "{{ '%.0f' % (100 * active) if bits and not runtime else '–' }}",
+            "KB": "{{ bytes | kb }}",
+            "A53": "{{ instructions_ratio | times }}",
+            "DRAM lines": "{{ dram_lines_ratio | times }}",
+        },
+    ],
+    rows=artifacts,
+    facts=lambda results: {"most": MOST_BITS},
+    grouped=True,
+)
 
 
+def learned_ones(results: Results) -> list[dict[str, Any]]:
+    """The learned artifacts' rows, with the active share in percent and what fp32 reaches on the same preset."""
+    fp32 = {(row["subject"], row["preset"]): row[SUCCESS] for row in results.summary if row["bits"] is None}
+    return [
+        {**row, "percent": 100 * row["active"], "fp32": fp32.get((row["subject"], row["preset"])), "line": LEARNED_LINE}
+        for row in results.summary
+        if row["penalty"] is not None
+    ]
+
+
+LEARNED_LINE = "int2, learned"
+OVER_ACTIVE = Lines(
+    stem="native-active",
+    title="Two learned bits: success against active rows",
+    below="active: share of the weights behind hidden layers that a decision needs\n"
+    "each point a training with another penalty; bands: 95 % intervals over episodes",
+    x="percent",
+    x_label="active share, %",
+    line="line",
+    labels={LEARNED_LINE: (LEARNED_LINE, 0)},
+    y=SUCCESS,
+    y_label="success",
+    rows=learned_ones,
+    panel="{{ subject }}, {{ preset }}",
+    reference="fp32",
+    scale=share_scale,
+    places=None,
+    columns=2,
+    shared=False,
+)
 EXPERIMENT = of_bundles(
     lambda subject: EPISODES,
     SEEDS,
@@ -215,6 +228,6 @@ EXPERIMENT = of_bundles(
     ),
     grid=grid,
     measure=measure,
-    tables=tables,
-    figures=figures,
+    tables=[ARTIFACTS],
+    figures=[OVER_ACTIVE],
 )

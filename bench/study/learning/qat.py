@@ -263,6 +263,6 @@ EXPERIMENT = of_cells(
     ),
     grid=grid,
     measure=measure,
-    tables=tables,
-    figures=figures,
+    tables=[tables],
+    figures=[figures],
 )

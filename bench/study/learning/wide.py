@@ -310,6 +310,6 @@ EXPERIMENT = of_cells(
     ),
     grid=grid,
     measure=measure,
-    tables=tables,
-    figures=figures,
+    tables=[tables],
+    figures=[figures],
 )

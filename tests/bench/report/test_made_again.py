@@ -36,7 +36,7 @@ def studied() -> dict[str, tuple[list[Table], Mapping[str, Figure]]]:
             found[name] = study.joined_tables()
         elif hasattr(study, "EXPERIMENT") and study.EXPERIMENT.path.exists():
             results = stored(study.EXPERIMENT)
-            found[name] = list(study.EXPERIMENT.tables(results)), study.EXPERIMENT.figures(results)
+            found[name] = results.tables(), results.figures()
     return found
 
 

@@ -133,7 +133,7 @@ def test_what_is_made_of_service_times_and_runs(results: Results) -> None:
     # 400 rows in 50 ms, 16 an insertion: 500 steps/s at most
     assert limits.rows[0][:4] == ("8,8", "16 samples per insertion", "fp32", "500")
     assert limits.rows[0][8:11] == ("learner", "1", "100")
-    assert [line.get_label() for line in scaling.EXPERIMENT.figures(results)["actorq-scaling"].axes[0].lines] == [
+    assert [line.get_label() for line in results.figures()["actorq-scaling"].axes[0].lines] == [
         "fp32",
         "int8",
     ]

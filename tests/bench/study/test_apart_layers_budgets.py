@@ -44,14 +44,14 @@ def test_what_costs_most_is_decided_by_pairs(parts: Results) -> None:
 
 
 def test_the_tables_of_parts(parts: Results, texts: Callable[[Figure], list[str]]) -> None:
-    table, costs = apart.tables(parts)
+    table, costs = parts.tables()
     # residuals d − 0.2 f of −0.8, 1, −1.2, 1: s = 1.166, t of 3 degrees of freedom 3.1824, half of it 1.86
-    assert table.rows[0] == (f"{NAME}, n=4", "weights", "8", "8", "–", "20.0 [18.1, 21.9]", "60.0 [58.0, 62.0]")
+    assert table.rows[0] == (f"{NAME}, n=4", "weights", "8", "8", "20.0 [18.1, 21.9]", "60.0 [58.0, 62.0]")
     assert costs.rows == ((NAME, "weights and observation, at 3 bits", "–", "observation", "–"),)
     notes = " ".join(costs.notes)
     assert "the observation alone in 0, several at once in 1; none down to 2 bits in 0 of 1 policies" in notes
     assert "Costs most at 3 bits: the weights in 0, the hidden activations in 0, the observation in 1, not" in notes
-    found = texts(apart.figures(parts)["precision-apart"])
+    found = texts(parts.figures()["precision-apart"])
     assert {"2", "3", "8", f"{NAME}  n=4", "weights", "hidden activations", "observation"} <= set(found)
     assert apart.said(("weights", "input")) == "weights and observation"
     assert apart.said(tuple(apart.PARTS)) == "all three"
@@ -72,7 +72,7 @@ def sensitivities(results: Make) -> Results:
 
 
 def test_the_tables_of_layers(sensitivities: Results, texts: Callable[[Figure], list[str]]) -> None:
-    table, correlations = layers.tables(sensitivities)
+    table, correlations = sensitivities.tables()
     assert table.headers[3:] == ("error at 4 bits, %", "error at 3 bits, %", "error at 2 bits, %")
     # 256, 4096 and 128 of 4480 weights
     assert [row[1:3] for row in table.rows if row] == [("dense_0", "6"), ("dense_1", "91"), ("head", "3")]
@@ -80,7 +80,7 @@ def test_the_tables_of_layers(sensitivities: Results, texts: Callable[[Figure], 
     assert "Most sensitive at 4 bits, its interval above all others': no layer." in table.notes
     assert correlations.rows[0] == (NAME, "9", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]", "–")
     assert "Output error: median ρ 1.00 over 1 policies, the interval above 0 in 1, below 0 in 0." in correlations.notes
-    found = set(texts(layers.figures(sensitivities)["layer-sensitivity"]))
+    found = set(texts(sensitivities.figures()["layer-sensitivity"]))
     assert {"first layer", "second", "head"} <= found and "third" not in found
 
 
@@ -95,7 +95,7 @@ def test_the_table_of_mixed_widths(results: Make, texts: Callable[[Figure], list
             cell(4, "uniform", 30.0, "4/4/4"), cell(4, "estimate", 2.0, "8/3/8"), cell(4, "flight", 30.0, "3/4/6"),
         ],
     )  # fmt: skip
-    (table,) = budgets.tables(found)
+    (table,) = found.tables()
     assert table.rows[0] == (f"{NAME}, n=4", "3 (13.4 k)", "10.0 [8.2, 11.8]", "8/2/8", "−50.0", "3/3/3", "same")
     assert table.rows[1][3:] == ("8/3/8", "+28.0", "3/4/6", "0")
     notes = " ".join(table.notes)
@@ -109,7 +109,7 @@ def test_the_table_of_mixed_widths(results: Make, texts: Callable[[Figure], list
         "4 bits, chosen by flight": (0, 0, 1, 0),
     }.items():
         assert f"{chosen}: {better.format(*counts)}" in notes
-    assert {f"{NAME}  n=4", "one width everywhere"} <= set(texts(budgets.figures(found)["layer-widths"]))
+    assert {f"{NAME}  n=4", "one width everywhere"} <= set(texts(found.figures()["layer-widths"]))
 
 
 def test_layers_and_budgets_of_a_real_policy(
@@ -140,7 +140,7 @@ def test_the_page_shows_what_is_kept() -> None:
     for module in (apart, layers, budgets, noise):
         kept = records.read(module.EXPERIMENT.path)
         assert current(module.EXPERIMENT, kept) == kept == in_order(module.EXPERIMENT, kept)
-        made += module.EXPERIMENT.tables(Results(module.EXPERIMENT, kept))
+        made += Results(module.EXPERIMENT, kept).tables()
     page = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
     assert page.count("<!-- table:") == len(made)
     assert filled(page, made) == page

@@ -57,7 +57,7 @@ def test_the_summary_by_hand(recorded: Callable[..., records.Record]) -> None:
     assert narrow["error"].value == pytest.approx(8.0)
     half = 3.1824463 * (2.0 / 3.0) ** 0.5 / 2.0
     assert (narrow["difference"].low, narrow["difference"].high) == pytest.approx((-2.0 - half, -2.0 + half))
-    assert narrow["success"].value == 0.5 and narrow["success difference"].value == -0.25
+    assert narrow["success"].value == 0.5 and narrow["success_difference"].value == -0.25
     assert other["error"] is None and other["difference"] is None
 
 
@@ -90,7 +90,7 @@ def test_a_training_is_one_value(recorded: Callable[..., records.Record]) -> Non
         ("difference", -8.0, 2.0),
         ("error", 40.0, 10.0),
         ("success", 2 / 3, (1 / 12) ** 0.5),
-        ("success difference", -1 / 3, (1 / 12) ** 0.5),
+        ("success_difference", -1 / 3, (1 / 12) ** 0.5),
     ):
         expected = (value, value - half * deviation, value + half * deviation)
         assert (row[name].value, row[name].low, row[name].high) == pytest.approx(expected, rel=1e-6), name

@@ -69,7 +69,7 @@ def measured(recorded: Recorded) -> Results:
 
 
 def test_the_table_by_hand(measured: Results, texts: Callable[[Figure], list[str]]) -> None:
-    (table,) = native.tables(measured)
+    (table,) = measured.tables()
     rows = [row for row in table.rows if row]  # the last is a rule
     artifacts = [row[1] for row in rows]
     assert artifacts == ["fp32", "int8, LiteRT", "int8", "int2, learned", "int2, learned, penalty 0.3"]
@@ -81,7 +81,7 @@ def test_the_table_by_hand(measured: Results, texts: Callable[[Figure], list[str
         "20", "2.00", "0.25×", "0.05×",
     )  # fmt: skip
     assert by_name["int2, learned"]["hard: minus fp32"].startswith("−25.0 [")
-    (figure,) = native.figures(measured).values()
+    (figure,) = measured.figures().values()
     assert "I, hard" in texts(figure)
 
 

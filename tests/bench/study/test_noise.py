@@ -42,9 +42,9 @@ def test_each_noise_has_its_own_reference_on_the_same_episodes() -> None:
     for row in results.plain():
         expected = row["return"]["value"] - float_at[row["noise"]]["return"]["value"]
         assert row["difference"]["value"] == pytest.approx(expected)
-    (table,) = noise.tables(results)
+    (table,) = results.tables()
     assert [row[:2] for row in table.rows] == [("I", "float"), ("I", "4 bits")]
-    assert set(noise.figures(results)) == {"noise"}
+    assert set(results.figures()) == {"noise"}
 
 
 @pytest.mark.slow

@@ -154,4 +154,4 @@ def test_the_stored_tables_are_those_of_the_page() -> None:
 
     made, _ = study_table.joined_tables()
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    assert filled(page, [*made, *qat.EXPERIMENT.tables(stored(qat.EXPERIMENT))]) == page
+    assert filled(page, [*made, *stored(qat.EXPERIMENT).tables()]) == page

@@ -1,0 +1,84 @@
+"""A table declared: which rows stand on one line, under which headers their numbers stand, and how a number reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from bench.report.tables import Table
+from bench.report.text import NOT_KNOWN, environment, filled
+
+Row = Mapping[str, Any]
+"""A row of a summary: names of factors, measures and estimates, and their values."""
+
+summary: Callable[[Any], Iterable[Row]] = attrgetter("summary")
+"""The rows that results have of themselves."""
+
+
+def alike(rows: Iterable[Row], template: str) -> dict[str, list[Row]]:
+    """Rows gathered by what a template over their names makes of each, in the order of the first of each."""
+    render, found = environment().from_string(template).render, dict[str, list[Row]]()
+    for row in rows:
+        found.setdefault(render(row), []).append(row)
+    return found
+
+
+@dataclass(frozen=True)
+class Pivot:
+    """A table of rows that are gathered on lines: those alike in all leading cells make one.
+
+    Headers and cells are templates over a row's names, with the filters of :func:`bench.report.text.environment`:
+    ``"{{ subject }}, n={{ episodes | thousands }}"``, ``"{{ error | lost }}"``.
+
+    Attributes:
+        name: of the table, for the pages' markers.
+        words: template of the title, and in further lines of the notes; it names ``results``, ``rows`` and ``facts``.
+        lead: leading columns: cell by header.
+        columns: groups of columns from left to right: cell by header. A header that names what differs between the rows
+            of a line (``"error at {{ bits }} bits, %"``) stands for several columns, in the order in which the rows
+            have them; a row whose cell is empty has nothing there.
+        rows: what is gathered, in the order of the lines; of none there is no table.
+        facts: what the template of the words names beside these, a function of the results.
+        grouped: lines with the same first cell follow each other; it stands once, and a rule after the last of them.
+        ruled: template; a rule stands before each line for which it is another one than for the line before.
+        each: template; rows for which it is alike make a table of their own.
+    """
+
+    name: str
+    words: str
+    lead: Mapping[str, str]
+    columns: Sequence[Mapping[str, str]]
+    rows: Callable[[Any], Iterable[Row]] = summary
+    facts: Callable[[Any], Mapping[str, Any]] = field(default=lambda results: {})
+    grouped: bool = False
+    ruled: str = ""
+    each: str = ""
+
+    def __call__(self, results: Any) -> list[Table]:
+        """The tables of these results."""
+        return [self._table(rows, results) for rows in alike(self.rows(results), self.each).values()]
+
+    def _table(self, rows: Sequence[Row], results: Any) -> Table:
+        compiled = environment().from_string
+        lead, ruled = [compiled(cell) for cell in self.lead.values()], compiled(self.ruled)
+        places = [(ruled.render(row), *(cell.render(row) for cell in lead)) for row in rows]
+        lines: dict[tuple[str, ...], dict[str, str]] = {place: {} for place in places}
+        headers: dict[str, None] = {}
+        for group in self.columns:
+            templates = [(compiled(header), compiled(cell)) for header, cell in group.items()]
+            for place, row in zip(places, rows, strict=True):
+                for header, cell in templates:
+                    if text := cell.render(row):
+                        headers[at := header.render(row)] = None
+                        lines[place][at] = text
+        shown, last = list[dict[str, str]](), places[0][0]
+        for (part, *leading), line in lines.items():
+            shown += [{}] if part != last else []
+            shown.append(
+                {**dict(zip(self.lead, leading, strict=True)), **{at: line.get(at, NOT_KNOWN) for at in headers}}
+            )
+            last = part
+        title, *notes = filled(self.words, results=results, rows=rows, **self.facts(results))
+        return Table.of(self.name, title, shown, tuple(notes), len(self.lead), self.grouped)
