@@ -12,19 +12,20 @@ cells a means is counted once a cell, by the mean of its trainings.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench import command_line
-from bench.report.figures import Line, Panel, Pictures, facets, gain_scale
+from bench.report.figures import gain_scale
 from bench.report.intervals import Correlation, Estimate, mcnemar_exact, order_of
-from bench.report.tables import Table
-from bench.report.text import arrow, correlation, estimate, lost
-from bench.study.experiment import ERROR, RETURN, Episodes, Played, Results
+from bench.report.lines import Lines
+from bench.report.pivot import Pivot, alike
+from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.records import Condition
 from bench.study.trainings import Training, flown, of_cells, origin, trained
 from policy.network import layer_names
@@ -59,7 +60,7 @@ VARIANTS: dict[str, Condition] = {
 }
 QUARL, SYMMETRIC = Scheme.QUARL.value, Scheme.SYMMETRIC.value
 SCHEMES = {QUARL: "QuaRL's", SYMMETRIC: "symmetric"}
-STYLES = (1, 3, 0)  # of the schemes as in pictures of sweeps, and of floats
+STYLES = {"QuaRL's quantizer": 1, "symmetric quantizer": 3, "not quantized": 0}  # as in pictures of sweeps
 BITS, MOST_SHOWN = (8, 6, 4, 3, 2), 4  # of the table of errors
 PLACES: dict[str, Condition] = {
     f"{said} {bits}": {"scheme": scheme, "bits": bits} for scheme, said in SCHEMES.items() for bits in BITS
@@ -78,7 +79,7 @@ Cells by the mean of their trainings; equal ones are neither. Narrower: range of
 mean of the layers. fp32: mean return. The others: mean return after quantization to so many bits, against plain \
 policies quantized alike, what was gained or lost in fp32 included.
 †: p < 0.05 by the two-sided sign test, a cell counted once: at least six, all on one side. If no means did anything, \
-about {{ "%.1f" | format(chances | sum) }} of these {{ chances | length }} would be marked.
+about {{ "%.1f" | format(rows | sum("chance")) }} of these {{ rows | length }} would be marked.
 {% if unmeasured %}
 Not measured: {{ unmeasured | several }}.
 {% endif %}
@@ -218,83 +219,122 @@ def sign_test(gains: Sequence[Estimate | None]) -> tuple[int, int, bool, float]:
     return above, below, mcnemar_exact(above, below) < CHANCE, chance
 
 
-def tables(results: Results) -> list[Table]:
-    """The summary, the weights and what floats reach, the errors, and the order of width and loss."""
-    cells, variants = subjects_of(results), variants_of(results)
-    places = list(itertools.product(cells, variants))
-    wider = {place: widening(results, *place) for place in places}
-    gains = {(*place, head): gain(results, *place, asked) for place in places for head, asked in EVERYWHERE.items()}
-    summary, chances = [], []
-    for name in [name for name in variants if name != "plain"]:
-        narrower = [found and found.times(-1.0) for found in (wider[cell, name] for cell in cells)]
-        columns = {"narrower": narrower} | {head: [gains[cell, name, head] for cell in cells] for head in EVERYWHERE}
-        row = {"": name}
+@functools.cache
+def policies(results: Results) -> list[dict[str, Any]]:
+    """A row for each cell, variant and place of :data:`EVERYWHERE`; the width of the weights stands in that of fp32."""
+    rows = []
+    for cell, name, (head, place) in itertools.product(subjects_of(results), variants_of(results), EVERYWHERE.items()):
+        found = results.row(cell, {**VARIANTS[name], **place})
+        line = f"{SCHEMES[place['scheme']]} quantizer" if place else "not quantized"
+        row = {"cell": cell, "variant": name, "head": head, "at": place.get("bits", head), "line": line, **found}
+        row |= {"gain": gain(results, cell, name, place), "wider": widening(results, cell, name)}
+        if not place:
+            row |= {m: Estimate.of_mean(widths_of(results, cell, name, m)) for m in WIDTHS.values()}
+        rows.append(row)
+    return rows
+
+
+def at(*heads: str) -> Callable[[Results], list[dict[str, Any]]]:
+    """The rows of these places."""
+    return lambda results: [row for row in policies(results) if row["head"] in heads]
+
+
+def sign_tests(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each means against wide weights and each column of the summary."""
+    for name in [name for name in variants_of(results) if name != "plain"]:
+        mine = [row for row in policies(results) if row["variant"] == name]
+        columns = {"narrower": [row["wider"] and row["wider"].times(-1.0) for row in mine if row["head"] == "fp32"]}
+        columns |= {head: [row["gain"] for row in mine if row["head"] == head] for head in EVERYWHERE}
         for head, column in columns.items():
-            above, below, is_told, chance = sign_test(column)
-            row[head] = f"{above} : {below}{'†' * is_told}"
-            chances.append(chance)
-        summary.append(row)
-    weights, errors = [], []
-    medians: dict[str, dict[str, list[float]]] = {}
-    for cell, name in places:
-        row, found, more = {"cell": cell, "variant": name}, wider[cell, name], gains[cell, name, "fp32"]
-        ends = {
-            "minus plain": estimate(found, sign="+") + arrow(found),
-            "fp32 return": estimate(results.row(cell, VARIANTS[name])[RETURN]),
-            "gain, %": estimate(more, sign="+") + arrow(more),
-        }
-        of = {head: Estimate.of_mean(widths_of(results, cell, name, measure)) for head, measure in WIDTHS.items()}
-        weights.append(row | {head: estimate(each) for head, each in of.items()} | ends)
-        lose = {head: results.row(cell, {**VARIANTS[name], **PLACES[head]})[ERROR] for head in SHOWN}
-        errors.append(row | {head: lost(each) + arrow(gains[cell, name, head]) for head, each in lose.items()})
-        for head in [head for head in SHOWN if PLACES[head]["bits"] == MOST_SHOWN and lose[head]]:
-            medians.setdefault(head, {}).setdefault(name, []).append(lose[head].value)
-    heads = list(itertools.product(BITS[1:], ("range", "range / std")))
-    orders = {cell: [order(results, cell, bits, WIDTHS[head]) for bits, head in heads] for cell in cells}
-    shown = (
-        {"cell": cell} | {f"{bits} bits: {head}": correlation(rho) for (bits, head), rho in zip(heads, of, strict=True)}
-        for cell, of in orders.items()
-    )
-    counts = dict.fromkeys(str(len(record["returns"])) for record in results.found)
-    left_out = [name for name in CELLS if name not in cells]
-    middle = {head: {name: median(values) for name, values in of.items()} for head, of in medians.items()}
-    sides = [rho.side for of in orders.values() for rho in of if rho]
-    return [
-        results.table("wide-weights-summary", SUMMARY, summary, cells=len(cells), chances=chances, unmeasured=left_out),
-        results.table("wide-weights", WEIGHTS, weights, 2, grouped=True, counts=counts),
-        results.table("wide-weights-errors", ERRORS, errors, 2, grouped=True, medians=middle),
-        results.table("wide-weights-orders", ORDERS, shown, sides=sides, chance=CHANCE),
-    ]
+            above, below, is_clear, chance = sign_test(column)
+            yield {"variant": name, "head": head, "above": above, "below": below, "clear": is_clear, "chance": chance}
 
 
-def figures(results: Results) -> Pictures:
-    """A panel for each means: what it gains over plain against the bits, a dot for each cell."""
-    lines_of: dict[str, dict[Any, Condition]] = {
-        f"{said} quantizer": {bits: PLACES[f"{said} {bits}"] for bits in BITS} for said in SCHEMES.values()
-    }
-    lines_of["not quantized"] = {"fp32": {}}
-    panels = []
-    for name in variants_of(results):
-        lines = []
-        for (label, places), style in zip(lines_of.items(), STYLES, strict=True):
-            gains = {at: [gain(results, each, name, of) for each in subjects_of(results)] for at, of in places.items()}
-            dots = {at: [each.value for each in found if each is not None] for at, found in gains.items()}
-            medians = {at: Estimate(median(values)) for at, values in dots.items() if values}
-            lines += [Line(label, medians, style, singles=dots)] if medians else []
-        panels += [Panel(name, lines)] if lines else []
-    if not panels:
-        return {}
-    drawn = facets(
-        panels,
-        [*sorted(BITS), "fp32"],
-        title="What means against wide weights gain over plain training",
-        said="% of plain's |fp32| return, both quantized alike (linear within 5, then logarithmic)\n"
-        "dots: cells, means of their trainings; marks: median over cells",
-        x_label="bits of the weights",
-        scale=gain_scale,
-        columns=3,
-    )
-    return {"wide-weights": drawn}
+def orders(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each cell, number of bits and measure of width: Spearman's ρ with the return lost."""
+    for cell, bits, head in itertools.product(subjects_of(results), BITS[1:], ("range", "range / std")):
+        yield {"cell": cell, "bits": bits, "width": head, "rho": order(results, cell, bits, WIDTHS[head])}
+
+
+def gains(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each variant, quantizer and width: the cells' gains over plain, and their median."""
+    for rows in alike(policies(results), "{{ variant }} {{ head }}").values():
+        values = [row["gain"].value for row in rows if row["gain"] is not None]
+        if values:
+            yield {**rows[0], "gain": Estimate(median(values)), "gains": values}
+
+
+def medians(results: Results) -> dict[str, dict[str, float]]:
+    """Median error over cells at the most bits of the table, by scheme and variant."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in policies(results):
+        if row["at"] == MOST_SHOWN and row[ERROR]:
+            found.setdefault(row["head"], {}).setdefault(row["variant"], []).append(row[ERROR].value)
+    return {head: {name: median(values) for name, values in of.items()} for head, of in found.items()}
+
+
+LEAD = {"cell": "{{ cell }}", "variant": "{{ variant }}"}
+TABLES = [
+    Pivot(
+        name="wide-weights-summary",
+        words=SUMMARY,
+        lead={"": "{{ variant }}"},
+        columns=[{"{{ head }}": "{{ above }} : {{ below }}{{ '†' if clear }}"}],
+        rows=sign_tests,
+        facts=lambda results: {
+            "cells": len(subjects_of(results)),
+            "unmeasured": [name for name in CELLS if name not in subjects_of(results)],
+        },
+    ),
+    Pivot(
+        name="wide-weights",
+        words=WEIGHTS,
+        lead=LEAD,
+        columns=[
+            {head: f"{{{{ {measure} | estimate }}}}" for head, measure in WIDTHS.items()},
+            {"minus plain": "{{ wider | estimate(sign='+') }}{{ wider | arrow }}"},
+            {"fp32 return": "{{ return | estimate }}"},
+            {"gain, %": "{{ gain | estimate(sign='+') }}{{ gain | arrow }}"},
+        ],
+        rows=at("fp32"),
+        facts=lambda results: {"counts": dict.fromkeys(str(len(record["returns"])) for record in results.found)},
+        grouped=True,
+    ),
+    Pivot(
+        name="wide-weights-errors",
+        words=ERRORS,
+        lead=LEAD,
+        columns=[{"{{ head }}": "{{ error | lost }}{{ gain | arrow }}"}],
+        rows=at(*SHOWN),
+        facts=lambda results: {"medians": medians(results)},
+        grouped=True,
+    ),
+    Pivot(
+        name="wide-weights-orders",
+        words=ORDERS,
+        lead={"cell": "{{ cell }}"},
+        columns=[{"{{ bits }} bits: {{ width }}": "{{ rho | correlation }}"}],
+        rows=orders,
+        facts=lambda results: {"sides": [row["rho"].side for row in orders(results) if row["rho"]], "chance": CHANCE},
+    ),
+]
+GAINS = Lines(
+    stem="wide-weights",
+    title="What means against wide weights gain over plain training",
+    below="% of plain's |fp32| return, both quantized alike (linear within 5, then logarithmic)\n"
+    "dots: cells, means of their trainings; marks: median over cells",
+    x="at",
+    x_label="bits of the weights",
+    line="line",
+    labels={line: (line, style) for line, style in STYLES.items()},
+    y="gain",
+    rows=gains,
+    panel="{{ variant }}",
+    singles="gains",
+    scale=gain_scale,
+    places=lambda rows, x: [*sorted(BITS), "fp32"],
+    columns=3,
+)
 
 
 EXPERIMENT = of_cells(
@@ -310,6 +350,6 @@ EXPERIMENT = of_cells(
     ),
     grid=grid,
     measure=measure,
-    tables=[tables],
-    figures=[figures],
+    tables=TABLES,
+    figures=[GAINS],
 )

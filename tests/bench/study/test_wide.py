@@ -82,7 +82,7 @@ def test_a_means_is_compared_with_the_plain_training_of_its_seed(several: Result
 
 
 def test_the_tables_by_hand(several: Results, texts: Callable[[Figure], list[str]]) -> None:
-    summary, weights, errors, orders = wide.tables(several)
+    summary, weights, errors, orders = several.tables()
     rows = {row[0]: dict(zip(summary.headers[1:], row[1:], strict=True)) for row in summary.rows}
     assert rows["clip-2"] == {"narrower": "6 : 0†", "fp32": "0 : 0", "QuaRL's 4": "6 : 0†"} | dict.fromkeys(
         [header for header in summary.headers[3:] if header != "QuaRL's 4"], "0 : 0"
@@ -100,7 +100,7 @@ def test_the_tables_by_hand(several: Results, texts: Callable[[Figure], list[str
     assert orders.headers[3:5] == ("4 bits: range", "4 bits: range / std")
     assert orders.rows[0][3] == "–", "all ranges are alike"
     assert orders.rows[0][4].startswith("0.")
-    found = texts(wide.figures(several)["wide-weights"])
+    found = texts(several.figures()["wide-weights"])
     assert {"decay-1", "clip-2", "2", "fp32", "QuaRL's quantizer", "not quantized"} <= set(found)
 
 
@@ -108,7 +108,7 @@ def test_what_is_not_measured_wholly_is_left_out(several: Results) -> None:
     last = {**wide.VARIANTS["clip-2"], **wide.PLACES["symmetric 2"]}
     fewer = [each for each in several.found if (each["subject"], each["condition"]) != ("cartpole-a2c", last)]
     partial = Results(wide.EXPERIMENT, [each for each in fewer if each["subject"] != "pendulum-ppo"])
-    summary, weights, *_ = wide.tables(partial)
+    summary, weights, *_ = partial.tables()
     assert summary.rows[-1][:2] == ("clip-2", "4 : 0")
     assert "Not measured: pendulum-ppo and cartpole-a2c." in summary.notes
     assert not {"pendulum-ppo", "cartpole-a2c"} & {row[0] for row in weights.rows if row}
@@ -165,6 +165,6 @@ def test_the_page_shows_what_is_kept() -> None:
     assert current(wide.EXPERIMENT, kept) == kept == in_order(wide.EXPERIMENT, kept)
     assert not any(record["code"].endswith("-dirty") for record in kept)
     page = (ROOT / "docs" / "wide-weights.md").read_text(encoding="utf-8")
-    tables = wide.tables(Results(wide.EXPERIMENT, kept))
+    tables = Results(wide.EXPERIMENT, kept).tables()
     assert page.count("<!-- table:") == len(tables)
     assert filled(page, tables) == page
