@@ -39,11 +39,13 @@ class Pivot:
         columns: groups of columns from left to right: cell by header. A header that names what differs between the rows
             of a line (``"error at {{ bits }} bits, %"``) stands for several columns, in the order in which the rows
             have them; a row whose cell is empty has nothing there.
-        rows: what is gathered, in the order of the lines; of none there is no table.
+        rows: what is gathered, in the order of the lines.
         facts: what the template of the words names beside these, a function of the results.
         grouped: lines with the same first cell follow each other; it stands once, and a rule after the last of them.
         ruled: template; a rule stands before each line for which it is another one than for the line before.
         each: template; rows for which it is alike make a table of their own.
+        left: number of the leading columns that are words, not numbers; None: all.
+        optional: whether there is no table where there are no rows.
     """
 
     name: str
@@ -55,10 +57,14 @@ class Pivot:
     grouped: bool = False
     ruled: str = ""
     each: str = ""
+    left: int | None = None
+    optional: bool = False
 
     def __call__(self, results: Any) -> list[Table]:
         """The tables of these results."""
-        return [self._table(rows, results) for rows in alike(self.rows(results), self.each).values()]
+        found = list(self.rows(results))
+        groups = alike(found, self.each).values() if found or self.optional else [[]]
+        return [self._table(rows, results) for rows in groups]
 
     def _table(self, rows: Sequence[Row], results: Any) -> Table:
         compiled = environment().from_string
@@ -73,7 +79,7 @@ class Pivot:
                     if text := cell.render(row):
                         headers[at := header.render(row)] = None
                         lines[place][at] = text
-        shown, last = list[dict[str, str]](), places[0][0]
+        shown, last = list[dict[str, str]](), places[0][0] if places else ""
         for (part, *leading), line in lines.items():
             shown += [{}] if part != last else []
             shown.append(
@@ -81,4 +87,5 @@ class Pivot:
             )
             last = part
         title, *notes = filled(self.words, results=results, rows=rows, **self.facts(results))
-        return Table.of(self.name, title, shown, tuple(notes), len(self.lead), self.grouped)
+        left = len(self.lead) if self.left is None else self.left
+        return Table.of(self.name, title, shown, tuple(notes), left, self.grouped)

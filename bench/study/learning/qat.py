@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.measuring.execution import execution_of
-from bench.report.figures import Panel, Pictures, error_scale, facets
+from bench.report.figures import error_scale
 from bench.report.intervals import Estimate
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, joined, lost
-from bench.study.experiment import ERROR, RETURN, SUCCESS, Episodes, Played, Results
+from bench.report.lines import Lines, in_order
+from bench.report.pivot import Pivot, alike
+from bench.report.text import joined
+from bench.study.experiment import ERROR, SUCCESS, Episodes, Played, Results
 from bench.study.records import Condition
 from bench.study.trainings import Training, flown, of_cells, origin, trained
 from policy.quantization import Scheme
@@ -56,7 +56,7 @@ DELAYS = {"cartpole-dqn": (HALF, 0.2)}  # shares of the steps in floats to choos
 CHOOSING_SEEDS, CHOOSING_BITS = (10, 11, 12, 13), 4
 AFTERWARDS, LEARNED = "afterwards", "in training"
 WAYS = {AFTERWARDS: "quantized after training (PTQ)", LEARNED: "trained with quantizers (QAT)"}
-LINES = {way: (WAYS[way], style) for way, style in ((AFTERWARDS, 3), (LEARNED, 4))}
+SHORT = {AFTERWARDS: "PTQ", LEARNED: "QAT"}
 LIMIT_PERCENT = 2.0  # of the float return, that a policy may lose and still count as good as it
 
 TABLE = """\
@@ -74,8 +74,8 @@ Share of the steps that QAT learns in floats first: {% for name, each in measure
 {% endfor %}
 PTQ's ranges go to the largest weight and the largest activation at every width; QAT's cut rare large activations, and \
 from 3 bits down follow the mean weight: part of the gain is the range.
-{% for place, said in places.items() %}
-{{ place }}: QAT is {{ said.gain }}; its error is {{ said.error }}.
+{% for place, words in places.items() %}
+{{ place }}: QAT is {{ words.gain }}; its error is {{ words.error }}.
 {% endfor %}
 {% if unmeasured %}
 Not measured: {{ unmeasured | several }}.
@@ -162,43 +162,50 @@ def gain(results: Results, place: tuple[str, str], bits: int) -> Estimate | None
     return results.contrast(place[0], condition(AFTERWARDS, bits), condition(LEARNED, bits), place[1])
 
 
-def tables(results: Results) -> list[Table]:
-    """A row for each cell, preset and width; and in words how QAT compares with PTQ, and its error with the limit."""
-    rows, said = [], {}
-    with_success = any(row[SUCCESS] for row in results.summary)  # else a column of dashes
+@functools.cache
+def policies(results: Results) -> list[dict[str, Any]]:
+    """A row for each cell, preset, width and way of quantizing, with the float policies' beside it."""
+    rows = []
     for place, widths in places(results).items():
-        floats = results.row(place[0], {}, place[1])
-        name, trainings = ", ".join(filter(None, place)), len(results.records_of(place[0], {}, place[1]))
-        gains, errors = {}, {}
+        floats, name = results.row(place[0], {}, place[1]), ", ".join(filter(None, place))
+        values = results.played("returns", place[0], {}, place[1])
+        row = {"cell": name, "trainings": len(values), "each": floats["episodes"] // len(values), "floats": floats}
         for bits in widths:
-            three = [floats, *(results.row(place[0], condition(way, bits), place[1]) for way in WAYS)]
-            rates = [row[SUCCESS] for row in three]
-            shown = " / ".join(f"{100 * rate.value:.1f}" for rate in rates if rate) or NOT_KNOWN
-            more = gain(results, place, bits)
-            gains[bits], errors[bits] = gain_words(more), error_words(three[-1][ERROR])
-            rows.append({
-                "cell": f"{name}, n={trainings} × {floats['episodes'] // trainings:,}",
-                "bits": str(bits),
-                **{header: estimate(row[RETURN]) for header, row in zip(("float", "PTQ", "QAT"), three, strict=True)},
-                "PTQ error, %": lost(three[1][ERROR]),
-                "QAT error, %": lost(three[2][ERROR]),
-                "QAT − PTQ, %": estimate(more, sign="+"),
-                **({"success, %": shown} if with_success else {}),
-            })  # fmt: skip
-        said[name] = {"gain": by_words(gains), "error": by_words(errors)}
+            both = {way: results.row(place[0], condition(way, bits), place[1]) for way in WAYS}
+            rates = [each[SUCCESS] for each in (floats, *both.values()) if each[SUCCESS]]
+            row |= {
+                "gain": gain(results, place, bits),
+                "rates": " / ".join(f"{100 * rate.value:.1f}" for rate in rates),
+            }
+            for way, found in both.items():
+                fewer = results.played("returns", place[0], condition(way, bits), place[1])
+                singles = [100.0 * (f - q) / abs(f) for f, q in zip(values, fewer, strict=True) if f]
+                rows.append({**row, "way": SHORT[way], "singles": singles, **found})
+    return rows
+
+
+def facts(results: Results) -> dict[str, Any]:
+    """What the notes tell: of each cell in words, and which widths an artifact computes."""
     subjects = [subject for subject, _ in places(results)]
     learned = {each["subject"]: each for each in results.found if each["condition"].get("quantized") == LEARNED}
-    executed = {
-        way: joined(str(n) for n in BITS if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact)
-        for way in WAYS
+    rows = alike((row for row in policies(results) if row["quantized"] == LEARNED), "{{ cell }}")
+    return {
+        "measures": {name: learned[name]["measures"] for name in subjects},
+        "choosing_bits": CHOOSING_BITS,
+        "choosing_seeds": joined(map(str, CHOOSING_SEEDS)),
+        "places": {
+            name: {
+                "gain": by_words({row["bits"]: gain_words(row["gain"]) for row in of}),
+                "error": by_words({row["bits"]: error_words(row[ERROR]) for row in of}),
+            }
+            for name, of in rows.items()
+        },
+        "unmeasured": [name for name in CELLS if name not in subjects],
+        "executed": {
+            way: joined(str(n) for n in BITS if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact)
+            for way in WAYS
+        },
     }
-    return [
-        results.table(
-            "qat", TABLE, rows, grouped=True, measures={name: learned[name]["measures"] for name in subjects},
-            choosing_bits=CHOOSING_BITS, choosing_seeds=joined(map(str, CHOOSING_SEEDS)), places=said,
-            unmeasured=[name for name in CELLS if name not in subjects], executed=executed,
-        )
-    ]  # fmt: skip
 
 
 def by_words(said: dict[int, str]) -> str:
@@ -223,31 +230,38 @@ def error_words(found: Estimate | None) -> str:
     return f"above {LIMIT_PERCENT:g} %" if found.is_above(LIMIT_PERCENT) else "undecided"
 
 
-def figures(results: Results) -> Pictures:
-    """A panel for each cell and preset: the error against the bits, both ways, and the trainings' as dots."""
-    panels = []
-    for place, widths in places(results).items():
-        floats = results.played("returns", place[0], {}, place[1])
-        rows = [row for row in results.summary if (row["subject"], row["preset"]) == place]
-        panel = Panel.of(f"{', '.join(filter(None, place))}  n={len(floats)}", rows, "quantized", "bits", ERROR, LINES)
-        lines = []
-        for way, line in zip(WAYS, panel.lines, strict=True):
-            few = {bits: results.played("returns", place[0], condition(way, bits), place[1]) for bits in widths}
-            singles = {n: [100.0 * (f - q) / abs(f) for f, q in zip(floats, few[n], strict=True) if f] for n in few}
-            lines.append(replace(line, singles=singles))
-        panels.append(replace(panel, lines=lines))
-    if not panels:
-        return {}
-    drawn = facets(
-        panels,
-        sorted({bits for widths in places(results).values() for bits in widths}),
-        title="Learning with few bits, or quantizing afterwards",
-        said="relative error of the return, % of |float| (linear up to 5, then logarithmic); dotted: 5 %\n"
-        "n: trainings a point; marks: their mean; bars: 95 % intervals over trainings; dots: single trainings",
-        x_label="bits of weights and activations",
-        scale=error_scale,
-    )
-    return {"qat": drawn}
+RETURNS = Pivot(
+    name="qat",
+    words=TABLE,
+    lead={"cell": "{{ cell }}, n={{ trainings }} × {{ each | thousands }}", "bits": "{{ bits }}"},
+    left=1,
+    columns=[
+        {"float": "{{ floats.return | estimate }}"},
+        {"{{ way }}": "{{ return | estimate }}"},
+        {"{{ way }} error, %": "{{ error | lost }}"},
+        {"QAT − PTQ, %": "{{ gain | estimate(sign='+') }}"},
+        {"success, %": "{{ rates }}"},
+    ],
+    rows=policies,
+    facts=facts,
+    grouped=True,
+)
+OVER_BITS = Lines(
+    stem="qat",
+    title="Learning with few bits, or quantizing afterwards",
+    below="relative error of the return, % of |float| (linear up to 5, then logarithmic); dotted: 5 %\n"
+    "n: trainings a point; marks: their mean; bars: 95 % intervals over trainings; dots: single trainings",
+    x="bits",
+    x_label="bits of weights and activations",
+    line="quantized",
+    labels={way: (WAYS[way], style) for way, style in ((AFTERWARDS, 3), (LEARNED, 4))},
+    y=ERROR,
+    rows=policies,
+    panel="{{ cell }}  n={{ trainings }}",
+    singles="singles",
+    scale=error_scale,
+    places=in_order,
+)
 
 
 EXPERIMENT = of_cells(
@@ -263,6 +277,6 @@ EXPERIMENT = of_cells(
     ),
     grid=grid,
     measure=measure,
-    tables=[tables],
-    figures=[figures],
+    tables=[RETURNS],
+    figures=[OVER_BITS],
 )

@@ -48,7 +48,7 @@ def two_widths(recorded: Recorded) -> Results:
 
 
 def test_the_table_by_hand(two_widths: Results, texts: Callable[[Figure], list[str]]) -> None:
-    (table,) = qat.tables(two_widths)
+    (table,) = two_widths.tables()
     assert table.headers[-1] == "QAT − PTQ, %", "no column of dashes"
     assert table.rows[0][1:] == ("8", "500.0", "500.0", "500.0", "0", "0", "0.00")
     # trainings, not episodes: s = 2 and 1, t of 2 degrees of freedom 4.3027, / √3; gains 100, 99, 98 of 500
@@ -62,14 +62,14 @@ def test_the_table_by_hand(two_widths: Results, texts: Callable[[Figure], list[s
     assert chosen in notes
     assert "Not measured: cartpole-ppo, cartpole-a2c, mountaincarcontinuous-ddpg, I and II." in notes
     assert "QAT at 8, 7, 6, 5, 4, 3, 2 bits and PTQ at 8, in an int8 container" in notes
-    found = texts(qat.figures(two_widths)["qat"])
+    found = texts(two_widths.figures()["qat"])
     assert {"cartpole-dqn  n=3", "4", "8", *qat.WAYS.values()} <= set(found)
 
 
 def test_a_cell_that_is_not_measured_wholly_is_left_out(two_widths: Results) -> None:
     fewer = [record for record in two_widths.found if record["condition"] != qat.condition(qat.LEARNED, 8)]
-    (table,) = qat.tables(Results(qat.EXPERIMENT, fewer))
-    assert table.rows == () and qat.figures(Results(qat.EXPERIMENT, fewer)) == {}
+    (table,) = Results(qat.EXPERIMENT, fewer).tables()
+    assert table.rows == () and Results(qat.EXPERIMENT, fewer).figures() == {}
     assert any("Not measured: cartpole-ppo, cartpole-a2c, cartpole-dqn," in note for note in table.notes)
 
 
@@ -79,7 +79,7 @@ def test_success_is_shown_where_a_task_has_it(recorded: Recorded) -> None:
     for condition, wins in zip(conditions, ([1, 1], [0, 1], [1, 1]), strict=True):
         record = recorded(condition, [1.0, 2.0], "I", successes=wins, quant_delay=0.5, tried={})
         found += [record | {"preset": preset} for preset in ("hard", "shipped")]
-    (table,) = qat.tables(Results(qat.EXPERIMENT, found))
+    (table,) = Results(qat.EXPERIMENT, found).tables()
     assert [row[0] for row in table.rows if row] == ["I, hard, n=1 × 2", "I, shipped, n=1 × 2"]
     assert table.rows[0][-1] == "100.0 / 50.0 / 100.0"
 
@@ -163,4 +163,4 @@ def test_the_page_shows_what_is_kept() -> None:
     assert not any(record["code"].endswith("-dirty") for record in kept)
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
     assert "<!-- table:qat -->" in page
-    assert filled(page, qat.tables(Results(qat.EXPERIMENT, kept))) == page
+    assert filled(page, Results(qat.EXPERIMENT, kept).tables()) == page
