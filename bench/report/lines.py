@@ -24,8 +24,8 @@ def as_they_come(rows: Sequence[Row], x: str) -> list[Any]:
 
 
 def in_order(rows: Sequence[Row], x: str) -> list[Any]:
-    """The places from the smallest to the largest; rows without one are nowhere."""
-    return sorted({row[x] for row in rows if row[x] is not None})
+    """The places from the smallest number to the largest, then words; rows without one are nowhere."""
+    return sorted({row[x] for row in rows if row[x] is not None}, key=lambda place: (isinstance(place, str), place))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Lines:
         singles: name of the values that a point is of, drawn as small dots.
         scale: sets the vertical axis of all panels; None: each has its own.
         places: of the horizontal axis, a function of rows and ``x``; None: they are numbers, with bands for intervals.
-        joined: whether the points of a line are.
+        joined: whether the points of a line are, or which lines' are, by the value that they stand for.
         columns: at most so many panels beside each other.
         turned: the places' names stand upright.
         shared: whether the vertical axis that ``scale`` sets has the same ends in all panels.
@@ -69,7 +69,7 @@ class Lines:
     singles: str = ""
     scale: Callable[[Axes], None] | None = None
     places: Callable[[Sequence[Row], str], Sequence[Any]] | None = as_they_come
-    joined: bool = True
+    joined: bool | Callable[[Any], bool] = True
     columns: int = COLUMNS
     turned: bool = False
     shared: bool = True
@@ -96,7 +96,8 @@ class Lines:
             mine = [row for row in rows if row[self.line] == value and row[self.y] is not None]
             singles = {row[self.x]: row[self.singles] for row in mine} if self.singles else {}
             points = {row[self.x]: row[self.y] for row in mine}
-            lines += [Line(label, points, style, self.joined, singles)] if points else []
+            joined = self.joined(value) if callable(self.joined) else self.joined
+            lines += [Line(label, points, style, joined, singles)] if points else []
         references = (row[self.reference] for row in rows if self.reference)
         return Panel(title, lines, next(references, None), self.reference_label)
 

@@ -38,7 +38,7 @@ class Pivot:
         lead: leading columns: cell by header.
         columns: groups of columns from left to right: cell by header. A header that names what differs between the rows
             of a line (``"error at {{ bits }} bits, %"``) stands for several columns, in the order in which the rows
-            have them; a row whose cell is empty has nothing there.
+            have them; a row whose cell is empty has nothing there. One that names nothing always stands.
         rows: what is gathered, in the order of the lines.
         facts: what the template of the words names beside these, a function of the results.
         grouped: lines with the same first cell follow each other; it stands once, and a rule after the last of them.
@@ -73,6 +73,7 @@ class Pivot:
         lines: dict[tuple[str, ...], dict[str, str]] = {place: {} for place in places}
         headers: dict[str, None] = {}
         for group in self.columns:
+            headers |= dict.fromkeys(header for header in group if "{{" not in header)
             templates = [(compiled(header), compiled(cell)) for header, cell in group.items()]
             for place, row in zip(places, rows, strict=True):
                 for header, cell in templates:

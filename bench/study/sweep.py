@@ -15,17 +15,17 @@ how a device would execute it; of several the widths that decide. Quantization i
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.measuring.execution import DEVICE_ACTIVATION_BITS, execution_of
-from bench.report.figures import Line, Panel, Pictures, facets
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, lost
-from bench.study.experiment import ERROR, LOST, RETURN, SUCCESS, Episodes, Experiment, Played, Results
+from bench.report.lines import Lines, in_order
+from bench.report.pivot import Pivot, alike
+from bench.study.experiment import ERROR, RETURN, SUCCESS, Episodes, Experiment, Played, Results
 from bench.study.flying import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
 from bench.study.records import Condition
 from policy.integer import trained_with
@@ -36,8 +36,6 @@ from train.suites.names import Suite, resolve
 
 if TYPE_CHECKING:
     import argparse
-
-    from matplotlib.figure import Figure
 
     from bench.report.intervals import Estimate
     from policy.spec import PolicySpec
@@ -55,21 +53,23 @@ SLOW = (Suite.BOX2D, Suite.PYBULLET, Suite.MUJOCO, Suite.DM_CONTROL)
 SERIES_OF = {Suite.ATARI: (PAPERS,), **dict.fromkeys(SLOW, (PAPERS, SERIES[3]))}
 STYLED = ("quarl", "quarl, weights only", "quarl-released", "symmetric", FP16)
 """Of each scheme by name: place in :data:`bench.report.figures.STYLES`."""
+MEASURES = ((SUCCESS, 100.0, "success, %"), (RETURN, 1.0, "return"))
 NOTICEABLE = 1.0  # percent of |fp32|: pictures end where nothing wider loses more
 
 OVERVIEW = """\
 Relative error of the return, %, by bits of the weights
 Error: (fp32 − quantized) / |fp32| of the mean return over the same episodes, with its 95 % interval (Student's t); \
 negative: better than fp32; 0: less than 0.005 % in all three numbers; without brackets: all episodes are equal.
-Episodes of each: {{ episodes | join(", ") }}. Simulated in float; how a device executes each width is said by \
-`python -m bench.study sweep POLICY`. {{ unknown }}: not measured.
+Episodes of each: {{ rows | map(attribute="floats.episodes") | map("thousands") | unique | join(", ") }}. Simulated in \
+float; how a device executes each width is said by `python -m bench.study sweep POLICY`. –: not measured.
 {{ results.games }}
 {{ results.measured }}
 """
 DETAILS = """\
-{{ title }}
-Means over {{ episodes }} greedy episodes, the same at every width, with 95 % intervals; differences are paired. \
-Error: (fp32 − quantized) / |fp32|. Other action: share of the bundle's golden observations on which it is not fp32's.
+{{ rows[0].label }} on {{ rows[0].floats.task }}{{ ", " ~ rows[0].preset if rows[0].preset }}
+Means over {{ rows[0].floats.episodes | thousands }} greedy episodes, the same at every width, with 95 % intervals; \
+differences are paired. Error: (fp32 − quantized) / |fp32|. Other action: share of the bundle's golden observations on \
+which it is not fp32's.
 {% for words, which in executions.items() %}
 {{ which | join("; ") }} bits: {{ words }}.
 {% endfor %}
@@ -181,124 +181,132 @@ def name_of(row: Row) -> str:
     return ", ".join([row["scheme"], *(["weights only"] if FLOAT in given.values() else []), *said])
 
 
-def rows_of(results: Results, subjects: Sequence[str]) -> dict[tuple[str, str], dict[str, list[Row]]]:
-    """By subject and preset, and then by scheme: rows from few bits to many; those without fp32 are left out."""
-    found: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for row in results.summary:
-        if row["subject"] in subjects:
-            name = name_of(row) if row["scheme"] else "fp32"
-            found.setdefault((row["subject"], row["preset"]), {}).setdefault(name, []).append(row)
-    return {place: schemes for place, schemes in found.items() if "fp32" in schemes}
+def series(results: Results) -> list[dict[str, Any]]:
+    """The rows of the summary by subject and preset, then by scheme; without fp32 there are none.
+
+    ``name`` is the scheme's, ``label`` the policy's, and ``floats`` the row of fp32.
+    """
+    found = []
+    for rows in alike(results.summary, "{{ subject }} {{ preset }}").values():
+        floats = next((row for row in rows if not row["scheme"]), None)
+        named = [{"name": name_of(row) if row["scheme"] else "fp32", "floats": floats, **row} for row in rows if floats]
+        found += [row for of_scheme in alike(named, "{{ name }}").values() for row in of_scheme]
+    absent = dict.fromkeys(("activation_bits", "observation_bits", "other action"))
+    return [{**absent, "label": Path(row["subject"]).name, **row, "other": row.get("other action")} for row in found]
 
 
-def tables(results: Results) -> list[Table]:
-    """Of one policy every width, a table for each preset; of several the widths that decide."""
-    found = rows_of(results, results.subjects)
-    if len(results.subjects) == 1:
-        return [details(results, preset, schemes) for (_, preset), schemes in found.items()]
-    rows: list[dict[str, str]] = []
-    for (subject, preset), schemes in found.items():
-        rows += [{}] if rows and rows[-1].get("policy") not in (None, subject) else []
-        for name, of in schemes.items():
-            if name not in ("fp32", FP16):
-                errors = {row["bits"]: lost(row[ERROR]) for row in of}
-                shown = {f"{bits} bits": errors.get(bits, NOT_KNOWN) for bits in SHOWN}
-                rows.append({"policy": subject, "scheme": name, "preset": preset or NOT_KNOWN, **shown})
-    counts = dict.fromkeys(f"{schemes['fp32'][0]['episodes']:,}" for schemes in found.values())
-    return [results.table("sweep", OVERVIEW, rows, 3, episodes=counts, unknown=NOT_KNOWN)]
-
-
-def details(results: Results, preset: str, schemes: Mapping[str, Sequence[Row]]) -> Table:
-    """Every width of a policy on a preset, and how each executes."""
-    first = schemes["fp32"][0]
-    rows = [
-        {
-            "scheme": name,
-            "bits": str(row["bits"] or FLOAT_BITS),
-            "activations": str(row.get("activation_bits") or FLOAT),
-            "observation": str(row.get("observation_bits") or FLOAT),
-            **({"success, %": estimate(row[SUCCESS], 100.0)} if first[SUCCESS] else {}),
-            "return": estimate(row[RETURN]),
-            "minus fp32": estimate(row[LOST] if row["scheme"] else None, sign="+"),
-            "error, %": estimate(row[ERROR] if row["scheme"] else None, sign="+"),
-            "other action, %": f"{100 * row['other action']:.1f}" if row["scheme"] else NOT_KNOWN,
-        }
-        for name, found in schemes.items()
-        for row in found
-    ]
-    where = ", ".join(filter(None, (f"{Path(first['subject']).name} on {first['task']}", preset)))
-    facts: dict[str, Any] = {"title": where, "episodes": f"{first['episodes']:,}", "executions": executions(schemes)}
-    return results.table("sweep-details", DETAILS, rows, grouped=True, **facts)
+def of_several(results: Results) -> list[dict[str, Any]]:
+    """The quantized rows, where there are several policies."""
+    rows = [row for row in series(results) if row["name"] not in ("fp32", FP16)]
+    return rows if len(results.subjects) > 1 else []
 
 
 def papers_error(results: Results, subject: str, bits: int) -> Estimate | None:
     """A policy's relative error by the paper's quantizer on its weights alone, on the preset that it was trained on."""
-    for schemes in rows_of(results, [subject]).values():
-        return next((row[ERROR] for row in schemes.get("quarl, weights only", ()) if row["bits"] == bits), None)
-    return None
+    preset = next((row["preset"] for row in results.summary if row["subject"] == subject), "")
+    found: Estimate | None = results.row(subject, {**PAPERS, "bits": bits}, preset).get(ERROR)
+    return found
 
 
-def executions(schemes: Mapping[str, Sequence[Row]]) -> dict[str, list[str]]:
+def executions(rows: Iterable[Row]) -> dict[str, list[str]]:
     """How a device executes the widths, in words, and which ones: ``symmetric at 2``."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for name, rows in schemes.items():
-        for row in rows if name != "fp32" else ():
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for row in rows:
+        if row["scheme"]:
             trained = row.get("trained_bits") == row["bits"]
             execution = execution_of(Scheme(row["scheme"]), row["bits"], row["activation_bits"], trained=trained)
-            found.setdefault(execution.words, {}).setdefault(name, []).append(str(row["bits"]))
+            found.setdefault(execution.words, {}).setdefault(row["name"], {})[str(row["bits"])] = None
     return {words: [f"{name} at {', '.join(bits)}" for name, bits in which.items()] for words, which in found.items()}
 
 
+ALL = Pivot(
+    name="sweep",
+    words=OVERVIEW,
+    lead={"policy": "{{ subject }}", "scheme": "{{ name }}", "preset": "{{ preset or '–' }}"},
+    columns=[{f"{bits} bits": f"{{{{ error | lost if bits == {bits} }}}}" for bits in SHOWN}],
+    rows=of_several,
+    ruled="{{ subject }}",
+    optional=True,
+)
+ONE = Pivot(
+    name="sweep-details",
+    words=DETAILS,
+    lead={
+        "scheme": "{{ name }}",
+        "bits": "{{ bits or 32 }}",
+        "activations": "{{ activation_bits or 'float' }}",
+        "observation": "{{ observation_bits or 'float' }}",
+    },
+    columns=[
+        {"{{ 'success, %' }}": "{{ success | estimate(100) if floats.success }}"},
+        {"return": "{{ return | estimate }}"},
+        {"minus fp32": "{{ difference | estimate(sign='+') if scheme else '–' }}"},
+        {"error, %": "{{ error | estimate(sign='+') if scheme else '–' }}"},
+        {"other action, %": "{{ '%.1f' % (100 * other) if scheme else '–' }}"},
+    ],
+    rows=lambda results: series(results) if len(results.subjects) == 1 else [],
+    facts=lambda results: {"executions": executions(series(results))},
+    grouped=True,
+    left=1,
+    each="{{ preset }}",
+    optional=True,
+)
+
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
+BELOW = """\
+bars: 95 % intervals; dashed, with a band: fp32; n: episodes a point, the same at every width\
+{% if last %}
 
-def figures(results: Results) -> Pictures:
-    """One of each policy, a line for each scheme; and one of each task that several policies have."""
-    names = {subject: Path(subject).name for subject in results.subjects}
-    drawn = {f"sweetspot-{n}": _figure(results, [each], f"How few bits {n} takes") for each, n in names.items()}
-    tasks: dict[str, list[str]] = {}
-    for subject in names:
-        tasks.setdefault(results.of(subject)[0]["task"], []).append(subject)
-    for task, subjects in tasks.items():
-        if len(subjects) > 1:
+wider ones, up to {{ last }} bits, are not drawn: all means within {{ '%.2g' % most }} % of fp32's return{% endif %}"""
+
+
+def pictures(results: Results) -> Iterator[dict[str, Any]]:
+    """The points of a picture of each policy; and of one of each task that several policies have."""
+    every = series(results)
+    for label, rows in alike(every, "{{ label }}").items():
+        yield from points(rows, f"sweetspot-{label}", f"How few bits {label} takes")
+    for task, rows in alike(every, "{{ floats.task }}").items():
+        if len({row["subject"] for row in rows}) > 1:
             stem = "sweetspot-task-" + re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")
-            drawn[stem] = _figure(results, subjects, f"How few bits policies of {task} take")
-    return drawn
+            yield from points(rows, stem, f"How few bits policies of {task} take")
 
 
-def _figure(results: Results, subjects: Sequence[str], title: str) -> Figure:
-    """A panel for each policy, preset and measure; the axis ends where no wider one of them loses more."""
-    found = rows_of(results, subjects)
-    every = [row for schemes in found.values() for rows in schemes.values() for row in rows]
-    wholes = [row for row in every if row["scheme"] not in (None, FP16)]
-    lossy = [row["bits"] for row in wholes if row[ERROR] is not None and row[ERROR].is_above(NOTICEABLE)]
-    places = sorted({row["bits"] for row in wholes if row["bits"] <= max(*NARROW, *lossy)})
-    wider = [row for row in wholes if row["bits"] not in places and row[ERROR] is not None]
-    said = "bars: 95 % intervals; dashed, with a band: fp32; n: episodes a point, the same at every width"
-    if wider:
-        most, last = max(abs(row[ERROR].value) for row in wider), max(row["bits"] for row in wider)
-        said += f"\nwider ones, up to {last} bits, are not drawn: all means within {most:.2g} % of fp32's return"
-    panels = [panel for place, schemes in found.items() for panel in _panels(*place, schemes)]
-    half = [FP16] if any(row["scheme"] == FP16 for row in every) else []
-    return facets(panels, [*places, *half], title=title, said=said, x_label="bits of the weights")
-
-
-def _panels(subject: str, preset: str, schemes: Mapping[str, Sequence[Row]]) -> Iterator[Panel]:
-    """Success, where the task has it, and return."""
-    fp32 = schemes["fp32"][0]
-    where = " ".join(filter(None, (Path(subject).name, preset)))
-    for measure, factor, unit in ((SUCCESS, 100.0, "success, %"), (RETURN, 1.0, "return")):
-        lines = []
-        for name, rows in schemes.items() if fp32[measure] else ():
-            points = {FP16 if name == FP16 else row["bits"]: row[measure].times(factor) for row in rows}
-            lines += [Line(name, points, style_of(name), joined=name != FP16)] if name != "fp32" else []
-        if fp32[measure]:
-            yield Panel(f"{where}: {unit}  n={fp32['episodes']:,}", lines, fp32[measure].times(factor))
+def points(rows: Sequence[Row], stem: str, title: str) -> Iterator[dict[str, Any]]:
+    """Those of a picture, for each measure that the task has; the axis ends where no wider one of them loses more."""
+    whole = [row for row in rows if row["name"] not in ("fp32", FP16)]
+    lossy = [row["bits"] for row in whole if row[ERROR] is not None and row[ERROR].is_above(NOTICEABLE)]
+    most = max(*NARROW, *lossy)
+    wider = [row for row in whole if row["bits"] > most and row[ERROR] is not None]
+    shared = {"stem": stem, "heading": title, "last": max((row["bits"] for row in wider), default=0)}
+    shared["most"] = max((abs(row[ERROR].value) for row in wider), default=0.0)
+    for row, (measure, factor, unit) in itertools.product(rows, MEASURES):
+        if row["scheme"] and row["floats"][measure] and (row["bits"] <= most or row["name"] == FP16):
+            at = FP16 if row["name"] == FP16 else row["bits"]
+            values = {"at": at, "value": row[measure].times(factor), "fp32": row["floats"][measure].times(factor)}
+            yield {**row, **shared, **values, "unit": unit}
 
 
 def style_of(name: str) -> int:
     """A scheme keeps its colour from picture to picture; all others share one."""
     return STYLED.index(name) if name in STYLED else len(STYLED)
+
+
+OVER_BITS = Lines(
+    stem="{{ stem }}",
+    title="{{ heading }}",
+    below=BELOW,
+    x="at",
+    x_label="bits of the weights",
+    line="name",
+    labels=lambda rows: {row["name"]: (row["name"], style_of(row["name"])) for row in rows},
+    y="value",
+    rows=pictures,
+    panel="{{ label }}{{ ' ' ~ preset if preset }}: {{ unit }}  n={{ floats.episodes | thousands }}",
+    reference="fp32",
+    places=in_order,
+    joined=lambda name: name != FP16,
+)
 
 
 EXPERIMENT = Experiment(
@@ -310,8 +318,8 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=bundle_identity,
     episodes=episodes_of,
-    tables=[tables],
-    figures=[figures],
+    tables=[ALL, ONE],
+    figures=[OVER_BITS],
     about=lambda name: meant(load(name)),
     require=open_bundle,
     options=options,

@@ -240,7 +240,7 @@ RETURNS = Pivot(
         {"{{ way }}": "{{ return | estimate }}"},
         {"{{ way }} error, %": "{{ error | lost }}"},
         {"QAT − PTQ, %": "{{ gain | estimate(sign='+') }}"},
-        {"success, %": "{{ rates }}"},
+        {"{{ 'success, %' }}": "{{ rates }}"},
     ],
     rows=policies,
     facts=facts,

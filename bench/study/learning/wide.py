@@ -23,7 +23,7 @@ import numpy as np
 from bench import command_line
 from bench.report.figures import gain_scale
 from bench.report.intervals import Correlation, Estimate, mcnemar_exact, order_of
-from bench.report.lines import Lines
+from bench.report.lines import Lines, in_order
 from bench.report.pivot import Pivot, alike
 from bench.study.experiment import ERROR, Episodes, Played, Results
 from bench.study.records import Condition
@@ -332,7 +332,7 @@ GAINS = Lines(
     panel="{{ variant }}",
     singles="gains",
     scale=gain_scale,
-    places=lambda rows, x: [*sorted(BITS), "fp32"],
+    places=in_order,
     columns=3,
 )
 

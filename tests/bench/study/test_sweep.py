@@ -174,7 +174,7 @@ def test_a_policy_trained_with_quantizers_says_so(
     narrow, wide = json.loads(capsys.readouterr().out)["rows"][1:]
     # at its own width the artifact's activations have it too; at another one they have 8 bits
     assert [(row["trained_bits"], row["activation_bits"]) for row in (narrow, wide)] == [(4, 4), (4, 8)]
-    said = sweep.executions({"symmetric": [narrow, wide]})
+    said = sweep.executions([{**row, "name": "symmetric"} for row in (narrow, wide)])
     assert [words.partition(" ")[0] for words in said] == ["4-bit", "5-bit"], "both are artifacts"
 
 
@@ -214,7 +214,7 @@ def flown(swept: Swept) -> Results:
 
 
 def test_of_one_policy_every_width(one: Results) -> None:
-    (table,) = sweep.tables(one)
+    (table,) = one.tables()
     assert table.title == "cartpole-dqn on CartPole-v1"
     assert [row[:2] for row in table.rows if row] == [
         ("fp32", "32"), ("fp16", "16"), ("quarl", "4"), ("", "8"), ("", "16")
@@ -230,7 +230,7 @@ def test_of_one_policy_every_width(one: Results) -> None:
 
 
 def test_of_several_policies_the_widths_that_decide(swept: Swept) -> None:
-    (table,) = sweep.tables(Results(EXPERIMENT, [*swept(), *swept("other")]))
+    (table,) = Results(EXPERIMENT, [*swept(), *swept("other")]).tables()
     assert table.headers == ("policy", "scheme", "preset", "2 bits", "3 bits", "4 bits", "6 bits", "8 bits")
     first = (NAME, "quarl", "–", "–", "–", "76.3 [73.7, 78.8]", "–", "0.20 [−2.34, 2.74]")
     assert table.rows == (first, (), ("other", *first[1:]))
@@ -249,10 +249,10 @@ def test_equal_games_are_counted_once_and_it_is_said(swept: Swept) -> None:
         )
     ]
     said = "of 3 of pong-dqn, pong-ppo 2 are different ones, and equal games are counted once."
-    (table,) = sweep.tables(Results(EXPERIMENT, found))
+    (table,) = Results(EXPERIMENT, found).tables()
     assert table.rows[0][-1] == "11.9 [−78.9, 102.7]"
     assert any(said in note for note in table.notes)
-    (table,) = sweep.tables(Results(EXPERIMENT, found[:2]))
+    (table,) = Results(EXPERIMENT, found[:2]).tables()
     assert "Means over 2 greedy episodes" in table.notes[0]
     assert any(said.replace("pong-dqn, pong-ppo", "pong-dqn") in note for note in table.notes)
 
@@ -278,7 +278,7 @@ def test_names_of_schemes() -> None:
 def test_pictures_end_where_nothing_more_is_lost(
     one: Results, swept: Swept, texts: Callable[[Figure], list[str]]
 ) -> None:
-    (figure,) = sweep.figures(one).values()
+    (figure,) = one.figures().values()
     said = texts(figure)
     assert {"How few bits cartpole-dqn takes", "cartpole-dqn: return  n=2", "quarl", "fp16", "4", "8"} <= {
         text.strip() for text in said
@@ -288,13 +288,13 @@ def test_pictures_end_where_nothing_more_is_lost(
         "wider ones, up to 16 bits, are not drawn: all means within 0 % of fp32's return" in text for text in said
     )
     conditions = [({}, 500.0), ({**QUARL, "bits": 8}, 499.0), ({**QUARL, "bits": 12}, 300.0)]
-    (figure,) = sweep.figures(Results(EXPERIMENT, swept(conditions=conditions))).values()
+    (figure,) = Results(EXPERIMENT, swept(conditions=conditions)).figures().values()
     said = texts(figure)
     assert "12" in said and not any("not drawn" in text for text in said)
 
 
 def test_pictures_of_policies_and_tasks(flown: Results, texts: Callable[[Figure], list[str]]) -> None:
-    drawn = sweep.figures(flown)
+    drawn = flown.figures()
     assert list(drawn) == ["sweetspot-I", "sweetspot-II", "sweetspot-task-navigation"]
     said = texts(drawn["sweetspot-task-navigation"])
     for name in ("I", "II"):
@@ -305,7 +305,7 @@ def test_pictures_of_policies_and_tasks(flown: Results, texts: Callable[[Figure]
 def test_the_longest_name_is_not_cut(swept: Swept, texts: Callable[[Figure], list[str]]) -> None:
     name, task = "mountaincarcontinuous-ddpg", "MountainCarContinuous-v0"
     found = Results(EXPERIMENT, [*swept(name, task=task), *swept("another-long-name-of-a-policy", task=task)])
-    for figure in sweep.figures(found).values():
+    for figure in found.figures().values():
         texts(figure)
 
 
@@ -318,5 +318,5 @@ def test_the_page_shows_what_is_kept() -> None:
     assert list(stored(EXPERIMENT).found) == kept
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
     assert "<!-- table:sweep -->" in page
-    assert filled(page, sweep.tables(stored(EXPERIMENT))) == page
+    assert filled(page, stored(EXPERIMENT).tables()) == page
     assert {record["subject"] for record in kept} == set(EXPERIMENT.subjects)
