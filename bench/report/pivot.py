@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
@@ -71,15 +71,15 @@ class Pivot:
         lead, ruled = [compiled(cell) for cell in self.lead.values()], compiled(self.ruled)
         places = [(ruled.render(row), *(cell.render(row) for cell in lead)) for row in rows]
         lines: dict[tuple[str, ...], dict[str, str]] = {place: {} for place in places}
-        headers: dict[str, None] = {}
-        for group in self.columns:
-            headers |= dict.fromkeys(header for header in group if "{{" not in header)
+        headers: dict[str, str] = {}  # by group and header: two groups may have one alike
+        for number, group in enumerate(self.columns):
+            headers |= {f"{number} {header}": header for header in group if "{{" not in header}
             templates = [(compiled(header), compiled(cell)) for header, cell in group.items()]
             for place, row in zip(places, rows, strict=True):
                 for header, cell in templates:
                     if text := cell.render(row):
-                        headers[at := header.render(row)] = None
-                        lines[place][at] = text
+                        at = header.render(row)
+                        headers[f"{number} {at}"], lines[place][f"{number} {at}"] = at, text
         shown, last = list[dict[str, str]](), places[0][0] if places else ""
         for (part, *leading), line in lines.items():
             shown += [{}] if part != last else []
@@ -89,4 +89,5 @@ class Pivot:
             last = part
         title, *notes = filled(self.words, results=results, rows=rows, **self.facts(results))
         left = len(self.lead) if self.left is None else self.left
-        return Table.of(self.name, title, shown, tuple(notes), left, self.grouped)
+        table = Table.of(self.name, title, shown, tuple(notes), left, self.grouped)
+        return replace(table, headers=(*self.lead, *headers.values()))

@@ -121,8 +121,8 @@ def _decimals(value: float, decimals: int, sign: str) -> str:
 def environment() -> Environment:
     """For templates of sentences and cells; a name that is not there is an error, not an empty place.
 
-    Filters: ``several``, ``joined`` of words; ``estimate``, ``lost``, ``arrow``, ``correlation``; and of numbers
-    ``digits``, ``thousands``, ``times``, ``ns``, ``kb``, ``mb``.
+    Filters: ``several``, ``joined``, ``minus`` (for the hyphen before a number) of words; ``estimate``, ``lost``,
+    ``arrow``, ``correlation``; and of numbers ``digits``, ``thousands``, ``times``, ``ns``, ``kb``, ``mb``.
     """
     import jinja2
 
@@ -134,6 +134,7 @@ def environment() -> Environment:
         "lost": lost,
         "arrow": arrow,
         "correlation": correlation,
+        "minus": lambda text: text.replace("-", "−"),
         "digits": three_digits,
         "thousands": lambda value: f"{value:,}",
         "times": times,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from bench.report.tables import Table
     from bench.study.experiment import Experiment
+    from bench.study.joined import Joined
     from bench.study.records import Record
 
 STUDY_FIGURES = FIGURES / "study"
@@ -66,13 +67,14 @@ def main(module: str, argv: Sequence[str]) -> int:
 def join(name: str, module: str, argv: Sequence[str]) -> int:
     """Run a study that measures nothing: the tables and pictures of what others kept; returns the exit status."""
     found = importlib.import_module(module)
+    joined: Joined = found.JOINED
     parser = command_line.parser(found.__doc__, f"-m bench.study {name}")
     add_output(parser)
 
     def run(arguments: argparse.Namespace) -> int:
-        made, drawn = found.joined_tables()
-        plain = [{"table": table.name, "headers": table.headers, "rows": table.rows} for table in made]
-        return show(arguments, made, lambda: drawn, found.plain() if hasattr(found, "plain") else plain)
+        made, drawn = joined.made()
+        cells = [{"table": table.name, "headers": table.headers, "rows": table.rows} for table in made]
+        return show(arguments, made, lambda: drawn, joined.plain(joined.kept(None)) if joined.plain else cells)
 
     return command_line.guarded(run, parser.parse_args(argv))
 

@@ -13,17 +13,19 @@ Nothing is measured here: the rows are those of the studies cells and sweep.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench import command_line
-from bench.report.figures import Pictures
 from bench.report.intervals import Estimate
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, filled, joined, lost
+from bench.report.pivot import Pivot
+from bench.report.text import NOT_KNOWN
 from bench.study import cells, sweep
 from bench.study.cells import METHODS, PRECISIONS, Judged, papers
-from bench.study.experiment import RETURN, Results, stored
+from bench.study.experiment import RETURN, Results
+from bench.study.joined import Joined, results_of
 from train.suites.cells import Cell, load_cells
 
 EIGHT_BITS = 8
@@ -32,11 +34,12 @@ CELLS = """\
 Post-training quantization, every trained cell
 Error: (fp32 − it) / |fp32| of the mean returns, in percent, as the paper computes it; negative: better than fp32. In \
 brackets 95 % intervals, of errors from the same episodes with both (ratio of paired means).
-fp32, fp16, int8: artifacts as {{ executed }} executes them, {{ episodes }} different greedy episodes each; int8 has \
-integer weights and activations, as a device executes it. Quarl 8 bits: the paper's quantizer on the weights alone, \
-simulated (python -m bench.study sweep --weights-only), on other episodes.
+fp32, fp16, int8: artifacts as {{ rows | map(attribute="executed_by") | joined }} executes them, \
+{{ rows | map(attribute="episodes") | map("string") | joined }} different greedy episodes each; int8 has integer \
+weights and activations, as a device executes it. Quarl 8 bits: the paper's quantizer on the weights alone, simulated \
+(python -m bench.study sweep --weights-only), on other episodes.
 The paper's: single figures without intervals, of its own networks and training.
-Measured on {{ where }}.
+Measured on {{ results.where }}.
 """
 ALGORITHMS = """\
 Mean relative error of int8 by algorithm
@@ -49,62 +52,82 @@ include Atari games that are not trained here: the same cells are the fair compa
 """
 
 
-def joined_tables(folder: Path | None = None) -> tuple[list[Table], Pictures]:
-    """The tables of what the studies cells and sweep kept, here or in another folder; there are no pictures.
+@dataclass(frozen=True)
+class Kept:
+    """What the studies ``cells`` and ``sweep`` kept."""
+
+    judged: Results
+    swept: Results
+
+    @property
+    def where(self) -> str:
+        """Machine, date and code of the artifacts' episodes."""
+        return self.judged.where
+
+
+def kept(folder: Path | None) -> Kept:
+    """The rows of both studies, here or in another folder.
 
     Raises:
         BenchError: no bundle has been judged.
     """
-    found, swept = (stored(each.EXPERIMENT, folder and folder / each.EXPERIMENT.path.name) for each in (cells, sweep))
-    if not found.found:
+    found = Kept(*(results_of(each.EXPERIMENT, folder) for each in (cells, sweep)))
+    if not found.judged.found:
         raise command_line.BenchError("no bundle was judged yet.", "python -m bench.study cells --keep")
-    return tables(found, swept), {}
+    return found
 
 
-def tables(results: Results, sweeps: Results) -> list[Table]:
-    """Of the studies ``cells`` and ``sweep``: every cell that has a policy, and the mean of each algorithm."""
-    rows = cells.judged(results)
-    return [cells_table(rows, sweeps, results.where), algorithms_table(rows)]
-
-
-def cells_table(rows: Sequence[Judged], sweeps: Results, where: str) -> Table:
+def of_cells(found: Kept) -> Iterator[dict[str, Any]]:
     """Every cell that has a policy: returns, relative errors, the paper's beside."""
-    made = [
-        {
-            "task": row.cell.name.short_name,
-            "method": row.cell.method,
-            **{name: estimate(row.value(RETURN, name)) for name in PRECISIONS},
-            **{f"{name} error, %": lost(row.error(name), "+") for name in PRECISIONS[1:]},
-            "quarl 8 bits error, %": lost(sweep.papers_error(sweeps, row.subject, EIGHT_BITS), "+"),
-            **papers(row.cell),
-            "paper's int8 error, %": single(published_error(row.cell, "int8")),
-        }
-        for row in rows
-    ]
-    executed, episodes = (joined(str(row.fp32[name]) for row in rows) for name in ("executed_by", "episodes"))
-    title, *notes = filled(CELLS, executed=executed, episodes=episodes, where=where)
-    return Table.of("study-cells", title, made, tuple(notes), left=2)
+    for row in cells.judged(found.judged):
+        returns = {name: row.value(RETURN, name) for name in PRECISIONS}
+        errors = {name: row.error(name) for name in PRECISIONS}
+        swept = sweep.papers_error(found.swept, row.subject, EIGHT_BITS)
+        more = {"errors": errors, "swept": swept, "papers_error": single(published_error(row.cell, "int8"))}
+        yield {"cell": row.cell, "papers": papers(row.cell), "returns": returns, **row.fp32, **more}
 
 
-def algorithms_table(rows: Sequence[Judged]) -> Table:
+def of_methods(found: Kept) -> Iterator[dict[str, Any]]:
     """Mean relative error of int8 for each algorithm against the paper's."""
-    headers = (
-        "method", "cells of the paper trained here", "int8 error, %", "paper's, same cells, %", "against it",
-        "paper's, all its cells, %", "against that", "all cells trained here", "int8 error, %",
-    )  # fmt: skip
-    made = []
+    rows = cells.judged(found.judged)
     for method in METHODS:
         mine = [row for row in rows if row.cell.method == method]
         shared = [row for row in mine if row.cell.paper is not None]
-        ours, same = mean_error(shared), papers_mean([row.cell for row in shared])
-        theirs = papers_mean([cell for cell in load_cells() if cell.method == method])
-        names, more = (", ".join(row.cell.name.short_name for row in of) or NOT_KNOWN for of in (shared, mine))
-        made.append((
-            method, names, lost(ours, "+"), single(same), verdict(ours, same), single(theirs), verdict(ours, theirs),
-            more, lost(mean_error(mine), "+"),
-        ))  # fmt: skip
-    title, *notes = filled(ALGORITHMS)
-    return Table("study-algorithms", title, headers, tuple(made), tuple(notes), left=2)
+        every = papers_mean([cell for cell in load_cells() if cell.method == method])
+        names, more = (", ".join(row.cell.name.short_name for row in of) for of in (shared, mine))
+        same = papers_mean([row.cell for row in shared])
+        ours = mean_error(shared)
+        theirs = [{"error": single(mean), "against": verdict(ours, mean)} for mean in (same, every)]
+        means: dict[str, Any] = {"ours": ours, "same": theirs[0], "all": theirs[1], "trained": mean_error(mine)}
+        yield {"method": method, "shared": names, "mine": more, **means}
+
+
+CELLS_TABLE = Pivot(
+    name="study-cells",
+    words=CELLS,
+    lead={"task": "{{ cell.name.short_name }}", "method": "{{ cell.method }}"},
+    columns=[
+        {name: f"{{{{ returns.{name} | estimate }}}}" for name in PRECISIONS},
+        {f"{name} error, %": f"{{{{ errors.{name} | lost('+') }}}}" for name in PRECISIONS[1:]},
+        {"quarl 8 bits error, %": "{{ swept | lost('+') }}"},
+        {f"paper's {name}": f'{{{{ papers["paper\'s {name}"] }}}}' for name in PRECISIONS},
+        {"paper's int8 error, %": "{{ papers_error }}"},
+    ],
+    rows=of_cells,
+)
+ALGORITHMS_TABLE = Pivot(
+    name="study-algorithms",
+    words=ALGORITHMS,
+    lead={"method": "{{ method }}", "cells of the paper trained here": "{{ shared or '–' }}"},
+    columns=[
+        {"int8 error, %": "{{ ours | lost('+') }}"},
+        {"paper's, same cells, %": "{{ same.error }}", "against it": "{{ same.against }}"},
+        {"paper's, all its cells, %": "{{ all.error }}", "against that": "{{ all.against }}"},
+        {"all cells trained here": "{{ mine or '–' }}", "int8 error, %": "{{ trained | lost('+') }}"},
+    ],
+    rows=of_methods,
+)
+JOINED = Joined(kept=kept, tables=[CELLS_TABLE, ALGORITHMS_TABLE])
 
 
 def published_error(cell: Cell, precision: str) -> float | None:

@@ -11,19 +11,21 @@ policy plays better. Errors of int8 artifacts are those of the study cells; thos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from bench import command_line
-from bench.report.figures import Line, Panel, Pictures, error_scale, facets
+from bench.report.figures import error_scale
 from bench.report.intervals import FEWEST_PAIRS, Correlation, Estimate, order_of
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, correlation, filled, lost
+from bench.report.lines import Lines
+from bench.report.pivot import Pivot
 from bench.study import cells, sweep
-from bench.study.experiment import Results, stored
+from bench.study.experiment import Results
+from bench.study.joined import Joined, results_of
 from bench.study.measures.levels import all_weights
 from policy.bundle import Bundle
 from policy.locate import ZOO
@@ -49,7 +51,7 @@ three numbers.
 {{ each.errors | selectattr("is_seen") | list | length }} have an error that differs from 0.\
 {{ " Too few, or all alike: nothing can be correlated." if not each.rhos }}
 {% for name, rho in each.rhos.items() %}
-Spearman's ρ of the error with the {{ measures[name] }}: {{ shown(rho) }} (n={{ each.errors | length }}, 95 %, \
+Spearman's ρ of the error with the {{ measures[name] }}: {{ rho | correlation }} (n={{ each.errors | length }}, 95 %, \
 bootstrap over policies): {{ verdict(rho) }}.
 {% endfor %}
 {% set agree, against, tasks = each.pairs %}
@@ -110,26 +112,10 @@ class Point:
         return cls(bundle.spec.name, str(bundle.spec.provenance["task"]), weights.size, *ends, deviation, errors)
 
 
-def joined_tables(folder: Path | None = None) -> tuple[list[Table], Pictures]:
-    """The table and the pictures of what the studies cells and sweep kept, here or in another folder.
-
-    Raises:
-        BenchError: no committed bundle has been judged.
-    """
-    found = kept_points(folder)
-    return [table(found)], figures(found)
-
-
-def plain() -> list[dict[str, Any]]:
-    """The points as JSON has them."""
-    return [{**asdict(point), "range": point.range, "ratio": point.ratio} for point in kept_points(None)]
-
-
 def kept_points(folder: Path | None) -> list[Point]:
     """Those of the committed bundles."""
     bundles = [Bundle.load(manifest.parent) for manifest in sorted(ZOO.glob("**/manifest.json"))]
-    judged, swept = (stored(each.EXPERIMENT, folder and folder / each.EXPERIMENT.path.name) for each in (cells, sweep))
-    return points(bundles, judged, swept)
+    return points(bundles, *(results_of(each.EXPERIMENT, folder) for each in (cells, sweep)))
 
 
 def points(bundles: Sequence[Bundle], judged: Results, swept: Results) -> list[Point]:
@@ -194,59 +180,74 @@ def compared(found: Sequence[Point], source: str) -> tuple[int, int, list[str]]:
     return agree, against, tasks
 
 
-def table(found: Sequence[Point]) -> Table:
-    """The policies from narrow to wide; correlations and what they support as notes."""
+def of_sources(found: Sequence[Point]) -> list[dict[str, Any]]:
+    """A row for each policy and source: the point, and its error by that source, None where there is none."""
     shown = [source for source in SOURCES if having(found, source)]
-    rhos = {source: correlations(found, source) for source in shown}
-    told = [
-        {
-            "words": SOURCES[source],
+    return [{"point": point, "source": each, "error": point.errors.get(each)} for point in found for each in shown]
+
+
+def facts(found: Sequence[Point]) -> dict[str, Any]:
+    """What the notes tell of each source."""
+    sources: dict[str, dict[str, Any]] = {
+        source: {
+            "words": words,
             "errors": [point.errors[source] for point in having(found, source)],
-            "rhos": rhos[source],
+            "rhos": correlations(found, source),
             "pairs": compared(found, source),
         }
-        for source in shown
-    ]
-    rows = (
-        {
-            "policy": point.name,
-            "weights": f"{point.weights:,}",
-            "from … to": f"{point.low:.2f} … {point.high:.2f}".replace("-", "−"),
-            "range": f"{point.range:.2f}",
-            "std": f"{point.deviation:.3f}",
-            "range / std": f"{point.ratio:.1f}",
-            **{f"error, {each}, %": lost(point.errors[each]) if each in point.errors else NOT_KNOWN for each in shown},
-        }
-        for point in found
-    )
-    sides = [(source, name, rho.side) for source, of in rhos.items() for name, rho in of.items()]
+        for source, words in SOURCES.items()
+        if having(found, source)
+    }
+    sides = [(source, name, rho.side) for source, of in sources.items() for name, rho in of["rhos"].items()]
     clear = [f"that of {source} with the {MEASURES[name]}" for source, name, side in sides if side]
-    functions = {"shown": correlation, "verdict": verdict, "measures": MEASURES}
-    title, *notes = filled(TABLE, sources=told, intervals=len(sides), clear=clear, **functions)
-    return Table.of(PAGES["range"], title, rows, tuple(notes))
+    counts = {"sources": list(sources.values()), "intervals": len(sides), "clear": clear}
+    return {**counts, "verdict": verdict, "measures": MEASURES}
 
 
-def figures(found: Sequence[Point]) -> Pictures:
-    """A picture for each measure of width, a panel for each source: errors of the policies in the order of width."""
-    drawn = {}
-    for measure, stem in PAGES.items():
-        ordered = sorted(found, key=lambda point: float(getattr(point, measure)))
-        panels = []
-        for source in [source for source in SOURCES if having(found, source)]:
-            rho = correlations(found, source).get(measure)
-            errors = {point.name: point.errors[source] for point in having(ordered, source)}
-            line = Line("", errors, sweep.style_of(STYLES[source]), joined=False)
-            words = f"   Spearman's ρ = {correlation(rho)}" if rho else ""
-            panels.append(Panel(f"{source}  n={len(errors)}{words}", [line]))
-        drawn[stem] = facets(
-            panels,
-            [point.name for point in ordered],
-            title=TABLE.partition("\n")[0],
-            said=f"policies from left to right by the {MEASURES[measure]}; relative error of the return, % of |fp32|\n"
-            "(linear up to 5, then logarithmic); bars: 95 % intervals; dotted: 5 %",
-            x_label="",
-            scale=error_scale,
-            columns=1,
-            turned=True,
-        )
-    return drawn
+def by_width(found: Sequence[Point]) -> Iterator[dict[str, Any]]:
+    """The rows of a picture for each measure of width, policies from narrow to wide."""
+    for (measure, words), row in itertools.product(MEASURES.items(), of_sources(found)):
+        shared = {"stem": PAGES[measure], "measure": words, "width": getattr(row["point"], measure)}
+        rho = correlations(found, row["source"]).get(measure)
+        yield {**row, **shared, "rho": rho, "name": row["point"].name, "n": len(having(found, row["source"]))}
+
+
+ERRORS = Pivot(
+    name=PAGES["range"],
+    words=TABLE,
+    lead={
+        "policy": "{{ point.name }}",
+        "weights": "{{ point.weights | thousands }}",
+        "from … to": "{{ ('%.2f … %.2f' % (point.low, point.high)) | minus }}",
+        "range": "{{ '%.2f' % point.range }}",
+        "std": "{{ '%.3f' % point.deviation }}",
+        "range / std": "{{ '%.1f' % point.ratio }}",
+    },
+    columns=[{"error, {{ source }}, %": "{{ error | lost }}"}],
+    rows=of_sources,
+    facts=facts,
+    left=1,
+)
+IN_ORDER_OF_WIDTH = Lines(
+    stem="{{ stem }}",
+    title=TABLE.partition("\n")[0],
+    below="policies from left to right by the {{ measure }}; relative error of the return, % of |fp32|\n"
+    "(linear up to 5, then logarithmic); bars: 95 % intervals; dotted: 5 %",
+    x="name",
+    x_label="",
+    line="source",
+    labels={source: ("", sweep.style_of(scheme)) for source, scheme in STYLES.items()},
+    y="error",
+    rows=lambda found: sorted(by_width(found), key=lambda row: float(row["width"])),
+    panel="{{ source }}  n={{ n }}{% if rho %}   Spearman's ρ = {{ rho | correlation }}{% endif %}",
+    scale=error_scale,
+    joined=False,
+    columns=1,
+    turned=True,
+)
+JOINED = Joined(
+    kept=kept_points,
+    tables=[ERRORS],
+    figures=[IN_ORDER_OF_WIDTH],
+    plain=lambda found: [{**asdict(each), "range": each.range, "ratio": each.ratio} for each in found],
+)

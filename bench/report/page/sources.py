@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.report.store import RESULTS, StoreError
 from bench.study.__main__ import STUDIES
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bench.report.selection import Selection
     from bench.report.tables import Table
     from bench.study.experiment import Experiment, Results
+    from bench.study.joined import Joined
     from policy.bundle import Bundle
 
 ROOT = PROJECT_ROOT
@@ -83,8 +84,7 @@ class Sources:
 
     def _made(self, study: str) -> tuple[Sequence[Table], Mapping[str, Figure]]:
         if study not in self.studies:
-            joined: tuple[Sequence[Table], Mapping[str, Figure]] = joining(study)(self.results / "study")
-            return joined
+            return importlib.import_module(STUDIES[study][0]).JOINED.made(self.results / "study")
         _, results = self.studies[study]
         if results is None:
             raise StoreError("Its results are not stored yet.")
@@ -123,6 +123,7 @@ class Sources:
         return {target: Selection.of_target(reports, target) for target in targets}
 
 
-def joining(study: str) -> Any:
-    """What makes tables and pictures of a study that joins what others measured; None where it measures itself."""
-    return getattr(importlib.import_module(STUDIES[study][0]), "joined_tables", None)
+def joining(study: str) -> Joined | None:
+    """The declaration of a study that joins what others measured; None where it measures itself."""
+    found: Joined | None = getattr(importlib.import_module(STUDIES[study][0]), "JOINED", None)
+    return found

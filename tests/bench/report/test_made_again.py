@@ -32,8 +32,8 @@ def studied() -> dict[str, tuple[list[Table], Mapping[str, Figure]]]:
     found: dict[str, tuple[list[Table], Mapping[str, Figure]]] = {}
     for name, (module, _) in STUDIES.items():
         study = importlib.import_module(module)
-        if hasattr(study, "joined_tables"):
-            found[name] = study.joined_tables()
+        if hasattr(study, "JOINED"):
+            found[name] = study.JOINED.made()
         elif hasattr(study, "EXPERIMENT") and study.EXPERIMENT.path.exists():
             results = stored(study.EXPERIMENT)
             found[name] = results.tables(), results.figures()

@@ -11,11 +11,10 @@ import pytest
 
 from bench.report.intervals import Estimate
 from bench.report.tables import filled
-from bench.study import cells, everything, sweep
-from bench.study import ptq_table as study_table
+from bench.study import cells, everything, ptq_table, sweep
 from bench.study.cells import Judged
 from bench.study.experiment import Results, stored
-from bench.study.ptq_table import algorithms_table, cells_table, mean_error, papers_mean, published_error, verdict
+from bench.study.ptq_table import Kept, mean_error, papers_mean, published_error, verdict
 from bench.study.records import Record
 from train.suites.cells import Cell, load_cells
 
@@ -93,13 +92,13 @@ def test_verdicts(ours: Estimate | None, papers: float | None, said: str) -> Non
     assert verdict(ours, papers) == said
 
 
-def test_the_tables_show_what_was_judged(pong: Callable[..., Judged]) -> None:
-    rows = [pong()]
-    table = cells_table(rows, Results(sweep.EXPERIMENT, []), "a machine")
+def test_the_tables_show_what_was_judged(recorded: Callable[..., Record]) -> None:
+    found = Kept(results(recorded), Results(sweep.EXPERIMENT, []))
+    table, methods = (made for declared in ptq_table.JOINED.tables for made in declared(found))
     line = dict(zip(table.headers, table.rows[0], strict=True))
     assert (line["int8 error, %"], line["paper's int8 error, %"]) == ("+10.0 [−117.1, +137.1]", "0")
     assert (line["fp16 error, %"], line["quarl 8 bits error, %"]) == ("0", "–")
-    ppo = algorithms_table(rows).rows[1]
+    ppo = methods.rows[1]
     assert ppo[:4] == ("ppo", "pong", "+10.0 [−117.1, +137.1]", "0")
     assert ppo[4:7] == ("above, inside the noise", "+0.54", "above, inside the noise")
 
@@ -109,7 +108,8 @@ def test_the_papers_own_quantizer_stands_beside_it(
 ) -> None:
     conditions = [({}, 500.0), ({"scheme": "quarl", "activations": "float", "bits": 8}, 450.0)]
     for name, expected in (("pong-ppo", "+10.0 [+7.5, +12.5]"), ("pong-dqn", "–")):
-        table, _ = study_table.tables(results(recorded), Results(sweep.EXPERIMENT, swept(name, conditions=conditions)))
+        found = Kept(results(recorded), Results(sweep.EXPERIMENT, swept(name, conditions=conditions)))
+        (table,) = ptq_table.CELLS_TABLE(found)
         assert dict(zip(table.headers, table.rows[0], strict=True))["quarl 8 bits error, %"] == expected
 
 
@@ -152,6 +152,6 @@ def test_the_stored_tables_are_those_of_the_page() -> None:
     """docs/study.md shows what is stored, to the letter."""
     from bench.study.learning import qat
 
-    made, _ = study_table.joined_tables()
+    made, _ = ptq_table.JOINED.made()
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
     assert filled(page, [*made, *stored(qat.EXPERIMENT).tables()]) == page

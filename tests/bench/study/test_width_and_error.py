@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 
 from bench import command_line
 from bench.report.intervals import Correlation, Estimate
-from bench.report.tables import ROOT, filled, to_markdown
+from bench.report.tables import ROOT, Table, filled, to_markdown
 from bench.study import cells, sweep, width
 from bench.study.experiment import Results, stored
 from bench.study.records import Record
-from bench.study.width import DEVICE, QUARL_8, Point, compared, correlations, points, table
+from bench.study.width import DEVICE, QUARL_8, Point, compared, correlations, points
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.locate import ZOO
@@ -25,6 +25,11 @@ from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, 
 def point(name: str, span: float, percent: float, half: float = 0.5, task: str = "", source: str = DEVICE) -> Point:
     error = Estimate(percent, percent - half, percent + half)
     return Point(name, task or name, 100, -span / 2, span / 2, span**0.5 / 8, {source: error})
+
+
+def table_of(found: list[Point]) -> Table:
+    (table,) = width.ERRORS(found)
+    return table
 
 
 def test_width_counts_the_weights_of_all_layers_and_no_biases(tmp_path: Path) -> None:
@@ -54,12 +59,12 @@ def test_words_claim_no_more_than_the_interval() -> None:
 
 def test_findings_in_words() -> None:
     rising = [point(f"task{i}-dqn", 1.0 + i, 2.0 * i) for i in range(9)]
-    said = " ".join(table(rising).notes)
+    said = " ".join(table_of(rising).notes)
     assert "9 policies, of which 8 have an error that differs from 0" in said, "the first is 0 ± 0.5"
     assert "range of the weights: 1.00 [1.00, 1.00] (n=9" in said and "wider weights go with larger errors" in said
     assert "Of 2 intervals of 95 %" in said and "up to 10 % of such tables" in said  # 1 − 0.95² = 0.0975
     assert "that of int8 artifact with the range of the weights" in said
-    few = " ".join(table(rising[:3]).notes)
+    few = " ".join(table_of(rising[:3]).notes)
     assert "nothing can be correlated" in few and "Spearman" not in few and "by chance" not in few
     alike = [point(f"task{i}-dqn", 1.0 + i, 0.0, 0.0) for i in range(9)]
     assert correlations(alike, DEVICE) == {}
@@ -74,13 +79,13 @@ def test_policies_of_one_task_are_compared_beyond_their_intervals() -> None:
         point("b-ppo", 2.0, 0.0, task="b"),
     ]
     assert compared(found, DEVICE) == (1, 1, ["a"] * 3)
-    assert "task: 3 (a); the wider one" in " ".join(table(found).notes)
+    assert "task: 3 (a); the wider one" in " ".join(table_of(found).notes)
     assert compared(found[2:], DEVICE) == (0, 0, [])
 
 
 def test_table_has_both_sources_and_says_what_is_missing() -> None:
     device = [point(f"task{i}-dqn", 1.0 + i, -2.0 * i) for i in range(8)]
-    text = to_markdown(table([*device, point("II-ppo", 20.0, 0.25, source=QUARL_8)]))
+    text = to_markdown(table_of([*device, point("II-ppo", 20.0, 0.25, source=QUARL_8)]))
     assert "| task1-dqn | 100 | −1.00 … 1.00 | 2.00 | 0.177 | 11.3 | −2.00 [−2.50, −1.50] | – |" in text
     assert "| II-ppo |" in text and "| – | 0.25 [−0.25, 0.75] |" in text
     assert "against the paper's claim" in text and "no cause" in text
@@ -102,7 +107,7 @@ def test_errors_are_those_of_the_sweep_of_weights_alone(swept: Callable[..., lis
 def test_pictures_name_every_policy(texts: Callable[[Figure], list[str]]) -> None:
     found = [point(f"task{i}-dqn", 1.0 + i, i) for i in range(8)]
     found.append(point("mountaincarcontinuous-ddpg", 20.0, 0.25, source=QUARL_8))
-    drawn = width.figures(found)
+    drawn = width.IN_ORDER_OF_WIDTH(found)
     assert list(drawn) == ["width-and-error", "width-and-error-deviations"]
     for figure in drawn.values():
         said = texts(figure)
@@ -112,6 +117,6 @@ def test_pictures_name_every_policy(texts: Callable[[Figure], list[str]]) -> Non
 
 def test_the_committed_page_is_that_of_the_kept_measurements() -> None:
     bundles = [Bundle.load(path.parent) for path in sorted(ZOO.glob("**/manifest.json"))]
-    made = table(points(bundles, stored(cells.EXPERIMENT), stored(sweep.EXPERIMENT)))
+    made = table_of(points(bundles, stored(cells.EXPERIMENT), stored(sweep.EXPERIMENT)))
     page = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
     assert filled(page, [made]) == page, "type: python -m bench.study width --update-docs"
