@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from bench.report.intervals import Correlation, Estimate
@@ -117,12 +118,18 @@ def _decimals(value: float, decimals: int, sign: str) -> str:
     return text.replace("-", "−") if float(text.replace(",", "")) else f"{0:.{decimals}f}"
 
 
+def fixed(value: float | None, decimals: int = 0) -> str:
+    """With so many decimals: ``−1,234.5``."""
+    return NOT_KNOWN if value is None else f"{value:,.{decimals}f}".replace("-", "−")
+
+
 @functools.cache
 def environment() -> Environment:
     """For templates of sentences and cells; a name that is not there is an error, not an empty place.
 
     Filters: ``several``, ``joined``, ``minus`` (for the hyphen before a number) of words; ``estimate``, ``lost``,
-    ``arrow``, ``correlation``; and of numbers ``digits``, ``thousands``, ``times``, ``ns``, ``kb``, ``mb``.
+    ``arrow``, ``correlation``; ``average``, ``median`` of values; and of numbers ``digits``, ``fixed``, ``thousands``,
+    ``times``, ``ns``, ``kb``, ``mb``.
     """
     import jinja2
 
@@ -134,6 +141,9 @@ def environment() -> Environment:
         "lost": lost,
         "arrow": arrow,
         "correlation": correlation,
+        "average": fmean,
+        "fixed": fixed,
+        "median": median,
         "minus": lambda text: text.replace("-", "−"),
         "digits": three_digits,
         "thousands": lambda value: f"{value:,}",

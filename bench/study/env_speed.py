@@ -22,7 +22,7 @@ from airlearning_envs.config import PRESETS
 from airlearning_envs.rules.actions import ACTION_NAMES
 from airlearning_envs.task import NavigationTask
 from bench import command_line
-from bench.report.tables import Table
+from bench.report.pivot import Pivot
 from bench.study.experiment import Episodes, Experiment, Played, Results, known
 from bench.study.records import Condition
 from bench.study.speed import one_core
@@ -106,22 +106,19 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
         yield Played("", seed, wall, measures={"steps_per_cpu_s": cpu, "ended": ended, "numpy": np.__version__})
 
 
-def tables(results: Results) -> list[Table]:
-    """Medians of the rounds."""
-    rows = [
-        {
-            "preset": record["subject"],
-            "face": record["condition"]["face"],
-            "environments": f"{record['condition']['envs']:,}",
-            "steps": f"{record['condition']['steps']:,}",
-            "rounds": f"{len(record['returns']):,}",
-            "steps/s": f"{statistics.median(record['returns']):,.0f}",
-            "steps/CPU-s": f"{statistics.median(record['measures']['steps_per_cpu_s']):,.0f}",
-            "episodes that ended": f"{record['measures']['ended']:,}",
-        }
-        for record in results.found
-    ]
-    return [results.table("env-speed", TABLE, rows, 2, numpy=np.__version__)]
+SPEEDS = Pivot(
+    name="env-speed",
+    words=TABLE,
+    lead={"preset": "{{ subject }}", "face": "{{ condition.face }}"},
+    columns=[
+        {"environments": "{{ condition.envs | thousands }}", "steps": "{{ condition.steps | thousands }}"},
+        {"rounds": "{{ returns | length | thousands }}", "steps/s": "{{ returns | median | fixed }}"},
+        {"steps/CPU-s": "{{ measures.steps_per_cpu_s | median | fixed }}"},
+        {"episodes that ended": "{{ measures.ended | thousands }}"},
+    ],
+    rows=lambda results: results.found,
+    facts=lambda results: {"numpy": np.__version__},
+)
 
 
 def refused(arguments: argparse.Namespace, results: Results) -> str:
@@ -140,7 +137,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=lambda subject: hashlib.sha256(repr(known(subject, PRESETS, "preset")).encode()).hexdigest(),
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (0,), arguments.episodes or ROUNDS),
-    tables=[tables],
+    tables=[SPEEDS],
     about=lambda subject: str(known(subject, {name: f"preset {name}" for name in PRESETS}, "preset")),
     options=options,
     samples="rounds",

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.report.intervals import Estimate
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, filled, joined, several, three_digits, times
+from bench.report.pivot import Pivot
+from bench.report.text import joined, times
 from bench.study.experiment import Episodes, Experiment, Played, Results, known
 from bench.study.records import Condition, Record, cell
 from policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
@@ -36,10 +36,11 @@ FEWEST_ROUNDS = 8  # of losses, to speak of a correlation
 
 TABLE = """\
 DQN on Pong in float32 and in 16 bits
-Minibatch {{ batch }}, {{ threads }} thread{{ "" if threads == "1" else "s" }}, TensorFlow {{ tensorflow }} with \
-oneDNN, on {{ results.where }}; the processor has {{ unit }}; no GPU (tensorflow-cpu drives none). Processor times, \
-medians, float32 and the 16-bit type timed in turns ({{ counts | join(", ") }} times); by wall time the updates' \
-speed-ups are {{ wall | join(", ") }}.
+Minibatch {{ rows | map(attribute="batch") | joined }}, \
+{% set threads = rows | map(attribute="threads") | joined %}{{ threads }} thread{{ "" if threads == "1" else "s" }}, \
+TensorFlow {{ tensorflow }} with oneDNN, on {{ results.where }}; the processor has {{ units | several }}; no GPU \
+(tensorflow-cpu drives none). Processor times, medians, float32 and the 16-bit type timed in turns \
+({{ counts | join(", ") }} times); by wall time the updates' speed-ups are {{ wall | join(", ") }}.
 The paper's: ratios of its 127 → 156, 179 → 172, 391 → 242 minutes of training in float16, on hardware it does not \
 name (its slide prints 0.87, 1.04 and 1.61); it states no kernels: here 8/4, 4/2, 3/1 (kernel/stride) as in Mnih et \
 al. 2015.
@@ -50,12 +51,12 @@ Mean loss while Pong is learned, float32 and 16 bits: {{ losses | join("; ") }}.
 {% endif %}
 """
 CATCH_TABLE = """\
-Learning Catch by DQN: greedy return, mean of {{ count }} seeds [lowest, highest]
-{% for each in types %}
-{{ each.type }} − float32, seed by seed, with its 95 % interval (Student's t): {{ each.last }} at the last step, \
-{{ each.area }} over the whole curve.
+Learning Catch by DQN: greedy return, mean of {{ rows[0].curves | length }} seeds [lowest, highest]
+{% for type, minus in types.items() %}
+{{ type }} − float32, seed by seed, with its 95 % interval (Student's t): {{ minus.last | estimate(sign="+") }} at the \
+last step, {{ minus.area | estimate(sign="+") }} over the whole curve.
 {% endfor %}
-{{ judged }} greedy episodes a point; returns lie between −1 and 1. Measured on {{ results.where }}.
+{{ rows[0].judged }} greedy episodes a point; returns lie between −1 and 1. Measured on {{ results.where }}.
 """
 
 
@@ -179,48 +180,34 @@ def medians(timed: Pairs) -> tuple[float, ...]:
     return tuple(median(value for record in side for value in record["returns"]) for side in zip(*timed, strict=True))
 
 
-def tables(results: Results) -> list[Table]:
-    """Times of the policies, and how Catch is learned."""
-    found = pairs(results)
-    policies = {key: works for key, works in found.items() if key[0] in POLICIES}
-    learned = {key: works[LEARNING] for key, works in found.items() if key[0] == CATCH}
-    made = [policies_table(policies, results)] if policies else []
-    return [*made, catch_table(learned, results)] if learned else made
+def of_policies(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each policy and type: median processor times of float32 and of the 16-bit type timed in turns."""
+    for (name, batch, threads, kind), works in pairs(results).items():
+        if name in POLICIES:
+            update, acting, pong = (
+                medians(works[work]) if work in works else None for work in (UPDATE, ACTING[0], PONG)
+            )
+            row = {"name": name, "batch": str(batch), "threads": str(threads), "type": kind, "policy": POLICIES[name]}
+            yield {**row, "works": works, "update": update, "acting": acting, "pong": pong}
 
 
-def policies_table(found: Mapping[tuple[Any, ...], Mapping[str, Pairs]], results: Results) -> Table:
-    """A row for each policy and type; times are processor times."""
-    rows = []
-    said: dict[str, list[str]] = {name: [] for name in ("counts", "wall", "steps", "losses")}
-    for (name, _, _, kind), works in found.items():
-        update, acting, pong = (medians(works[work]) if work in works else None for work in (UPDATE, ACTING[0], PONG))
-        if update:
+def facts(results: Results) -> dict[str, Any]:
+    """What the notes tell of the policies' measurements."""
+    words: dict[str, list[str]] = {name: [] for name in ("counts", "wall", "steps", "losses")}
+    measured: list[Record] = []
+    for row in of_policies(results):
+        name, works = row["name"], row["works"]
+        measured += [pair[1] for each in works.values() for pair in each]
+        if UPDATE in works:
             by_wall = (fmean(each["measures"]["wall_ms"] for each in side) for side in zip(*works[UPDATE], strict=True))
-            said["wall"].append(times(truediv(*by_wall)))
-            said["counts"].append(f"{name} {sum(record['measures']['count'] for record, _ in works[UPDATE])}")
-        if pong:
+            words["wall"].append(times(truediv(*by_wall)))
+            words["counts"].append(f"{name} {sum(record['measures']['count'] for record, _ in works[UPDATE])}")
+        if PONG in works:
             pair = [record["measures"] for record in works[PONG][0]]
-            said["steps"].append(f"{name} over {pair[0]['steps']:,}")
-            said["losses"].append(f"{name} {losses_words(*(measures['losses'] for measures in pair))}")
-        rows.append((
-            name, network_words(POLICIES[name]), kind,
-            *((*map(three_digits, update), times(truediv(*update))) if update else [NOT_KNOWN] * 3),
-            times(truediv(*acting)) if acting else NOT_KNOWN,
-            *((*map(three_digits, pong), times(pong[1] / pong[0])) if pong else [NOT_KNOWN] * 3),
-            times(truediv(*POLICIES[name].paper_minutes)),
-        ))  # fmt: skip
-    facts = [pair[1] for works in found.values() for each in works.values() for pair in each]
-    units = {f"{'a' if fact['measures']['has_unit'] else 'no'} {fact['condition']['type']} unit" for fact in facts}
-    title, *notes = filled(
-        TABLE, **said, batch=joined(str(key[1]) for key in found), threads=joined(str(key[2]) for key in found),
-        tensorflow=joined(fact["measures"]["tensorflow"] for fact in facts), unit=several(sorted(units)),
-        results=results,
-    )  # fmt: skip
-    headers = (
-        "policy", "network", "type", "update fp32, ms", "16 bits, ms", "speed-up", "acting, speed-up",
-        "Pong fp32, steps/s", "16 bits, steps/s", "speed-up", "the paper's",
-    )  # fmt: skip
-    return Table("mixed-precision", title, headers, tuple(rows), tuple(notes), left=3)
+            words["steps"].append(f"{name} over {pair[0]['steps']:,}")
+            words["losses"].append(f"{name} {losses_words(*(measures['losses'] for measures in pair))}")
+    units = {f"{'a' if each['measures']['has_unit'] else 'no'} {each['condition']['type']} unit" for each in measured}
+    return {**words, "tensorflow": joined(each["measures"]["tensorflow"] for each in measured), "units": sorted(units)}
 
 
 def losses_words(full: list[float], half: list[float]) -> str:
@@ -230,24 +217,69 @@ def losses_words(full: list[float], half: list[float]) -> str:
     return words if few else f"{words} (correlation over {len(full)} rounds {correlation(full, half):.3f})"
 
 
-def catch_table(found: Mapping[tuple[Any, ...], Pairs], results: Results) -> Table:
-    """Returns along the way, mean over the seeds with the lowest and the highest."""
-    rows, types = [], []
-    for (*_, kind), of_seeds in found.items():
-        curves = [[record["returns"] for record in pair] for pair in of_seeds]
-        for index, step in enumerate(of_seeds[0][0]["measures"]["at"]):
-            row = {"type": kind, "step": f"{step:,}"}
-            for side, name in enumerate(("float32", "16 bits")):
-                each = [curve[side][index] for curve in curves]
-                row[name] = f"{fmean(each):.2f} [{min(each):.2f}, {max(each):.2f}]".replace("-", "−")
-            rows.append(row)
-        last = Estimate.of_mean([half[-1] - full[-1] for full, half in curves])
-        area = Estimate.of_mean([fmean(half) - fmean(full) for full, half in curves])
-        types.append({"type": kind, "last": estimate(last, sign="+"), "area": estimate(area, sign="+")})
-    judged = of_seeds[0][0]["measures"]["judged"]
-    return results.table("mixed-precision-catch", CATCH_TABLE, rows, types=types, judged=judged, count=len(curves))
+def of_catch(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each type and step: the returns of all seeds, of float32 and of the 16-bit type."""
+    for (subject, *_, kind), works in pairs(results).items():
+        if subject == CATCH:
+            curves = [[record["returns"] for record in pair] for pair in works[LEARNING]]
+            first = works[LEARNING][0][0]["measures"]
+            for index, step in enumerate(first["at"]):
+                both = {name: [curve[side][index] for curve in curves] for side, name in enumerate(("full", "half"))}
+                yield {"type": kind, "step": step, "curves": curves, "judged": first["judged"], **both}
 
 
+def catch_facts(results: Results) -> dict[str, Any]:
+    """By type: 16 bits minus float32 at the last step and over the whole curve, paired by seed."""
+    types = {row["type"]: row["curves"] for row in of_catch(results)}
+    return {
+        "types": {
+            kind: {
+                "last": Estimate.of_mean([half[-1] - full[-1] for full, half in curves]),
+                "area": Estimate.of_mean([fmean(half) - fmean(full) for full, half in curves]),
+            }
+            for kind, curves in types.items()
+        }
+    }
+
+
+SPREAD = "{{{{ {0} | average | fixed(2) }}}} [{{{{ {0} | min | fixed(2) }}}}, {{{{ {0} | max | fixed(2) }}}}]"
+OVER = "{{{{ ({0}[{1}] / {0}[{2}]) | times if {0} else '–' }}}}"
+SPEEDS = Pivot(
+    name="mixed-precision",
+    words=TABLE,
+    lead={
+        "policy": "{{ name }}",
+        "network": "3 conv({{ policy.filters }}) + FC {{ policy.hidden }}",
+        "type": "{{ type }}",
+    },
+    columns=[
+        {
+            "update fp32, ms": "{{ update[0] | digits if update else '–' }}",
+            "16 bits, ms": "{{ update[1] | digits if update else '–' }}",
+            "speed-up": OVER.format("update", 0, 1),
+            "acting, speed-up": OVER.format("acting", 0, 1),
+        },
+        {
+            "Pong fp32, steps/s": "{{ pong[0] | digits if pong else '–' }}",
+            "16 bits, steps/s": "{{ pong[1] | digits if pong else '–' }}",
+            "speed-up": OVER.format("pong", 1, 0),
+            "the paper's": OVER.format("policy.paper_minutes", 0, 1),
+        },
+    ],
+    rows=of_policies,
+    facts=facts,
+    optional=True,
+)
+CATCH_RETURNS = Pivot(
+    name="mixed-precision-catch",
+    words=CATCH_TABLE,
+    lead={"type": "{{ type }}", "step": "{{ step | thousands }}"},
+    columns=[{"float32": SPREAD.format("full"), "16 bits": SPREAD.format("half")}],
+    rows=of_catch,
+    facts=catch_facts,
+    left=1,
+    optional=True,
+)
 EXPERIMENT = Experiment(
     name="mixed",
     question="does training in 16 bits run faster, and as well?",
@@ -260,7 +292,7 @@ EXPERIMENT = Experiment(
     identity=lambda name: hashlib.sha256(repr(known(name, SUBJECTS, "policy") or name).encode()).hexdigest(),
     about=about,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (CATCH_SEEDS if subject == CATCH else (0,)), 0),
-    tables=[tables],
+    tables=[SPEEDS, CATCH_RETURNS],
     samples="",
     timed=True,
 )

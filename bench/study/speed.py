@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.measuring.children import started
-from bench.report.tables import Table
+from bench.report.pivot import Pivot, alike
 from bench.report.text import NOT_KNOWN, three_digits
 from bench.study.experiment import Episodes, Experiment, Played, Results, known
 from bench.study.records import Condition, rows
@@ -52,7 +52,9 @@ it within its steps.
 What differs beside the programs: our settings were tuned for this measure (on other seeds), SB3's are those that its \
 zoo publishes, with its network sizes and a DDPG that learns nothing before 10,000 steps; our classic tasks are array \
 environments, tested step by step against Gymnasium's, in which SB3 trains.
-Steps between two judgements: {{ every }}. Settings: train/settings; SB3: {{ source }}
+Steps between two judgements: {% for row in rows %}\
+{{ row.cell.method }} {{ row.cell.task }} {{ row.cell.every | thousands }}\
+{{ ", " if not loop.last }}{% endfor %}. Settings: train/settings; SB3: {{ source }}
 Measured on {{ results.where }}; load average {{ load }} while it ran. \
 {% for side, of in versions.items() %}{{ side }}: {% for each in of.items() %}{{ each | join(" ") }}\
 {{ ", " if not loop.last }}{% endfor %}{{ "; " if not loop.last }}{% endfor %}.
@@ -197,38 +199,58 @@ def ratio(ours: tuple[float, bool] | None, theirs: tuple[float, bool] | None) ->
     return f"{'' if theirs[1] else '> '}{three_digits(theirs[0] / ours[0])}×"
 
 
-def tables(results: Results) -> list[Table]:
+SIDES = {"ours": None, "SB3": SB3}
+
+
+def sides(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each cell: medians over the seeds, both sides beside each other."""
-    made, every = [], {}
-    found = rows(results.found, results.experiment.factors)
-    for subject, limit in dict.fromkeys((run["subject"], run["limit"]) for run in found):
-        cell, mine = CELLS[subject], [run for run in found if (run["subject"], run["limit"]) == (subject, limit)]
-        name = f"{cell.method} {cell.task}"
-        every[name] = f"{cell.every:,}"
-        sides = {"ours": None, "SB3": SB3}
-        runs = {side: [run for run in mine if run["program"] == program] for side, program in sides.items()}
-        row = {
-            "method and task": name + (f", {limit:,} steps at most" if limit else ""),
-            "return": f"{cell.target:g}".replace("-", "−"),
-        }
-        for words, training_only in (("", False), (", imports left out", True)):
+    every = rows(results.found, results.experiment.factors)
+    for of_cell in alike(every, "{{ subject }} {{ limit }}").values():
+        first = of_cell[0]
+        row = {"cell": CELLS[first["subject"]], "limit": first["limit"], "steps": {}, "time": {}, "faster": {}}
+        runs = {side: [run for run in of_cell if run["program"] == program] for side, program in SIDES.items()}
+        for part, training_only in (("", False), (", imports left out", True)):
             times = {side: median_time(of, training_only) if of else None for side, of in runs.items()}
-            row |= {f"{side}{words}": shown(time) for side, time in times.items()}
-            row[f"times as fast{words}"] = ratio(*times.values())
+            row["time"] |= {f"{side}{part}": shown(time) for side, time in times.items()}
+            row["faster"][part] = ratio(*times.values())
         for side, of in runs.items():
             steps = sorted(run["steps"] for run in of)
-            row[f"steps, {side}"] = f"{steps[(len(steps) - 1) // 2]:,}" if steps else NOT_KNOWN
-        made.append(row)
-    facts = {
+            row["steps"][side] = steps[(len(steps) - 1) // 2] if steps else None
+        yield row
+
+
+def facts(results: Results) -> dict[str, Any]:
+    """What the notes tell of all runs."""
+    found = rows(results.found, results.experiment.factors)
+    return {
         "episodes": EPISODES,
-        "every": ", ".join(f"{name} {steps}" for name, steps in every.items()),
         "source": json.loads(ZOO.read_text(encoding="utf-8"))["source"],
         "load": f"{max(run['load'] for run in found):g}",
         "versions": {run["program"] or "ours": run["versions"] for run in found},
     }
-    return [results.table("training-speed", TABLE, made, **facts)]
 
 
+TIMES = Pivot(
+    name="training-speed",
+    words=TABLE,
+    lead={
+        "method and task": "{{ cell.method }} {{ cell.task }}"
+        "{% if limit %}, {{ limit | thousands }} steps at most{% endif %}"
+    },
+    columns=[
+        {"return": "{{ cell.target | fixed }}"},
+        *(
+            {
+                **{f"{side}{part}": f"{{{{ time['{side}{part}'] }}}}" for side in SIDES},
+                f"times as fast{part}": f"{{{{ faster['{part}'] }}}}",
+            }
+            for part in ("", ", imports left out")
+        ),
+        {f"steps, {side}": f"{{{{ steps['{side}'] | fixed }}}}" for side in SIDES},
+    ],
+    rows=sides,
+    facts=facts,
+)
 EXPERIMENT = Experiment(
     name="speed",
     question="how fast is training, beside Stable-Baselines3?",
@@ -241,7 +263,7 @@ EXPERIMENT = Experiment(
     identity=identity,
     about=about,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or SEEDS, 1),
-    tables=[tables],
+    tables=[TIMES],
     samples="",
     timed=True,
 )

@@ -82,5 +82,5 @@ def test_speed_is_the_median_of_the_rounds() -> None:
         "measures": {"steps_per_cpu_s": [3.0, 9.0, 5.0], "ended": 7},
         "machine": "a machine", "code": "v0.1", "date": "2026-11-20",
     }  # fmt: skip
-    (table,) = env_speed.tables(Results(env_speed.EXPERIMENT, [record]))
+    (table,) = Results(env_speed.EXPERIMENT, [record]).tables()
     assert table.rows == (("hard", "core", "64", "1,000", "3", "2,000", "5", "7"),)

@@ -53,7 +53,7 @@ def test_a_row_has_both_times_their_ratio_and_the_papers(
     timed: list[Record], both: Callable[..., list[Record]]
 ) -> None:
     pong = both(PONG, [50.0], [80.0], measures=[{"steps": 64, "losses": [1.0, 3.0]}] * 2)
-    (table,) = mixed.tables(Results(EXPERIMENT, [*timed, *pong]))
+    (table,) = Results(EXPERIMENT, [*timed, *pong]).tables()
     row = ("A", "3 conv(128) + FC 128", "bfloat16", "60.0", "40.0", "1.50×", "1.25×", "50.0", "80.0", "1.60×", "0.814×")
     assert table.rows == (row,)
     assert "Minibatch 32, 1 thread, TensorFlow 2.21.0 with oneDNN, on a machine" in table.notes[0]
@@ -63,7 +63,7 @@ def test_a_row_has_both_times_their_ratio_and_the_papers(
 
 
 def test_what_was_not_measured_is_not_known(timed: list[Record]) -> None:
-    (table,) = mixed.tables(Results(EXPERIMENT, timed))
+    (table,) = Results(EXPERIMENT, timed).tables()
     assert table.rows[0][7:10] == ("–", "–", "–")
     assert not any("loss" in note or "Pong:" in note for note in table.notes)
 
@@ -80,7 +80,7 @@ def test_the_learning_curves_are_compared_seed_by_seed(both: Callable[..., list[
         *both(LEARNING, [-0.5, 0.5], [-0.5, 0.6], "catch", 0, [facts, facts]),
         *both(LEARNING, [-0.5, 0.7], [-0.5, 0.9], "catch", 1, [facts, facts]),
     ]
-    (table,) = mixed.tables(Results(EXPERIMENT, curves))
+    (table,) = Results(EXPERIMENT, curves).tables()
     assert table.rows[1] == ("bfloat16", "16", "0.60 [0.50, 0.70]", "0.75 [0.60, 0.90]")
     # Differences at the last step 0.1 and 0.2: s = 0.0707, t of one degree of freedom 12.706: ± 12.706 · 0.05
     assert "+0.15 [−0.49, +0.79] at the last step, +0.08 [−0.24, +0.39] over the whole curve" in table.notes[0]
@@ -90,7 +90,7 @@ def test_the_learning_curves_are_compared_seed_by_seed(both: Callable[..., list[
 def test_float32_is_that_which_was_timed_beside_it(timed: list[Record]) -> None:
     """Another 16-bit type has a float32 of its own."""
     other = [{**each, "condition": {**each["condition"], "type": "float16"}, "returns": [9.0]} for each in timed]
-    (table,) = mixed.tables(Results(EXPERIMENT, [*timed, *other]))
+    (table,) = Results(EXPERIMENT, [*timed, *other]).tables()
     assert [(row[2], row[3]) for row in table.rows] == [("bfloat16", "60.0"), ("float16", "9.00")]
 
 
@@ -132,7 +132,7 @@ def test_the_papers_networks() -> None:
 
 def test_the_committed_tables_are_those_of_the_committed_rows() -> None:
     text = (ROOT / "docs" / "mixed-precision.md").read_text(encoding="utf-8")
-    assert filled(text, mixed.tables(stored(EXPERIMENT))) == text, "python -m bench.study mixed --stored --update-docs"
+    assert filled(text, stored(EXPERIMENT).tables()) == text, "python -m bench.study mixed --stored --update-docs"
 
 
 # --- catch --------------------------------------------------------------------------------------------------------

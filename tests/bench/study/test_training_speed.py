@@ -58,17 +58,17 @@ def test_the_ratio_says_when_it_is_a_bound_or_unknown() -> None:
 def test_the_table_of_rows(trained: Callable[..., list[Record]]) -> None:
     ours = trained("", (1.0, True, 3000), (0.75, True, 2000), (2.0, True, 4000))
     theirs = trained(SB3, (9.0, False, 90_000), (8.0, False, 90_000), (7.0, True, 50_000))
-    (made,) = speed.tables(Results(EXPERIMENT, [*ours, *theirs]))
+    (made,) = Results(EXPERIMENT, [*ours, *theirs]).tables()
     assert made.rows == (
         ("ppo Pendulum-v1", "−200", "1.00", "> 9.00", "> 9.00×", "0.5", "> 8.50", "> 17.0×", "3,000", "90,000"),
     )
     assert "seeds 10, 11, 12," in made.notes[0]
     assert "a machine; 2026-11-20; code v0.1; load average 4.4 while" in made.notes[-1]
     assert "ours: numpy 1.26.4; stable-baselines3: numpy 1.26.4" in made.notes[-1]
-    (alone,) = speed.tables(Results(EXPERIMENT, ours))
+    (alone,) = Results(EXPERIMENT, ours).tables()
     assert alone.rows[0][3:5] == ("–", "–")
     short = [{**record, "condition": {"limit": 2048}} for record in ours]
-    (both,) = speed.tables(Results(EXPERIMENT, [*ours, *short]))
+    (both,) = Results(EXPERIMENT, [*ours, *short]).tables()
     assert [row[0] for row in both.rows] == ["ppo Pendulum-v1", "ppo Pendulum-v1, 2,048 steps at most"]
 
 
@@ -147,4 +147,4 @@ def test_the_zoos_words_for_settings() -> None:
 
 def test_the_committed_table_is_that_of_the_committed_rows() -> None:
     text = (ROOT / "docs" / "training-speed.md").read_text(encoding="utf-8")
-    assert filled(text, speed.tables(stored(EXPERIMENT))) == text, "python -m bench.study speed --stored --update-docs"
+    assert filled(text, stored(EXPERIMENT).tables()) == text, "python -m bench.study speed --stored --update-docs"
