@@ -17,20 +17,18 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
+from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.report.figures import Bar, stacked
-from bench.report.tables import Table
-from bench.report.text import filled
+from bench.report.bars import Bars
+from bench.report.pivot import Pivot
 from bench.study.actorq.runs import ACTORS, CARTPOLE_BALANCE, amdahl, options_of, planned, spread
 from bench.study.experiment import Episodes, Experiment, Played, Results
 from bench.study.records import Condition, Record
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from train.actorq.plan import Plan
     from train.actorq.wire import Pushed
 
@@ -42,19 +40,26 @@ PERIODS, ROUNDS, STEPS = (30, 300), (0, 1, 2), 3_000
 HAND_OVER_EVERY_S = 0.25
 
 NOTES = """\
+Where an actor's time goes: microseconds a step of the environment
 {{ task }}; one actor, {{ steps }} steps, medians of {{ rounds }} rounds in turn; a new version every {{ every }} s, \
 no learner. Native: acting through the project's own engine, else by LiteRT. Period: steps between two looks for \
 newer parameters; renewals: those that found some. Parts are wall time on the actor's own clock.
-{{ where }}.
+{{ results.where }}.
 """
 SPEED_NOTES = """\
+{% set int8 = rows | selectattr("actor", "in", ("int8", "int8, native")) | map(attribute="parameters") | list %}
+{% set loading = rows | rejectattr("actor", "in", ("int8", "int8, native")) | map(attribute="longest") | list %}
+An actor alone, against fp32 in the same round: how many times as fast
 Median of the rounds' ratios, in brackets the smallest and the largest. A renewal: a pull (also one that found nothing \
 new), and deserialize and load of a version. Amdahl: the speed-up of a step if only its inference became faster, from \
 fp32's share of inference; reached: the step's speed-up as a share of it (above 100 % where parameters become cheaper \
 too).
-Pull, deserialize and load together take an int8 actor less than one in fp32 in {{ cheaper }} of {{ settings }} \
-settings ({{ shares | join(", ") }} of fp32's time). fp16 loads for longer than it does anything else in {{ loading }} \
-of {{ halves }}.
+Pull, deserialize and load together take an int8 actor less than one in fp32 in \
+{{ int8 | select("lt", 1) | list | length }} of {{ int8 | length }} settings \
+({% for share in int8 %}{{ (100 * share) | fixed }} %{{ ", " if not loop.last }}\
+{% endfor %} of fp32's time). fp16 loads \
+for longer than it does anything else in {{ loading | select("eq", "load") | list | length }} \
+of {{ loading | length }}.
 """
 
 
@@ -148,64 +153,48 @@ def ratios(ones: list[Record], others: list[Record]) -> dict[str, list[float]]:
     return {name: [fp32[name] / max(own[name], 1e-9) for own, fp32 in both] for name in (both[0][0] if both else ())}
 
 
-def settings(results: Results) -> Iterator[tuple[dict[str, str], list[Record], list[Record]]]:
-    """The leading columns, and the rounds of every cell and of its reference, many bits first."""
+def settings(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each network, period and actor, many bits first: medians of its parts, and against fp32's rounds."""
     shared = results.experiment.reference
     groups = dict.fromkeys((each["subject"], *shared(each["condition"]).items()) for each in results.found)
     for (subject, *common), (actor, width) in itertools.product(groups, ACTORS.items()):
         asked = dict(common)
-        name = subject + (f", {asked['steps']:,} steps" if "steps" in asked else "")
-        if rounds := results.records_of(subject, {**asked, **width}):
-            lead = {"model": name, "period": str(asked["period"]), "actor": actor}
-            yield lead, rounds, results.records_of(subject, asked)
-
-
-def tables(results: Results) -> list[Table]:
-    """An actor's time by part, and what fewer bits bring it."""
-    parts: list[dict[str, str]] = []
-    speeds, shares, loading = [], [], []
-    for lead, rounds, reference in settings(results):
-        found = medians(rounds)
-        if lead["actor"] == "fp32" and parts:
-            parts.append({})
-        parts.append(
-            {
-                **lead,
-                **{part: f"{found[part]:,.0f}" for part in PARTS},
-                "all": f"{sum(found.values()):,.0f}",
-                "MB a version": f"{rounds[0]['measures']['bytes_each'] / 1e6:,.2f}",
-                "renewals": f"{median(each['measures']['renewals'] for each in rounds):g}",
+        rounds, reference = results.records_of(subject, {**asked, **width}), results.records_of(subject, asked)
+        if rounds:
+            measures = [each["measures"] for each in rounds]
+            yield {
+                "subject": subject,
+                "period": asked["period"],
+                "setting": str(asked),
+                "actor": actor,
+                "model": subject + (f", {asked['steps']:,} steps" if "steps" in asked else ""),
+                "parts": medians(rounds),
+                "megabytes": measures[0]["bytes_each"] / 1e6,
+                "renewals": median(each["renewals"] for each in measures),
+                "fp32": medians(reference) if reference else {},
+                "faster": ratios(rounds, reference),
+                **facts(results),
             }
-        )
-        faster = ratios(rounds, reference)
-        if lead["actor"] == "fp32" or not faster:
-            continue
-        full = medians(reference)
-        ideal = amdahl(full["inference"] / sum(full.values()), full["inference"] / max(found["inference"], 1e-9))
-        reached = f"{100 * median(faster['step']) / ideal:.0f} %"
-        spreads = {name: spread(values) for name, values in faster.items()}
-        speeds.append({**lead, **spreads, "Amdahl": f"{ideal:.2f}×", "reached": reached})
-        if lead["actor"].startswith("int8"):
-            shares.append(sum(found[part] for part in OF_PARAMETERS) / sum(full[part] for part in OF_PARAMETERS))
-        else:
-            loading.append(max(found, key=lambda part: found[part]) == "load")
-    if not parts:
-        return []
-    title = "Where an actor's time goes: microseconds a step of the environment"
-    notes = filled(NOTES, **said(results), where=results.where)
-    made = [Table.of("actorq-breakdown", title, parts, notes, left=3)]
-    if speeds:
-        title = "An actor alone, against fp32 in the same round: how many times as fast"
-        counts = {"cheaper": sum(each < 1 for each in shares), "settings": len(shares)} | {
-            "loading": sum(loading),
-            "halves": len(loading),
-        }
-        notes = filled(SPEED_NOTES, **counts, shares=[f"{100 * each:.0f} %" for each in shares])
-        made.append(Table.of("actorq-actor", title, speeds, notes, left=3))
-    return made
 
 
-def said(results: Results) -> dict[str, Any]:
+def speeds(results: Results) -> Iterator[dict[str, Any]]:
+    """The rows of few bits, with their speed-ups and what Amdahl's law allows."""
+    for row in settings(results):
+        if row["actor"] != "fp32" and row["faster"]:
+            own, full = row["parts"], row["fp32"]
+            ideal = amdahl(full["inference"] / sum(full.values()), full["inference"] / max(own["inference"], 1e-9))
+            of_parameters = (sum(each[part] for part in OF_PARAMETERS) for each in (own, full))
+            spreads = {name: spread(values) for name, values in row["faster"].items()}
+            found = {"amdahl": ideal, "reached": median(row["faster"]["step"]) / ideal, "spreads": spreads}
+            yield {
+                **row,
+                **found,
+                "parameters": truediv(*of_parameters),
+                "longest": max(own, key=lambda part: own[part]),
+            }
+
+
+def facts(results: Results) -> dict[str, Any]:
     """What all measurements share."""
     steps = sorted({record["measures"]["steps"] for record in results.found})
     return {
@@ -216,22 +205,45 @@ def said(results: Results) -> dict[str, Any]:
     }
 
 
-def figures(results: Results) -> dict[str, Figure]:
-    """A panel for each network, bars in two groups: a period each."""
-    panels: dict[str, list[Bar]] = {}
-    for lead, rounds, _ in settings(results):
-        parts = {LABELS.get(part, part): value for part, value in medians(rounds).items()}
-        bar = Bar(lead["actor"], f"pull every {lead['period']} steps", parts)
-        panels.setdefault(f"policy {rounds[0]['subject']}", []).append(bar)
-    shared = said(results)
-    drawn = stacked(
-        panels,
-        title="Where an actor's time goes",
-        said=f"{shared['task']}, {shared['steps']} steps, medians of {shared['rounds']} rounds; one actor,\n"
-        f"a new version every {shared['every']} s; above the bars: their sums",
-        y_label="µs a step of the environment",
-    )
-    return {"actorq-breakdown": drawn}
+LEAD = {"model": "{{ model }}", "period": "{{ period }}", "actor": "{{ actor }}"}
+TIMES = Pivot(
+    name="actorq-breakdown",
+    words=NOTES,
+    lead=LEAD,
+    columns=[
+        {part: f"{{{{ parts['{part}'] | fixed }}}}" for part in PARTS},
+        {"all": "{{ parts.values() | sum | fixed }}"},
+        {"MB a version": "{{ megabytes | fixed(2) }}", "renewals": "{{ '%g' % renewals }}"},
+    ],
+    rows=settings,
+    facts=facts,
+    ruled="{{ subject }} {{ setting }}",
+    optional=True,
+)
+SPEED_UPS = Pivot(
+    name="actorq-actor",
+    words=SPEED_NOTES,
+    lead=LEAD,
+    columns=[
+        {name: f"{{{{ spreads['{name}'] }}}}" for name in ("step", "inference", "a renewal")},
+        {"Amdahl": "{{ amdahl | fixed(2) }}×", "reached": "{{ (100 * reached) | fixed }} %"},
+    ],
+    rows=speeds,
+    optional=True,
+)
+BY_PART = Bars(
+    stem="actorq-breakdown",
+    title="Where an actor's time goes",
+    below="{{ task }}, {{ steps }} steps, medians of {{ rounds }} rounds; one actor,\n"
+    "a new version every {{ every }} s; above the bars: their sums",
+    parts={part: LABELS.get(part, part) for part in PARTS},
+    values="parts",
+    panel="policy {{ subject }}",
+    bar="{{ actor }}",
+    group="pull every {{ period }} steps",
+    y_label="µs a step of the environment",
+    rows=settings,
+)
 
 
 EXPERIMENT = Experiment(
@@ -243,8 +255,8 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=lambda subject: CARTPOLE_BALANCE,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or ROUNDS, 0),
-    tables=[tables],
-    figures=[figures],
+    tables=[TIMES, SPEED_UPS],
+    figures=[BY_PART],
     options=options,
     within=("steps", "period"),
     samples="",

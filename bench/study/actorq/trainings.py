@@ -15,13 +15,13 @@ import argparse
 import itertools
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench import command_line
-from bench.report.figures import Line, Panel, facets
 from bench.report.intervals import Estimate
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, filled
+from bench.report.lines import Lines
+from bench.report.pivot import Pivot
+from bench.report.text import NOT_KNOWN
 from bench.study.actorq import breakdown
 from bench.study.actorq.runs import (
     ACTOR_BOUND,
@@ -44,22 +44,20 @@ from bench.study.actorq.runs import (
 from bench.study.experiment import Episodes, Experiment, Played, Results, stored
 from bench.study.records import Condition, Record
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 BOTH = {"int8": WIDTHS[8], "int8, native": NATIVE}
 SENT = ("bytes_served", "bytes_each", "versions_built", "versions_put")
 
 RETURN_NOTES = """\
-The difference is shown not to be 0 in {{ decided }} of {{ losses | length }} tasks. By the intervals' lower ends int8 \
-actors cost at most, in % of fp32's return: {% for name, percent in losses %}{{ name }} {{ percent }}\
-{{ ", " if not loop.last }}{% endfor %}.
+Trained with actors in int8 and in fp32: greedy return of the learner's policy, and speed
+The difference is shown not to be 0 in {{ rows | map(attribute="gain") | selectattr("side") | list | length }} of \
+{{ rows | length }} tasks. By the intervals' lower ends int8 actors cost at most, in % of fp32's return: \
+{% for row in rows %}{{ row.task }} {{ (100 * row.most) | fixed }}{{ ", " if not loop.last }}{% endfor %}.
 Means over seeds with 95 % intervals (Student's t), of the difference paired by seed; each policy judged over fresh \
 episodes in fp32. Time to the goal: from the first steps to the first judgement at or above it, fp32's over int8's, \
 median of seeds that reached it with both, in brackets the smallest and the largest; steps/s: int8's over fp32's, \
 after the learner's rounds that compile. Two actors (D4PG: four), a learner, a replay and a parameter server share the \
 machine's cores. Goals and steps were set after trials with seed 0 (walker_stand: 7).
-{{ where }}.
+{{ results.where }}.
 """
 
 CORE_WATTS = 7.0
@@ -71,6 +69,7 @@ WAITING = ("insert", "wait", "idle")
 """Parts of a run's actor in which it computes little: an insertion is answered when the replay allows it."""
 COUNTED_CPU = "CPU-s: supervisor, learner, replay, parameter server and actors; Ray's own daemons are left out."
 COST_NOTES = """\
+What it took, mean of the seeds
 Energy: CPU seconds at an assumed {{ watts }} W a busy core; CO₂ at {{ grams }} g a kWh (mean of the world in 2018, \
 IEA 2019). Ratios do not depend on either.
 Sent: parameters to all actors. Versions built: quantized, of those the learner handed over; nobody asked for the \
@@ -81,6 +80,7 @@ policies that acted the newest rows are behind the learner that learns from them
 acting policy was behind when the replay took its rows.
 """
 BOUND_NOTES = """\
+End to end with 2048,2048,2048, int8 actors against fp32 actors
 D4PG, cartpole balance, {{ words }}; two actors, the learner, replay and parameter server on the machine's cores. \
 Steps/s are counted after the learner's rounds that compile. Who waits: share of their whole time, those rounds too, \
 that the actors wait for the replay's leave (an insertion's own work included) or a newer version, and the learner \
@@ -151,47 +151,30 @@ def goal_s(cell: Cell, record: Record) -> float | None:
     return next((seconds for _, seconds, value in curve if cell.goal is not None and value >= cell.goal), None)
 
 
-def tables(results: Results) -> list[Table]:
-    """Those of which something is kept."""
-    names = [name for name in CELLS if pairs(results, name)]
-    learned = [name for name in names if CELLS[name].purpose == LEARNING]
-    bound = [name for name in names if name not in learned]
-    return [
-        *([returns_table(results, learned), cost_table(results, learned)] if learned else []),
-        *([bound_table(results, bound)] if bound else []),
-    ]
-
-
-def returns_table(results: Results, names: Sequence[str]) -> Table:
-    """Whether actors in int8 learn what actors in fp32 learn, and in what time."""
-    rows, losses, decided = [], [], 0
-    for name in names:
-        cell, found = CELLS[name], pairs(results, name)
+def learned(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each task: returns of actors in int8 and in fp32, paired by seed, and in what time they are reached."""
+    for name, cell in CELLS.items():
+        found = pairs(results, name)
+        if cell.purpose != LEARNING or not found:
+            continue
         own, theirs = ([side["returns"][0] for side in sides] for sides in zip(*found, strict=True))
         gain = Estimate.of_mean([one - other for one, other in zip(own, theirs, strict=True)])
         fp32 = Estimate.of_mean(theirs)
-        most = -(gain.value if gain.low is None else gain.low) / abs(fp32.value)
-        losses.append((name, f"{max(0.0, 100 * most):.0f}"))
-        decided += gain.low is not None and gain.high is not None and not gain.low <= 0.0 <= gain.high
         times = [(goal_s(cell, one), goal_s(cell, other)) for one, other in found]
         faster = [other / one for one, other in times if one and other is not None]
-        reached = "/".join(str(sum(side is not None for side in sides)) for sides in zip(*times, strict=True))
-        rows.append(
-            {
-                "task": name,
-                "method": cell.method,
-                "steps": f"{found[0][0]['measures']['steps']:,}",
-                "int8 actors": estimate(Estimate.of_mean(own)),
-                "fp32 actors": estimate(fp32),
-                "difference": estimate(gain, sign="+"),
-                "goal (int8/fp32)": f"{cell.goal:g} ({reached} of {len(found)})".replace("-", "−"),
-                "time to it": spread(faster) if faster else NOT_KNOWN,
-                "steps/s": spread(rates(found)),
-            }
-        )
-    title = "Trained with actors in int8 and in fp32: greedy return of the learner's policy, and speed"
-    notes = filled(RETURN_NOTES, losses=losses, decided=decided, where=results.where)
-    return Table.of("actorq-returns", title, rows, notes, left=2)
+        yield {
+            "task": name,
+            "cell": cell,
+            "steps": found[0][0]["measures"]["steps"],
+            "int8": Estimate.of_mean(own),
+            "fp32": fp32,
+            "gain": gain,
+            "most": max(0.0, -(gain.value if gain.low is None else gain.low) / abs(fp32.value)),
+            "reached": "/".join(str(sum(side is not None for side in sides)) for sides in zip(*times, strict=True)),
+            "seeds": len(found),
+            "faster": spread(faster) if faster else NOT_KNOWN,
+            "pace": spread(rates(found)),
+        }
 
 
 def share(record: Record, *parts: str) -> float:
@@ -200,69 +183,48 @@ def share(record: Record, *parts: str) -> float:
     return float(sum(found[part] for part in parts) / sum(found.values()))
 
 
-def cost_table(results: Results, names: Sequence[str]) -> Table:
-    """Bytes, CPU time, energy and how far the actors were from the learner."""
-    rows: list[dict[str, str]] = []
-    for name, bits in itertools.product(names, (8, 32)):
-        seen = "disagreement" if CELLS[name].method == "dqn" else "distance"
+def costs(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each task and precision of the actors, means of the seeds: bytes, CPU time, energy, and how far the
+    actors were from the learner."""
+    for row, bits in itertools.product(learned(results), (8, 32)):
+        name, method = row["task"], row["cell"].method
         found = results.records_of(name, WIDTHS[bits])
-        told = [each["measures"] for each in found]
-        mean = {what: fmean(each[what] for each in told) for what in (*SENT, "cpu_s")}
-        apart = fmean(each["mismatch"].get(seen, 0.0) for each in told)
-        late = fmean(each["mismatch"].get("staleness_updates", 0.0) for each in told)
-        joules = mean["cpu_s"] * CORE_WATTS
-        if bits == 8 and rows:
-            rows.append({})
-        rows.append(
-            {
-                "task": name,
-                "actors": NAMES[bits],
-                "kB a version": f"{mean['bytes_each'] / 1e3:,.1f}",
-                "MB sent": f"{mean['bytes_served'] / 1e6:,.1f}",
-                "versions built": f"{mean['versions_built']:,.0f} of {mean['versions_put']:,.0f}",
-                "actors wait": f"{100 * fmean(share(each, *WAITING) for each in found):.0f} %",
-                "infer": f"{100 * fmean(share(each, 'inference') for each in found):.0f} %",
-                "CPU-s": f"{mean['cpu_s']:,.0f}",
-                "kJ": f"{joules / 1e3:,.2f}",
-                "g CO₂": f"{joules / 3.6e6 * GRAMS_PER_KWH:,.3f}",
-                "mismatch": f"{apart:.3f}",
-                "staleness": f"{late:,.0f}",
-                "largest": f"{max(each['staleness']['largest_updates'] for each in told):,.0f}",
-            }
-        )
-    notes = filled(COST_NOTES, watts=f"{CORE_WATTS:g}", grams=f"{GRAMS_PER_KWH:g}", counted=COUNTED_CPU)
-    return Table.of("actorq-cost", "What it took, mean of the seeds", rows, notes, left=2)
+        measures = [each["measures"] for each in found]
+        mean = {what: fmean(each[what] for each in measures) for what in (*SENT, "cpu_s")}
+        mismatch = {"apart": "disagreement" if method == "dqn" else "distance", "late": "staleness_updates"}
+        yield {
+            "task": name,
+            "actors": NAMES[bits],
+            **mean,
+            "wait": fmean(share(each, *WAITING) for each in found),
+            "infer": fmean(share(each, "inference") for each in found),
+            "joules": mean["cpu_s"] * CORE_WATTS,
+            **{key: fmean(each["mismatch"].get(what, 0.0) for each in measures) for key, what in mismatch.items()},
+            "largest": max(each["staleness"]["largest_updates"] for each in measures),
+        }
 
 
-def bound_table(results: Results, names: Sequence[str]) -> Table:
-    """The pace where actors are waited for, and where the learner is."""
+def bound(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each command whose pace the actors or the learner set, and each kind of int8 actors."""
     alone = stored(breakdown.EXPERIMENT).records_of("2048,2048,2048", {"period": breakdown.PERIODS[0]})
     insertion = breakdown.medians(alone)["insert"] if alone else 0.0
-    rows = []
-    for name, (actors, own) in itertools.product(names, BOTH.items()):
-        cell, found = CELLS[name], pairs(results, name, own)
-        if not found:
+    for (name, cell), (actors, own) in itertools.product(CELLS.items(), BOTH.items()):
+        found = pairs(results, name, own)
+        if cell.purpose == LEARNING or not found:
             continue
         ideal = median(ideal_of(*pair, insertion) for pair in found) if cell.purpose == ACTOR_BOUND else 1.0
         sides = {"": [one for one, _ in found], "fp32: ": [other for _, other in found]}
-        pace = {key: median(each["measures"]["steps_per_s"] for each in side) for key, side in sides.items()}
-        saved = [other["measures"]["cpu_s"] / one["measures"]["cpu_s"] for one, other in found]
-        rows.append(
-            {
-                "waited for": cell.purpose,
-                "words of the command": f"--steps {cell.steps} {cell.more.removeprefix(BOUND).strip()}",
-                "actors": actors,
-                **{f"{key}steps/s": f"{value:,.0f}" for key, value in pace.items()},
-                **{f"{key}who waits": who_waits(side) for key, side in sides.items()},
-                "speed-up": spread(rates(found)),
-                "Amdahl": f"{ideal:.2f}×",
-                "reached": f"{100 * median(rates(found)) / ideal:.0f} %",
-                "CPU-s saved": spread(saved),
-            }
-        )
-    notes = filled(BOUND_NOTES, words=BOUND, counted=COUNTED_CPU)
-    title = "End to end with 2048,2048,2048, int8 actors against fp32 actors"
-    return Table.of("actorq-bound", title, rows, notes, left=3)
+        yield {
+            "cell": cell,
+            "command": f"--steps {cell.steps} {cell.more.removeprefix(BOUND).strip()}",
+            "actors": actors,
+            "pace": {key: median(each["measures"]["steps_per_s"] for each in side) for key, side in sides.items()},
+            "waits": {key: who_waits(side) for key, side in sides.items()},
+            "faster": spread(rates(found)),
+            "amdahl": ideal,
+            "reached": median(rates(found)) / ideal,
+            "saved": spread([other["measures"]["cpu_s"] / one["measures"]["cpu_s"] for one, other in found]),
+        }
 
 
 def who_waits(side: Sequence[Record]) -> str:
@@ -284,34 +246,6 @@ def ideal_of(one: Record, other: Record, insertion: float) -> float:
     return amdahl(theirs["inference"] / busy, theirs["inference"] / max(own["inference"], 1e-9))
 
 
-def figures(results: Results) -> dict[str, Figure]:
-    """A panel for each task: the greedy return against time, a median and a band for each precision."""
-    panels = []
-    for name, cell in CELLS.items():
-        if cell.purpose != LEARNING or not pairs(results, name):
-            continue
-        lines = [
-            Line(f"{NAMES[bits]} actors", curve_of(results.records_of(name, WIDTHS[bits])), STYLES[bits])
-            for bits in (32, 8)
-        ]
-        count = len(pairs(results, name))
-        title = f"{name}, {cell.method}  n={count}"
-        panels.append(Panel(title, lines, Estimate(cell.goal) if cell.goal is not None else None, "goal"))
-    if not panels:
-        return {}
-    drawn = facets(
-        panels,
-        None,
-        title="The learner's greedy return, by the actors' precision",
-        said="line: median of the seeds, at the median time of their judgements; band: from the smallest to the "
-        "largest\nn: seeds; dashed: the return that counts as learned",
-        x_label="seconds",
-        y_label="greedy return",
-        columns=3,
-    )
-    return {"actorq-curves": drawn}
-
-
 def curve_of(found: Sequence[Record]) -> dict[float, Estimate]:
     """Median, smallest and largest return of each judgement that all seeds have, at its median time."""
     points = {}
@@ -319,6 +253,79 @@ def curve_of(found: Sequence[Record]) -> dict[float, Estimate]:
         values = [value for _, _, value in judged]
         points[median(seconds for _, seconds, _ in judged)] = Estimate(median(values), min(values), max(values))
     return points
+
+
+def curves(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each task, precision of the actors and judgement."""
+    for row, bits in itertools.product(learned(results), (32, 8)):
+        goal = row["cell"].goal
+        for seconds, found in curve_of(results.records_of(row["task"], WIDTHS[bits])).items():
+            yield {**row, "bits": bits, "seconds": seconds, "return": found, "goal": goal and Estimate(goal)}
+
+
+RETURNS = Pivot(
+    name="actorq-returns",
+    words=RETURN_NOTES,
+    lead={"task": "{{ task }}", "method": "{{ cell.method }}"},
+    columns=[
+        {"steps": "{{ steps | thousands }}"},
+        {"int8 actors": "{{ int8 | estimate }}", "fp32 actors": "{{ fp32 | estimate }}"},
+        {"difference": "{{ gain | estimate(sign='+') }}"},
+        {"goal (int8/fp32)": "{{ ('%g' % cell.goal) | minus }} ({{ reached }} of {{ seeds }})"},
+        {"time to it": "{{ faster }}", "steps/s": "{{ pace }}"},
+    ],
+    rows=learned,
+    optional=True,
+)
+COSTS = Pivot(
+    name="actorq-cost",
+    words=COST_NOTES,
+    lead={"task": "{{ task }}", "actors": "{{ actors }}"},
+    columns=[
+        {"kB a version": "{{ (bytes_each / 1e3) | fixed(1) }}", "MB sent": "{{ (bytes_served / 1e6) | fixed(1) }}"},
+        {"versions built": "{{ versions_built | fixed }} of {{ versions_put | fixed }}"},
+        {"actors wait": "{{ (100 * wait) | fixed }} %", "infer": "{{ (100 * infer) | fixed }} %"},
+        {"CPU-s": "{{ cpu_s | fixed }}", "kJ": "{{ (joules / 1e3) | fixed(2) }}"},
+        {"g CO₂": f"{{{{ (joules / 3.6e6 * {GRAMS_PER_KWH}) | fixed(3) }}}}"},
+        {"mismatch": "{{ apart | fixed(3) }}", "staleness": "{{ late | fixed }}", "largest": "{{ largest | fixed }}"},
+    ],
+    rows=costs,
+    facts=lambda results: {"watts": f"{CORE_WATTS:g}", "grams": f"{GRAMS_PER_KWH:g}", "counted": COUNTED_CPU},
+    ruled="{{ task }}",
+    optional=True,
+)
+BOUNDS = Pivot(
+    name="actorq-bound",
+    words=BOUND_NOTES,
+    lead={"waited for": "{{ cell.purpose }}", "words of the command": "{{ command }}", "actors": "{{ actors }}"},
+    columns=[
+        {f"{key}steps/s": f"{{{{ pace['{key}'] | fixed }}}}" for key in ("", "fp32: ")},
+        {f"{key}who waits": f"{{{{ waits['{key}'] }}}}" for key in ("", "fp32: ")},
+        {"speed-up": "{{ faster }}", "Amdahl": "{{ amdahl | fixed(2) }}×"},
+        {"reached": "{{ (100 * reached) | fixed }} %", "CPU-s saved": "{{ saved }}"},
+    ],
+    rows=bound,
+    facts=lambda results: {"words": BOUND, "counted": COUNTED_CPU},
+    optional=True,
+)
+CURVES = Lines(
+    stem="actorq-curves",
+    title="The learner's greedy return, by the actors' precision",
+    below="line: median of the seeds, at the median time of their judgements; band: from the smallest to the largest\n"
+    "n: seeds; dashed: the return that counts as learned",
+    x="seconds",
+    x_label="seconds",
+    line="bits",
+    labels={bits: (f"{NAMES[bits]} actors", STYLES[bits]) for bits in (32, 8)},
+    y="return",
+    y_label="greedy return",
+    rows=curves,
+    panel="{{ task }}, {{ cell.method }}  n={{ seeds }}",
+    reference="goal",
+    reference_label="goal",
+    places=None,
+    columns=3,
+)
 
 
 EXPERIMENT = Experiment(
@@ -330,8 +337,8 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=identity,
     episodes=seeds,
-    tables=[tables],
-    figures=[figures],
+    tables=[RETURNS, COSTS, BOUNDS],
+    figures=[CURVES],
     about=about,
     samples="",
     timed=True,

@@ -78,14 +78,14 @@ def results_of(found: Sequence[records.Record], module: Any = breakdown) -> Resu
 
 
 def test_the_breakdown_adds_up(actor: Recorded) -> None:
-    parts, _ = breakdown.tables(results_of([actor(8, 50.0), actor(16, 300.0), actor(32, 300.0)]))
+    parts, _ = results_of([actor(8, 50.0), actor(16, 300.0), actor(32, 300.0)]).tables()
     assert [line[2] for line in parts.rows] == ["fp32", "fp16", "int8"]
     assert parts.rows[0][3:] == ("100", "300", "10", "0", "4", "0", "0", "414", "0.00", "10")
     assert "a machine" in " ".join(parts.notes)
 
 
 def test_speed_ups_and_amdahl_by_hand(actor: Recorded) -> None:
-    _, speeds = breakdown.tables(results_of([actor(32, 300.0), actor(16, 300.0), actor(8, 50.0)]))
+    _, speeds = results_of([actor(32, 300.0), actor(16, 300.0), actor(8, 50.0)]).tables()
     int8 = next(line for line in speeds.rows if line[2] == "int8")
     # 414 / 161 = 2.57; 300 / 50 = 6; of a renewal (10 / 34 + 4 / 10) / (10 / 34 + 1 / 10) = 1.76
     assert int8[3].startswith("2.57×")
@@ -108,7 +108,7 @@ def test_the_ratio_of_rounds_is_of_the_same_round(actor: Recorded) -> None:
 
 
 def test_a_figure_has_a_bar_for_each_precision_and_part(actor: Recorded) -> None:
-    drawn = breakdown.figures(results_of([actor(32, 300.0), actor(16, 300.0), actor(8, 50.0)]))["actorq-breakdown"]
+    drawn = results_of([actor(32, 300.0), actor(16, 300.0), actor(8, 50.0)]).figures()["actorq-breakdown"]
     (axes,) = drawn.axes
     assert len(axes.patches) == 3 * len(PARTS)
     assert [text.get_text() for text in axes.texts] == ["414", "412", "161", "pull every 30 steps"]
@@ -202,7 +202,7 @@ def test_trainings_are_compared_seed_by_seed(training: Recorded) -> None:
     ]
     results = results_of(rows, trainings)
     assert [one["seed"] for one, _ in pairs(results, "cartpole")] == [0, 1]
-    table, _ = trainings.tables(results)
+    table, _ = results.tables()
     (line,) = table.rows
     # means of 485 both; differences +10 and −10: ± 12.706 · 14.142 / √2 = 127.1, 26 % of 485
     assert line[3].startswith("485") and line[4].startswith("485")
@@ -216,7 +216,8 @@ def test_trainings_are_compared_seed_by_seed(training: Recorded) -> None:
 
 def test_energy_is_cpu_seconds_at_stated_watts(training: Recorded) -> None:
     results = results_of([training(bits, cpu_s=3600.0) for bits in (8, 32)], trainings)
-    line = trainings.cost_table(results, ["cartpole"]).rows[0]
+    (costs,) = trainings.COSTS(results)
+    line = costs.rows[0]
     # an hour of a core at 7 W: 25.2 kJ, 0.007 kWh at 475 g
     assert line[7:10] == ("3,600", "25.20", "3.325")
     assert line[4] == "9 of 10"
@@ -233,7 +234,7 @@ def test_amdahl_counts_an_insertions_own_work(training: Recorded) -> None:
 
 def test_the_pace_of_a_run_that_waits_for_its_learner(training: Recorded) -> None:
     rows = [training(8, subject="big-learner", steps_per_s=46.0), training(32, subject="big-learner", steps_per_s=40.0)]
-    (table,) = trainings.tables(results_of(rows, trainings))
+    (table,) = results_of(rows, trainings).tables()
     (line,) = table.rows
     assert line[:5] == ("learner-bound", "--steps 2000 --samples-per-insert 8", "int8", "46", "40")
     assert line[5] == "actors 33 %, learner 25 %"
@@ -244,7 +245,7 @@ def test_the_native_engine_is_compared_with_the_same_fp32(training: Recorded) ->
     about = {"subject": "big-actors"}
     native = {**training(8, steps_per_s=120.0, **about), "condition": NATIVE}
     rows = [training(8, steps_per_s=80.0, **about), native, training(32, steps_per_s=40.0, **about)]
-    (table,) = trainings.tables(results_of(rows, trainings))
+    (table,) = results_of(rows, trainings).tables()
     shown = [(line[2], line[3], line[4], line[7]) for line in table.rows]
     assert shown == [("int8", "80", "40", "2.00× [2.00, 2.00]"), ("int8, native", "120", "40", "3.00× [3.00, 3.00]")]
     assert options_of(NATIVE) == ["--quantize", "8", "--runtime", "native"]
@@ -255,7 +256,7 @@ def test_the_native_engine_is_compared_with_the_same_fp32(training: Recorded) ->
 def test_curves_are_a_median_and_a_band_for_each_precision(training: Recorded) -> None:
     later = [[5000, 4.0, 100.0], [10000, 6.5, 330.0], [15000, 9.0, 500.0], [20000, 11.0, 500.0]]
     rows = [training(8, 0), training(8, 1, curve=later), training(32, 0), training(32, 1)]
-    (axes,) = trainings.figures(results_of(rows, trainings))["actorq-curves"].axes
+    (axes,) = results_of(rows, trainings).figures()["actorq-curves"].axes
     goal, fp32, int8 = axes.lines
     assert set(goal.get_ydata()) == {400.0}
     assert [line.get_xdata().tolist() for line in (fp32, int8)] == [[2.0, 5.5, 8.0], [3.0, 6.0, 8.5]]
