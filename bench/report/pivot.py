@@ -44,6 +44,7 @@ class Pivot:
         grouped: lines with the same first cell follow each other; it stands once, and a rule after the last of them.
         ruled: template; a rule stands before each line for which it is another one than for the line before.
         each: template; rows for which it is alike make a table of their own.
+        gathered: whether rows alike in all leading cells make one line; else each row is a line of its own.
         left: number of the leading columns that are words, not numbers; None: all.
         optional: whether there is no table where there are no rows.
     """
@@ -57,6 +58,7 @@ class Pivot:
     grouped: bool = False
     ruled: str = ""
     each: str = ""
+    gathered: bool = True
     left: int | None = None
     optional: bool = False
 
@@ -69,7 +71,11 @@ class Pivot:
     def _table(self, rows: Sequence[Row], results: Any) -> Table:
         compiled = environment().from_string
         lead, ruled = [compiled(cell) for cell in self.lead.values()], compiled(self.ruled)
-        places = [(ruled.render(row), *(cell.render(row) for cell in lead)) for row in rows]
+        apart = ["" if self.gathered else str(number) for number in range(len(rows))]
+        places = [
+            (each, ruled.render(row), *(cell.render(row) for cell in lead))
+            for each, row in zip(apart, rows, strict=True)
+        ]
         lines: dict[tuple[str, ...], dict[str, str]] = {place: {} for place in places}
         headers: dict[str, str] = {}  # by group and header: two groups may have one alike
         for number, group in enumerate(self.columns):
@@ -80,8 +86,8 @@ class Pivot:
                     if text := cell.render(row):
                         at = header.render(row)
                         headers[f"{number} {at}"], lines[place][f"{number} {at}"] = at, text
-        shown, last = list[dict[str, str]](), places[0][0] if places else ""
-        for (part, *leading), line in lines.items():
+        shown, last = list[dict[str, str]](), places[0][1] if places else ""
+        for (_, part, *leading), line in lines.items():
             shown += [{}] if part != last else []
             shown.append(
                 {**dict(zip(self.lead, leading, strict=True)), **{at: line.get(at, NOT_KNOWN) for at in headers}}

@@ -17,19 +17,25 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.report.tables import Table
-from bench.report.text import filled, joined, kilobytes, nanoseconds, three_digits, times
-from bench.study.actorq import bounds
-from bench.study.actorq.bounds import LINK_BYTES_PER_S, Found, Services, bound, layout_of, limit_table, network
-from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, run
+from bench.report.intervals import Estimate
+from bench.report.lines import Lines
+from bench.report.pivot import Pivot
+from bench.report.text import kilobytes, nanoseconds, three_digits
+from bench.study.actorq.bounds import LINK_BYTES_PER_S, Layout, Services, bound
+from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, STYLES, WIDTHS, run
 from bench.study.experiment import Episodes, Experiment, Played, Results
 from bench.study.records import Condition, Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 RATIOS = {"512,512": (16.0, 1.0)}
 ACTORS = (1, 2, 4)
@@ -43,25 +49,51 @@ BITS = (32, 8)
 FIELDS = {part.name: part.metadata["words"] for part in dataclasses.fields(Services)}
 OF_A_WIDTH = ("inference_s", "build_s", "version_server_s", "renew_s", "version_bytes")
 """What depends on the bits; of all else the mean over the widths is taken, which noise would tell apart."""
+COUNTS = tuple(sorted({*(2**power for power in range(11)), *(3 * 2**power for power in range(6))}))
+SHOWN = (1, 4, 16, 64, 1024)
+SHARES = ("learner", "replay", "parameter process", "broadcast")
+COUPLINGS = {
+    "16 samples per insertion": (16.0, 1.0),
+    "16 samples per insertion, learner 100×": (16.0, 100.0),
+    "no coupling": (0.0, 1.0),
+}
+"""Samples per insertion, and times as fast as the measured learner."""
 SERVICE_NOTES = """\
-python -m train.actorq {{ usual }} {{ told | join("; ", attribute=0) }}. An insertion has {{ insert_every }} \
-transitions, a round {% for subject, each in told %}{{ each.updates }} updates of {{ each.rows // each.updates }} \
-({{ network(subject) }}){{ ", " if not loop.last }}{% endfor %}. Handing over, building, fetching and opening are of \
-one version, the rest of one call. What does not depend on the precision was measured with both and averaged.
+{% set measured = rows | selectattr("bits", "eq", 32) | unique(attribute="command") | list %}
+Service times, in seconds of one processor
+python -m train.actorq {{ usual }} {{ measured | join("; ", attribute="command") }}. An insertion has \
+{{ measured | map(attribute="measures.insert_every") | map("string") | joined }} transitions, a round \
+{% for each in measured %}{{ each.measures.updates }} updates of {{ each.measures.rows // each.measures.updates }} \
+({{ each.network }}){{ ", " if not loop.last }}{% endfor %}. Handing over, building, fetching and opening are of one \
+version, the rest of one call. What does not depend on the precision was measured with both and averaged.
 Replay and parameter process through Ray; without Ray an insertion and a round's minibatches take \
-{% for subject, each in told %}{{ (1e9 * each.insert_free_s) | ns }} and {{ (1e9 * each.sample_free_s) | ns }} \
-({{ network(subject) }}){{ ", " if not loop.last }}{% endfor %}.
-{{ where }}; load average over the last 15 minutes {{ loads }}.
+{% for each in measured %}{{ (1e9 * each.measures.insert_free_s) | ns }} and \
+{{ (1e9 * each.measures.sample_free_s) | ns }} ({{ each.network }}){{ ", " if not loop.last }}{% endfor %}.
+{{ results.where }}; load average over the last 15 minutes \
+{% for each in measured %}{{ each.measures.load | fixed(1) }}{{ ", " if not loop.last }}{% endfor %}.
 """
 RUN_NOTES = """\
-One run of python -m train.actorq each, counted over {{ seconds }} s after the rounds that compile. Bound: what the \
-service times allow on {{ cores }} cores; nothing was fitted to these runs.
-{% for name, found in deviations.items() if found %}
-{{ name }}: off by {{ mean(found) }} in steps/s (geometric mean), at most by {{ most(found) }}.
+{% set seconds = rows | map(attribute="measures.seconds") | list %}
+What service times allow, beside real runs on the same cores
+One run of python -m train.actorq each, counted over {{ seconds | min | fixed }} … {{ seconds | max | fixed }} s after \
+the rounds that compile. Bound: what the service times allow on \
+{{ rows | map(attribute="measures.cores") | map("string") | joined }} cores; nothing was fitted to these runs.
+{% for name, (mean, most) in deviations.items() %}
+{{ name }}: off by {{ mean | fixed }} % in steps/s (geometric mean), at most by {{ most | fixed }} %.
 {% endfor %}
 {% if deviations.Simulated %}
 Simulated: discrete events of the same service times, by which this study was made before; kept with these runs.
 {% endif %}
+"""
+
+LIMIT_NOTES = """\
+The most steps per second by the number of actors, a machine for each process
+Pace: the server that is at work all the time with {{ most | thousands }} actors; from: the number of actors from which on it is \
+not the actors themselves. The last four columns: share of the time at work with {{ most | thousands }} actors.
+16 samples per insertion: whoever is ahead waits, the command's default. Learner 100×: as if its updates took a \
+hundredth. No coupling: the learner learns as fast as it can whatever the actors do, and is no limit to them.
+Network of {{ (rows[0].layout.link_bytes_per_s * 8 / 1e6) | fixed }} Mbit/s from one parameter process; actors of a machine, which get one copy of a version: \
+{{ rows[0].layout.actors_per_machine }}; replay shards: {{ rows[0].layout.replay_shards }}.
 """
 
 
@@ -105,7 +137,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
 # --- what follows -----------------------------------------------------------------------------------------------------
 
 
-def measured_services(results: Results) -> Found:
+def measured_services(results: Results) -> Mapping[tuple[str, int], tuple[Record, Services]]:
     """By network and width: a record, and the service times."""
     found = {}
     for subject in dict.fromkeys(record["subject"] for record in results.found):
@@ -120,84 +152,156 @@ def measured_services(results: Results) -> Found:
     return found
 
 
-def tables(results: Results) -> list[Table]:
-    """Service times, real runs beside their bounds, and what sets the pace of many actors."""
-    found = measured_services(results)
-    runs = [record for record in results.found if "actors" in record["condition"]]
-    if not found:
-        return []
-    return [
-        service_table(results, found),
-        *([run_table(found, runs)] if runs else []),
-        limit_table(found, results.arguments),
-    ]
+def layout_of(record: Record, typed: argparse.Namespace | None, **more: Any) -> Layout:
+    """A machine for each process, as it is assumed or typed, of a command whose service times were measured."""
+    if typed is not None:
+        assumed = {"replay_shards": typed.replay_shards, "actors_per_machine": typed.actors_per_machine}
+        more = {**assumed, "link_bytes_per_s": typed.link_mbit_s * 1e6 / 8, **more}
+    own = {name: record["measures"][name] for name in ("rows", "insert_every", "actor_update_period")}
+    return Layout(**{"n_actors": 1, **own, **more})
 
 
-def service_table(results: Results, found: Found) -> Table:
-    """A column for each network and width."""
-
+def services_of(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each service time, network and width."""
     units: dict[str, Callable[[float], str]] = {"version_bytes": kilobytes, "learn_width": three_digits}
-    told = [(subject, record["measures"]) for (subject, bits), (record, _) in found.items() if bits == 32]
-    rows = []
     for name, words in FIELDS.items():
         shown = units.get(name, lambda seconds: nanoseconds(1e9 * seconds))
-        rows.append((words, *(shown(getattr(services, name)) for _, services in found.values())))
-    notes = filled(
-        SERVICE_NOTES,
-        usual=USUAL.replace(str(NEVER), "2⁶⁰"),
-        told=told,
-        network=network,
-        insert_every=joined(str(each["insert_every"]) for _, each in told),
-        where=results.where,
-        loads=joined(f"{each['load']:.1f}" for _, each in told),
-    )
-    headers = ("", *(f"{network(subject)} {NAMES[bits]}" for subject, bits in found))
-    return Table("actorq-scaling-services", "Service times, in seconds of one processor", headers, tuple(rows), notes)
+        for (subject, bits), (record, services) in measured_services(results).items():
+            row = {"words": words, "network": subject.split()[0], "bits": bits, "name": NAMES[bits]}
+            yield {**row, "time": shown(getattr(services, name)), "measures": record["measures"], "command": subject}
 
 
-def run_table(found: Found, runs: Sequence[Record]) -> Table:
-    """Real runs beside what their service times allow on the same cores."""
-    rows = []
-    deviations: dict[str, list[float]] = {"Bound": [], "Simulated": []}
-    for record in runs:
-        subject, asked, told = record["subject"], record["condition"], record["measures"]
-        bits, real = asked.get("bits", 32), record["returns"][0]
-        if (subject, bits) not in found:
+def runs_of(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each real run, beside what its service times allow on the same cores."""
+    found = measured_services(results)
+    for record in results.found:
+        asked, measures = record["condition"], record["measures"]
+        where = record["subject"], asked.get("bits", 32)
+        if "actors" not in asked or where not in found:
             continue
-        measured, services = found[subject, bits]
+        first, services = found[where]
         shared = {"n_actors": asked["actors"], "samples_per_insert": asked["samples_per_insert"]}
-        most = bound(services, layout_of(measured, None, **shared, cores=told["cores"]))
-        ratios = [value and value / real for value in (most.steps_per_s, told.get("simulated_steps_per_s"))]
-        for name, ratio in zip(deviations, ratios, strict=True):
-            deviations[name] += [abs(math.log(ratio))] if ratio else []
-        rows.append(
-            (
-                network(subject), NAMES[bits], f"{asked['samples_per_insert']:g}", str(asked["actors"]),
-                three_digits(real), three_digits(most.steps_per_s), *map(times, ratios), most.pace,
-                three_digits(told["updates_per_s"]),
-                three_digits(most.rounds_per_s * measured["measures"]["updates"]),
-            )
-        )  # fmt: skip
-    seconds = [record["measures"]["seconds"] for record in runs]
-    notes = filled(
-        RUN_NOTES,
-        deviations=deviations,
-        mean=lambda of: f"{100 * math.expm1(fmean(of)):.0f} %",
-        most=lambda of: f"{100 * math.expm1(max(of)):.0f} %",
-        seconds=f"{min(seconds):.0f} … {max(seconds):.0f}",
-        cores=joined(str(record["measures"]["cores"]) for record in runs),
-    )
-    return Table(
-        "actorq-scaling-points",
-        "What service times allow, beside real runs on the same cores",
-        (
-            "model", "precision", "samples per insertion", "actors", "steps/s, real", "bound", "bound / real",
-            "simulated / real", "pace", "updates/s, real", "bound",
-        ),
-        tuple(rows),
-        notes,
-        left=2,
-    )  # fmt: skip
+        most, real = bound(services, layout_of(first, None, **shared, cores=measures["cores"])), record["returns"][0]
+        simulated = measures.get("simulated_steps_per_s")
+        yield {
+            "network": where[0].split()[0],
+            "name": NAMES[where[1]],
+            "samples": asked["samples_per_insert"],
+            "actors": asked["actors"],
+            "measures": measures,
+            "real": real,
+            "bound": most,
+            "Bound": most.steps_per_s / real,
+            "Simulated": simulated and simulated / real,
+            "bound_updates": most.rounds_per_s * first["measures"]["updates"],
+        }
+
+
+def deviations(results: Results) -> dict[str, Any]:
+    """By how much bounds and simulations are off the runs, in percent: geometric mean, and at most."""
+    found = {}
+    for name in ("Bound", "Simulated"):
+        off = [abs(math.log(row[name])) for row in runs_of(results) if row[name]]
+        if off:
+            found[name] = [100 * math.expm1(each) for each in (fmean(off), max(off))]
+    return {"deviations": found}
+
+
+def limits(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for each network, coupling, width of the broadcast and number of actors: the bound."""
+    found = measured_services(results)
+    for subject, coupling in itertools.product(dict.fromkeys(subject for subject, _ in found), COUPLINGS):
+        samples, faster = COUPLINGS[coupling]
+        for bits in (bits for own, bits in found if own == subject):
+            record, measured = found[subject, bits]
+            services = dataclasses.replace(measured, learn_s=measured.learn_s / faster)
+            layout = layout_of(record, results.arguments, samples_per_insert=samples)
+            layouts = [dataclasses.replace(layout, n_actors=n) for n in COUNTS if n >= layout.replay_shards]
+            reached = {each.n_actors: bound(services, each) for each in layouts}
+            since = next((count for count, each in reached.items() if each.pace != "actors"), None)
+            last = {"end": reached[max(reached)], "since": since, "layout": layout}
+            row = {"network": subject.split()[0], "coupling": coupling, "bits": bits, "name": NAMES[bits], **last}
+            yield from ({**row, "count": n, "steps": Estimate(each.steps_per_s)} for n, each in reached.items())
+
+
+def scale(axes: Axes) -> None:
+    """Both axes logarithmic."""
+    from matplotlib.ticker import NullLocator
+
+    actors, steps = tuple(4**power for power in range(6)), (100, 300, 1000, 3000, 10000)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(actors, [f"{tick:,}" for tick in actors])
+    axes.set_yscale("log")
+    axes.set_yticks(steps, [f"{tick:,}" for tick in steps])
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+SERVICES = Pivot(
+    name="actorq-scaling-services",
+    words=SERVICE_NOTES,
+    lead={"": "{{ words }}"},
+    columns=[{"{{ network }} {{ name }}": "{{ time }}"}],
+    rows=services_of,
+    facts=lambda results: {"usual": USUAL.replace(str(NEVER), "2⁶⁰")},
+    optional=True,
+)
+RUNS = Pivot(
+    name="actorq-scaling-points",
+    words=RUN_NOTES,
+    lead={
+        "model": "{{ network }}",
+        "precision": "{{ name }}",
+        "samples per insertion": "{{ '%g' % samples }}",
+        "actors": "{{ actors }}",
+    },
+    columns=[
+        {"steps/s, real": "{{ real | digits }}", "bound": "{{ bound.steps_per_s | digits }}"},
+        {
+            "bound / real": "{{ Bound | times }}",
+            "simulated / real": "{{ Simulated | times }}",
+            "pace": "{{ bound.pace }}",
+        },
+        {"updates/s, real": "{{ measures.updates_per_s | digits }}", "bound": "{{ bound_updates | digits }}"},
+    ],
+    rows=runs_of,
+    facts=deviations,
+    gathered=False,
+    left=2,
+    optional=True,
+)
+LIMITS = Pivot(
+    name="actorq-scaling-limits",
+    words=LIMIT_NOTES,
+    lead={"model": "{{ network }}", "coupling": "{{ coupling }}", "broadcast in": "{{ name }}"},
+    columns=[
+        {
+            f"{count:,} actor{'s' * (count > 1)}": f"{{{{ steps.value | fixed if count == {count} }}}}"
+            for count in SHOWN
+        },
+        {"pace": "{{ end.pace }}", "from": "{{ since | fixed }}"},
+        {f"{name}, %": f"{{{{ (100 * end.busy['{name}']) | fixed if '{name}' in end.busy }}}}" for name in SHARES},
+    ],
+    rows=limits,
+    facts=lambda results: {"most": max(COUNTS)},
+    optional=True,
+)
+OVER_ACTORS = Lines(
+    stem="actorq-scaling",
+    title="The most steps per second that 1 … 1,024 actors can make",
+    below="by the service times of a run's parts; every process on a machine of its own,\n"
+    "one parameter process sends fp32 or int8 to all actors",
+    x="count",
+    x_label="actors (logarithmic)",
+    line="bits",
+    labels={bits: (NAMES[bits], STYLES[bits]) for bits in BITS},
+    y="steps",
+    y_label="steps per second, all actors (logarithmic)",
+    rows=limits,
+    panel="{{ network }}\n{{ coupling }}",
+    scale=scale,
+    places=None,
+    columns=len(COUPLINGS),
+)
 
 
 EXPERIMENT = Experiment(
@@ -209,8 +313,8 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=lambda subject: "",
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (0,), 0),
-    tables=[tables],
-    figures=[lambda results: bounds.figures(measured_services(results), results.arguments)],
+    tables=[SERVICES, RUNS, LIMITS],
+    figures=[OVER_ACTORS],
     options=options,
     within=("bits",),
     samples="",

@@ -122,7 +122,7 @@ def results(recorded: Callable[..., records.Record]) -> Results:
 
 
 def test_what_is_made_of_service_times_and_runs(results: Results) -> None:
-    services, points, limits = scaling.tables(results)
+    services, points, limits = results.tables()
     assert services.headers == ("", "8,8 fp32", "8,8 int8")
     assert services.rows[0] == ("environment step", "600 µs", "600 µs")  # the mean of both
     assert "a round 4 updates of 100 (8,8)" in services.notes[0]
@@ -142,7 +142,7 @@ def test_what_is_made_of_service_times_and_runs(results: Results) -> None:
 def test_other_assumptions_are_typed(results: Results) -> None:
     typed = argparse.Namespace(link_mbit_s=8, actors_per_machine=2, replay_shards=4)
     other = Results(scaling.EXPERIMENT, results.found, typed)
-    limits = scaling.tables(other)[-1]
+    limits = other.tables()[-1]
     assert limits.rows[0][3] == "–", "one actor cannot feed four shards"
     assert limits.notes[-1].startswith("Network of 8 Mbit/s") and limits.notes[-1].endswith(": 2; replay shards: 4.")
 
@@ -156,4 +156,4 @@ def test_service_times_come_before_the_runs_that_are_asked() -> None:
 
 def test_services_without_runs_make_no_table_of_runs(results: Results) -> None:
     few = Results(scaling.EXPERIMENT, [each for each in results.found if "actors" not in each["condition"]])
-    assert [table.name for table in scaling.tables(few)] == ["actorq-scaling-services", "actorq-scaling-limits"]
+    assert [table.name for table in few.tables()] == ["actorq-scaling-services", "actorq-scaling-limits"]
