@@ -8,7 +8,7 @@ import pytest
 
 from tests.learning.continuous import beginning, learned
 from train.algorithms import ddpg
-from train.algorithms.common import replay_loop
+from train.algorithms.common.replay import Replay
 from train.runs.run import DivergenceError
 from train.suites.make import make_task
 
@@ -46,8 +46,8 @@ def test_with_the_sign_of_the_policy_gradient_flipped_it_does_not(
 def test_with_actions_that_are_not_those_that_were_taken_it_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = replay_loop.Replay.add
-    monkeypatch.setattr(replay_loop.Replay, "add", lambda self, seen, action, what: right(self, seen, -action, what))
+    right = Replay.add
+    monkeypatch.setattr(Replay, "add", lambda self, seen, action, what: right(self, seen, -action, what))
     assert learned(tmp_path, ddpg.train, SETTINGS, STEPS) < BAD
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from policy.spec import Convolution, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
 from train.algorithms import dqn
-from train.algorithms.common import replay_loop
+from train.algorithms.common import experience
 from train.algorithms.common.replay import Replay
 from train.runs.checkpoint import load_checkpoint
 from train.runs.request import RunRequest
@@ -51,9 +51,9 @@ def test_with_the_sign_of_the_error_flipped_it_does_not(learn: Callable, monkeyp
 
 @pytest.mark.slow
 def test_with_weights_of_the_wrong_sign_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = replay_loop.importance_weights
+    weights = experience.importance_weights
     monkeypatch.setattr(
-        replay_loop, "importance_weights", lambda probabilities, exponent: -weights(probabilities, exponent)
+        experience, "importance_weights", lambda probabilities, exponent: -weights(probabilities, exponent)
     )
     assert learn(dqn.train, PRIORITIZED, STEPS).success < 0.5
 
@@ -71,9 +71,9 @@ def test_dqn_balances_cartpole(learn: Callable) -> None:
 @pytest.mark.slow
 def test_with_a_bootstrap_that_ignores_the_end_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     # A fall then costs nothing: what follows it is worth as much as what went before.
-    returns = replay_loop.n_step_returns
+    returns = experience.n_step_returns
     monkeypatch.setattr(
-        replay_loop,
+        experience,
         "n_step_returns",
         lambda rewards, done, terminated, discount: returns(rewards, done, done & False, discount),
     )

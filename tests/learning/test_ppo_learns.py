@@ -11,7 +11,7 @@ from bench.study.measures.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
 from train.accelerator import on_policy
 from train.algorithms import ppo
-from train.algorithms.common import rollouts
+from train.algorithms.common.rollouts import Rollout
 from train.suites.make import make_task
 
 SETTINGS = ppo.PPOSettings(
@@ -77,11 +77,11 @@ def test_ppo_learns_to_catch_from_pictures(learn: Callable, compute: str) -> Non
 
 @pytest.mark.slow
 def test_with_other_actions_remembered_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = rollouts.training_batch
+    right = Rollout.batch
 
     def shifted(*arguments: Any) -> dict[str, Any]:
         batch = right(*arguments)
         return {**batch, "action": np.roll(batch["action"], 1)}
 
-    monkeypatch.setattr(rollouts, "training_batch", shifted)
+    monkeypatch.setattr(Rollout, "batch", shifted)
     assert learn(ppo.train, PICTURES, 28 * 1024, task=catch_task(), network=CONVOLUTIONS).mean_return < 0.0

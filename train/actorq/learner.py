@@ -56,14 +56,7 @@ class LearnerLoop:
         self._sample, self._recent, self._push, self._prioritise = sample, recent, push, prioritise
         self._task = task = plan.make_task()
         self._algorithm = Algorithm(plan, task)
-        self._normaliser = normaliser_of_replay(
-            task.observation_size,
-            task.bounds,
-            self._settings.learning_starts,
-            plan.request.steps,
-            moves=task.is_discrete,
-            normalise=getattr(self._settings, "normalise", True),
-        )
+        self._normaliser = normaliser_of_replay(task, self._settings, plan.request.steps)
         self._generator = np.random.default_rng(plan.request.seed)
         self._calibration = np.zeros((0, task.observation_size), np.float32)
         learner = self._algorithm.learner

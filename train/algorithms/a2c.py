@@ -1,9 +1,10 @@
 """A2C: advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016), read from top to bottom.
 
 One iteration: every environment makes ``rollout_steps`` steps; n-step returns (or generalized advantages) are computed
-in numpy; then one gradient step on the whole batch in one compiled call. What A2C shares with PPO is in ``common/``:
-the networks in ``actor_critic.py``, rollouts and advantages in ``rollouts.py``, the loop's reports and checkpoints in
-``loop.py``. Equations and deviations from the paper: ``docs/algorithms/a2c.md``.
+in numpy; then one gradient step on the whole batch in one compiled call. Three files of ``common/``, shared with PPO,
+complete it: ``rollouts.py`` (what a rollout keeps, and the recursion of the advantages), ``actor_critic.py`` (the
+networks and a clipped step of both) and ``loop.py`` (reports, checkpoints). Equations and deviations from the paper:
+``docs/algorithms/a2c.md``.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec, Squash
-from train.algorithms.common.actor_critic import gradient_step
-from train.algorithms.common.distributions import Distribution
-from train.algorithms.common.learner import Learner, State, Update
-from train.algorithms.common.rollouts import Rollouts
+from train.algorithms.common.actor_critic import ActorCritic, Forward, descent, outputs_and_values
+from train.algorithms.common.distributions import Distribution, distribution_of
+from train.algorithms.common.learner import State, Update
+from train.algorithms.common.loop import Loop
+from train.algorithms.common.normalisation import RunningNormaliser
+from train.algorithms.common.rollouts import Rollout, generalized_advantages
 from train.algorithms.common.settings import RolloutSettings, setting
 from train.lazily import tf
 from train.networks.optimiser import adam
+from train.quantization.aware import fake_quantization
+from train.quantization.fake import QUANTIZER, faked
 from train.runs.request import Trained
 from train.runs.run import Run
+from train.suites.episodes import Actions, Observations
 
 METRICS = ("policy_loss", "value_loss", "entropy", "policy_norm", "value_norm")
 MOMENTS = {"rmsprop": ("second",), "adam": ("first", "second")}
@@ -112,16 +117,6 @@ def make_update(settings: A2CSettings, network: NetworkSpec, distribution: Distr
     XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
     """
 
-    def losses(
-        policy: State, outputs: tf.Tensor, values: tf.Tensor, batch: Mapping[str, tf.Tensor], bonus: tf.Tensor
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        if settings.normalise_advantages:
-            advantages = batch["advantage"]
-            centred = advantages - tf.reduce_mean(advantages)
-            batch = {**batch, "advantage": centred / (tf.math.reduce_std(advantages) + 1e-8)}
-        parts = loss_parts(distribution, policy, outputs, values, batch)
-        return parts["policy_loss"] + settings.value_weight * parts["value_loss"] - bonus * parts["entropy"], parts
-
     def rmsprop(
         weights: State, gradients: State, moments: State, count: tf.Tensor, rate: tf.Tensor
     ) -> tuple[State, State]:
@@ -130,24 +125,29 @@ def make_update(settings: A2CSettings, network: NetworkSpec, distribution: Distr
         return moved, {"second": second}
 
     optimise = rmsprop if settings.optimiser == "rmsprop" else adam
-    step = gradient_step(settings, network, losses, optimise, METRICS)
-    update = tf.function(step, jit_compile=not network.convolutions, autograph=False)
+    fake, descend = fake_quantization(settings.quantization_bits, network), descent(settings, network, optimise)
+
+    @tf.function(jit_compile=not network.convolutions, autograph=False)
+    def update(
+        state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor, bonus: tf.Tensor
+    ) -> tuple[State, tf.Tensor]:
+        policy, value = state["policy"], state["value"]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch((policy, value))
+            quantized = faked(policy, state.get(QUANTIZER, {}), fake)  # the policy itself without quantizers
+            outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
+            if settings.normalise_advantages:
+                advantages = batch["advantage"]
+                centred = advantages - tf.reduce_mean(advantages)
+                batch = {**batch, "advantage": centred / (tf.math.reduce_std(advantages) + 1e-8)}
+            parts = loss_parts(distribution, policy, outputs, values, batch)
+            # loss = −E[log π · A] + w · ½ E[(R − V)²] − c · H
+            loss = parts["policy_loss"] + settings.value_weight * parts["value_loss"] - bonus * parts["entropy"]
+        state, norms = descend(state, tape, loss, count, rate)
+        parts |= norms
+        return state, tf.stack([parts[name] for name in METRICS])
+
     return lambda *arguments: update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
-
-
-def learn(
-    update: Update,
-    learner: Learner,
-    batch: Mapping[str, Any],
-    rate: float,
-    bonus: float,
-    quantizer: Mapping[str, Any] | None = None,
-) -> NDArray[np.float32]:
-    """Run the compiled update on the learner, with the group ``quantizer`` if it is active; its metrics (5,)."""
-    learner.updates += 1
-    numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
-    (metrics,) = learner.take(update, batch, *numbers, quantizer=quantizer)
-    return metrics
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
@@ -162,20 +162,58 @@ def train(run: Run, settings: A2CSettings, accelerated: Update | None = None) ->
     Raises:
         DivergenceError: a loss or gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    loop = Rollouts(run, settings, MOMENTS[settings.optimiser])
+    task, network = run.task, run.request.network
+    loop = Loop(run, settings, RunningNormaliser(task.observation_size, settings.normaliser_steps))
+    distribution = distribution_of(task, settings.log_std)
+    learner = ActorCritic.fresh(
+        loop.generator,
+        network,
+        task.observation_shape,
+        task.outputs,
+        settings.value_hidden,
+        MOMENTS[settings.optimiser],
+        distribution.extra_weights(),
+        settings.compute,
+    )
+    loop.follow(learner, "policy")
+    forward = Forward(learner, settings.compute, loop.aware.acting)
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
-    update = accelerated or make_update(settings, run.request.network, loop.distribution)
+    update = accelerated or make_update(settings, network, distribution)
     updates_a_row = max(REPORT_EVERY // loop.iteration_steps, 1)
+
+    def greedy(observation: Observations) -> Actions:
+        return distribution.greedy(forward(loop.normaliser(observation))[0])
+
     while loop.goes_on():
         metrics = np.empty((updates_a_row, len(METRICS)), np.float32)
         for index in range(updates_a_row):
-            rate, bonus = loop.schedules()
-            batch = loop.gather()
-            del batch["log_probability"]
-            metrics[index] = learn(update, loop.learner, batch, rate, bonus, loop.aware.group)
-            loop.aware.count(1)
+            rate, bonus = settings.schedules(loop.share)
+
+            # Collect: aₜ ~ π(·|sₜ) in every environment.
+            rollout = Rollout(settings.rollout_steps, distribution, loop.stream.observation)
+            for step in range(settings.rollout_steps):
+                outputs, values = forward(loop.normaliser(loop.stream.observation))
+                actions, log_probabilities = distribution.sample(loop.generator, outputs, learner.policy)
+                transition = loop.stream.step(distribution.to_environment(actions))
+                rollout.add(step, actions, log_probabilities, values, transition)
             loop.step += loop.iteration_steps
+
+            # Advantages: Aₜ = Σᵢ γⁱ rₜ₊ᵢ + γⁿ V(sₜ₊ₙ) − V(sₜ), where λ = 1
+            values, next_values = rollout.evaluate(forward, loop.normaliser)
+            rewards = rollout.rewards * np.float32(settings.reward_scale)
+            advantages = generalized_advantages(
+                rewards, values, next_values, rollout.terminated, rollout.cut, settings.discount, settings.gae_lambda
+            )
+            batch = rollout.batch(advantages, advantages + values)  # Rₜ = Aₜ + V(sₜ)
+            del batch["log_probability"]
+
+            # Update: one step of the optimiser on the whole batch.
+            learner.updates += 1
+            numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
+            (metrics[index],) = learner.take(update, batch, *numbers, quantizer=loop.aware.group)
             run.check_finite(loop.step, metrics[index : index + 1], METRICS)  # before NaN is acted on
+
         row = {**loop.means(metrics, METRICS), "learning_rate": rate}
-        loop.report(row, loop.decide, updates_a_row * loop.iteration_steps)
+        may_be_best = settings.keep_best and loop.normaliser.settled
+        loop.report(row, greedy, may_be_best, updates_a_row * loop.iteration_steps)
     return loop.finished(Squash.CLIP)

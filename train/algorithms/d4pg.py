@@ -2,7 +2,7 @@
 
 DDPG whose critic predicts the distribution of the return as probabilities of fixed atoms (Bellemare et al. 2017), with
 n-step returns and target networks that are copied every so many updates. What D4PG shares with DDPG (actor and critic,
-a step of both, noisy steps) is in ``common/deterministic.py``.
+a step of both, noise) is in ``common/deterministic.py``, minibatches in ``common/experience.py``.
 
 Deviations from the paper, in order of weight:
 1. Many environments stepped together in one process take the place of many actors; the ratio of steps and updates is
@@ -26,8 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.algorithms.common.deterministic import METRICS as SHARED
-from train.algorithms.common.deterministic import DeterministicSettings, NoisyLoop, descend, part
+from train.algorithms.common.deterministic import DeterministicSettings, NoisyActor, descend, fresh_learner, part
+from train.algorithms.common.experience import Experience
 from train.algorithms.common.learner import ROWS, State, Update, compiled_round, learn
+from train.algorithms.common.loop import Loop
+from train.algorithms.common.normalisation import normaliser_of_replay
 from train.algorithms.common.settings import setting
 from train.lazily import tf
 from train.networks.forward import mlp
@@ -186,7 +189,7 @@ def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None, wi
     """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
     ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
-    the columns of ``ReplayLoop.draw``, and ``weight`` where transitions count differently; metrics are (updates, 5),
+    the columns of ``Experience.draw``, and ``weight`` where transitions count differently; metrics are (updates, 5),
     and behind them comes the critic's loss on every transition where ``with_losses`` asks for it (prioritized replay).
     """
     support, compute = settings.support, Compute(settings.compute)
@@ -236,15 +239,34 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
         ValueError: the task has discrete actions.
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    loop = NoisyLoop(run, settings, critic_outputs=settings.atoms)
+    task, network = run.task, run.request.network
+    loop = Loop(run, settings, normaliser_of_replay(task, settings, run.request.steps))
+    actor, experience = NoisyActor(loop, settings), Experience(task, settings, task.outputs)
+    shapes = network, settings.critic, task.observation_shape, task.outputs
+    learner = fresh_learner(loop.generator, *shapes, critic_outputs=settings.atoms, compute=settings.compute)
+    loop.follow(learner, "actor", {"noise": actor.noise, **experience.keepers()})
     update, watch = make_update(settings, loop.aware.fake), AtomWatch(settings)
 
-    def learn_round(batches: dict[str, NDArray[Any]], share: float) -> list[NDArray[Any]]:
-        told = learn(update, loop.learner, batches, share, loop.aware.group)
-        if sentence := watch.look(told[0], batches["return"], loop.learner.updates):
-            run.progress.say(sentence, always=True)
-        return told
-
     while loop.goes_on():
-        loop.iterate(learn_round, METRICS)
+        sigma, share = settings.schedules(loop.step, run.request.steps)
+
+        # Act: u = clip(μ(s) + noise, −1, 1); (s, u, r, s') goes into the replay.
+        for _ in range(settings.rollout_steps):
+            observation = loop.stream.observation
+            loop.normaliser.update(observation)
+            actions = actor.noisy(observation, sigma)
+            transition = loop.stream.step(actor.range.physical(actions))
+            experience.add(observation, actions, transition)
+            actor.noise.begin(transition.done)
+        loop.step += loop.iteration_steps
+
+        # Learn: a round of steps of critic and actor, each down its loss, in one compiled call.
+        row = {"noise": sigma, "learning_rate_share": share, **dict.fromkeys(METRICS, math.nan)}
+        if experience.suffices:
+            batches = experience.draw(loop.generator, loop.normaliser)
+            (metrics,) = learn(update, learner, batches, share, loop.aware.group)
+            if sentence := watch.look(metrics, batches["return"], learner.updates):
+                run.progress.say(sentence, always=True)
+            row |= loop.means(metrics, METRICS)
+        loop.report(row, actor.greedy, may_be_best=loop.step >= settings.learning_starts)
     return loop.finished()

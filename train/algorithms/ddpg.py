@@ -2,7 +2,7 @@
 
 One iteration: every environment makes ``rollout_steps`` noisy steps with numpy weights into a replay of plain arrays;
 then ``updates`` minibatches are drawn at once and learned in one call compiled by XLA. What DDPG shares with D4PG
-(actor and critic, a step of both, noisy steps) is in ``common/deterministic.py``.
+(actor and critic, a step of both, noise) is in ``common/deterministic.py``, minibatches in ``common/experience.py``.
 
 Deviations from the paper, in order of weight:
 1. Many environments at once and many updates between their steps; the ratio of both is a setting.
@@ -19,6 +19,7 @@ Deviations from the paper, in order of weight:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +27,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.algorithms.common.deterministic import METRICS, DeterministicSettings, NoisyLoop, descend, part
+from train.algorithms.common.deterministic import (
+    METRICS,
+    DeterministicSettings,
+    NoisyActor,
+    descend,
+    fresh_learner,
+    part,
+)
+from train.algorithms.common.experience import Experience
 from train.algorithms.common.learner import State, Update, compiled_round, learn
+from train.algorithms.common.loop import Loop
+from train.algorithms.common.normalisation import normaliser_of_replay
 from train.algorithms.common.settings import ENGINE, TENSORFLOW, setting
 from train.lazily import tf
 from train.networks.forward import mlp
@@ -114,7 +125,7 @@ def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) ->
     """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
     ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
-    the columns of ``ReplayLoop.draw``, and ``target_noise`` where it is on; metrics are (updates, 4).
+    the columns of ``Experience.draw``, and ``target_noise`` where it is on; metrics are (updates, 4).
     """
     critics, compute = range(2 if settings.twin else 1), Compute(settings.compute)
 
@@ -174,15 +185,35 @@ def train(run: Run, settings: DDPGSettings, accelerated: Update | None = None) -
         ValueError: the task has discrete actions.
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    loop = NoisyLoop(run, settings, critics=2 if settings.twin else 1)
+    task, network = run.task, run.request.network
+    loop = Loop(run, settings, normaliser_of_replay(task, settings, run.request.steps))
+    actor, experience = NoisyActor(loop, settings), Experience(task, settings, task.outputs)
+    shapes = network, settings.critic, task.observation_shape, task.outputs
+    learner = fresh_learner(loop.generator, *shapes, critics=2 if settings.twin else 1, compute=settings.compute)
+    loop.follow(learner, "actor", {"noise": actor.noise, **experience.keepers()})
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
     update = accelerated or make_update(settings, loop.aware.fake)
 
-    def learn_round(batches: dict[str, NDArray[Any]], share: float) -> list[NDArray[Any]]:
-        if settings.target_noise > 0:
-            batches["target_noise"] = target_action_noise(loop.generator, batches["action"].shape, settings)
-        return learn(update, loop.learner, batches, share, loop.aware.group)
-
     while loop.goes_on():
-        loop.iterate(learn_round)
+        sigma, share = settings.schedules(loop.step, run.request.steps)
+
+        # Act: u = clip(μ(s) + noise, −1, 1); (s, u, r, s') goes into the replay.
+        for _ in range(settings.rollout_steps):
+            observation = loop.stream.observation
+            loop.normaliser.update(observation)
+            actions = actor.noisy(observation, sigma)
+            transition = loop.stream.step(actor.range.physical(actions))
+            experience.add(observation, actions, transition)
+            actor.noise.begin(transition.done)
+        loop.step += loop.iteration_steps
+
+        # Learn: a round of steps of critic and actor, each down its loss, in one compiled call.
+        row = {"noise": sigma, "learning_rate_share": share, **dict.fromkeys(METRICS, math.nan)}
+        if experience.suffices:
+            batches = experience.draw(loop.generator, loop.normaliser)
+            if settings.target_noise > 0:
+                batches["target_noise"] = target_action_noise(loop.generator, batches["action"].shape, settings)
+            (metrics,) = learn(update, learner, batches, share, loop.aware.group)
+            row |= loop.means(metrics, METRICS)
+        loop.report(row, actor.greedy, may_be_best=loop.step >= settings.learning_starts)
     return loop.finished()

@@ -1,23 +1,26 @@
 """DQN: deep Q-learning (Mnih et al. 2015) with double targets, n-step returns and, if asked for, priorities.
 
 One iteration: every environment makes ``rollout_steps`` ε-greedy steps into a replay of plain arrays; then ``updates``
-minibatches are drawn at once and learned in one compiled call. The replay and the loop's other half are in
-``common/replay_loop.py``. Equations, deviations and the settings' sources: ``docs/algorithms/dqn.md``.
+minibatches are drawn at once and learned in one compiled call. Three files of ``common/``, shared with DDPG and D4PG,
+complete it: ``experience.py`` (minibatches of n-step transitions), ``learner.py`` (many updates in one call) and
+``loop.py`` (reports, checkpoints). Equations, deviations and the settings' sources: ``docs/algorithms/dqn.md``.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec
+from train.algorithms.common.experience import Experience
 from train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
 from train.algorithms.common.learner import ROWS, Learner, Update, compiled_round, learn
-from train.algorithms.common.replay_loop import ReplayLoop
+from train.algorithms.common.loop import Loop
+from train.algorithms.common.normalisation import normaliser_of_replay
 from train.algorithms.common.settings import ENGINE, TENSORFLOW, ReplaySettings, linear, setting
 from train.lazily import tf
 from train.networks.forward import Acting, forward
@@ -119,7 +122,7 @@ def fresh_learner(
 def make_update(settings: DQNSettings, network: NetworkSpec) -> Update:
     """The compiled round: (state, batches, updates before, rate) → (state, metrics (updates, 3), errors as drawn).
 
-    ``batches`` are the columns of ``ReplayLoop.draw`` with the shape (updates, minibatch, …). Perceptrons are compiled
+    ``batches`` are the columns of ``Experience.draw`` with the shape (updates, minibatch, …). Perceptrons are compiled
     by XLA; convolutions are not, since oneDNN's are faster, except for Adam's many small operators.
     """
     compiled, compute, control = not network.convolutions, Compute(settings.compute), settings.weight_control
@@ -179,27 +182,42 @@ def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) ->
     request, task = run.request, run.task
     if not task.is_discrete:
         raise SettingsError(f"dqn chooses among actions and {task.name}'s are continuous. Type --method ddpg.")
-    explore = EpsilonGreedy(settings.environments, settings.exploration_hold)
-    loop = ReplayLoop(run, settings, {"explore": explore})
+    loop = Loop(run, settings, normaliser_of_replay(task, settings, request.steps))
     learner = fresh_learner(loop.generator, request.network, task.observation_shape, task.outputs, settings.compute)
-    loop.follow(learner, "online")
+    explore, experience = EpsilonGreedy(settings.environments, settings.exploration_hold), Experience(task, settings)
+    loop.follow(learner, "online", {"explore": explore, **experience.keepers()})
     if run.checkpoint is not None and task.is_image:
         run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
     update = accelerated or make_update(settings, request.network)
-    outputs = Acting(request.network, Compute(settings.compute))
+    forward = Acting(request.network, Compute(settings.compute))
 
     def values(observation: Observations) -> Floats:
-        return outputs(loop.aware.acting(loop.weights), loop.normaliser(observation))
+        return forward(loop.aware.acting(loop.weights), loop.normaliser(observation))
 
-    def act(observation: Observations, epsilon: float) -> Actions:
-        return explore(loop.generator, values(observation), epsilon)
+    def greedy(observation: Observations) -> Actions:
+        return values(observation).argmax(axis=1)
 
     while loop.goes_on():
-        share = loop.share
-        epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
-        rate = settings.learning_rate * linear(1.0, settings.learning_rate_last, share)
-        loop.gather(partial(act, epsilon=epsilon))
-        means = loop.learn(partial(learn, update, learner, rate=rate, quantizer=loop.aware.group), METRICS)
-        loop.report({**means, "epsilon": epsilon, "learning_rate": rate}, lambda seen: values(seen).argmax(axis=1))
+        epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, loop.share)
+        rate = settings.learning_rate * linear(1.0, settings.learning_rate_last, loop.share)
+
+        # Act: a = argmax Q(s, ·), or with probability ε a random one; (s, a, r, s') goes into the replay.
+        for _ in range(settings.rollout_steps):
+            observation = loop.stream.observation
+            loop.normaliser.update(observation)
+            actions = explore(loop.generator, values(observation), epsilon)
+            transition = loop.stream.step(actions)
+            experience.add(observation, actions, transition)
+            explore.begin(transition.done)
+        loop.step += loop.iteration_steps
+
+        # Learn: a round of Adam's steps on L = mean w · huber(R + γ' Q_target(s', a*) − Q(s, a)), in one compiled call.
+        row = {**dict.fromkeys(METRICS, math.nan), "epsilon": epsilon, "learning_rate": rate}
+        if experience.suffices:
+            batches = experience.draw(loop.generator, loop.normaliser)
+            metrics, errors = learn(update, learner, batches, rate, loop.aware.group)
+            row |= loop.means(metrics, METRICS)
+            experience.prioritize(errors)
+        loop.report(row, greedy, may_be_best=loop.step >= settings.learning_starts)
     return loop.finished()

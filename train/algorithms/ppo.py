@@ -1,30 +1,34 @@
 """PPO: proximal policy optimization with a clipped surrogate (Schulman et al. 2017), read from top to bottom.
 
 One iteration: every environment makes ``rollout_steps`` steps; generalized advantages are computed in numpy; then all
-epochs and minibatches of the update run in one compiled call. What PPO shares with A2C is in ``common/``: the networks
-in ``actor_critic.py``, rollouts and advantages in ``rollouts.py``, the loop's reports and checkpoints in ``loop.py``.
-Equations and deviations from the paper: ``docs/algorithms/ppo.md``.
+epochs and minibatches of the update run in one compiled call. Three files of ``common/``, shared with A2C, complete it:
+``rollouts.py`` (what a rollout keeps, and the recursion of the advantages), ``actor_critic.py`` (the networks and a
+clipped step of both) and ``loop.py`` (reports, checkpoints). Equations and deviations: ``docs/algorithms/ppo.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import NetworkSpec, Squash
-from train.algorithms.common.actor_critic import gradient_step
-from train.algorithms.common.distributions import Distribution
-from train.algorithms.common.learner import Learner, State, Update, scan_updates
-from train.algorithms.common.rollouts import Rollouts
+from train.algorithms.common.actor_critic import ActorCritic, Forward, descent, outputs_and_values
+from train.algorithms.common.distributions import Distribution, distribution_of
+from train.algorithms.common.learner import State, Update, scan_updates
+from train.algorithms.common.loop import Loop
+from train.algorithms.common.normalisation import RunningNormaliser
+from train.algorithms.common.rollouts import Rollout, generalized_advantages
 from train.algorithms.common.settings import RolloutSettings, setting
 from train.lazily import tf
 from train.networks.optimiser import adam
+from train.quantization.aware import fake_quantization
+from train.quantization.fake import QUANTIZER, faked
 from train.runs.request import Trained
 from train.runs.run import Run
+from train.suites.episodes import Actions, Observations
 
 METRICS = ("policy_loss", "value_loss", "entropy", "divergence", "clipped", "policy_norm", "value_norm")
 
@@ -106,6 +110,12 @@ def value_loss(values: tf.Tensor, returns: tf.Tensor) -> tf.Tensor:
 # --- the update: all epochs and minibatches in one compiled call --------------------------------------------------
 
 
+def shuffled_order(generator: np.random.Generator, rows: int, minibatch: int, epochs: int) -> NDArray[np.int32]:
+    """A fresh permutation of the rows for every epoch, cut into minibatches: (epochs × rows / minibatch, minibatch)."""
+    order = np.concatenate([generator.permutation(rows) for _ in range(epochs)])
+    return order.reshape(-1, minibatch).astype(np.int32)
+
+
 def make_update(settings: PPOSettings, network: NetworkSpec, distribution: Distribution) -> Update:
     """The compiled update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
 
@@ -114,54 +124,31 @@ def make_update(settings: PPOSettings, network: NetworkSpec, distribution: Distr
 
     XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
     """
-
-    def losses(
-        policy: State, outputs: tf.Tensor, values: tf.Tensor, batch: dict[str, tf.Tensor], bonus: tf.Tensor
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        loss, parts = policy_loss(distribution, policy, outputs, batch, settings.clip_range, bonus)
-        error = value_loss(values, batch["return"])
-        return loss + settings.value_weight * error, {**parts, "value_loss": error}
-
-    step = gradient_step(settings, network, losses, adam, METRICS)
+    fake, descend = fake_quantization(settings.quantization_bits, network), descent(settings, network, adam)
 
     @tf.function(jit_compile=not network.convolutions, autograph=False)
     def update(
-        state: State,
-        batch: dict[str, tf.Tensor],
-        order: tf.Tensor,
-        count: tf.Tensor,
-        rate: tf.Tensor,
-        bonus: tf.Tensor,
+        state: State, batch: dict[str, tf.Tensor], order: tf.Tensor, count: tf.Tensor, rate: tf.Tensor, bonus: tf.Tensor
     ) -> tuple[State, tf.Tensor]:
         def one(index: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
             rows = {name: tf.gather(column, order[index]) for name, column in batch.items()}
-            return step(state, rows, count + tf.cast(index, tf.float32) + 1.0, rate, bonus)
+            policy, value = state["policy"], state["value"]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch((policy, value))
+                quantized = faked(policy, state.get(QUANTIZER, {}), fake)  # the policy itself without quantizers
+                outputs, values = outputs_and_values(network, quantized, value, rows["observation"], settings.compute)
+                # loss = −L_clip − c · H + w · ½ E[(V(s) − R)²]
+                loss, parts = policy_loss(distribution, policy, outputs, rows, settings.clip_range, bonus)
+                error = value_loss(values, rows["return"])
+                loss += settings.value_weight * error
+            # θ ← a step of Adam along the clipped gradient
+            state, norms = descend(state, tape, loss, count + tf.cast(index, tf.float32) + 1.0, rate)
+            parts |= {"value_loss": error, **norms}
+            return state, tf.stack([parts[name] for name in METRICS])
 
         return scan_updates(one, state, order.shape[0], len(METRICS))
 
     return lambda *arguments: update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
-
-
-def shuffled_order(generator: np.random.Generator, rows: int, minibatch: int, epochs: int) -> NDArray[np.int32]:
-    """A fresh permutation of the rows for every epoch, cut into minibatches: (epochs × rows / minibatch, minibatch)."""
-    order = np.concatenate([generator.permutation(rows) for _ in range(epochs)])
-    return order.reshape(-1, minibatch).astype(np.int32)
-
-
-def learn(
-    update: Update,
-    learner: Learner,
-    batch: dict[str, NDArray[Any]],
-    order: NDArray[np.int32],
-    rate: float,
-    bonus: float,
-    quantizer: Mapping[str, Any] | None = None,
-) -> NDArray[np.float32]:
-    """Run the compiled update on the learner, with the group ``quantizer`` if active; metrics (minibatches, 7)."""
-    numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
-    (metrics,) = learner.take(update, batch, order, *numbers, quantizer=quantizer)
-    learner.updates += len(order)
-    return metrics
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
@@ -173,16 +160,52 @@ def train(run: Run, settings: PPOSettings, accelerated: Update | None = None) ->
     Raises:
         DivergenceError: a loss or gradient became NaN or infinite; the last good checkpoint is kept.
     """
-    loop = Rollouts(run, settings)
+    task, network = run.task, run.request.network
+    loop = Loop(run, settings, RunningNormaliser(task.observation_size, settings.normaliser_steps))
+    distribution = distribution_of(task, settings.log_std)
+    learner = ActorCritic.fresh(
+        loop.generator,
+        network,
+        task.observation_shape,
+        task.outputs,
+        settings.value_hidden,
+        extra=distribution.extra_weights(),
+        compute=settings.compute,
+    )
+    loop.follow(learner, "policy")
+    forward = Forward(learner, settings.compute, loop.aware.acting)
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
-    update = accelerated or make_update(settings, run.request.network, loop.distribution)
+    update = accelerated or make_update(settings, network, distribution)
+
+    def greedy(observation: Observations) -> Actions:
+        return distribution.greedy(forward(loop.normaliser(observation))[0])
+
     while loop.goes_on():
-        rate, bonus = loop.schedules()
-        batch = loop.gather()
-        order = shuffled_order(loop.generator, loop.iteration_steps, settings.minibatch, settings.epochs)
-        metrics = learn(update, loop.learner, batch, order, rate, bonus, loop.aware.group)
-        loop.aware.count(len(order))
+        rate, bonus = settings.schedules(loop.share)
+
+        # Collect: aₜ ~ π(·|sₜ) in every environment.
+        rollout = Rollout(settings.rollout_steps, distribution, loop.stream.observation)
+        for step in range(settings.rollout_steps):
+            outputs, values = forward(loop.normaliser(loop.stream.observation))
+            actions, log_probabilities = distribution.sample(loop.generator, outputs, learner.policy)
+            transition = loop.stream.step(distribution.to_environment(actions))
+            rollout.add(step, actions, log_probabilities, values, transition)
         loop.step += loop.iteration_steps
+
+        # Advantages: δₜ = rₜ + γ V(sₜ₊₁) (1 − terminatedₜ) − V(sₜ);  Aₜ = δₜ + γ λ (1 − cutₜ) Aₜ₊₁
+        values, next_values = rollout.evaluate(forward, loop.normaliser)
+        rewards = rollout.rewards * np.float32(settings.reward_scale)
+        advantages = generalized_advantages(
+            rewards, values, next_values, rollout.terminated, rollout.cut, settings.discount, settings.gae_lambda
+        )
+        batch = rollout.batch(advantages, advantages + values)  # Rₜ = Aₜ + V(sₜ)
+
+        # Update: a step of Adam for every minibatch of every epoch, all in one compiled call.
+        order = shuffled_order(loop.generator, loop.iteration_steps, settings.minibatch, settings.epochs)
+        numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
+        (metrics,) = learner.take(update, batch, order, *numbers, quantizer=loop.aware.group)
+        learner.updates += len(order)
+
         row = {**loop.means(metrics, METRICS), "learning_rate": rate}
-        loop.report(row, loop.decide)
+        loop.report(row, greedy, may_be_best=settings.keep_best and loop.normaliser.settled)
     return loop.finished(Squash.CLIP)

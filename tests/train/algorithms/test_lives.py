@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from train.algorithms.common.replay import Replay, n_step_returns
-from train.algorithms.common.rollouts import collect, training_batch
+from train.algorithms.common.rollouts import Rollout, generalized_advantages
 from train.suites.episodes import EpisodeStream, StepResult, judge
 
 STACK = 3
@@ -69,21 +69,18 @@ def test_judging_plays_whole_games() -> None:
 def test_the_advantages_of_a_rollout_end_at_the_lost_life() -> None:
     # V = 10 everywhere, γ = 0.5, λ = 1, five steps with the rewards 1, 2 | 4, 8 | 1:
     # R₁ = 2;  R₀ = 1 + ½·2 = 2;  R₃ = 8;  R₂ = 4 + ½·8 = 8;  R₄ = 1 + ½·10 = 6 (the rollout's end is bootstrapped).
-    forward = SimpleNamespace(
-        outputs=lambda images: np.zeros((len(images), 1), np.float32),
-        values=lambda images: np.full(len(images), 10.0, np.float32),
-    )
-    distribution = SimpleNamespace(
-        action_shape=(), action_type=np.int64,
-        sample=lambda generator, outputs, weights: (ACTION, np.zeros(1, np.float32)),
-        to_environment=lambda actions: actions,
-    )  # fmt: skip
+    forward = SimpleNamespace(values=lambda images: np.full(len(images), 10.0, np.float32))
+    distribution = SimpleNamespace(action_shape=(), action_type=np.int64)
     same = type("Same", (), {"__call__": lambda self, images: images, "update": lambda self, images: None})()
-    settings = SimpleNamespace(environments=1, rollout_steps=5, discount=0.5, gae_lambda=1.0, reward_scale=1.0)
-    learner = SimpleNamespace(is_shared=False, policy={})
-    generator = np.random.default_rng(0)
-    rollout = collect(EpisodeStream(TwoLives()), same, learner, forward, distribution, generator, settings)
-    batch = training_batch(rollout, settings)
+    stream = EpisodeStream(TwoLives())
+    rollout = Rollout(5, distribution, stream.observation)
+    for step in range(5):
+        rollout.add(step, ACTION, np.zeros(1, np.float32), None, stream.step(ACTION))
+    values, next_values = rollout.evaluate(forward, same)
+    advantages = generalized_advantages(
+        rollout.rewards, values, next_values, rollout.terminated, rollout.cut, discount=0.5, gae_lambda=1.0
+    )
+    batch = rollout.batch(advantages, advantages + values)
     np.testing.assert_array_equal(batch["return"], np.array([2, 2, 8, 8, 6], np.float32))
     np.testing.assert_array_equal(batch["advantage"], np.array([-8, -8, -2, -2, -4], np.float32))
 

@@ -142,10 +142,10 @@ def nan_in_the_returns(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("options", "drawing", "third", "message"),
     [
-        (PPO, "train.algorithms.common.rollouts.training_batch", 768, "value_loss became nan at step 768"),
-        (A2C, "train.algorithms.common.rollouts.training_batch", 384, "value_loss became nan at step 384"),
-        (DQN, "train.algorithms.common.replay_loop.ReplayLoop.draw", 512, "loss became nan at step 512"),
-        (DDPG, "train.algorithms.common.replay_loop.ReplayLoop.draw", 320, "critic_loss became nan at step 320"),
+        (PPO, "train.algorithms.common.rollouts.Rollout.batch", 768, "value_loss became nan at step 768"),
+        (A2C, "train.algorithms.common.rollouts.Rollout.batch", 384, "value_loss became nan at step 384"),
+        (DQN, "train.algorithms.common.experience.Experience.draw", 512, "loss became nan at step 512"),
+        (DDPG, "train.algorithms.common.experience.Experience.draw", 320, "critic_loss became nan at step 320"),
     ],
     ids=["ppo", "a2c", "dqn", "ddpg"],
 )

@@ -1,1 +1,1 @@
-"""What two or more algorithms share: settings, rollouts, the replay and its loop, distributions of actions."""
+"""What two or more algorithms share: settings, rollouts, the replay, distributions of actions, checkpoints."""

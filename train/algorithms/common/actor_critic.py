@@ -21,8 +21,7 @@ from train.lazily import tf
 from train.networks.forward import features, mlp
 from train.networks.optimiser import clipped_by_norm
 from train.networks.weights import Weights, initial_weights, zeros_like
-from train.quantization.aware import fake_quantization
-from train.quantization.fake import QUANTIZER, faked, passed_through
+from train.quantization.fake import passed_through
 from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
 from train.quantization.weight_control import OFF
 from train.suites.episodes import Observations
@@ -131,22 +130,22 @@ class Forward:
                 reduce_retracing=True,
             )
 
-    def outputs(self, observations: Observations) -> Floats:
-        """Of the policy, (batch, outputs)."""
-        if self._learner.is_shared:
-            return self.both(observations)[0]
-        return mlp(self._quantized(self._learner.policy), observations)
+    def __call__(self, observations: Observations) -> tuple[Floats, Any]:
+        """The policy's outputs (batch, outputs), and V (batch,) where it comes from the same pass, else None.
+
+        A value network of its own is asked about a whole rollout at once, which is cheaper.
+        """
+        policy = self._quantized(self._learner.policy)
+        if not self._learner.is_shared:
+            return mlp(policy, observations), None
+        outputs, values = self._graph(policy, self._learner.value, tf.constant(observations))
+        return outputs.numpy(), values.numpy()
 
     def values(self, observations: Observations) -> Floats:
         """V, (batch,)."""
         if self._learner.is_shared:
-            return self.both(observations)[1]
+            return self(observations)[1]
         return mlp(self._learner.value, observations)[:, 0]
-
-    def both(self, images: Observations) -> tuple[Floats, Floats]:
-        """Both from one pass through a shared trunk."""
-        outputs, values = self._graph(self._quantized(self._learner.policy), self._learner.value, tf.constant(images))
-        return outputs.numpy(), values.numpy()
 
 
 def clipped_together(policy: Any, value: Any, largest: float) -> tuple[Any, Any, tf.Tensor]:
@@ -166,26 +165,19 @@ def clipped(shared: bool, policy: Any, value: Any, largest: float) -> tuple[Any,
     return policy, value, policy_norm, value_norm
 
 
-def gradient_step(
-    settings: RolloutSettings,
-    network: NetworkSpec,
-    losses: Callable[..., tuple[Any, dict[str, Any]]],
-    optimise: Callable[..., tuple[Any, dict[str, Any]]],
-    metrics: tuple[str, ...],
-) -> Callable[..., tuple[State, tf.Tensor]]:
-    """One step of policy and value down their loss: (state, batch, count, rate, bonus) → (state, metrics).
+def descent(
+    settings: RolloutSettings, network: NetworkSpec, optimise: Callable[..., tuple[Any, dict[str, Any]]]
+) -> Callable[..., tuple[State, dict[str, tf.Tensor]]]:
+    """One step of policy and value down a loss: (state, tape, loss, count, rate) → (state, norms by name).
 
-    Args:
-        settings, network: of the algorithm, and of the policy.
-        losses: (policy's weights, outputs, values, batch, entropy bonus) → (loss, its parts by name).
-        optimise: (weights, gradients, moments by name, count, rate) → (weights, moments).
-        metrics: names of what it tells, of the parts and of the norms ``policy_norm`` and ``value_norm``.
+    The norms are those of the gradients before clipping, ``policy_norm`` and ``value_norm``; ``optimise`` is (weights,
+    gradients, moments by name, count, rate) → (weights, moments). The tape watched both groups of the state.
     """
-    shared, fake = bool(network.convolutions), fake_quantization(settings.quantization_bits, network)
+    shared = bool(network.convolutions)
     controls = {"policy": settings.weight_control, "value": OFF}
 
     @tf.function(jit_compile=True, autograph=False)  # one pass over the weights instead of a dozen
-    def descend(
+    def along(
         state: State, of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
     ) -> tuple[State, tf.Tensor, tf.Tensor]:
         """One step along the clipped gradients: the new state, and the norms before clipping."""
@@ -199,19 +191,13 @@ def gradient_step(
             new[name] = controls[name].clipped(moved)
         return new, policy_norm, value_norm
 
-    def step(
-        state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, rate: tf.Tensor, bonus: tf.Tensor
-    ) -> tuple[State, tf.Tensor]:
-        policy, value = state["policy"], state["value"]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch((policy, value))
-            quantized = faked(policy, state.get(QUANTIZER, {}), fake)
-            outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
-            loss, parts = losses(policy, outputs, values, batch, bonus)
-        (of_policy, of_value), finite = gradients_of(tape, loss, (policy, value), state.get("loss_scale", {}))
-        new, policy_norm, value_norm = descend(state, of_policy, of_value, count, rate)
+    def descend(
+        state: State, tape: tf.GradientTape, loss: tf.Tensor, count: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[State, dict[str, tf.Tensor]]:
+        both = state["policy"], state["value"]
+        (of_policy, of_value), finite = gradients_of(tape, loss, both, state.get("loss_scale", {}))
+        new, policy_norm, value_norm = along(state, of_policy, of_value, count, rate)
         new = settled(new, state, finite) | passed_through(state)
-        parts = parts | {"policy_norm": policy_norm, "value_norm": value_norm}
-        return new, tf.stack([parts[name] for name in metrics])
+        return new, {"policy_norm": policy_norm, "value_norm": value_norm}
 
-    return step
+    return descend

@@ -1,4 +1,4 @@
-"""What DDPG and D4PG share: settings, actor and critic, a step of both, and noisy steps into a replay.
+"""What DDPG and D4PG share: settings, actor and critic, a step of both, and actions with noise.
 
 Actions lie between −1 and 1 in the replay and in the networks, and become physical units where the task takes them.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from policy.spec import NetworkSpec
 from train.algorithms.common.exploration import ActionRange, ExplorationNoise, noise_scale
 from train.algorithms.common.learner import Learner, State
-from train.algorithms.common.replay_loop import ReplayLoop
+from train.algorithms.common.loop import Loop
 from train.algorithms.common.settings import ReplaySettings, setting
 from train.lazily import tf
 from train.networks.forward import mlp
@@ -23,7 +23,6 @@ from train.networks.optimiser import adam_step, clipped_by_norm
 from train.networks.weights import Weights, initial_weights, zeros_like
 from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
 from train.quantization.weight_control import OFF, WeightControl
-from train.runs.run import Run
 
 Floats = NDArray[np.float32]
 
@@ -75,6 +74,11 @@ class DeterministicSettings(ReplaySettings):
     def critic(self) -> NetworkSpec:
         """The critic's network."""
         return NetworkSpec(self.critic_hidden, layer_norm=self.critic_layer_norm)
+
+    def schedules(self, step: int, steps: int) -> tuple[float, float]:
+        """σ of the noise, and the share of both learning rates, when ``step`` of all ``steps`` are made."""
+        sigma = noise_scale(self.noise_first, self.noise_last, step / steps)
+        return sigma, 1.0 + (self.learning_rate_last - 1.0) * step / steps
 
 
 def part(critics: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -136,65 +140,38 @@ def descend(
     return {**state, **new}, value, norm
 
 
-class NoisyLoop(ReplayLoop):
-    """A replay loop whose actions are the actor's with noise; see :class:`train.algorithms.common.loop.Loop`."""
+class NoisyActor:
+    """The actor at work: with noise for the replay, without it for the judge.
 
-    def __init__(self, run: Run, settings: DeterministicSettings, critics: int = 1, critic_outputs: int = 1) -> None:
-        """Args: the run, whose task must have continuous actions, the settings, and those of :func:`fresh_learner`.
+    Attributes:
+        range: between actions in −1 … 1 and in the task's units.
+        noise: remembers something of an episode.
+    """
+
+    def __init__(self, loop: Loop, settings: DeterministicSettings) -> None:
+        """Args: the loop whose deployed weights these are, and the algorithm's settings.
 
         Raises:
             ValueError: the task has discrete actions.
         """
-        task, network = run.task, run.request.network
-        self.range = ActionRange(task.head, run.request.method)
-        self.noise = ExplorationNoise(
-            settings.environments, task.outputs, settings.noise_reversion, settings.noise_repeat
-        )
-        super().__init__(run, settings, {"noise": self.noise}, task.outputs, settings.normalise)
-        self._own = settings
-        shapes = network, settings.critic, task.observation_shape, task.outputs, critics, critic_outputs
-        self.follow(fresh_learner(self.generator, *shapes, settings.compute), "actor")
-
-    @property
-    def sigma(self) -> float:
-        """σ of the noise now."""
-        return noise_scale(self._own.noise_first, self._own.noise_last, self.share)
-
-    @property
-    def rates_share(self) -> float:
-        """Share of both learning rates now."""
-        return 1.0 + (self._own.learning_rate_last - 1.0) * self.step / self.run.request.steps
+        task, size = loop.run.task, (settings.environments, loop.run.task.outputs)
+        self.range = ActionRange(task.head, loop.run.request.method)
+        self.noise = ExplorationNoise(*size, settings.noise_reversion, settings.noise_repeat)
+        self._loop, self._settings = loop, settings
 
     def unit(self, observations: Floats) -> Floats:
         """tanh of the actor's outputs for raw observations: actions (n, size) in −1 … 1."""
-        return np.tanh(mlp(self.aware.acting(self.weights), self.normaliser(observations)))
+        return np.tanh(mlp(self._loop.aware.acting(self._loop.weights), self._loop.normaliser(observations)))
 
     def greedy(self, observations: Floats) -> Floats:
         """The actor's actions for raw observations, in the task's units."""
         return self.range.physical(self.unit(observations))
 
-    def noisy(self, observations: Floats) -> Floats:
-        """clip(μ(s) + noise, −1, 1); before learning starts a uniform draw, or the noise alone."""
-        action = self.noise(self.generator, self.sigma)
-        if self.step >= self._own.learning_starts:
+    def noisy(self, observations: Floats, sigma: float) -> Floats:
+        """clip(μ(s) + noise, −1, 1), ``sigma`` the noise's σ; before learning starts a uniform draw, or noise alone."""
+        action = self.noise(self._loop.generator, sigma)
+        if self._loop.step >= self._settings.learning_starts:
             action = self.unit(observations) + action
-        elif not self._own.noise_only_start:
-            action = self.generator.uniform(-1.0, 1.0, action.shape).astype(np.float32)
+        elif not self._settings.noise_only_start:
+            action = self._loop.generator.uniform(-1.0, 1.0, action.shape).astype(np.float32)
         return action.clip(-1.0, 1.0)
-
-    def iterate(
-        self,
-        learn_round: Callable[[dict[str, NDArray[Any]], float], list[NDArray[Any]]],
-        names: tuple[str, ...] = METRICS,
-    ) -> None:
-        """One iteration: noisy steps, a round of updates, a row of the log.
-
-        ``learn_round``: (minibatches, share of the learning rates) → metrics of these ``names``.
-
-        Raises:
-            DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
-        """
-        row = {"noise": self.sigma, "learning_rate_share": self.rates_share}
-        self.gather(self.noisy, self.range.physical)
-        row |= self.learn(lambda batches: learn_round(batches, row["learning_rate_share"]), names)
-        self.report(row, self.greedy)

@@ -1,7 +1,8 @@
-"""What the loop of every algorithm that learns from rewards keeps beside its learner, reports and saves."""
+"""What stands around the loop of an algorithm that learns from rewards: its beginning, rows of the log, checkpoints."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -47,14 +48,21 @@ class Loop:
         delay_steps = settings.delay_steps(request.steps)
         self.aware = QuantizationAware(request.network, settings.quantization_bits, delay_steps)
         self.iteration_steps = settings.environments * settings.rollout_steps
-        self._best, self._deployed = BestPolicy(task.presets[0]), ""
+        self._best, self._deployed, self._counted = BestPolicy(task.presets[0]), "", 0
+        self._keepers: dict[str, Any] = {"normaliser": self.normaliser, "stream": self.stream, "best": self._best}
+        self._keepers |= self.aware.keepers()
 
-    def follow(self, learner: Learner, deployed: str) -> None:
-        """The learner of this loop, and which of its groups is deployed; both go on where the run's checkpoint ends."""
+    def follow(self, learner: Learner, deployed: str, keepers: Mapping[str, Keeper] | None = None) -> None:
+        """The learner, which of its groups is deployed, and what else a checkpoint holds, by name.
+
+        All of them, and the generator, go on where the run's checkpoint ends, if there is one.
+        """
         self.learner, self._deployed = learner, deployed
+        self._keepers |= keepers or {}
         if self.run.checkpoint is not None:
-            groups, learner.updates, self.generator = self.run.checkpoint.put_back(learner.groups, self.keepers())
+            groups, learner.updates, self.generator = self.run.checkpoint.put_back(learner.groups, self._keepers)
             learner.put(groups)
+        self._counted = learner.updates
 
     @property
     def weights(self) -> Weights:
@@ -84,25 +92,23 @@ class Loop:
         self.run.check_finite(self.step, metrics, names)
         return dict(zip(names, metrics.mean(axis=0).tolist(), strict=True))
 
-    def report(self, row: dict[str, float], decide: Decide, steps: int = 0) -> None:
-        """Log a row that ends now; judge the greedy policy ``decide``, keep the best one, and save when due.
+    def report(self, row: dict[str, float], decide: Decide, may_be_best: bool, steps: int = 0) -> None:
+        """Log a row that ends now; judge the greedy policy ``decide`` and save, when due.
 
         The figures of the algorithm stand between those of the episodes and the observations' share; the row spans so
-        many ``steps``, 0 for one iteration.
+        many ``steps``, 0 for one iteration. If it ``may_be_best``, a policy judged now is kept unless one was better.
         """
+        self.aware.count(self.learner.updates - self._counted)
+        self._counted = self.learner.updates
         self.aware.look(self.weights, self.normaliser(self.stream.observation))
         tally = self.stream.take_tally()
         self.run.announce(self.step, tally.news)
         row = {**tally.row(), **row, "observations_clipped": self.normaliser.take_clipped()}
         self.run.report(self.step, row, steps or self.iteration_steps, decide)
-        if self.keeps_best():
+        if may_be_best:
             self._best.offer(self.run.last_row, self._policy, self.step)
         if self.run.wants_checkpoint:
             self._save()
-
-    def keeps_best(self) -> bool:
-        """Whether the policy that was judged now may be the one of the bundle."""
-        raise NotImplementedError
 
     def finished(self, squash: Squash = Squash.TANH) -> Trained:
         """Save once more; what was trained."""
@@ -110,14 +116,9 @@ class Loop:
         notes = {"updates": self.learner.updates, **self.aware.notes(), **self._best.notes()}
         return Trained(self._best.policy(self._policy), self.step, notes, squash)
 
-    def keepers(self) -> dict[str, Keeper]:
-        """What a checkpoint holds beside the learner, by name."""
-        kept: dict[str, Any] = {"normaliser": self.normaliser, "stream": self.stream, "best": self._best}
-        return {**kept, **self.aware.keepers()}
-
     def _policy(self) -> Policy:
         return self.aware.policy(exported(self.weights), self.normaliser.frozen())
 
     def _save(self) -> None:
         learned = self.learner
-        self.run.save(self.step, *gathered(learned.groups, self.keepers(), learned.updates, self.generator))
+        self.run.save(self.step, *gathered(learned.groups, self._keepers, learned.updates, self.generator))

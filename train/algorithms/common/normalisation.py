@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.spec import Normaliser
+from train.algorithms.common.settings import ReplaySettings
 from train.networks.forward import IMAGE_SCALE
+from train.suites.task import Task
 
 CLIP = 5.0  # |z| in standard deviations; small, because an int8 input shares 256 levels among ±CLIP
 SMALLEST_SCALE = 1e-3  # a field that never moves is centred, not blown up
@@ -128,17 +130,16 @@ class RunningNormaliser:
         self._refresh()
 
 
-def normaliser_of_replay(
-    size: int, bounds: Bounds | None, learning_starts: int, steps: int, *, moves: bool, normalise: bool = True
-) -> RunningNormaliser:
-    """That of an algorithm with a replay; ``moves``: mean and σ go on for the :func:`widening_steps`, too.
+def normaliser_of_replay(task: Task, settings: ReplaySettings, steps: int) -> RunningNormaliser:
+    """That of an algorithm with a replay; for DQN mean and σ go on for the :func:`widening_steps`, too.
 
-    Without ``normalise`` mean 0 and scale 1 stand in the place of the statistics.
+    Where ``normalise`` is set to False mean 0 and scale 1 stand in the place of the statistics.
     """
-    if not normalise:
+    size, bounds, starts = task.observation_size, task.bounds, settings.learning_starts
+    if not getattr(settings, "normalise", True):
         return RunningNormaliser(size, 0)
-    longer = widening_steps(bounds, learning_starts, steps)
-    until, widen = (max(learning_starts, longer), 0) if moves else (learning_starts, longer)
+    longer = widening_steps(bounds, starts, steps)
+    until, widen = (max(starts, longer), 0) if task.is_discrete else (starts, longer)
     return RunningNormaliser(size, until, bounds, widen)
 
 
