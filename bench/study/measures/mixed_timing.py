@@ -24,7 +24,7 @@ from train.algorithms import dqn
 from train.networks.forward import Acting
 from train.networks.weights import Weights
 from train.quantization.mixed_precision import Compute, fresh_loss_scale
-from train.runs.logs import read_rows
+from train.runs.logs import read_curve
 from train.runs.request import RunRequest
 from train.runs.run import Run
 from train.suites.make import make_task
@@ -140,18 +140,18 @@ class MeasuredRun(Run):
         self._log.flush()
 
 
-def trained(task: Task, network: NetworkSpec, settings: dqn.DQNSettings, steps: int, seed: int, **more: Any) -> Any:
-    """Train; the rows of the learning curve as numbers, and the weights."""
+def trained(
+    task: Task, network: NetworkSpec, settings: dqn.DQNSettings, steps: int, seed: int, **more: Any
+) -> list[dict[str, float]]:
+    """Train; the rows of the learning curve."""
     with tempfile.TemporaryDirectory() as folder:
         request = RunRequest(
             task.name, "bench", "dqn", network, steps, seed, Path(folder) / "bench", quiet=True,
             **{"evaluate_every": 0, **more},
         )  # fmt: skip
         with MeasuredRun(request, task) as run:
-            result = dqn.train(run, settings)
-            text = run.curve.read_text(encoding="utf-8")
-    rows = [{name: float(value or "nan") for name, value in row.items()} for row in read_rows(text)]
-    return rows, result
+            dqn.train(run, settings)
+            return read_curve(run.curve.read_text(encoding="utf-8"))
 
 
 def train_on_pong(policy: PongPolicy, half: str, steps: int, batch: int, seed: int) -> Timed:
@@ -169,8 +169,8 @@ def train_on_pong(policy: PongPolicy, half: str, steps: int, batch: int, seed: i
             learning_rate=1e-4, n_step=1, target_period=250, learning_starts=starts, replay_capacity=20_000,
             epsilon_last=0.1, exploration=1.0, compute=kind,
         )  # fmt: skip
-        rows, _ = trained(make_task("pong"), policy.network, settings, starts + steps, seed)
-        learning = [row for row in rows if row["loss"] == row["loss"]]
+        rows = trained(make_task("pong"), policy.network, settings, starts + steps, seed)
+        learning = [row for row in rows if "loss" in row]
         made = learning[-1]["step"] - learning[0]["step"]
         wall, cpu = (learning[-1][name] - learning[0][name] for name in ("wall_s", "cpu_s"))
         losses = [round(row["loss"], 7) for row in learning]
@@ -196,10 +196,8 @@ def learn_catch(half: str, seed: int) -> Timed:
     for kind in (FLOAT32, half):
         settings = dqn.DQNSettings(compute=kind, **CATCH_SETTINGS)
         more = {"evaluate_every": 1024, "evaluate_episodes": CATCH_EPISODES}
-        rows, _ = trained(catch_task(), CATCH_NETWORK, settings, CATCH_STEPS, seed, **more)
-        greedy = {
-            int(row["step"]): row["greedy_return"] for row in rows if row["greedy_return"] == row["greedy_return"]
-        }
-        measures = {"at": list(greedy), "judged": CATCH_EPISODES, "last_loss": rows[-1]["loss"]}
+        rows = trained(catch_task(), CATCH_NETWORK, settings, CATCH_STEPS, seed, **more)
+        greedy = {int(row["step"]): row["greedy_return"] for row in rows if "greedy_return" in row}
+        measures = {"at": list(greedy), "judged": CATCH_EPISODES, "last_loss": rows[-1].get("loss", np.nan)}
         found[kind] = list(greedy.values()), measures
     return found
