@@ -138,10 +138,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _runtimes_of_this_machine(arguments: argparse.Namespace) -> Iterator[Comparison]:
     """Each runtime against the first one, on flown observations."""
-    from bench.measuring.flying import flown_observations, reference
+    from bench.measuring.flying import flown_observations
     from convert.executor import runtime_processes
     from policy.locate import working_bundle
     from policy.spec import Precision
+    from train.deciding import reference
 
     bundles = [working_bundle(name) for name in arguments.policy]
     done, total = count(1), len(bundles) * len(arguments.precision)

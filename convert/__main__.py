@@ -180,7 +180,7 @@ def _calibration_table(bundle: Bundle, report: CalibrationReport) -> str:
             f"{item.low:.4g}",
             f"{item.high:.4g}",
             f"{item.step:.3g}",
-            f"{item.outside:.3%}",
+            f"{item.clipped:.3%}",
             f"{item.idle:.1%}",
         ]
         for item in report.ranges

@@ -9,6 +9,7 @@ again and again, a field that never moves, golden observations that leave the ra
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from policy.errors import QuantizationError
 from policy.exact import COARSE
 from policy.integer import IntegerNetwork
 from policy.network import Weights, as_batch, hidden_activations, layer_names, normalised, normaliser_bounds
-from policy.quantization import INT8_MAX, INT8_MIN, Affine, check_finite
+from policy.quantization import Affine, check_finite
 from policy.spec import PolicySpec
 
 # Fewer rows do not reach the tails of the activations; 256 is where Policy I–III's ranges stop growing visibly.
@@ -36,19 +37,34 @@ class ActivationRange:
 
     Attributes:
         name: ``input`` or the layer.
+        count: values seen: observations × elements.
         low, high: smallest and largest value seen, in the tensor's unit.
         step: of its int8 scale.
-        outside: fraction of the golden observations' values that the scale cannot represent and cuts; of a discrete
-            head, fraction of the winning outputs.
+        bottom, top: its outermost levels, in the tensor's unit.
+        clipped: fraction of the fresh values (of the golden observations; of a discrete head, of the winning outputs)
+            that these do not reach, by more than half a step.
         idle: fraction of units that never leave zero (or never move at all).
     """
 
     name: str
+    count: int
     low: float
     high: float
     step: float
-    outside: float
+    bottom: float
+    top: float
+    clipped: float
     idle: float
+
+    @classmethod
+    def of(cls, name: str, seen: np.ndarray, fresh: np.ndarray, affine: Affine) -> Self:
+        """Range of the values ``seen`` (n, …) and ``fresh`` (m, …) under this map."""
+        bottom, top = (affine.scale * (level - affine.zero_point) for level in (affine.low, affine.high))
+        margin = affine.scale / 2
+        clipped = float(np.mean((fresh < bottom - margin) | (fresh > top + margin)))
+        idle = float(np.mean(seen.max(axis=0) == seen.min(axis=0)))
+        low, high = float(seen.min()), float(seen.max())
+        return cls(name, seen.size, low, high, affine.scale, bottom, top, clipped, idle)
 
 
 @dataclass(frozen=True)
@@ -87,18 +103,10 @@ def inspect(
     if spec.is_discrete:
         # Only the winner counts, and the range is made for it: smaller outputs are cut on purpose.
         fresh[-1] = fresh[-1].max(axis=1, keepdims=True)
-    ranges = tuple(_range(*items) for items in zip(names, seen, fresh, maps, strict=True))
+    ranges = tuple(ActivationRange.of(*items) for items in zip(names, seen, fresh, maps, strict=True))
     return CalibrationReport(
         len(observations), ranges, tuple(_warnings(spec, observations, ranges, int(unchecked.sum())))
     )
-
-
-def _range(name: str, seen: np.ndarray, fresh: np.ndarray, affine: Affine) -> ActivationRange:
-    low, high = (affine.scale * (level - affine.zero_point) for level in (INT8_MIN, INT8_MAX))
-    margin = affine.scale / 2
-    outside = float(np.mean((fresh < low - margin) | (fresh > high + margin)))
-    idle = float(np.mean(seen.max(axis=0) == seen.min(axis=0)))
-    return ActivationRange(name, float(seen.min()), float(seen.max()), affine.scale, outside, idle)
 
 
 def _warnings(
@@ -125,8 +133,8 @@ def _warnings(
     if unchecked:
         found.append(f"{unchecked} units are excited by the calibration set and by no golden observation.")
     found.extend(
-        f"{item.name}: {item.outside:.1%} of the golden observations' values lie outside the calibrated range."
+        f"{item.name}: {item.clipped:.1%} of the golden observations' values lie outside the calibrated range."
         for item in ranges
-        if item.outside > OUTSIDE_WARNING
+        if item.clipped > OUTSIDE_WARNING
     )
     return found

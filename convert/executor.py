@@ -1,9 +1,9 @@
 """Executes artifacts in the runtimes that a device has, each runtime in a process of its own.
 
 A process of its own because tflite_runtime must not meet tensorflow in one process (``vector::reserve``), because a
-runtime that crashes on a bad graph must not take the conversion with it, and because that is how the agent runs them.
-The agent's own adapters run them here too: what is checked is what a device executes. One process serves a whole
-conversion: JSON lines on standard input, one reply per line.
+runtime that crashes on a bad graph must not take its caller with it, and because that is how the agent runs them. The
+agent's own adapters run them here too: what is checked is what a device executes. One process serves a whole conversion
+or a whole flight: JSON lines on standard input, one reply per line.
 
     python -m convert.executor litert
 """
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from policy.spec import PolicySpec, RuntimeName, parse_enum
 # For one artifact on all observations, importing the runtime included. Policy III on 512 takes seconds; who waits ten
 # minutes waits for a runtime that hangs.
 TIMEOUT_S = 600.0
+END_TIMEOUT_S = 10.0  # of a process that has nothing more to do
 
 
 class ExecutionError(PolicyError):
@@ -64,7 +65,7 @@ class RuntimeProcess:
     def __init__(self, runtime: RuntimeName) -> None:
         self.runtime = runtime
         self._open = ExitStack()
-        self._artifact, self._spec, self._fed, self._made, self._said = (self._unnamed() for _ in range(5))
+        self._artifact, self._policy, self._fed, self._made, self._said = (self._unnamed() for _ in range(5))
         self._process = self._start()
 
     def _unnamed(self) -> IO[bytes]:
@@ -72,14 +73,14 @@ class RuntimeProcess:
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "convert.executor", self.runtime.value]
-        given = [file.fileno() for file in (self._artifact, self._spec, self._fed, self._made)]
+        given = [file.fileno() for file in (self._artifact, self._policy, self._fed, self._made)]
+        _filled(self._said, b"")
         # A file, not a pipe: a runtime may say much, and nobody reads while it works.
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=_emptied(self._said), text=True,
-            pass_fds=given,
-        )  # fmt: skip
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, pass_fds=given
+        )
 
-    def __enter__(self) -> RuntimeProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,59 +91,72 @@ class RuntimeProcess:
         """Let the process end by the end of its input, or by force if it does not."""
         try:
             with suppress(BrokenPipeError):
-                self._process.communicate(timeout=TIMEOUT_S)
+                self._process.communicate(timeout=END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
 
-    def execute(self, spec: PolicySpec, data: bytes, observations: np.ndarray) -> Execution:
-        """Run an artifact of a policy on raw observations (n, observation_size), one at a time, on one thread.
+    def execute(
+        self, spec: PolicySpec, data: bytes, observations: np.ndarray, timeout_s: float | None = None
+    ) -> Execution:
+        """Run an artifact of a policy on raw observations (n, …), one at a time, on one thread.
 
         Raises:
-            ExecutionError: the runtime refused the artifact, crashed or hung; says what it said.
+            ExecutionError: the runtime refused the artifact, crashed or hung (after ``timeout_s``, or TIMEOUT_S); says
+                what it said.
         """
-        _emptied(self._artifact).write(data)
-        _emptied(self._spec).write(spec.to_json().encode())
-        np.save(_emptied(self._fed), observations.astype(np.float32), allow_pickle=False)
-        for file in (self._artifact, self._spec, self._fed):
-            file.flush()
-        reply = self._request(
-            {
-                "artifact": _path(self._artifact),
-                "spec": _path(self._spec),
-                "observations": _path(self._fed),
-                "outputs": _path(self._made),
-            }
-        )
+        self._spec = spec
+        job = {"artifact": _filled(self._artifact, data), "spec": _filled(self._policy, spec.to_json().encode())}
+        return self._execute(job, observations, timeout_s or TIMEOUT_S)
+
+    def execute_again(self, observations: np.ndarray, timeout_s: float) -> Execution:
+        """Run the last artifact on other observations (n, …); raises as :meth:`execute` does."""
+        return self._execute({}, observations, timeout_s)
+
+    def _execute(self, job: dict[str, Any], observations: np.ndarray, timeout_s: float) -> Execution:
+        spec, rows = self._spec, len(observations)
+        kind = np.dtype(np.uint8 if observations.dtype == np.uint8 else np.float32)
+        fed = _filled(self._fed, observations.astype(kind, copy=False).tobytes())
+        job |= {"observations": fed, "type": kind.char, "rows": rows, "made": _path(self._made)}
+        reply = self._request(job, timeout_s)
         if "error" in reply:
             raise ExecutionError(reply["error"])
-        with np.load(_path(self._made), allow_pickle=False) as archive:
-            return Execution(reply["version"], archive["outputs"], archive["actions"])
+        shape, action = ((rows,), np.int64) if spec.is_discrete else ((rows, spec.output_size), np.float32)
+        actions = np.fromfile(_path(self._made), action, int(np.prod(shape))).reshape(shape)
+        outputs = np.fromfile(_path(self._made), np.float32, rows * spec.output_size, offset=actions.nbytes)
+        return Execution(reply["version"], outputs.reshape(rows, spec.output_size), actions)
 
-    def _request(self, job: dict[str, str]) -> dict[str, str]:
+    def _request(self, job: dict[str, Any], timeout_s: float) -> dict[str, str]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        line = ""
+        line, late_s = "", None
         # A process that has died neither reads nor answers: the missing answer says it.
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
             # One reply per request: nothing of it can be in the buffer yet, so the descriptor tells.
-            if not select.select([self._process.stdout], [], [], TIMEOUT_S)[0]:
+            if select.select([self._process.stdout], [], [], timeout_s)[0]:
+                line = self._process.stdout.readline()
+            else:
                 self._process.kill()
-                raise ExecutionError(
-                    f"{self.runtime.value} did not end on the artifact within {TIMEOUT_S:g} s and was killed: "
-                    f"{self._restart()}",
-                    "Is the machine very busy? Then convert again; otherwise the graph makes this runtime hang.",
-                )
-            line = self._process.stdout.readline()
+                late_s = timeout_s
         if line:
             reply: dict[str, str] = json.loads(line)
             return reply
         code = self._process.wait()
-        said = self._restart()
+        raise self._failure(late_s, code, self._restart())
+
+    def _failure(self, late_s: float | None, code: int, said: str) -> ExecutionError:
+        """Of a process that ended with this code, or was killed after so many seconds, and what it said last."""
+        if late_s is not None:
+            return ExecutionError(
+                f"{self.runtime.value} did not end on the artifact within {late_s:g} s and was killed: {said}",
+                "Is the machine very busy? Then convert again; otherwise the graph makes this runtime hang.",
+            )
         if code < 0:
-            raise ExecutionError(f"{self.runtime.value} crashed on the artifact ({signal.Signals(-code).name}): {said}")
-        raise ExecutionError(
+            return ExecutionError(
+                f"{self.runtime.value} crashed on the artifact ({signal.Signals(-code).name}): {said}"
+            )
+        return ExecutionError(
             f"{self.runtime.value} ended with exit code {code} on the artifact: {said}",
             "Is it installed? The pinned version is in requirements.txt.",
         )
@@ -156,10 +170,13 @@ class RuntimeProcess:
         return said
 
 
-def _emptied(file: IO[bytes]) -> IO[bytes]:
+def _filled(file: IO[bytes], content: bytes) -> str:
+    """What opens a file that now holds this; it is cut behind it, which is cheaper than to empty it before."""
     file.seek(0)
+    file.write(content)
     file.truncate()
-    return file
+    file.flush()
+    return _path(file)
 
 
 def _path(file: IO[bytes]) -> str:
@@ -176,28 +193,35 @@ def runtime_processes(
         yield {runtime: stack.enter_context(RuntimeProcess(runtime)) for runtime in runtimes}
 
 
-def _serve(runtime: RuntimeName, job: dict[str, str]) -> dict[str, str]:
+def _serve(runtime: RuntimeName, job: dict[str, Any], loaded: list[Any]) -> dict[str, str]:
+    """Execute a job with the artifact that it has, or with what is ``loaded``: the executor, the runtime's version."""
     try:
-        spec = PolicySpec.from_json(Path(job["spec"]).read_bytes())
-        executor = open_artifact(runtime, Path(job["artifact"]), spec)
-        observations = np.load(job["observations"], allow_pickle=False)
-        outputs, actions = decide_all(executor, observations[:, None])
-        with Path(job["outputs"]).open("wb") as made:
-            np.savez(made, outputs=outputs, actions=actions)
+        if "artifact" in job:
+            loaded.clear()
+            spec = PolicySpec.from_json(Path(job["spec"]).read_bytes())
+            executor = open_artifact(runtime, Path(job["artifact"]).read_bytes(), spec)
+            loaded += executor, installed_runtimes()[runtime]
+        executor, version = loaded
+        if job["rows"]:
+            rows = np.fromfile(job["observations"], job["type"]).reshape(job["rows"], 1, -1)
+            outputs, actions = decide_all(executor, (row.astype(np.float32, copy=False) for row in rows))
+            with Path(job["made"]).open("r+b") as made:
+                made.write(actions.tobytes() + outputs.tobytes())
     except Exception as error:  # whatever a runtime raises is its answer to this artifact, and belongs to the caller
         return {"error": str(error) or type(error).__name__}
-    return {"version": installed_runtimes()[runtime]}
+    return {"version": version}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Serve jobs for one runtime until standard input ends."""
     arguments = sys.argv[1:] if argv is None else argv
     runtime = parse_enum(RuntimeName, arguments[0] if arguments else "", "runtime")
+    loaded: list[Any] = []
     # Runtimes print what they like from C++: from here on descriptor 1 is the log, and replies go to a copy of it.
     with os.fdopen(os.dup(1), "w") as replies:
         os.dup2(2, 1)
         for line in sys.stdin:
-            print(json.dumps(_serve(runtime, json.loads(line))), file=replies, flush=True)
+            print(json.dumps(_serve(runtime, json.loads(line), loaded)), file=replies, flush=True)
     return 0
 
 

@@ -120,6 +120,7 @@ def check_usage(arguments: argparse.Namespace) -> None:
 def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     """Fly what was asked for, and what it is compared with, on the same episodes; the report as JSON values."""
     from policy.locate import working_bundle
+    from train.deciding import greedy
     from train.suites.command_latency import read_command_latency
     from train.suites.errors import TaskError
     from train.suites.make import make_task
@@ -150,7 +151,7 @@ def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
         for trial in trials(task, options, presets, arguments.zones):
             result = judged(bundle.spec.name, decide, trial)
             if arguments.compare:
-                float_result = judged(f"{bundle.spec.name}, {FLOAT}", float_policy(bundle), trial)
+                float_result = judged(f"{bundle.spec.name}, {FLOAT}", greedy(bundle.spec, bundle.weights()), trial)
                 marks = {"preset": trial.preset, **trial.marks}
                 differences.append({**marks, **compared(result, float_result)})
             if task.baseline is not None:
@@ -225,9 +226,12 @@ def deciding(
         PolicyError: no such precision, runtime or artifact; says what there is.
     """
     if precision is None:
+        from train.deciding import greedy
+
         # Pictures through the graph that training acts with: numpy's convolutions take ten times as long.
         package = "tensorflow-cpu" if bundle.spec.network.convolutions else "numpy"
-        yield float_policy(bundle), {"precision": FLOAT, "executed_by": f"{package} {metadata.version(package)}"}
+        who = {"precision": FLOAT, "executed_by": f"{package} {metadata.version(package)}"}
+        yield greedy(bundle.spec, bundle.weights()), who
         return
     from policy.spec import Precision, RuntimeName, parse_enum
     from train.runs.artifact import ArtifactPolicy, find_artifact
@@ -237,13 +241,6 @@ def deciding(
     with ArtifactPolicy(bundle.spec, bundle.artifact_data(entry), named) as artifact:
         who = {"precision": entry.precision.value, "artifact": entry.file}
         yield artifact.decide, {**who, "executed_by": f"{named.value} {artifact.version}"}
-
-
-def float_policy(bundle: Bundle) -> Decide:
-    """The bundle's float32 weights: numpy's reference of the contract, or the compiled graph for pictures."""
-    from train.runs.results import greedy
-
-    return greedy(bundle.spec, bundle.weights())
 
 
 def without_nan(value: Any) -> Any:

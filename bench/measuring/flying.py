@@ -182,6 +182,7 @@ def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: st
     import numpy as np
 
     from device.agent.fingerprint import fingerprint
+    from train.deciding import reference
 
     return Report(
         kind=Kind.SUCCESS,
@@ -195,19 +196,3 @@ def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: st
         success=fly_on_host(reference(bundle, precision), flights, progress=progress, spec=bundle.spec),
         notes=("numpy reference on the host; no artifact was executed",),
     )
-
-
-def reference(bundle: Bundle, precision: Precision) -> Callable[[Any], Any]:
-    """Observations (E, N) to actions (E,), by the reference forward pass of this precision."""
-    from convert.mixed import bits_of
-    from policy.integer import forward_integer, quantize_network
-    from policy.network import choose_actions, forward_float
-    from policy.quantization import to_fp16
-
-    spec, weights = bundle.spec, bundle.weights()
-    if precision.is_integer:
-        network = quantize_network(spec, weights, bundle.calibration(), bits_of(bundle, precision))
-        return lambda observations: choose_actions(spec, forward_integer(spec, network, observations))
-    if precision is Precision.FP16:
-        weights = {name: to_fp16(value).astype("float32") for name, value in weights.items()}
-    return lambda observations: choose_actions(spec, forward_float(spec, weights, observations))

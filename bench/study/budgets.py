@@ -22,11 +22,12 @@ from bench.report.intervals import Estimate
 from bench.report.lines import error_lines
 from bench.report.pivot import Pivot
 from bench.study.experiment import Episodes, Played, Results
-from bench.study.flying import PERCEPTRONS, SEEDS, decide_with, float_decide, fly, of_bundles, open_perceptron
+from bench.study.flying import PERCEPTRONS, SEEDS, fly, of_bundles, open_perceptron
 from bench.study.layers import estimator
 from bench.study.measures.damage import fullest
 from bench.study.records import Condition
 from convert.mixed import Assignment, kernel_sizes, total_bits
+from train.deciding import decide_with, float_decide
 
 if TYPE_CHECKING:
     import argparse

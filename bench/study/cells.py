@@ -22,8 +22,9 @@ from bench.report.figures import Pictures
 from bench.report.intervals import Estimate
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, estimate, joined, kilobytes, lost, three_digits
+from bench.study.curves import curve_of, curves_figure
 from bench.study.experiment import ERROR, LOST, RETURN, Episodes, Experiment, Played, Results
-from bench.study.flying import bundle_identity, fly, load, open_bundle
+from bench.study.flying import bundle_identity, fly, folder_of, load, open_bundle
 from bench.study.records import Condition
 from policy.locate import ZOO, meant
 from train.suites.cells import Cell, load_cells
@@ -257,9 +258,11 @@ def published_note(cells: Iterable[Cell]) -> str:
 
 def figures(results: Results) -> Pictures:
     """How the policies learned, and what they reach."""
-    from bench.study.curves import curves_figure, read_curves
-
-    return {"learning-curves": curves_figure(read_curves(judged(results)))}
+    found = (
+        curve_of(folder_of(each.subject), each.cell, each.fp32["steps"], each.value(RETURN, "fp32"))
+        for each in judged(results)
+    )
+    return {"learning-curves": curves_figure([curve for curve in found if curve is not None])}
 
 
 EXPERIMENT = Experiment(

@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING
 
 from bench.report.figures import BLUE, GREY, VERMILLION, headed
 from bench.report.intervals import Estimate
-from bench.study.experiment import RETURN
-from bench.study.flying import folder_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from bench.study.cells import Judged
     from train.suites.cells import Cell
 
 COLUMNS = 4
@@ -51,7 +48,7 @@ class Curve:
     reached: Estimate | None = None
 
 
-def read_curve(folder: Path, cell: Cell, steps: int = 0, reached: Estimate | None = None) -> Curve | None:
+def curve_of(folder: Path, cell: Cell, steps: int = 0, reached: Estimate | None = None) -> Curve | None:
     """A bundle's curve; None where it has none."""
     from train.runs.logs import CURVE_FILE, column, read_rows
 
@@ -60,14 +57,6 @@ def read_curve(folder: Path, cell: Cell, steps: int = 0, reached: Estimate | Non
     rows = read_rows((folder / CURVE_FILE).read_text(encoding="utf-8"))
     greedy = next((name for name in (rows[0] if rows else {}) if name.startswith("greedy_return")), "")
     return Curve(cell, column(rows, "return"), column(rows, greedy) if greedy else ([], []), steps, reached)
-
-
-def read_curves(found: Sequence[Judged]) -> list[Curve]:
-    """Those of judged bundles, in their order."""
-    curves = (
-        read_curve(folder_of(each.subject), each.cell, each.fp32["steps"], each.value(RETURN, "fp32")) for each in found
-    )
-    return [curve for curve in curves if curve is not None]
 
 
 def curves_figure(curves: Sequence[Curve]) -> Figure:

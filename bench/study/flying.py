@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench import command_line
 from bench.study.experiment import Episodes, Experiment, Played
@@ -22,9 +21,9 @@ from policy.bundle import WEIGHTS_FILE, Bundle
 from policy.errors import PolicyError
 from policy.locate import ARTIFACTS, meant, shipped_folder, working_bundle
 from policy.manifest import MANIFEST_FILE
-from policy.network import choose_actions, forward_float
-from policy.simulated import Simulated, Widths, forward_simulated, simulate
+from policy.simulated import Widths, simulate
 from policy.spec import ContinuousHead, PolicySpec
+from train.deciding import decide_with, float_decide
 
 if TYPE_CHECKING:
     from train.suites.episodes import Decide
@@ -164,30 +163,6 @@ def quantized(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[st
     golden = bundle.golden()
     decide = decide_with(bundle.spec, simulate(bundle.spec, bundle.weights(), bundle.calibration(), widths))
     return decide, {"other action": share_differing(bundle.spec, decide(golden.observations), golden.actions)}
-
-
-def decide_with(spec: PolicySpec, simulated: Simulated) -> Decide:
-    """A simulated policy as a function of raw observations."""
-    if spec.network.convolutions and not simulated.maps:
-        from train.runs.results import greedy
-
-        return greedy(spec, simulated.weights)
-
-    def decide(observation: NDArray[np.float32]) -> NDArray[np.float32]:
-        actions: NDArray[np.float32] = choose_actions(spec, forward_simulated(spec, simulated, observation))
-        return actions
-
-    return decide
-
-
-def float_decide(bundle: Bundle) -> Decide:
-    """The float policy."""
-    spec, weights = bundle.spec, bundle.weights()
-    if spec.network.convolutions:
-        from train.runs.results import greedy
-
-        return greedy(spec, weights)
-    return lambda observation: choose_actions(spec, forward_float(spec, weights, observation))
 
 
 def fly(task: Task, decide: Decide, episodes: Episodes, measures: Mapping[str, Any]) -> Iterator[Played]:

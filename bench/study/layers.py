@@ -21,20 +21,12 @@ from bench.report.intervals import Correlation, order_of
 from bench.report.lines import error_lines
 from bench.report.pivot import Pivot
 from bench.study.experiment import ERROR, Episodes, Played, Results
-from bench.study.flying import (
-    PERCEPTRONS,
-    ROBOTS,
-    decide_with,
-    float_decide,
-    fly,
-    of_bundles,
-    open_perceptron,
-    perceptron,
-)
+from bench.study.flying import PERCEPTRONS, ROBOTS, fly, of_bundles, open_perceptron, perceptron
 from bench.study.measures.damage import Estimator
 from bench.study.records import Condition
 from convert.mixed import kernel_sizes
 from policy.quantization import LARGEST_WEIGHT_BITS
+from train.deciding import decide_with, float_decide
 
 if TYPE_CHECKING:
     import argparse

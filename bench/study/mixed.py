@@ -147,13 +147,14 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
             found = timing.learn_catch(asked["type"], seed)
         elif asked["work"] == UPDATE:
             count = asked.get("count") or policy.updates
-            found = timing.time_updates(policy, asked["type"], count, asked["batch"], seed)
+            found = timing.time_updates(policy.network, asked["type"], count, policy.in_a_call, asked["batch"], seed)
         elif asked["work"] == PONG:
             count = asked.get("count") or policy.steps
-            found = timing.train_on_pong(policy, asked["type"], count, asked["batch"], seed)
+            rollout_steps = policy.rollout_steps
+            found = timing.train_on_pong(policy.network, asked["type"], count, rollout_steps, asked["batch"], seed)
         else:
             pictures = int(asked["work"].rpartition(" ")[2])
-            found = timing.time_acting(policy, asked["type"], policy.acting, pictures, seed)
+            found = timing.time_acting(policy.network, asked["type"], policy.acting, pictures, seed)
         for kind, (values, measures) in found.items():
             yield Played("", seed, values, measures={**facts, **measures}, reference=kind != asked["type"])
 

@@ -117,7 +117,7 @@ def cell_name(bundle: Bundle) -> str:
 def judged(bundle: Bundle, episodes: int, seed: int) -> Evaluation:
     """The float policy on episodes of its own task."""
     from bench.study.flying import task_of
-    from train.evaluate import float_policy
+    from train.deciding import greedy
 
     task = task_of(bundle)
-    return task.evaluate(float_policy(bundle), episodes, seed, task.presets[0])
+    return task.evaluate(greedy(bundle.spec, bundle.weights()), episodes, seed, task.presets[0])

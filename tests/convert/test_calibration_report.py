@@ -23,7 +23,7 @@ def test_the_table_names_every_quantized_tensor_with_its_range(small: Small) -> 
     first = report.ranges[0]
     assert (first.low, first.high) == (-3.0, 3.0)
     assert first.step == pytest.approx(3.0 / 127)
-    assert first.outside == 0.0
+    assert first.clipped == 0.0
     for item in report.ranges[1:3]:
         assert item.low == 0.0
         assert item.step == pytest.approx(item.high / 255)
@@ -36,7 +36,7 @@ def test_a_set_that_misses_the_real_range_is_warned_of(small: Small) -> None:
     timid = mean + 0.2 * (calibration - mean)
     report = inspect(spec, weights, quantize_network(spec, weights, timid), timid, golden)
     assert any(warning.startswith("input:") for warning in report.warnings)
-    assert report.ranges[0].outside > 0.2
+    assert report.ranges[0].clipped > 0.2
 
 
 def test_few_repeated_and_frozen_rows_are_warned_of(small: Small) -> None:

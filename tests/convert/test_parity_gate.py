@@ -159,7 +159,7 @@ def test_a_runtime_that_hangs_is_named_killed_and_started_again(
 
 
 def test_a_runtime_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(executor, "END_TIMEOUT_S", 0.2)
     with RuntimeProcess(RuntimeName.LITERT) as process:
         stop(process._process)
     assert process._process.returncode == -signal.SIGKILL

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from policy.spec import ContinuousHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
+from train.deciding import greedy
 from train.runs.request import RunRequest, Trained
-from train.runs.results import greedy, policy_spec
+from train.runs.results import policy_spec
 from train.runs.run import Run
 from train.suites.episodes import StepResult, judge
 from train.suites.task import Evaluation, Task

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convert.executor import ExecutionError
 from convert.pipeline import build_graph, convert_all
 from policy.bundle import Bundle
 from policy.errors import SpecError
@@ -29,7 +30,7 @@ from policy.spec import (
     Squash,
 )
 from train import evaluate
-from train.runs.artifact import ArtifactError, ArtifactPolicy
+from train.runs.artifact import ArtifactPolicy
 from train.runs.film import film
 from train.suites.episodes import Decide, Judged
 from train.suites.errors import TaskError
@@ -209,13 +210,13 @@ def test_an_artifact_decides_on_batches_of_images_like_the_reference(head: Discr
 
 
 def test_a_runtime_that_refuses_or_dies_says_so(bundle: Bundle) -> None:
-    with pytest.raises(ArtifactError, match="litert cannot execute this artifact"):
+    with pytest.raises(ExecutionError, match="litert cannot execute this artifact"):
         ArtifactPolicy(bundle.spec, b"no model", RuntimeName.LITERT).__enter__()
     data = bundle.artifact_data(bundle.artifact(Precision.FP32, ArtifactFormat.TFLITE))
     with ArtifactPolicy(bundle.spec, data, RuntimeName.LITERT) as policy:
         assert policy.decide(np.zeros((3, 4), np.float32)).shape == (3,)
         policy._process.kill()
-        with pytest.raises(ArtifactError, match=r"litert ended while it was deciding \(exit code -9\)"):
+        with pytest.raises(ExecutionError, match=r"litert ended while it was deciding \(exit code -9\)"):
             policy.decide(np.zeros((3, 4), np.float32))
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from policy.bundle import Bundle
+from train.deciding import greedy
 from train.networks.policies import POLICIES
-from train.runs.results import greedy
 from train.suites.make import make_task
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo"

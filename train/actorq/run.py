@@ -26,11 +26,11 @@ from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, brea
 from train.actorq.plan import Plan
 from train.actorq.processes import GoneError, called
 from train.actorq.wire import Pushed
+from train.deciding import greedy
 from train.networks.policy import Policy
 from train.runs.best import BestPolicy
 from train.runs.checkpoint import Checkpoint, flattened
 from train.runs.request import Trained
-from train.runs.results import greedy
 from train.runs.run import Run
 from train.suites.episodes import Decide
 

@@ -2,38 +2,24 @@
 
 The runtime lives in a process of its own, as on a device: it never meets TensorFlow, and one that crashes does not take
 the evaluation with it. An artifact decides one observation at a time; the process takes a batch in one message and
-goes through its rows. Its first message is a line of JSON that says the version or the error; then, little-endian:
-
-    request: the type of an observation's numbers ("B" uint8, "f" float32), then the raw observations
-    reply:   the actions, int64 (rows,) of a discrete policy, float32 (rows, size) of a continuous one
+goes through its rows.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
-from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 
+from convert.executor import ExecutionError, RuntimeProcess
 from policy.bundle import Bundle
-from policy.errors import BundleError, PolicyError
+from policy.errors import BundleError
 from policy.manifest import ArtifactEntry
-from policy.spec import PolicySpec, Precision, RuntimeName, parse_enum
+from policy.spec import PolicySpec, Precision, RuntimeName
 from train.suites.episodes import Actions, Observations
 
 START_TIMEOUT_S = 120.0  # importing a runtime on a busy machine takes seconds
 BATCH_TIMEOUT_S = 600.0
-
-
-class ArtifactError(PolicyError):
-    """A runtime is not installed, refused the artifact, crashed or hung."""
 
 
 def find_artifact(bundle: Bundle, asked_for: str, precision: Precision, runtime: RuntimeName) -> ArtifactEntry:
@@ -66,7 +52,7 @@ def find_artifact(bundle: Bundle, asked_for: str, precision: Precision, runtime:
     return entry
 
 
-class ArtifactPolicy:
+class ArtifactPolicy(RuntimeProcess):
     """An artifact in a runtime's own process, as a function of raw observations; a context manager.
 
     Attributes:
@@ -75,110 +61,36 @@ class ArtifactPolicy:
 
     def __init__(self, spec: PolicySpec, data: bytes, runtime: RuntimeName) -> None:
         """Args: the policy, the artifact's verified bytes, and what executes them."""
-        self._spec, self._data, self._runtime = spec, data, runtime
+        super().__init__(runtime)
+        self._spec, self._data = spec, data
         self.version = ""
 
-    def __enter__(self) -> ArtifactPolicy:
-        self._folder = tempfile.TemporaryDirectory(prefix="evaluate-")
-        folder = Path(self._folder.name)
-        (folder / "artifact").write_bytes(self._data)
-        (folder / "policy.json").write_text(self._spec.to_json(), encoding="utf-8")
-        self._said = folder / "said"
-        self._pipe, theirs = Pipe()
-        command = [sys.executable, "-m", "train.runs.artifact", self._runtime.value, str(folder), str(theirs.fileno())]
-        with self._said.open("w") as said, theirs:  # runtimes print what they like, from C++, too
-            self._process = subprocess.Popen(command, stdout=said, stderr=said, pass_fds=[theirs.fileno()])
+    def __enter__(self) -> Self:
+        """Load the artifact.
+
+        Raises:
+            ExecutionError: the runtime is not installed, refused the artifact, crashed or hung; says what it said.
+        """
         try:
-            ready = f"did not start within {START_TIMEOUT_S:g} s", "ended before it was ready"
-            reply = json.loads(self._answer(START_TIMEOUT_S, *ready))
-            if "error" in reply:
-                raise ArtifactError(reply["error"])
+            nothing = np.empty((0, self._spec.observation_size), np.float32)
+            self.version = self.execute(self._spec, self._data, nothing, START_TIMEOUT_S).version
         except BaseException:
             self.__exit__()
             raise
-        self.version = reply["version"]
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pipe.close()  # then the process ends by itself
-        try:
-            self._process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._folder.cleanup()
 
     def decide(self, observations: Observations) -> Actions:
         """Raw observations (n, …) to actions; see :data:`train.suites.episodes.Decide`.
 
         Raises:
-            ArtifactError: the runtime crashed or hung; says what it said.
+            ExecutionError: the runtime crashed or hung; says what it said.
         """
-        kind = np.dtype(np.uint8 if observations.dtype == np.uint8 else np.float32)
-        with suppress(OSError):  # a process that has died does not answer either: that says it
-            self._pipe.send_bytes(kind.char.encode() + observations.astype(kind, copy=False).tobytes())
-        late = f"did not decide within {BATCH_TIMEOUT_S:g} s"
-        reply = self._answer(BATCH_TIMEOUT_S, late, "ended while it was deciding")
-        shape, action = action_shape(self._spec, len(observations))
-        return np.frombuffer(reply, action).reshape(shape).copy()
+        return self.execute_again(observations, BATCH_TIMEOUT_S).actions
 
-    def _answer(self, timeout_s: float, late: str, ended: str) -> bytes:
-        """The next message; ``late`` and ``ended`` say what happened where none came."""
-        if not self._pipe.poll(timeout_s):
-            raise self._failed(late)
-        try:
-            return self._pipe.recv_bytes()
-        except (EOFError, OSError):
-            raise self._failed(ended) from None
-
-    def _failed(self, what: str) -> ArtifactError:
-        self._process.kill()
-        code = self._process.wait()
-        said = self._said.read_text(errors="replace").strip()[-600:] or "it said nothing"
-        return ArtifactError(
-            f"{self._runtime.value} {what} (exit code {code}): {said}.",
+    def _failure(self, late_s: float | None, code: int, said: str) -> ExecutionError:
+        late, ended = ("decide", "while it was deciding") if self.version else ("start", "before it was ready")
+        what = f"ended {ended}" if late_s is None else f"did not {late} within {late_s:g} s"
+        return ExecutionError(
+            f"{self.runtime.value} {what} (exit code {code}): {said}.",
             "Convert the policy again, or try another --runtime.",
         )
-
-
-def action_shape(spec: PolicySpec, rows: int) -> tuple[tuple[int, ...], type]:
-    """Shape and type of the actions of so many observations."""
-    return ((rows,), np.int64) if spec.is_discrete else ((rows, spec.output_size), np.float32)
-
-
-def serve(executor: Any, spec: PolicySpec, pipe: Connection) -> None:
-    """Answer requests until they end."""
-    with suppress(EOFError):
-        while True:
-            request = pipe.recv_bytes()
-            observations = np.frombuffer(request, np.dtype(request[:1].decode()), offset=1)
-            observations = observations.reshape(-1, 1, spec.observation_size)
-            shape, action = action_shape(spec, len(observations))
-            decided: Actions = np.empty(shape, action)
-            for row, observation in enumerate(observations):
-                # behind the request's first byte floats lie at odd addresses
-                decided[row] = executor.decide(np.require(observation, np.float32, ["C", "A"]))
-            pipe.send_bytes(decided.tobytes())
-
-
-def main(argv: list[str] | None = None) -> int:
-    """``python -m train.runs.artifact RUNTIME FOLDER DESCRIPTOR``: serve the folder's artifact on an open pipe."""
-    from device.agent.runtimes import installed_runtimes, open_artifact
-
-    name, folder, descriptor = sys.argv[1:] if argv is None else argv
-    runtime = parse_enum(RuntimeName, name, "runtime")
-    with Connection(int(descriptor)) as pipe:
-        try:
-            spec = PolicySpec.from_json((Path(folder) / "policy.json").read_bytes())
-            executor = open_artifact(runtime, Path(folder) / "artifact", spec)
-            ready = {"version": installed_runtimes()[runtime]}
-        except Exception as error:  # whatever a runtime raises is its answer to this artifact
-            ready = {"error": str(error) or type(error).__name__}
-        pipe.send_bytes(json.dumps(ready).encode())
-        if "error" not in ready:
-            serve(executor, spec, pipe)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

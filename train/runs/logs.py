@@ -114,6 +114,11 @@ def read_rows(text: str) -> list[dict[str, str]]:
     return [row for row in rows if None not in row.values() and row.get(STEP, "").isdigit()]
 
 
+def read_curve(text: str) -> list[dict[str, float]]:
+    """The same rows as numbers, without what was not measured."""
+    return [{name: float(value) for name, value in row.items() if value} for row in read_rows(text)]
+
+
 def column(rows: Sequence[Mapping[str, str]], name: str) -> tuple[list[float], list[float]]:
     """(steps, values) of the rows that have a value in this column."""
     filled = [row for row in rows if row.get(name)]

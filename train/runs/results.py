@@ -6,7 +6,6 @@ import dataclasses
 import platform
 import re
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from typing import Any
@@ -17,14 +16,11 @@ from numpy.typing import NDArray
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.equalisation import equalise
-from policy.network import apply_head, as_batch, choose_actions, forward_float, normalise, split
 from policy.rewrites import rewritten
 from policy.spec import ContinuousHead, PolicySpec, Squash
-from train.algorithms.common.normalisation import ImageScaling
+from train.deciding import greedy
 from train.intervals import RETURN_INTERVAL
-from train.networks.forward import Acting
 from train.networks.policy import Policy
-from train.quantization.fake import FakeQuantization, faked, scales_of
 from train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
 from train.runs.request import RunRequest, Trained
 from train.runs.run import Run, describe
@@ -66,36 +62,6 @@ def bundle_name(request: RunRequest) -> str:
     Signs that a device's folder may not have become ``-``.
     """
     return re.sub(r"[^A-Za-z0-9._-]+", "-", request.output_path.resolve().name).strip("._-")[:64] or request.policy
-
-
-def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
-    """The policy as a function of raw observations.
-
-    Through the reference forward pass of the contract, and for images as training has them through the graph that it
-    acts with: the same function, compiled. A policy that was trained with quantizers decides with them.
-    """
-    trained, computed = spec.quantization, weights
-    if trained is not None:
-        fake = FakeQuantization.of(trained, spec.network)
-        computed = faked(weights, scales_of(trained.ranges, trained.bits), fake)
-    ours = spec.network.is_relu and (spec.vector_size or spec.normaliser == ImageScaling().frozen())
-    if spec.network.convolutions and not ours:
-        return lambda observation: choose_actions(spec, forward_float(spec, weights, as_batch(spec, observation)))
-    outputs = Acting(spec.network)
-
-    def decide(observation: Observations) -> Actions:
-        inputs: Observations | tuple[Observations, Observations]
-        if spec.vector_size:
-            inputs = split(spec, normalise(spec.normaliser, as_batch(spec, observation)))
-        elif spec.network.convolutions:
-            inputs = observation.reshape(-1, *spec.observation[0].shape)
-        elif trained is not None:
-            inputs = normalise(spec.normaliser, observation)
-        else:
-            return choose_actions(spec, forward_float(spec, weights, observation))
-        return choose_actions(spec, apply_head(spec, outputs(computed, inputs), observation))
-
-    return decide
 
 
 def record_observations(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[Any]:

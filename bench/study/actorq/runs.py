@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import statistics
 import subprocess
@@ -34,7 +33,6 @@ ACTORS: dict[str, Condition] = {**{NAMES[bits]: width for bits, width in WIDTHS.
 STYLES = {32: 0, 8: 1}
 """Of lines."""
 CARTPOLE_BALANCE = "dm_control,cartpole_balance"
-CURVE = "learning_curve.csv"
 SKIPPED_ROUNDS = 2  # the first is compiled
 LONGEST_S = 1800.0
 ACTOR_BOUND, LEARNER_BOUND, LEARNING = "actor-bound", "learner-bound", "learning"
@@ -129,6 +127,7 @@ def run(words: Sequence[str]) -> Run:
     """
     from policy.bundle import Bundle
     from train.actorq import VARIABLES
+    from train.runs.logs import CURVE_FILE, read_curve
 
     typed = f"python -m train.actorq {' '.join(words)}"
     with tempfile.TemporaryDirectory() as temporary:
@@ -145,14 +144,9 @@ def run(words: Sequence[str]) -> Run:
         if done.returncode:
             raise BenchError(f"{typed} ended with {done.returncode}:\n{last_words(done)}")
         provenance = Bundle.load(bundle).spec.provenance
-        curve = read_curve((bundle / CURVE).read_text(encoding="utf-8"))
+        curve = read_curve((bundle / CURVE_FILE).read_text(encoding="utf-8"))
     cpu_s = float(provenance["cpu_s"]) + sum(provenance["actorq"]["cpu_s"].values())
     return Run(provenance, curve, wall_s, cpu_s)
-
-
-def read_curve(text: str) -> list[dict[str, float]]:
-    """Rows of a learning curve's file."""
-    return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(text.splitlines())]
 
 
 def planned(words: Sequence[str]) -> Plan:

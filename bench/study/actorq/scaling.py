@@ -70,7 +70,7 @@ Replay and parameter process through Ray; without Ray an insertion and a round's
 {% for each in measured %}{{ (1e9 * each.measures.insert_free_s) | ns }} and \
 {{ (1e9 * each.measures.sample_free_s) | ns }} ({{ each.network }}){{ ", " if not loop.last }}{% endfor %}.
 {{ results.where }}; load average over the last 15 minutes \
-{% for each in measured %}{{ each.measures.load | fixed(1) }}{{ ", " if not loop.last }}{% endfor %}.
+{{ measured | map(attribute="measures.load") | map("fixed", 1) | joined }}.
 """
 RUN_NOTES = """\
 {% set seconds = rows | map(attribute="measures.seconds") | list %}
@@ -88,12 +88,14 @@ Simulated: discrete events of the same service times, by which this study was ma
 
 LIMIT_NOTES = """\
 The most steps per second by the number of actors, a machine for each process
-Pace: the server that is at work all the time with {{ most | thousands }} actors; from: the number of actors from which on it is \
-not the actors themselves. The last four columns: share of the time at work with {{ most | thousands }} actors.
+Pace: the server that is at work all the time with {{ most | thousands }} actors; from: the number of actors from \
+which on it is not the actors themselves. The last four columns: share of the time at work with {{ most | thousands }} \
+actors.
 16 samples per insertion: whoever is ahead waits, the command's default. Learner 100×: as if its updates took a \
 hundredth. No coupling: the learner learns as fast as it can whatever the actors do, and is no limit to them.
-Network of {{ (rows[0].layout.link_bytes_per_s * 8 / 1e6) | fixed }} Mbit/s from one parameter process; actors of a machine, which get one copy of a version: \
-{{ rows[0].layout.actors_per_machine }}; replay shards: {{ rows[0].layout.replay_shards }}.
+{% set layout = rows[0].layout %}
+Network of {{ (layout.link_bytes_per_s * 8 / 1e6) | fixed }} Mbit/s from one parameter process; actors of a machine, \
+which get one copy of a version: {{ layout.actors_per_machine }}; replay shards: {{ layout.replay_shards }}.
 """
 
 

@@ -25,11 +25,12 @@ from bench.report.figures import share_scale
 from bench.report.lines import Lines
 from bench.report.pivot import Pivot
 from bench.study.experiment import SUCCESS, Episodes, Played, Results
-from bench.study.flying import float_decide, fly, folder_of, of_bundles, open_perceptron
+from bench.study.flying import fly, folder_of, of_bundles, open_perceptron
 from bench.study.records import Condition
 from bench.study.trainings import Training, trained
 from convert.mixed import MOST_BITS
 from policy.spec import Precision
+from train.deciding import float_decide
 
 if TYPE_CHECKING:
     import argparse

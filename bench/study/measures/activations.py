@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.report.tables import Table
+from convert.calibration import ActivationRange
 from policy.bundle import Bundle
 from policy.integer import quantize_network
 from policy.network import before_layer_norm, hidden_activations, layer_names
@@ -21,45 +22,27 @@ PERCENTILES = (0.1, 99.9)
 
 
 @dataclass(frozen=True)
-class Range:
-    """One tensor of the int8 policy, as the calibration observations fill it.
+class Range(ActivationRange):
+    """One tensor of the int8 policy, or a layer ``before norm``, as the calibration observations fill it.
 
     Attributes:
-        name: ``input``, the layer, or the layer with ``before norm``.
-        count: values seen: observations × elements.
-        low, high: smallest and largest value.
         inner_low, inner_high: 0.1 and 99.9 percentile.
-        step: of the int8 map.
-        bottom, top: its outermost levels, in the tensor's unit.
-        clipped: fraction of the values that the map's levels do not reach, by more than half a step.
     """
 
-    name: str
-    count: int
-    low: float
-    high: float
     inner_low: float
     inner_high: float
-    step: float
-    bottom: float
-    top: float
-    clipped: float
 
     @property
     def inner_steps(self) -> float:
         """Steps between the two percentiles, or between the outermost levels where these lie further in."""
         return (min(self.inner_high, self.top) - max(self.inner_low, self.bottom)) / self.step
 
-    @classmethod
-    def of(cls, name: str, values: np.ndarray, affine: Affine) -> Range:
-        """Range of these values, of any shape, under this map."""
-        inner_low, inner_high = np.percentile(values, PERCENTILES)
-        bottom, top = (affine.scale * (level - affine.zero_point) for level in (affine.low, affine.high))
-        margin = affine.scale / 2
-        clipped = float(np.mean((values < bottom - margin) | (values > top + margin)))
-        low, high = float(values.min()), float(values.max())
-        inner = float(inner_low), float(inner_high)
-        return cls(name, values.size, low, high, *inner, affine.scale, bottom, top, clipped)
+
+def range_of(name: str, values: np.ndarray, affine: Affine) -> Range:
+    """Range of these values (n, …), which are what may be clipped too, under this map."""
+    inner_low, inner_high = map(float, np.percentile(values, PERCENTILES))
+    found = vars(ActivationRange.of(name, values, values, affine))
+    return Range(**found, inner_low=inner_low, inner_high=inner_high)
 
 
 def activation_ranges(bundle: Bundle) -> list[Range]:
@@ -72,11 +55,11 @@ def activation_ranges(bundle: Bundle) -> list[Range]:
     network = quantize_network(spec, weights, observations)
     activations = hidden_activations(spec, weights, observations)
     inside = before_layer_norm(spec, weights, activations)
-    found = [Range.of("input", activations[0], network.input)]
+    found = [range_of("input", activations[0], network.input)]
     for name, values, layer in zip(layer_names(spec), activations[1:], network.layers, strict=True):
         if name in inside:
-            found.append(Range.of(f"{name} before norm", inside[name], layer.output))
-        found.append(Range.of(name, values, layer.result))
+            found.append(range_of(f"{name} before norm", inside[name], layer.output))
+        found.append(range_of(name, values, layer.result))
     return found
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,14 +24,11 @@ from train.algorithms import dqn
 from train.networks.forward import Acting
 from train.networks.weights import Weights
 from train.quantization.mixed_precision import Compute, fresh_loss_scale
-from train.runs.logs import read_rows
+from train.runs.logs import read_curve
 from train.runs.request import RunRequest
 from train.runs.run import Run
 from train.suites.make import make_task
 from train.suites.task import Task
-
-if TYPE_CHECKING:
-    from bench.study.mixed import PongPolicy
 
 IMAGE, ACTIONS = (84, 84, 4), 6  # Pong
 FLOAT32 = Compute.FLOAT32.value
@@ -89,11 +86,11 @@ def random_weights(network: NetworkSpec) -> Weights:
     return weights
 
 
-def time_updates(policy: PongPolicy, half: str, updates: int, batch: int, seed: int) -> Timed:
+def time_updates(network: NetworkSpec, half: str, updates: int, in_a_call: int, batch: int, seed: int) -> Timed:
     """DQN's compiled update (double targets, Adam) on random pictures, from the same state in every type."""
     import tensorflow as tf
 
-    generator, count = np.random.default_rng(seed), policy.in_a_call
+    generator, count = np.random.default_rng(seed), in_a_call
     columns = {
         "observation": generator.integers(0, 256, (count, batch, *IMAGE), dtype=np.uint8),
         "next_observation": generator.integers(0, 256, (count, batch, *IMAGE), dtype=np.uint8),
@@ -104,12 +101,12 @@ def time_updates(policy: PongPolicy, half: str, updates: int, batch: int, seed: 
     batches = {name: tf.constant(column) for name, column in columns.items()}
     calls: dict[str, Callable[[], Any]] = {}
     # The tensors are shared: policy C's weights and moments alone are 2 GB.
-    drawn = {name: tf.constant(value) for name, value in random_weights(policy.network).items()}
+    drawn = {name: tf.constant(value) for name, value in random_weights(network).items()}
     zeros = {name: tf.zeros_like(value) for name, value in drawn.items()}
     weights = {"online": drawn, "target": drawn, "first": zeros, "second": zeros}
     for kind in (FLOAT32, half):
         scale = {"loss_scale": fresh_loss_scale(Compute(kind))} if Compute(kind).scales_loss else {}
-        update = dqn.make_update(dqn.DQNSettings(compute=kind), policy.network)
+        update = dqn.make_update(dqn.DQNSettings(compute=kind), network)
 
         def call(update: Any = update, state: Any = {**weights, **scale}) -> None:  # noqa: B006 (read only)
             _, metrics, _ = update(state, batches, np.int32(0), np.float32(1e-4))
@@ -119,11 +116,11 @@ def time_updates(policy: PongPolicy, half: str, updates: int, batch: int, seed: 
     return timed_in_turns(calls, max(updates // count, 1), count)
 
 
-def time_acting(policy: PongPolicy, half: str, calls: int, batch: int, seed: int) -> Timed:
+def time_acting(network: NetworkSpec, half: str, calls: int, batch: int, seed: int) -> Timed:
     """Action values of ``batch`` pictures, as every step of a training needs them."""
-    weights = random_weights(policy.network)
+    weights = random_weights(network)
     images = np.random.default_rng(seed).integers(0, 256, (batch, *IMAGE), dtype=np.uint8)
-    acting = {kind: partial(Acting(policy.network, Compute(kind)), weights, images) for kind in (FLOAT32, half)}
+    acting = {kind: partial(Acting(network, Compute(kind)), weights, images) for kind in (FLOAT32, half)}
     return timed_in_turns(acting, calls)
 
 
@@ -140,37 +137,37 @@ class MeasuredRun(Run):
         self._log.flush()
 
 
-def trained(task: Task, network: NetworkSpec, settings: dqn.DQNSettings, steps: int, seed: int, **more: Any) -> Any:
-    """Train; the rows of the learning curve as numbers, and the weights."""
+def trained(
+    task: Task, network: NetworkSpec, settings: dqn.DQNSettings, steps: int, seed: int, **more: Any
+) -> list[dict[str, float]]:
+    """Train; the rows of the learning curve."""
     with tempfile.TemporaryDirectory() as folder:
         request = RunRequest(
             task.name, "bench", "dqn", network, steps, seed, Path(folder) / "bench", quiet=True,
             **{"evaluate_every": 0, **more},
         )  # fmt: skip
         with MeasuredRun(request, task) as run:
-            result = dqn.train(run, settings)
-            text = run.curve.read_text(encoding="utf-8")
-    rows = [{name: float(value or "nan") for name, value in row.items()} for row in read_rows(text)]
-    return rows, result
+            dqn.train(run, settings)
+            return read_curve(run.curve.read_text(encoding="utf-8"))
 
 
-def train_on_pong(policy: PongPolicy, half: str, steps: int, batch: int, seed: int) -> Timed:
+def train_on_pong(network: NetworkSpec, half: str, steps: int, rollout_steps: int, batch: int, seed: int) -> Timed:
     """A short training in each type, end to end: emulator, acting, replay and one update in four steps as in Mnih et
     al. 2015.
 
     The first round of updates compiles them and is not counted. Values: steps a second of processor time.
     """
     environments, starts = 8, 256
-    iteration = environments * policy.rollout_steps
+    iteration = environments * rollout_steps
     found: Timed = {}
     for kind in (FLOAT32, half):
         settings = dqn.DQNSettings(
-            environments=environments, rollout_steps=policy.rollout_steps, updates=iteration // 4, minibatch=batch,
+            environments=environments, rollout_steps=rollout_steps, updates=iteration // 4, minibatch=batch,
             learning_rate=1e-4, n_step=1, target_period=250, learning_starts=starts, replay_capacity=20_000,
             epsilon_last=0.1, exploration=1.0, compute=kind,
         )  # fmt: skip
-        rows, _ = trained(make_task("pong"), policy.network, settings, starts + steps, seed)
-        learning = [row for row in rows if row["loss"] == row["loss"]]
+        rows = trained(make_task("pong"), network, settings, starts + steps, seed)
+        learning = [row for row in rows if "loss" in row]
         made = learning[-1]["step"] - learning[0]["step"]
         wall, cpu = (learning[-1][name] - learning[0][name] for name in ("wall_s", "cpu_s"))
         losses = [round(row["loss"], 7) for row in learning]
@@ -196,10 +193,8 @@ def learn_catch(half: str, seed: int) -> Timed:
     for kind in (FLOAT32, half):
         settings = dqn.DQNSettings(compute=kind, **CATCH_SETTINGS)
         more = {"evaluate_every": 1024, "evaluate_episodes": CATCH_EPISODES}
-        rows, _ = trained(catch_task(), CATCH_NETWORK, settings, CATCH_STEPS, seed, **more)
-        greedy = {
-            int(row["step"]): row["greedy_return"] for row in rows if row["greedy_return"] == row["greedy_return"]
-        }
-        measures = {"at": list(greedy), "judged": CATCH_EPISODES, "last_loss": rows[-1]["loss"]}
+        rows = trained(catch_task(), CATCH_NETWORK, settings, CATCH_STEPS, seed, **more)
+        greedy = {int(row["step"]): row["greedy_return"] for row in rows if "greedy_return" in row}
+        measures = {"at": list(greedy), "judged": CATCH_EPISODES, "last_loss": rows[-1].get("loss", np.nan)}
         found[kind] = list(greedy.values()), measures
     return found

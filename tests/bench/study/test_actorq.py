@@ -14,10 +14,11 @@ from bench.report.tables import filled
 from bench.study import records
 from bench.study.actorq import breakdown, runs, trainings
 from bench.study.actorq.breakdown import PARTS
-from bench.study.actorq.runs import CELLS, LEARNING, NATIVE, WIDTHS, Run, options_of, pairs, read_curve, spread
+from bench.study.actorq.runs import CELLS, LEARNING, NATIVE, WIDTHS, Run, options_of, pairs, spread
 from bench.study.experiment import Episodes, Results, current, in_order, stored
 from bench.study.measuring import cells, missing
 from policy.locate import PROJECT_ROOT
+from train.runs.logs import read_curve
 
 Recorded = Callable[..., records.Record]
 NO_OPTIONS = argparse.Namespace(seeds=None, steps=breakdown.STEPS)

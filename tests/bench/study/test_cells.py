@@ -18,7 +18,7 @@ from bench.report.intervals import Estimate
 from bench.report.tables import filled, pages, to_markdown
 from bench.study import cells, command, measuring, place
 from bench.study.cells import EXPERIMENT, Judged, number, order, published, reached, tables
-from bench.study.curves import Curve, averaged, curves_figure, limits, read_curve
+from bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
 from bench.study.experiment import RETURN, Results, in_order, stored
 from bench.study.records import Record
 from policy.bundle import Bundle
@@ -219,9 +219,9 @@ def test_the_curves_picture_cuts_nothing_off_and_names_every_panel(texts: Callab
 def test_a_curve_is_read_from_its_bundle(tmp_path: Path, balancing: Balancing) -> None:
     made = balancing(tmp_path / "cartpole-dqn")
     cell = Cell("CartPole-v1", "dqn")
-    assert read_curve(made.path, cell) is None
+    assert curve_of(made.path, cell) is None
     (made.path / CURVE_FILE).write_bytes(b"step,episodes,return,greedy_return\n10,1,5,\n20,1,7,9\n")
-    found = read_curve(made.path, cell)
+    found = curve_of(made.path, cell)
     assert found is not None and found.training == ([10.0, 20.0], [5.0, 7.0]) and found.greedy == ([20.0], [9.0])
 
 

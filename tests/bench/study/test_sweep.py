@@ -16,7 +16,7 @@ from bench import command_line
 from bench.report.tables import ROOT, filled
 from bench.study import command, experiment, records, sweep
 from bench.study.experiment import Results, in_order, stored
-from bench.study.flying import decide_with, share_differing
+from bench.study.flying import share_differing
 from bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
@@ -26,6 +26,7 @@ from policy.quantization import Scheme
 from policy.quantization_aware import TrainedQuantization
 from policy.simulated import Widths, forward_simulated, simulate
 from policy.spec import ContinuousHead, PolicySpec, Squash
+from train.deciding import decide_with
 
 Swept = Callable[..., list[records.Record]]
 NAME = "cartpole-dqn"

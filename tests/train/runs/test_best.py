@@ -10,11 +10,11 @@ from policy.quantization_aware import TrainedQuantization, WeightRange
 from policy.spec import Normaliser
 from tests.train.small_runs import SMALL
 from train import __main__ as command
+from train.deciding import greedy
 from train.networks.policy import Policy
 from train.runs.best import BestPolicy
 from train.runs.checkpoint import Checkpoint, CheckpointError
 from train.runs.logs import column, read_rows
-from train.runs.results import greedy
 from train.suites.make import make_task
 from train.suites.task import episode_seed
 

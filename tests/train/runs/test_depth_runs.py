@@ -13,7 +13,7 @@ from policy.network import choose_actions, forward_float, hidden_activations
 from tests.train.small_runs import assert_same_weights, curve
 from train import __main__ as command
 from train import evaluate
-from train.runs.results import greedy
+from train.deciding import greedy
 
 SMALL = ["--task", "AirLearning/NavigationDepth-v0", "--model", "nature-4,8", "--seed", "3", "--quiet"]
 SMALL += ["--set", "environments=8", "--set", "rollout_steps=4", "--set", "updates=2", "--set", "minibatch=16"]

@@ -26,8 +26,9 @@ from policy.spec import (
     ObservationField,
     PolicySpec,
 )
+from train.deciding import greedy
 from train.networks.weights import initial_weights
-from train.runs.results import greedy, record_images, record_observations, versions
+from train.runs.results import record_images, record_observations, versions
 from train.suites.episodes import Actions, Decide, Observations, StepResult, judge
 from train.suites.task import Evaluation, Task
 

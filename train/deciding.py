@@ -1,0 +1,77 @@
+"""A bundle's policy as a function of raw observations (n, …): its floats, simulated quantization, numpy's reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convert.mixed import bits_of
+from policy.bundle import Bundle
+from policy.integer import forward_integer, quantize_network
+from policy.network import apply_head, as_batch, choose_actions, forward_float, normalise, split
+from policy.quantization import Scheme, to_fp16
+from policy.simulated import Simulated, Widths, forward_simulated
+from policy.spec import PolicySpec, Precision
+from train.algorithms.common.normalisation import ImageScaling
+from train.networks.forward import Acting
+from train.quantization.fake import FakeQuantization, faked, scales_of
+from train.suites.episodes import Actions, Decide, Observations
+
+
+def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
+    """The policy as a function of raw observations.
+
+    Through the reference forward pass of the contract, and for images as training has them through the graph that it
+    acts with: the same function, compiled. A policy that was trained with quantizers decides with them.
+    """
+    trained, computed = spec.quantization, weights
+    if trained is not None:
+        fake = FakeQuantization.of(trained, spec.network)
+        computed = faked(weights, scales_of(trained.ranges, trained.bits), fake)
+    ours = spec.network.is_relu and (spec.vector_size or spec.normaliser == ImageScaling().frozen())
+    if spec.network.convolutions and not ours:
+        return lambda observation: choose_actions(spec, forward_float(spec, weights, as_batch(spec, observation)))
+    outputs = Acting(spec.network)
+
+    def decide(observation: Observations) -> Actions:
+        inputs: Observations | tuple[Observations, Observations]
+        if spec.vector_size:
+            inputs = split(spec, normalise(spec.normaliser, as_batch(spec, observation)))
+        elif spec.network.convolutions:
+            inputs = observation.reshape(-1, *spec.observation[0].shape)
+        elif trained is not None:
+            inputs = normalise(spec.normaliser, observation)
+        else:
+            return choose_actions(spec, forward_float(spec, weights, observation))
+        return choose_actions(spec, apply_head(spec, outputs(computed, inputs), observation))
+
+    return decide
+
+
+def float_decide(bundle: Bundle) -> Decide:
+    """The float32 weights; those of a perceptron without the quantizers that it was trained with."""
+    return decide_with(bundle.spec, Simulated(Widths(Scheme.SYMMETRIC), bundle.weights(), {}))
+
+
+def decide_with(spec: PolicySpec, simulated: Simulated) -> Decide:
+    """A simulated policy; images whose activations stay float go through :func:`greedy`'s compiled graph."""
+    if spec.network.convolutions and not simulated.maps:
+        return greedy(spec, simulated.weights)
+    return lambda observation: choose_actions(spec, forward_simulated(spec, simulated, observation))
+
+
+def reference(bundle: Bundle, precision: Precision) -> Decide:
+    """The reference forward pass of this precision in numpy, images too.
+
+    Raises:
+        QuantizationError: weights or calibration cannot be quantized.
+    """
+    spec, weights = bundle.spec, bundle.weights()
+    if precision.is_integer:
+        network = quantize_network(spec, weights, bundle.calibration(), bits_of(bundle, precision))
+        return lambda observation: choose_actions(spec, forward_integer(spec, network, observation))
+    if precision is Precision.FP16:
+        weights = {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
+    return lambda observation: choose_actions(spec, forward_float(spec, weights, observation))
