@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.report.figures import Pictures
 from bench.report.intervals import Estimate
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, estimate, joined, kilobytes, lost, three_digits
+from bench.report.pivot import Pivot
+from bench.report.text import NOT_KNOWN, three_digits
 from bench.study.curves import curve_of, curves_figure
 from bench.study.experiment import ERROR, LOST, RETURN, Episodes, Experiment, Played, Results
 from bench.study.flying import bundle_identity, fly, folder_of, load, open_bundle
@@ -49,21 +49,26 @@ TABLE = """\
 Trained cells
 The paper's: single figures without intervals, of its own networks and training; asked for: the mean return that this \
 project set itself.
-Ours: mean return of {{ episodes }} greedy episodes (seed {{ results.seeds }}) with its 95 % interval (Student's t), \
-each precision's artifact on the same episodes; differences are paired. 0: less than 0.005 in all three numbers; \
-without brackets: all episodes are equal, so that they give no interval.
-Executed by {{ runtimes }} on {{ results.where }}. Steps and CPU-hours are those of the run that made the policy, not \
-of those before it, from each bundle's policy.json.
+Ours: mean return of {{ rows | map(attribute="played") | map("thousands") | joined }} greedy episodes \
+(seed {{ results.seeds }}) with its 95 % interval (Student's t), each precision's artifact on the same episodes; \
+differences are paired. 0: less than 0.005 in all three numbers; without brackets: all episodes are equal, so that \
+they give no interval.
+Executed by {{ rows | map(attribute="executed_by") | joined }} on {{ results.where }}. Steps and CPU-hours are those of \
+the run that made the policy, not of those before it, from each bundle's policy.json.
 {{ results.games }}
 {% if unjudged %}
 Not judged yet: {{ unjudged | join(", ") }} (python -m bench.study cells --keep).
 {% endif %}
-{{ published }}
-{% for cell in cells if cell.tried %}
+{{ sources }}
+{% for cell in rows | map(attribute="cell") if cell.tried %}
 {{ cell.name.short_name }} × {{ cell.method }}: {{ cell.tried }}
 {% endfor %}
 """
-OPEN = "Each trains with its command; the steps are those of its settings file or of its method (--help)."
+OPEN = """\
+Cells without a committed policy
+Each trains with its command; the steps are those of its settings file or of its method (--help).
+{{ sources }}
+"""
 
 
 def bundle_names(folder: Path = BENCHMARK) -> list[str]:
@@ -156,50 +161,27 @@ def judged(results: Results) -> list[Judged]:
     return sorted(found, key=lambda each: order(each.cell))
 
 
-def tables(results: Results) -> list[Table]:
-    """Every figure of every trained cell; and the paper's cells that have no committed policy."""
-    found = judged(results)
-    rows = [
-        {
-            **words(each.cell),
-            **papers(each.cell),
-            "published": published(each.cell, each.fp32["steps"]),
-            "asked for": number(each.cell.target),
-            "fp32": estimate(each.value(RETURN, "fp32")),
-            "reached": reached(each),
-            **{name: estimate(each.value(RETURN, name)) for name in PRECISIONS[1:]},
-            **{f"{name} − fp32": lost(each.value(LOST, name), "+") for name in PRECISIONS[1:]},
-            "network": each.fp32["network"],
-            **{f"KB {name}": kilobytes(each.value("bytes", name)) for name in ("fp32", "int8")},
-            "environment steps": f"{each.fp32['steps']:,}",
-            "CPU-hours": three_digits(each.fp32["training_cpu_s"] / 3600),
-        }
-        for each in found
-    ]
+def trained_cells(results: Results) -> Iterator[dict[str, Any]]:
+    """A row for every trained cell: the paper's figures, and ours in each precision."""
     repeated = {subject: played for (played, _), subjects in results.repeated.items() for subject in subjects}
-    played = {each.subject: repeated.get(each.subject, each.fp32["episodes"]) for each in found}
-    cells = [each.cell for each in found]
-    facts: dict[str, Any] = {
-        "episodes": joined(f"{count:,}" for count in played.values()),
-        "runtimes": joined(each.fp32["executed_by"] for each in found),
-        "unjudged": [name for name in bundle_names() if name not in played],
-        "published": published_note(cells),
-    }
+    for each in judged(results):
+        values = {what: {name: each.value(what, name) for name in PRECISIONS} for what in (RETURN, LOST, "bytes")}
+        steps = each.fp32["steps"]
+        played = repeated.get(each.subject, each.fp32["episodes"])
+        yield {**each.fp32, **facts(each.cell, steps), **values, "reached": reached(each), "played": played}
+
+
+def open_cells(results: Results) -> list[dict[str, Any]]:
+    """A row for each of the paper's cells that has no committed policy."""
     trained = bundle_names()
     missing = sorted((cell for cell in load_cells() if cell.bundle_name not in trained), key=order)
-    return [
-        results.table("cells", TABLE, rows, 3, cells=cells, **facts),
-        Table.of(
-            "cells-open",
-            "Cells without a committed policy",
-            (
-                {**words(cell), "command": f"`{cell.command}`", **papers(cell), "published": published(cell)}
-                for cell in missing
-            ),
-            tuple(filter(None, (OPEN, published_note(missing)))),
-            left=4,
-        ),
-    ]
+    return [facts(cell) for cell in missing]
+
+
+def facts(cell: Cell, steps: int | None = None) -> dict[str, Any]:
+    """What is known of a cell before it is trained: the suite in words, the paper's and other people's figures."""
+    words = {"suite": SUITES[cell.name.suite.value], "target": number(cell.target)}
+    return {"cell": cell, **words, "papers": papers(cell), "published": published(cell, steps)}
 
 
 def reached(each: Judged) -> str:
@@ -221,11 +203,6 @@ def order(cell: Cell) -> tuple[int, int, str, int, str]:
         METHODS.index(method) if method in METHODS else len(METHODS),
         method,
     )
-
-
-def words(cell: Cell) -> dict[str, str]:
-    """Suite, task as the paper's word, and method."""
-    return {"suite": SUITES[cell.name.suite.value], "task": cell.name.short_name, "method": cell.method}
 
 
 def papers(cell: Cell) -> dict[str, str]:
@@ -256,13 +233,44 @@ def published_note(cells: Iterable[Cell]) -> str:
     return f"Published: environment steps in millions. {'; '.join(sources)}." if sources else ""
 
 
-def figures(results: Results) -> Pictures:
+def learning_curves(results: Results) -> Pictures:
     """How the policies learned, and what they reach."""
     found = (
         curve_of(folder_of(each.subject), each.cell, each.fp32["steps"], each.value(RETURN, "fp32"))
         for each in judged(results)
     )
     return {"learning-curves": curves_figure([curve for curve in found if curve is not None])}
+
+
+LEAD = {"suite": "{{ suite }}", "task": "{{ cell.name.short_name }}", "method": "{{ cell.method }}"}
+PAPERS = {f"paper's {name}": f'{{{{ papers["paper\'s {name}"] }}}}' for name in PRECISIONS}
+TRAINED = Pivot(
+    name="cells",
+    words=TABLE,
+    lead=LEAD,
+    columns=[
+        {**PAPERS, "published": "{{ published }}", "asked for": "{{ target }}"},
+        {"fp32": "{{ return.fp32 | estimate }}", "reached": "{{ reached }}"},
+        {name: f"{{{{ return.{name} | estimate }}}}" for name in PRECISIONS[1:]},
+        {f"{name} − fp32": f"{{{{ difference.{name} | lost('+') }}}}" for name in PRECISIONS[1:]},
+        {"network": "{{ network }}", **{f"KB {name}": f"{{{{ bytes.{name} | kb }}}}" for name in ("fp32", "int8")}},
+        {"environment steps": "{{ steps | thousands }}", "CPU-hours": "{{ (training_cpu_s / 3600) | digits }}"},
+    ],
+    rows=trained_cells,
+    facts=lambda results: {
+        "unjudged": [name for name in bundle_names() if name not in results.subjects],
+        "sources": published_note(each.cell for each in judged(results)),
+    },
+    gathered=False,
+)
+OPEN_CELLS = Pivot(
+    name="cells-open",
+    words=OPEN,
+    lead={**LEAD, "command": "`{{ cell.command }}`"},
+    columns=[{**PAPERS, "published": "{{ published }}"}],
+    rows=open_cells,
+    facts=lambda results: {"sources": published_note(row["cell"] for row in open_cells(results))},
+)
 
 
 EXPERIMENT = Experiment(
@@ -280,6 +288,6 @@ EXPERIMENT = Experiment(
     about=lambda subject: meant(load(subject)),
     require=open_bundle,
     episodes=lambda arguments, subject: Episodes(arguments.seeds or (SEED,), arguments.episodes or EPISODES),
-    tables=[tables],
-    figures=[figures],
+    tables=[TRAINED, OPEN_CELLS],
+    figures=[learning_curves],
 )

@@ -17,7 +17,7 @@ from bench.command_line import BenchError
 from bench.report.intervals import Estimate
 from bench.report.tables import filled, pages, to_markdown
 from bench.study import cells, command, measuring, place
-from bench.study.cells import EXPERIMENT, Judged, number, order, published, reached, tables
+from bench.study.cells import EXPERIMENT, Judged, number, order, published, reached
 from bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
 from bench.study.experiment import RETURN, Results, in_order, stored
 from bench.study.records import Record
@@ -54,7 +54,7 @@ def test_the_table_from_rows(judged: Callable[..., list[Record]]) -> None:
     )
     balanced = judged("cartpole-dqn", "CartPole-v1", [500.0, 500.0], [500.0, 500.0], [500.0, 490.0])
     found = Results(EXPERIMENT, in_order(EXPERIMENT, [*cheetah, *balanced]))
-    full, free = tables(found)
+    full, free = found.tables()
     assert [row[:3] for row in full.rows] == [
         ("classic control", "cartpole", "dqn"),
         ("PyBullet", "halfcheetah", "ddpg"),
@@ -85,8 +85,8 @@ def test_equal_games_are_counted_once_and_it_is_said(judged: Callable[..., list[
     found = Results(EXPERIMENT, judged("pong-ppo", "pong", *games, starts=[4, 9, 4]))
     fp32, _, int8 = found.summary
     assert fp32["episodes"] == 2 and fp32[RETURN].value == 19.0 and int8[RETURN].value == 17.0
-    assert "of 3 of pong-ppo 2 are different ones, and equal games are counted once" in to_markdown(tables(found)[0])
-    assert "mean return of 3 greedy" in to_markdown(tables(found)[0])
+    assert "of 3 of pong-ppo 2 are different ones, and equal games are counted once" in to_markdown(found.tables()[0])
+    assert "mean return of 3 greedy" in to_markdown(found.tables()[0])
     # a second seed has a game that is new, and one that was played
     more = [dict(each, seed=8, returns=[21.0, 20.0, 20.0], measures={**each["measures"], "starts": [1, 4, 4]})
             for each in found.found]  # fmt: skip
@@ -101,7 +101,7 @@ def test_a_cell_that_misses_says_by_how_much_and_what_was_tried(judged: Callable
     almost = Judged("pong-ppo", Cell("pong", "ppo", target=20), {"fp32": {RETURN: Estimate(19.96)}})
     assert reached(almost) == "no, 0.04 short"
     walked = judged("walker2d-ddpg", "Walker2DBulletEnv-v0", *[[1.0, 2.0]] * 3)
-    table, _ = tables(Results(EXPERIMENT, walked))
+    table, _ = Results(EXPERIMENT, walked).tables()
     assert table.notes[-1].startswith("walker2d × ddpg: HalfCheetah's settings")
 
 
@@ -228,7 +228,7 @@ def test_a_curve_is_read_from_its_bundle(tmp_path: Path, balancing: Balancing) -
 def test_the_committed_tables_are_those_of_the_committed_rows() -> None:
     found = stored(EXPERIMENT)
     assert {record["subject"] for record in found.found} == set(cells.bundle_names()), "bench.study cells --keep"
-    made = tables(found)
+    made = found.tables()
     for path in pages():
         text = path.read_text(encoding="utf-8")
         assert filled(text, made) == text, "type: python -m bench.study cells --stored --update-docs"
