@@ -53,8 +53,8 @@ Ours: mean return of {{ rows | map(attribute="played") | map("thousands") | join
 (seed {{ results.seeds }}) with its 95 % interval (Student's t), each precision's artifact on the same episodes; \
 differences are paired. 0: less than 0.005 in all three numbers; without brackets: all episodes are equal, so that \
 they give no interval.
-Executed by {{ rows | map(attribute="executed_by") | joined }} on {{ results.where }}. Steps and CPU-hours are those of \
-the run that made the policy, not of those before it, from each bundle's policy.json.
+Executed by {{ rows | map(attribute="executed_by") | joined }} on {{ results.where }}. Steps and CPU-hours are those \
+of the run that made the policy, not of those before it, from each bundle's policy.json.
 {{ results.games }}
 {% if unjudged %}
 Not judged yet: {{ unjudged | join(", ") }} (python -m bench.study cells --keep).
