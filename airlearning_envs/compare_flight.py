@@ -35,7 +35,7 @@ DYNAMICS = (
     "velocity_gain_s_per_m", "tilt_gain_per_s", "drag_per_m", "yaw_time_constant_s", "command_delay_s",
     "control_period_s", "substeps",
 )  # fmt: skip
-"""What of the task the drones fly by, the altitude apart."""
+"""Settings of the task that the drones fly by, the altitude apart."""
 COLUMNS = {
     "velocity m/s": "velocity_rmse_m_s",
     "position m": "position_rmse_m",

@@ -96,7 +96,7 @@ class FlightResults:
         return self.success, other.success
 
     def first(self, episodes: int) -> FlightResults:
-        """Those of episodes 0 to ``episodes`` - 1."""
+        """The results of episodes 0 to ``episodes`` - 1."""
         arrays: dict[str, Any] = {k: v[:episodes] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
         return dataclasses.replace(self, **arrays)
 
@@ -114,7 +114,7 @@ class CutShortError(SettingsError):
 
 
 def as_it_is(core: NavigationTask, observation: Floats) -> Floats:
-    """The 32 floats."""
+    """Return the 32 floats of the observation unchanged."""
     return observation
 
 
@@ -131,7 +131,7 @@ def depth_observation(core: NavigationTask, observation: Floats) -> Floats:
 def shown_to(
     observation: Sequence[ObservationField], config: NavigationConfig
 ) -> tuple[tuple[ObservationField, ...], Observe]:
-    """What the task shows to a policy of an observation, its fields and the values: depth where it begins with that,
+    """Fields and values that the task shows to a policy of an observation: depth where the observation begins with it,
     else ranges. Whether the fields are the policy's is for the caller to check."""
     if observation[0].name == "depth":
         return depth_fields(config), depth_observation

@@ -223,7 +223,7 @@ class NavigationEnv(gym.Env[Any, Any]):
 
 
 class NavigationContinuousEnv(NavigationEnv):
-    """As :class:`NavigationEnv`, with continuous commands.
+    """A :class:`NavigationEnv` with continuous commands.
 
     Actions: Box(3,), float32, physical units in the body frame, held for 0.25 s: forward speed (-2.5 to 5 m/s),
     rightward speed (-2.5 to 3.54 m/s), yaw rate (-3.77 to 3.77 rad/s, positive to the right). Commands outside are
@@ -234,7 +234,7 @@ class NavigationContinuousEnv(NavigationEnv):
 
 
 class NavigationDepthEnv(NavigationEnv):
-    """As :class:`NavigationEnv`, with a depth picture in place of the rays.
+    """A :class:`NavigationEnv` with a depth picture in place of the rays.
 
     Observation: Dict with ``depth``, Box(84, 84) float32, planar depth in metres, 0 to 20, row 0 on top, column 0 on
     the left, 90 degrees wide and high; and ``vector``, Box(8,) float32, the elements 24 to 31 of

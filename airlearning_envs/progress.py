@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(description: str, total: int) -> Iterator[Callable[[int, int], None]]:
-    """Moved by calls of what is yielded: (done, total)."""
+    """Show a progress bar that the yielded function moves: (done, total)."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -33,7 +33,7 @@ from policy.errors import PolicyError
 from policy.hints import as_typed
 
 FRAMES_PER_SECOND = 20
-"""Of the film, which runs in real time: one frame for each 50 ms of flight."""
+"""Frame rate of the film, which runs in real time: one frame for each 50 ms of flight."""
 
 _LAST_FRAME_S = 1.5  # the end stays on the screen this long
 

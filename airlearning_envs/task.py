@@ -266,7 +266,7 @@ class NavigationTask:
         return self._finish(observation, before)
 
     def step_or_reset(self, actions: NDArray[Any], mask: Bools, episode_ids: NDArray[np.integer]) -> Step:
-        """As :meth:`step`, but the drones of ``mask`` (E,) begin a new episode instead (their action is ignored).
+        """Step as :meth:`step` does, but begin a new episode for the drones of ``mask`` (E,): their action is ignored.
 
         That is Gymnasium's next-step autoreset, at the price of one observation of the whole batch.
 

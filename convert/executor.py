@@ -43,7 +43,7 @@ class ExecutionError(PolicyError):
 
 @dataclass(frozen=True)
 class Execution:
-    """What a runtime made of a batch of observations, one at a time.
+    """The results of a runtime for a batch of observations, one at a time.
 
     Attributes:
         version: of the runtime.
@@ -162,7 +162,7 @@ class RuntimeProcess:
         )
 
     def _restart(self) -> str:
-        """Another process in the place of one that has ended or was killed; returns what that one said last."""
+        """Start another process in the place of one that ended or was killed; returns what that one printed last."""
         with suppress(BrokenPipeError):
             self._process.communicate()
         said = Path(_path(self._said)).read_text(errors="replace").strip()[-800:] or "it said nothing"
@@ -180,7 +180,7 @@ def _filled(file: IO[bytes], content: bytes) -> str:
 
 
 def _path(file: IO[bytes]) -> str:
-    """What opens a file without a name, here and in a process that inherited it under the same number."""
+    """A path that opens a file without a name, here and in a process that inherited it under the same number."""
     return f"/dev/fd/{file.fileno()}"
 
 

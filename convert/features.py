@@ -69,7 +69,7 @@ def onnx_program(graph: GraphBuilder, steps: tuple[FloatStep, ...], given: str, 
 
 
 def tflite_program(graph: GraphWriter, steps: tuple[FloatStep, ...], given: int, name: str) -> int:
-    """The same in a TFLite graph."""
+    """Add a program to a TFLite graph; returns the tensor of its result."""
     values = [given]
     for number, step in enumerate(steps):
         values.append(_tflite_step(graph, step, [values[place] for place in step.operands], f"{name}/{number}"))

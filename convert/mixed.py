@@ -31,7 +31,7 @@ ACTIVATION_BITS = 8
 PACKED = (8, 4, 2)
 """Widths that the native engine packs."""
 MOST_BITS = 4.5
-"""Of a weight on average: an eighth more than int4."""
+"""Most bits of a weight on average: an eighth more than int4."""
 
 Assignment = Mapping[str, int]
 """Bits of every layer's kernel, by its name, in the order of the layers."""

@@ -51,7 +51,7 @@ def check(runtime: RuntimeName, artifact: str, spec: PolicySpec, execution: Exec
 
 
 def _checked_outputs(where: str, spec: PolicySpec, execution: Execution, vectors: int) -> Floats:
-    """The artifact's outputs, (n, output_size), after all that can be said without a reference."""
+    """The artifact's outputs, (n, output_size), after all checks that need no reference."""
     outputs, actions = execution.outputs, execution.actions
     if outputs.shape != (vectors, spec.output_size) or outputs.dtype != np.float32:
         raise ParityError(

@@ -50,7 +50,7 @@ class Candidate:
 
     @property
     def file(self) -> str:
-        """Its name in the bundle, e.g. ``int8.tflite``."""
+        """The artifact's file name in the bundle, e.g. ``int8.tflite``."""
         return f"{self.precision.value}.{self.format.value}"
 
 
@@ -197,7 +197,7 @@ def convert_all(
 
 
 def possible(jobs: Iterable[Job]) -> list[Job]:
-    """Those of the jobs whose format holds the precision and can express the policy."""
+    """The jobs whose format holds the precision and can express the policy."""
     return [job for job in jobs if job[2].holds(job[1]) and not impossible(job[0].spec, job[2])]
 
 
@@ -212,7 +212,7 @@ def impossible(spec: PolicySpec, artifact_format: ArtifactFormat) -> str:
 
 
 def missing(jobs: Iterable[Job]) -> list[Job]:
-    """Those of the jobs whose artifact the bundle does not have yet."""
+    """The jobs whose artifact the bundle does not have yet."""
     return [job for job in jobs if not job[0].has_artifact(*job[1:])]
 
 
@@ -293,7 +293,7 @@ def execution(candidate: Candidate) -> str:
 
 
 def _fp32_data(bundle: Bundle, artifact_format: ArtifactFormat) -> bytes:
-    """In the same format; for the native engine, which has none, in TFLite."""
+    """The fp32 artifact in the same format; for the native engine, which has none, in TFLite."""
     artifact_format = artifact_format if artifact_format in FLOATS else ArtifactFormat.TFLITE
     empty = np.zeros((0, bundle.spec.observation_size), np.float32)
     return build_graph(bundle.spec, bundle.weights(), empty, Precision.FP32, artifact_format)

@@ -148,7 +148,7 @@ _OPTIONS = {
 
 
 def unary(graph: GraphWriter, operator: int, x: int, name: str, options: str = "", **members: Any) -> int:
-    """(operator) x, float32, of the shape of x."""
+    """Add (operator) x, float32, of the shape of x; returns its tensor."""
     y = graph.tensor(name, graph.tensors[x].shape, np.float32)
     graph.operator(operator, [x], [y], options, **members)
     return y
@@ -162,7 +162,7 @@ def elementwise(graph: GraphWriter, operator: int, x: int, other: int, name: str
 
 
 def with_constant(graph: GraphWriter, operator: int, x: int, name: str, constant: np.ndarray) -> int:
-    """x (operator) constant, likewise."""
+    """Add x (operator) constant, float32, of the shape of x; returns its tensor."""
     y = graph.tensor(f"{name}/applied", graph.tensors[x].shape, np.float32)
     _combine(graph, operator, x, graph.constant(name, constant), y, relu=False)
     return y

@@ -21,7 +21,7 @@ Doubles = NDArray[np.float64]
 LARGEST_SLOPES = {Activation.SIGMOID: 0.25, Activation.SILU: 1.1}
 """|f'| at most; of the others 1, or a LeakyReLU's slope if that is larger. SiLU's is 1.0998 at 2.4."""
 RELU_LIKE = (Activation.RELU, Activation.LEAKY_RELU, Activation.NONE)
-"""Those that let a positive factor through: f(k x) = k f(x)."""
+"""Activations that let a positive factor through: f(k x) = k f(x)."""
 
 
 def activate(network: NetworkSpec, layer: str, x: Floats, same_bits: bool = False) -> Floats:
@@ -88,7 +88,7 @@ def largest_slope(network: NetworkSpec, layer: str) -> float:
 # --- in integers --------------------------------------------------------------------------------------------------
 
 FIXED_MAPS = {Activation.TANH: Affine(1 / 128, 0), Activation.SIGMOID: Affine(1 / 256, INT8_MIN)}
-"""What TFLite's own int8 kernels give; a table of ours can give any other."""
+"""The output maps of TFLite's own int8 kernels; a table of ours can give any other."""
 FIXED_FROM = 0.5  # of the largest |f|: below it, a map of its own has more than twice the levels
 GRID = 1024
 

@@ -52,7 +52,7 @@ WEIGHTS_HEADER, ARTIFACT_OVERHEAD = MIB, 16 * MIB
 """Bytes that weights.safetensors and an artifact may have beside their parameters."""
 DEVICE_FILES = (SPEC_FILE, GOLDEN_FILE)
 LARGEST_TOLERANCE = 0.25
-"""Of what an output spans, on the mean over the golden observations: a wider one checks nothing."""
+"""Largest tolerance, as a share of an output's span, mean over the golden observations: a wider one checks nothing."""
 HOST_FILES = (*DEVICE_FILES, WEIGHTS_FILE, CALIBRATION_FILE)
 
 
@@ -292,7 +292,7 @@ def read_spec(folder: Path, manifest: Manifest) -> PolicySpec:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Whatever else reading may raise is the bundle's fault too: one kind of error, which names what was read."""
+    """Raise a BundleError that names what was read, whatever else reading raised: it is the bundle's fault too."""
     try:
         yield
     except BundleError:

@@ -20,8 +20,8 @@ from policy.spec import PolicySpec
 ROWS_AT_ONCE = 512
 """Golden vectors that are computed together, as many as training writes: the activations of all could be large."""
 FEW_ROUNDINGS = 8.0
-"""Of the largest output: so little apart, two sums of the same products need no analysis. Computed again is the fast
-forward pass, in float32; what is stored was exact, or float32 of another processor."""
+"""Roundings of the largest output: two sums of the same products that are so little apart need no analysis. The fast
+forward pass is computed again, in float32; what is stored was exact, or float32 of another processor."""
 REMEMBERED = 1000
 
 # Hashes of what was computed and agrees: they say all that the answer depends on.

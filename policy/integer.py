@@ -55,7 +55,7 @@ class IntegerNorm:
 
     Attributes:
         gamma, beta: float32 (out,).
-        network: whose activation f of that layer is.
+        network: has the activation f of that layer.
         output: map of the result.
     """
 
@@ -122,7 +122,7 @@ class IntegerNetwork:
 WeightBits = int | Mapping[str, int]
 """8 … 2 bits of every layer's weights, or of each by its name."""
 Quantize = Callable[[np.ndarray, Affine], NDArray[np.int32]]
-"""Floats to levels of a map."""
+"""A function from floats to levels of a map."""
 Requantize = Callable[[IntegerLayer, Affine, NDArray[np.float64]], np.ndarray]
 """Accumulators of a layer, given the map of its input, to whole multiples of its output's step."""
 

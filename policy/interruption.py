@@ -30,7 +30,7 @@ _screen = 2
 
 
 def loading() -> None:
-    """From now on Ctrl-C ends the process at once; where it is ignored (a background job) it stays so.
+    """Let Ctrl-C end the process at once from now on; where it is ignored (a background job) it stays so.
 
     The Makefile starts commands with the signal blocked: pressed before this line, it counts here.
     """
@@ -44,7 +44,7 @@ def loading() -> None:
 
 @contextmanager
 def heard(*others: signal.Signals) -> Iterator[None]:
-    """Within: Ctrl-C raises KeyboardInterrupt, once; pressed again it ends the process at once.
+    """Let Ctrl-C raise KeyboardInterrupt within the block, once; pressed again it ends the process at once.
 
     Whatever error leaves the block after Ctrl-C was pressed is KeyboardInterrupt, also where the block ends as if
     nothing had happened; where it has not been left after 30 s, the process ends. In another thread than the

@@ -154,7 +154,7 @@ def check_free(value: Any, name: str) -> None:
 
 
 def _said(place: _Place) -> str:
-    """NAME.MEMBER.MEMBER, put together only where it is said."""
+    """NAME.MEMBER.MEMBER, put together only for a message."""
     names = [place[0]]
     while (place := place[1]) is not None:
         names.append(place[0])

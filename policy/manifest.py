@@ -18,7 +18,7 @@ from policy.reading.names import POLICY_NAMES_ALLOWED, is_file_name, is_policy_n
 
 MANIFEST_FORMAT_VERSION = 2
 WITHOUT_ARTIFACTS = 1
-"""Of this version everything but the artifacts is read: they passed another gate, and are made again when needed."""
+"""The version of which all but the artifacts is read: they passed another gate, and are made again when needed."""
 MANIFEST_FILE = "manifest.json"
 SMALLEST_STEP = 1e-30
 LARGEST_RECORD = 2**30

@@ -163,7 +163,7 @@ def join(spec: PolicySpec, layer: str, values: np.ndarray, vector: np.ndarray) -
 
     Args:
         spec: the policy.
-        layer: whose output it is.
+        layer: name of the layer that has this output.
         values: (batch, …); flattened in C order where the vector joins it, else returned as it is.
         vector: (batch, vector_size), of the same type.
     """
@@ -301,7 +301,7 @@ def apply_head(spec: PolicySpec, raw: Floats, observations: np.ndarray, exact: b
 
 
 def head_outputs(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:
-    """The same before the spec's ``targets``."""
+    """Squash and scale raw outputs as :func:`apply_head` does, without the spec's ``targets``; (batch, n)."""
     if not isinstance(spec.head, ContinuousHead):
         return raw
     squashed = np.clip(raw, *head_limits(spec.head))

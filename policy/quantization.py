@@ -127,7 +127,7 @@ def quantize_symmetric(weights: np.ndarray, scales: Floats, bits: int = 8) -> ND
 
 
 def dequantize_symmetric(levels: NDArray[np.int8], scales: Floats) -> Floats:
-    """W ≈ q · s_c."""
+    """Dequantize: W ≈ q · s_c."""
     return levels.astype(np.float32) * scales
 
 
@@ -206,7 +206,7 @@ def quantize_affine(values: np.ndarray, affine: Affine) -> Integers:
 
 
 def dequantize_affine(levels: np.ndarray, affine: Affine) -> Floats:
-    """x ≈ s · (q − z)."""
+    """Dequantize: x ≈ s · (q − z)."""
     return np.float32(affine.scale) * (levels.astype(np.int64) - affine.zero_point).astype(np.float32)
 
 

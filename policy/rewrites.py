@@ -36,14 +36,14 @@ from policy.quantization import Floats
 from policy.spec import Normaliser, PolicySpec, require
 
 REWRITES = "rewrites"
-"""Of the provenance: names of those that were applied."""
+"""Key of the provenance that lists the names of the applied rewrites."""
 MOST = 0.5
 """Share of the outputs' variance that all actions have in common, above which a head is centred: of the committed
 policies those of DQN have more than 0.8, all others less than 0.2."""
 HEADROOM = 2.0
 """Times its reach that an element narrower than the widest may move before int8 cuts it."""
 SMALLEST_SHARE = 1e-3
-"""Of the widest element's reach, that an element has at least: in half precision its weights stay normal numbers."""
+"""Least reach of an element, as a share of the widest one's: in half precision its weights stay normal numbers."""
 
 
 class Rewrite(Enum):

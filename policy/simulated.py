@@ -181,7 +181,7 @@ def activation_maps(spec: PolicySpec, weights: Weights, calibration: np.ndarray,
 
 
 def _map(spec: PolicySpec, tensor: str, ends: Range, bits: int, maps: Mapping[str, Affine]) -> Affine:
-    """With 8 bits the map that the artifact has."""
+    """The map of a tensor with these ends and bits; with 8 bits the map that the artifact has."""
     layer = tensor.removesuffix("/linear")
     if bits != LARGEST_WEIGHT_BITS or tensor == INPUT or is_normalised(spec.network, layer):
         return quantization.affine_from_range(*ends, bits)

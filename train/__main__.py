@@ -167,7 +167,7 @@ def answered(train: Callable[[], int], output_path: Path | None) -> int:
 
 
 def quiet_libraries() -> None:
-    """Before numpy and TensorFlow load: one BLAS thread (matrices are small, the update has its own), no banners."""
+    """Set one BLAS thread (matrices are small, the update has its own) and no banners, before libraries load."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the same numbers whatever the CPU offers oneDNN
@@ -189,7 +189,7 @@ def show_task_help(words: list[str]) -> int:
 
 
 def run_training(arguments: argparse.Namespace) -> int:
-    """Train as asked and write the bundle."""
+    """Train as requested and write the bundle."""
     from train.quantization.mixed_precision import Compute, slower_here
     from train.runs.models import DEFAULT_POLICY
     from train.runs.presets import load_settings

@@ -118,7 +118,7 @@ def check_usage(arguments: argparse.Namespace) -> None:
 
 
 def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Fly what was asked for, and what it is compared with, on the same episodes; the report as JSON values."""
+    """Fly the requested policy, and what it is compared with, on the same episodes; the report as JSON values."""
     from policy.locate import working_bundle
     from train.deciding import greedy
     from train.suites.command_latency import read_command_latency
@@ -218,7 +218,7 @@ def check_task(spec: PolicySpec, task: Task) -> None:
 def deciding(
     bundle: Bundle, precision: str | None, runtime: str | None, asked_for: str
 ) -> Iterator[tuple[Decide, dict[str, Any]]]:
-    """What was asked for as a function of observations, and what executes it as JSON values.
+    """The requested policy as a function of observations, and what executes it as JSON values.
 
     ``precision`` (None: the float policy), ``runtime`` (None: the default) and ``asked_for``, the bundle, are as typed.
 

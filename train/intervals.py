@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 CONFIDENCE = 0.95
 Interval = tuple[float, float]
 RETURN_INTERVAL, NORMAL_RETURN_INTERVAL = "return_interval_t_95", "return_interval_95"
-"""Of a judgement in a bundle's provenance: Student's t; and mean ± 1.96 · s / √n, which older bundles have instead."""
+"""Keys of a judgement's interval in a provenance: Student's t; and mean ± 1.96 · s / √n, which older bundles have."""
 
 Value = TypeVar("Value")
 
@@ -59,7 +59,7 @@ def brackets(interval: Interval | None, form: str) -> str:
 
 
 def judged_interval(judged: Mapping[str, Any]) -> Interval | None:
-    """That of the mean return of a judgement in a bundle's provenance; an older bundle's 1.96 · s / √n says s."""
+    """95 % interval of a judgement's mean return in a provenance; s follows from an older bundle's 1.96 · s / √n."""
     if RETURN_INTERVAL in judged:
         low, high = judged[RETURN_INTERVAL]
     elif NORMAL_RETURN_INTERVAL in judged:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Nothing reaches the screen, not even what is printed from C."""
+    """Keep everything from the screen, even what is printed from C."""
     _flush()
     kept = [os.dup(stream) for stream in (1, 2)]
     nowhere = os.open(os.devnull, os.O_WRONLY)

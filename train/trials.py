@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trial:
-    """Some episodes that every policy of a report flies.
+    """Episodes that every policy of a report flies.
 
     Attributes:
         task: what they are of.

@@ -38,7 +38,7 @@ class Squares:
 
     @classmethod
     def total(cls, parts: Iterable[Squares]) -> Squares:
-        """Of all rows of all parts."""
+        """Add up the rows and squared differences of all parts."""
         found = [(each.rows, each.velocity, each.position, each.yaw_rate, each.altitude) for each in parts]
         rows, *sums = (math.fsum(column) for column in zip(*found, strict=True))
         return cls(int(rows), *sums)

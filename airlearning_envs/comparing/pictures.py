@@ -95,7 +95,7 @@ def altitude_picture() -> Figure:
 
 
 def _round(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """To a tenth of a millimetre a second: below that, machines may differ."""
+    """Round to a tenth of a millimetre a second: below that, machines may differ."""
     return np.round(values, 4)
 
 

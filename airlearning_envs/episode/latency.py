@@ -29,9 +29,9 @@ class DrawnFor(Enum):
     """How often a latency is drawn; the value is its name in settings."""
 
     COMMAND = "command"
-    """For each command anew: a device's jitter."""
+    """Drawn for each command anew: a device's jitter."""
     EPISODE = "episode"
-    """Once for all commands of an episode: devices differ, each is steady."""
+    """Drawn once for all commands of an episode: devices differ, each is steady."""
 
 
 LONGEST_S = 10.0
@@ -77,13 +77,13 @@ class CommandLatency:
 
     @property
     def longest_s(self) -> float:
-        """No latency is longer than this."""
+        """Upper bound of the latency, s."""
         if self.kind is LatencyKind.NORMAL:
             return self.values_s[0] + 4.0 * self.values_s[1]
         return max(self.values_s)
 
     def __str__(self) -> str:
-        """In words: ``commands 0 to 400 ms late, drawn for each episode``."""
+        """The latency in words: ``commands 0 to 400 ms late, drawn for each episode``."""
         values = [f"{1000 * value:g}" for value in self.values_s]
         late = {
             LatencyKind.FIXED: f"{values[0]} ms",
@@ -109,7 +109,7 @@ class CommandLatency:
         return samples[(uniform * np.float32(len(samples))).astype(np.int64)]
 
     def to_settings(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The latency as JSON values."""
         said: dict[str, Any] = {"kind": self.kind.value, "values_s": list(self.values_s)}
         return said if self.drawn_for is DrawnFor.COMMAND else {**said, "drawn_for": self.drawn_for.value}
 
@@ -159,7 +159,7 @@ class CommandQueue:
         self._arrivals = np.zeros((depth, num_envs), dtype=np.float32)
 
     def clear(self, rows: NDArray[np.integer]) -> None:
-        """New episodes: nothing is under way."""
+        """Begin new episodes: no command is under way."""
         self._arrivals[:, rows] = -np.inf
 
     def push(self, command: Floats, latency: Floats) -> None:

@@ -79,7 +79,7 @@ class Layouts:
     variation: Floats
 
     def take(self, rows: Ids) -> Layouts:
-        """Some of the episodes."""
+        """The layouts of some of the episodes."""
         return Layouts(
             self.start[:, rows],
             self.goal[:, rows],

@@ -77,7 +77,7 @@ def is_noisy(config: NavigationConfig) -> bool:
 
 
 def add_noise(config: NavigationConfig, observation: Floats, keys: Words, steps: NDArray[np.int64]) -> None:
-    """Sensor noise and dropout, in place.
+    """Add sensor noise and dropout, in place.
 
     Args:
         config: how much.

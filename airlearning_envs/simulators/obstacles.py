@@ -31,7 +31,7 @@ class Obstacles:
         self.limit = np.zeros((num_envs, slots.movers), np.float32)
 
     def begin(self, rows: NDArray[np.int64], arenas: Layouts) -> None:
-        """Those of new episodes, in some rows."""
+        """Replace the obstacles of some rows by those of new episodes."""
         self.centre[:, rows], self.size[rows] = arenas.centre, arenas.size
         self.velocity[:, rows], self.limit[rows] = arenas.velocity, arenas.limit
 

@@ -29,7 +29,7 @@ Rows = NDArray[np.int64]
 
 
 class SpoiledFlightError(SettingsError):
-    """What the flight under way was asked to be it was not (a lost command, a moved drone): it does not count."""
+    """The flight was not as requested (a lost command, a moved drone): it does not count."""
 
 
 class Clock(Enum):

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Activity:
-    """Of one layer.
+    """How much of one layer's weights is read.
 
     Attributes:
-        weights: of its kernel.
-        share: of its inputs that are not the level of zero, mean over the golden observations.
+        weights: number of the kernel's weights.
+        share: share of the inputs that are not the level of zero, mean over the golden observations.
     """
 
     weights: int
@@ -30,7 +30,7 @@ class Activity:
 
 
 def activities(bundle: Bundle, precision: Precision) -> list[Activity]:
-    """Of every layer of a perceptron in integers, from the first to the head."""
+    """The activity of every layer of a perceptron in integers, from the first to the head."""
     spec = bundle.spec
     network = quantize_network(spec, bundle.weights(), bundle.calibration(), bits_of(bundle, precision))
     levels, _ = input_levels(spec, network, bundle.golden().observations)

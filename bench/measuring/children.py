@@ -63,5 +63,5 @@ def started(command: Sequence[str], said: str = "") -> str:
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The end of what a program that failed said on its standard error."""
+    """The end of what a program that failed wrote to its standard error."""
     return "\n".join(done.stderr.strip().splitlines()[-5:])

@@ -55,7 +55,7 @@ ASSUMPTIONS = {
     "float_macs_per_cycle": FLOAT_MACS_PER_CYCLE,
     "integer_macs_per_cycle": INTEGER_MACS_PER_CYCLE,
 }
-"""Stored beside every modelled number."""
+"""Assumptions that are stored beside every modelled number."""
 
 
 class Level(Enum):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from policy.quantization import FLOAT_BITS, LARGEST_WEIGHT_BITS, Scheme
 
 KERNEL = "int8 × int8 → int32 by XNNPACK"
-"""LiteRT's, of an int8 model."""
+"""LiteRT's kernel for the layers of an int8 model."""
 DEVICE_ACTIVATION_BITS = 8
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOP_BATCH = 64
 """Drones simulated at a time when the host simulates and the device decides."""
 MEANS = ("flight_time_s", "distance_m", "energy_j")
-"""Said of the successful flights."""
+"""Figures of a report that are means over the successful flights."""
 
 
 @dataclass(frozen=True)

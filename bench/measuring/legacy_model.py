@@ -34,7 +34,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class Skeleton:
-    """What is shipped of a large model."""
+    """The parts of a large model that are sent; the device writes the rest."""
 
     head: bytes
     fills: tuple[Fill, ...]

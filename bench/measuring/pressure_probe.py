@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 COUNTERS = ("pgmajfault", "pswpin", "pswpout", "pgpgin", "pgpgout")
-"""Of /proc/vmstat: major faults; pages swapped in and out; KiB read from and written to disks, whatever for."""
+"""Counters of /proc/vmstat: major faults; pages swapped in and out; KiB read from and written to disks, by anyone."""
 _CHUNK = 1 << 22
 _PAGE = 4096
 

@@ -24,7 +24,7 @@ BLOCKS = 4
 
 
 class Agent(Protocol):
-    """Whatever answers requests of the protocol."""
+    """An object that answers requests of the protocol."""
 
     def request(self, op: str, *, progress: Progress | None = None, **fields: Any) -> dict[str, Any]:
         """One request, one reply."""
@@ -57,7 +57,7 @@ class Served:
 
     @property
     def name(self) -> str:
-        """For a progress bar."""
+        """Name for a progress bar: policy and precision."""
         return f"{self.loaded['policy']} {self.loaded['precision']}"
 
     def time_block(self, warmup: int, runs: int, path: str) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Contestant(Protocol):
         """Time some runs; the reply has the keys of the protocol's ``latency``."""
 
     def report(self, kind: Kind, run: str, **measured: Any) -> Report:
-        """A report about it."""
+        """A report about what was timed."""
 
 
 def ask_latency(

@@ -31,7 +31,7 @@ class Session:
     """A connected device, what it is asked about, and the answers so far.
 
     Attributes:
-        device: that serves.
+        device: the device that serves.
         bundles: with all artifacts that are asked about, by runtime, in the order asked for.
         precisions: of each bundle.
         where: the answers are kept.
@@ -59,7 +59,7 @@ class Session:
             yield runtime, bundle
 
     def executed_by(self, runtime: RuntimeName) -> list[Precision]:
-        """Those of the precisions that a runtime executes."""
+        """The session's precisions that a runtime executes."""
         return [precision for precision, _ in executions(self.precisions, [runtime])]
 
     def ask_each(self, question: Callable[[Served], Iterable[Report]]) -> None:

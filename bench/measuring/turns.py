@@ -48,12 +48,12 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Timed:
-    """What a contestant answered.
+    """A contestant's answers.
 
     Attributes:
-        actions: what it chose on each observation; empty of a continuous policy.
-        bytes: of what it was made from.
-        turns_ns: of a decision, in each of TURNS turns.
+        actions: its choice on each observation; empty for a continuous policy.
+        bytes: size of the file that it was made from.
+        turns_ns: nanoseconds of a decision, in each of TURNS turns.
     """
 
     actions: Sequence[int]
@@ -106,7 +106,7 @@ def timed_in_turns(
 
 
 def _asked(name: str, worker: subprocess.Popen[str], question: str | int) -> Any:
-    """What a contestant answers to ACTIONS, BYTES, or a count: nanoseconds of a decision; 0: of WARM_UP_S of them."""
+    """The answer to ACTIONS, BYTES, or a count: nanoseconds of a decision; to 0: of WARM_UP_S of them."""
     assert worker.stdin is not None and worker.stdout is not None
     try:
         worker.stdin.write(f"{question}\n")
@@ -119,7 +119,7 @@ def _asked(name: str, worker: subprocess.Popen[str], question: str | int) -> Any
 
 
 def take_core() -> None:
-    """Before anything is opened: programs make as many threads as they see cores."""
+    """Bind the process to one core, before anything is opened: programs make as many threads as they see cores."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
@@ -166,7 +166,7 @@ def _clock(decide: Decide, rows: Sequence[np.ndarray]) -> Callable[[int], float]
 
 
 def _decision_ns(time_part: Callable[[int], float], count: int) -> float:
-    """Of PARTS equal parts of ``count`` decisions, at least one each; 0: of as many as WARM_UP_S has room for."""
+    """Median ns of a decision over PARTS parts of ``count`` decisions, at least one each; 0: over WARM_UP_S of them."""
     size = max(1, count // PARTS)
     means: list[float] = []
     elapsed = 0.0

@@ -41,7 +41,7 @@ def kept(name: str) -> Path:
 
 
 def made_once(made: Path, make: Callable[[Path], object]) -> Path:
-    """What is kept here; ``make`` is given a path to make it at, now, if it is not there yet."""
+    """Return ``made``; if it is not there yet, ``make`` is given a path to make it at, now."""
     with locked(made.parent), tempfile.TemporaryDirectory(dir=made.parent, prefix=".making-") as temporary:
         if not made.exists():
             make(part := Path(temporary) / "made")

@@ -82,7 +82,7 @@ COLUMNS = tuple(column.name for column in fields(Counted))
 
 @dataclass(frozen=True)
 class Count:
-    """What one run of the guest found.
+    """The counts of one run of the guest.
 
     Attributes:
         paths: the medians by name (PATHS), the empty pair of markers subtracted.
@@ -98,7 +98,7 @@ class Count:
 
 
 def parse_lines(text: str) -> list[Counted]:
-    """The plugin's file.
+    """Read the plugin's file, a region in each line.
 
     Raises:
         BenchError: a line has another number of columns.
@@ -113,12 +113,12 @@ def parse_lines(text: str) -> list[Counted]:
 
 
 def median(rows: Sequence[Counted]) -> Counted:
-    """Of each column the lower median: a number that was counted."""
+    """The lower median of each column: a number that was counted."""
     return Counted(*(statistics.median_low([getattr(row, name) for row in rows]) for name in COLUMNS))
 
 
 def summarised(rows: Sequence[Counted], labels: Sequence[str]) -> tuple[dict[str, Counted], Counted]:
-    """Medians by path, less the empty pair, and the pair.
+    """Medians by path, less those of the empty pair of markers; and the empty pair's.
 
     Raises:
         BenchError: the markers and the labels do not belong together.

@@ -64,7 +64,7 @@ not shown, because nothing is lost, or everything, or the episodes are too few. 
 
 
 def condition(part: str, bits: int) -> Condition:
-    """At 8 bits all three are one and the same policy."""
+    """The condition of a part at a width; at 8 bits all three are one and the same policy."""
     return {"part": part if bits != OTHERS_BITS else "all", "bits": bits}
 
 
@@ -138,7 +138,7 @@ def deciding(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def costs_facts(results: Results) -> dict[str, Any]:
-    """What the notes of the second table tell."""
+    """Facts for the notes of the second table."""
     rows = list(deciding(results))
     most = {bits: [row["most"] for row in rows if row["bits"] == bits] for bits in SHOWN}
     firsts = {row["subject"]: row["first"][1] for row in rows if row["first"]}
@@ -153,7 +153,7 @@ One part of a policy at {{ few }} bits, the others at 8: within {{ limit }} % of
 
 
 def finding(results: Results) -> str:
-    """Which part may have few bits, and how often."""
+    """A sentence on which part may have few bits, and how often."""
     return filled(FINDING, **within(results))[0]
 
 
@@ -167,7 +167,7 @@ def within(results: Results) -> dict[str, Any]:
 
 
 def said(parts: Sequence[str]) -> str:
-    """``weights and observation``, ``all three``."""
+    """Parts in words: ``weights and observation``, ``all three``."""
     return "all three" if len(parts) == len(PARTS) else several(PARTS[part] for part in parts)
 
 

@@ -42,7 +42,7 @@ SUITES = {
     "classic": "classic control", "box2d": "Box2D", "pybullet": "PyBullet", "mujoco": "MuJoCo",
     "dm_control": "DeepMind Control", "atari": "Atari", "gym": "Gymnasium", "navigation": "navigation",
 }  # fmt: skip
-"""The tables' order and words."""
+"""Suites in the tables' order, and their names there."""
 METHODS = ("dqn", "ppo", "a2c", "ddpg", "d4pg")
 
 TABLE = """\
@@ -77,7 +77,7 @@ def bundle_names(folder: Path = BENCHMARK) -> list[str]:
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
-    """fp32, fp16 and int8 in one runtime."""
+    """The conditions: fp32, fp16 and int8 in one runtime."""
     runtime = {} if arguments.runtime == RUNTIMES[0] else {"runtime": arguments.runtime}
     return [runtime, *({**runtime, "precision": name} for name in PRECISIONS[1:])]
 
@@ -134,7 +134,7 @@ class Judged:
     rows: Mapping[str, Mapping[str, Any]]
 
     def value(self, name: str, precision: str) -> Any:
-        """Of a precision's row; None where it was not judged."""
+        """A value of a precision's row; None where that precision was not judged."""
         return self.rows.get(precision, {}).get(name)
 
     def error(self, precision: str) -> Estimate | None:
@@ -144,12 +144,12 @@ class Judged:
 
     @property
     def fp32(self) -> Mapping[str, Any]:
-        """Its own, or where that was not judged the first that was: what is the same in all."""
+        """The row of fp32, or of the first precision that was judged where it was not: for what is the same in all."""
         return self.rows.get(PRECISIONS[0]) or next(iter(self.rows.values()))
 
 
 def judged(results: Results) -> list[Judged]:
-    """What was measured, in the tables' order."""
+    """The bundles that were judged, in the tables' order."""
     cells = {(cell.name.canonical, cell.method): cell for cell in load_cells()}
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in results.summary:
@@ -185,7 +185,7 @@ def facts(cell: Cell, steps: int | None = None) -> dict[str, Any]:
 
 
 def reached(each: Judged) -> str:
-    """Whether the fp32 mean reaches what is asked for, or by how much it misses it."""
+    """Whether the fp32 mean reaches its target, or by how much it misses it."""
     if each.cell.target is None or each.value(RETURN, "fp32") is None:
         return NOT_KNOWN
     missing = each.cell.target - each.value(RETURN, "fp32").value
@@ -227,7 +227,7 @@ def published(cell: Cell, steps: int | None = None) -> str:
 
 
 def published_note(cells: Iterable[Cell]) -> str:
-    """Whose the published figures are, and where they stand; "" where there are none."""
+    """A note on whose the published figures are, and where they stand; "" where there are none."""
     curves = [curve for cell in cells for curve in cell.published]
     sources = dict.fromkeys(f"{curve['name']}: {curve['what']}, {curve['source']}" for curve in curves)
     return f"Published: environment steps in millions. {'; '.join(sources)}." if sources else ""

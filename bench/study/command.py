@@ -142,7 +142,7 @@ def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Recor
 
 
 def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace, subjects: list[str]) -> list[Record]:
-    """What is asked, measured where it is not kept; with --keep stored as cells end, and all that is kept beside it."""
+    """Measure the requested cells that are not kept; with --keep store each as it ends, and return all that is kept."""
     asked = measuring.cells(experiment, arguments, subjects)
     kept = current(experiment, records.read(experiment.path)) if arguments.keep or arguments.missing else []
     todo = asked if arguments.again else measuring.missing(asked, kept)

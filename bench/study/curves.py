@@ -139,7 +139,7 @@ def limits(curve: Curve, theirs: float | None) -> tuple[float, float]:
 
 
 def ends(found: Estimate) -> tuple[float, float]:
-    """Of its interval; of a single value the value twice."""
+    """Low and high end of an interval; of a single value the value twice."""
     return (found.value if found.low is None else found.low), (found.value if found.high is None else found.high)
 
 

@@ -41,7 +41,7 @@ Medians of the rounds, one core, numpy {{ numpy }}, on {{ results.where }}.
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """--face, --envs, --steps, --at-least."""
+    """Add the options --face, --envs, --steps and --at-least."""
     parser.add_argument("--face", choices=FACES, help="default: both")
     parser.add_argument("--envs", type=command_line.positive, default=ENVS, help="in the batch (default: %(default)s)")
     parser.add_argument("--steps", type=command_line.positive, default=STEPS, help="a round (default: %(default)s)")
@@ -49,7 +49,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
-    """Each face."""
+    """A condition for each face."""
     faces = (arguments.face,) if arguments.face else FACES
     return [{"face": face, "envs": arguments.envs, "steps": arguments.steps} for face in faces]
 
@@ -74,7 +74,7 @@ def core_stepper(preset: str, envs: int, seed: int) -> Callable[[Any], int]:
 
 
 def vector_stepper(preset: str, envs: int, seed: int) -> Callable[[Any], int]:
-    """As :func:`core_stepper`, through Gymnasium's vector environment (next-step autoreset)."""
+    """Make a stepper as :func:`core_stepper` does, through Gymnasium's vector environment (next-step autoreset)."""
     from airlearning_envs.gym_env import NavigationVectorEnv
 
     env = NavigationVectorEnv(envs, preset=preset)

@@ -68,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def steps(arguments: argparse.Namespace) -> list[list[str]]:
-    """What follows ``python`` in each command."""
+    """The arguments of ``python`` in each command."""
     shown = [f"--{name}" for name in ("markdown", "json") if getattr(arguments, name)]
     if arguments.quick:
         return [

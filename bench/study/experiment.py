@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Episodes:
-    """What every condition of a subject flies, whoever asks.
+    """Episodes that every condition of a subject flies, whoever measures it.
 
     Attributes:
-        seeds: that episodes follow from.
-        count: of each seed; 0: as many as the measure makes.
+        seeds: the seeds that episodes follow from.
+        count: number of episodes of each seed; 0: as many as the measure makes.
     """
 
     seeds: tuple[int, ...]
@@ -69,15 +69,15 @@ class Experiment:
 
     Attributes:
         name: of the study and its results.
-        question: that it answers.
+        question: the question that the study answers.
         factors: what conditions set. A cell's reference is the condition that sets only those of ``within``.
-        subjects: asked where none is named.
+        subjects: those that are measured where none is named.
         grid: (arguments, subject) → conditions, the reference among them.
         measure: (subject, condition, episodes) → what was played.
-        identity: of a subject: a cell of another one is stale. Of a bundle the hash of its weights and its task.
+        identity: identity of a subject: a cell of another is stale. Of a bundle the hash of its weights and its task.
         finding: (results) → one sentence for the head of the report; "" where there is none to tell.
         about: a line that says which subject a typed one is; refuses what is none. The task need not be installed.
-        require: refuses a subject that cannot be measured here; asked of none whose rows are only drawn.
+        require: refuses a subject that cannot be measured here; not called where rows are only drawn.
         episodes: (arguments, subject) → what each condition flies.
         options: adds the study's own arguments.
         tables: what is printed, and stands in docs/: mostly :class:`bench.report.pivot.Pivot`.
@@ -85,7 +85,7 @@ class Experiment:
         within: factors that a cell shares with its reference.
         of_trainings: seeds are those of trainings, and intervals about them: a training's episodes are one value, their
             mean.
-        version: of what a cell means; a cell of another one is stale.
+        version: version of what a cell means; a cell of another one is stale.
         samples: what a row's values are; the option that says how many of each seed is called so. "": there is none.
         timed: whether values are times, so that cells are measured one after the other unless --jobs says otherwise.
         refused: (arguments, results) → why the command fails though it has measured; "" where it does not.
@@ -128,10 +128,10 @@ class Experiment:
 
 
 def known(subject: str, among: Mapping[str, Any], what: str = "cell") -> Any:
-    """What a name means.
+    """Look up what a subject's name stands for.
 
     Raises:
-        UsageError: nothing.
+        UsageError: ``among`` does not have the name.
     """
     if subject not in among:
         listed = ("; " if any("," in name for name in among) else ", ").join(among)
@@ -215,7 +215,7 @@ class Results:
         return list(dict.fromkeys(record["subject"] for record in self.found))
 
     def conditions(self, subject: str) -> set[str]:
-        """Under which a subject was measured, as JSON."""
+        """The conditions under which a subject was measured, as JSON."""
         return {condition for name, condition, _ in self._groups if name == subject}
 
     def of(self, subject: str) -> list[dict[str, Any]]:
@@ -309,11 +309,11 @@ class Results:
         return Estimate(pair.difference, pair.low, pair.high)
 
     def tables(self) -> list[Table]:
-        """All that the experiment declares."""
+        """The tables that the experiment declares."""
         return [table for declared in self.experiment.tables for table in declared(self)]
 
     def figures(self) -> dict[str, Figure]:
-        """All that the experiment declares, by the stem of their files."""
+        """The pictures that the experiment declares, by the stem of their files."""
         return {stem: figure for declared in self.experiment.figures for stem, figure in declared(self).items()}
 
     def table(
@@ -340,7 +340,7 @@ class Results:
 
     @property
     def seeds(self) -> str:
-        """All of them."""
+        """The seeds of all records, by commas."""
         return ", ".join(map(str, sorted({record["seed"] for record in self.found})))
 
     @property
@@ -350,7 +350,7 @@ class Results:
 
     @property
     def where(self) -> str:
-        """On which machine, when and with which code."""
+        """The machines, dates and code versions of all records."""
         machines, dates, codes = (
             ", ".join(sorted({record[name] for record in self.found} - {""})) for name in ("machine", "date", "code")
         )
@@ -358,5 +358,5 @@ class Results:
 
 
 def stored(experiment: Experiment, path: Path | None = None) -> Results:
-    """What is kept, here or in another file, without what is of other weights."""
+    """The records that are kept, here or in another file, without those of other weights."""
     return Results(experiment, in_order(experiment, current(experiment, records.read(path or experiment.path))))

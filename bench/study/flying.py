@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from train.suites.task import Task
 
 SEEDS = (0, 2, 4)
-"""The paper's."""
+"""The paper's seeds."""
 BENCHMARK = (
     "cartpole-ppo", "cartpole-a2c", "cartpole-dqn", "mountaincar-dqn", "acrobot-dqn", "mountaincarcontinuous-ddpg",
     "pendulum-ppo", "pendulum-ddpg", "walker2d-ddpg", "bipedalwalker-ddpg", "cartpole_balance-d4pg",
@@ -39,9 +39,9 @@ BENCHMARK = (
 """Perceptrons among zoo/benchmark/, the slow simulators last."""
 PERCEPTRONS = ("I", "II", *BENCHMARK, "III")
 ROBOTS = BENCHMARK[8:]
-"""Those whose simulators take seconds an episode."""
+"""Policies whose simulators take seconds an episode."""
 CONTINUOUS_SHARE = 0.01
-"""Of an action's range: nearer than that is the same action."""
+"""Share of an action's range: two actions nearer than that count as the same."""
 
 
 def episodes_of(name: str) -> int:
@@ -50,7 +50,7 @@ def episodes_of(name: str) -> int:
 
 
 def folder_of(name: str) -> Path:
-    """Of a bundle as it is typed: a path; a name of the zoo, whatever stands in artifacts/; or artifacts/NAME."""
+    """The folder of a bundle as typed: a path; a name of the zoo, whatever stands in artifacts/; or artifacts/NAME."""
     if "/" in name or name in (".", ".."):
         return Path(name)
     return shipped_folder(name) or ARTIFACTS / name
@@ -96,7 +96,7 @@ def task_of(bundle: Bundle) -> Task:
 
 
 def open_perceptron(name: str) -> tuple[Bundle, Task]:
-    """As :func:`open_bundle`, of a perceptron; raises as :func:`perceptron` does, too."""
+    """Open a perceptron as :func:`open_bundle` opens a bundle; raises as :func:`perceptron` does, too."""
     perceptron(name)
     return open_bundle(name)
 
@@ -122,7 +122,7 @@ def perceptron(name: str) -> Bundle:
 
 
 def bundle_identity(name: str) -> str:
-    """What its returns are of: the SHA-256 of its weights, and of the navigation task's digests where it flies that."""
+    """Hash that returns belong to: of the bundle's weights, and of the navigation task's digests where it flies it."""
     bundle = load(name)
     weights = bundle.manifest.files[WEIGHTS_FILE].sha256
     from airlearning_envs.config import PRESETS

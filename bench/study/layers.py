@@ -38,7 +38,7 @@ LINES = {
     "dense_0": ("first layer", 0), "dense_1": ("second", 1), "dense_2": ("third", 2), "dense_3": ("fourth", 4),
     "dense_4": ("fifth", 5), "head": ("head", 3),
 }  # fmt: skip
-"""Labels and styles."""
+"""Label and style of each layer's line."""
 
 SENSITIVITY_WORDS = """\
 One layer's kernel with few bits, all else with 8: what it costs
@@ -67,7 +67,7 @@ def sizes(subject: str) -> dict[str, int]:
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
-    """fp32, and each layer at each width."""
+    """The conditions: fp32, and each layer at each width."""
     below = arguments.bits or (BITS_OF_ROBOTS if subject in ROBOTS else BITS)
     return [{}, *({"layer": layer, "bits": bits} for layer in sizes(subject) for bits in below)]
 
@@ -102,7 +102,7 @@ def widths(results: Results) -> list[int]:
 
 
 def most_sensitive(results: Results, bits: int) -> tuple[int, str, int]:
-    """At a width: in how many policies which layer's interval lies above those of all others; of how many policies."""
+    """The width; for each layer in how many policies its interval lies above all others'; of how many policies."""
     firsts: list[str] = []
     asked = 0
     for subject in results.subjects:
@@ -140,7 +140,7 @@ def correlations(results: Results) -> list[dict[str, Any]]:
 
 
 def by_measure(results: Results) -> dict[str, dict[str, Any]]:
-    """Over the policies, of each cheap measure: the median ρ, and on which sides of 0 the intervals lie."""
+    """For each cheap measure the median ρ over the policies, and the sides of 0 on which the intervals lie."""
     found = {words: [row[name] for row in correlations(results) if row[name]] for name, words in MEASURES.items()}
     return {
         words: {"median": f"{median(rho.rho for rho in of):.2f}".replace("-", "−"), "sides": [rho.side for rho in of]}

@@ -41,7 +41,7 @@ class Cell:
 
 
 def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Sequence[str]) -> list[Cell]:
-    """All that is asked, in order."""
+    """All requested cells, in order."""
     found = [
         Cell(subject, condition, experiment.episodes(arguments, subject))
         for subject in subjects
@@ -58,7 +58,7 @@ def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Seque
 
 
 def missing(asked: Sequence[Cell], found: Iterable[Record], more_will_do: bool = False) -> list[Cell]:
-    """Those whose episodes are not among the records; where more will do, those with fewer seeds or episodes."""
+    """The cells whose episodes are not among the records; where more will do, those with fewer seeds or episodes."""
     kept: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for record in found:
         kept.setdefault(records.cell(record), set()).add((record["seed"], len(record["returns"])))
@@ -75,7 +75,7 @@ def missing(asked: Sequence[Cell], found: Iterable[Record], more_will_do: bool =
 
 
 def kept_or_asked(asked: Sequence[Cell], found: Sequence[Record]) -> tuple[list[Record], list[Cell]]:
-    """Records of the subjects of which nothing is missing, as far as asked for; and all cells of the other subjects.
+    """Records of the subjects of which nothing requested is missing; and all cells of the other subjects.
 
     A subject's cells are compared with each other, so that all of them are of the same episodes.
     """
@@ -146,7 +146,7 @@ def run(module: str, asked: Sequence[Cell], jobs: int, address: str | None) -> I
 
 
 def spread(measure: Callable[[Asked], Answer], asked: Sequence[Asked], address: str) -> Iterator[Answer]:
-    """What ``measure`` answers, as each ends.
+    """Yield the answers of ``measure``, as each ends.
 
     Args:
         measure: a function of a module, or a partial of one.
@@ -200,7 +200,7 @@ def _processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of those that it waited for."""
+    """CPU seconds of this process and of those that it waited for."""
     return sum(os.times()[:4])
 
 

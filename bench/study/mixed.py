@@ -107,12 +107,12 @@ def about(subject: str) -> str:
 
 
 def network_words(policy: PongPolicy) -> str:
-    """``3 conv(128) + FC 128``."""
+    """The network in words: ``3 conv(128) + FC 128``."""
     return f"3 conv({policy.filters}) + FC {policy.hidden}"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """--type, --updates, --steps, --batch, --threads."""
+    """Add the options --type, --updates, --steps, --batch and --threads."""
     parser.add_argument("--type", choices=["bfloat16", "float16"], default="bfloat16", help="default: %(default)s")
     parser.add_argument("--updates", type=command_line.positive, help="of each policy and type (default: 80, 12, 4)")
     parser.add_argument(
@@ -160,11 +160,11 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
 
 
 Pairs = list[tuple[Record, Record]]
-"""Of each seed: float32, and the 16-bit type that was timed in turns with it."""
+"""For each seed the records of float32, and of the 16-bit type that was timed in turns with it."""
 
 
 def pairs(results: Results) -> dict[tuple[Any, ...], dict[str, Pairs]]:
-    """By subject, batch, threads and type, for each kind of work."""
+    """Pairs of records for each kind of work, by subject, batch, threads and type."""
     full = {(*cell(record), record["seed"]): record for record in results.found}
     found: dict[tuple[Any, ...], dict[str, Pairs]] = {}
     for half in results.found:
@@ -177,7 +177,7 @@ def pairs(results: Results) -> dict[tuple[Any, ...], dict[str, Pairs]]:
 
 
 def medians(timed: Pairs) -> tuple[float, ...]:
-    """Of all values, float32's and the other's."""
+    """Medians over all values: float32's, then the other type's."""
     return tuple(median(value for record in side for value in record["returns"]) for side in zip(*timed, strict=True))
 
 

@@ -41,13 +41,13 @@ the observation is quantized, simulated in float.
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """--bits, --noise."""
+    """Add the options --bits and --noise."""
     parser.add_argument("--bits", type=command_line.bits(2, 16), default=BITS, help="of the observation")
     parser.add_argument("--noise", type=command_line.numbers, default=NOISE, metavar="0,0.5", help="of a ray, metres")
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
-    """Under each noise the float observation, and each width."""
+    """The float observation and each width, under each noise."""
     return [{"noise": m, **({"bits": n} if n else {})} for m in arguments.noise for n in (None, *arguments.bits)]
 
 

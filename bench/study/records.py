@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 
 def cell(record: Mapping[str, Any]) -> tuple[str, str]:
-    """What identifies a record's cell: its subject and its condition, as sorted JSON, as a line has it."""
+    """Key of a record's cell: its subject and its condition, as sorted JSON, as a line has it."""
     return record["subject"], json.dumps(rounded(record["condition"]), sort_keys=True)
 
 

@@ -97,7 +97,7 @@ def identity(subject: str) -> str:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """--ours-only, --steps."""
+    """Add the options --ours-only and --steps."""
     parser.add_argument("--ours-only", action="store_true", help="do without the environment of make peers")
     parser.add_argument("--steps", type=command_line.positive, help="at most so many steps (default: the settings')")
 

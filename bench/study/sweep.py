@@ -49,10 +49,10 @@ PAPERS: Condition = {"scheme": Scheme.QUARL.value, "activations": FLOAT}
 SERIES: tuple[Condition, ...] = ({"scheme": SCHEMES[0]}, PAPERS, {"scheme": SCHEMES[1]}, {"scheme": SCHEMES[2]})
 WIDTHS = (*NARROW, 10, 12, 14, HALF_BITS, FP16, 20, 24, 28, FLOAT_BITS)
 SLOW = (Suite.BOX2D, Suite.PYBULLET, Suite.MUJOCO, Suite.DM_CONTROL)
-"""Whose simulators make all widths take an hour: they get fewer widths, schemes and episodes; Atari games fewer yet."""
+"""Suites whose simulators make all widths take an hour: fewer widths, schemes and episodes; Atari fewer yet."""
 SERIES_OF = {Suite.ATARI: (PAPERS,), **dict.fromkeys(SLOW, (PAPERS, SERIES[3]))}
 STYLED = ("quarl", "quarl, weights only", "quarl-released", "symmetric", FP16)
-"""Of each scheme by name: place in :data:`bench.report.figures.STYLES`."""
+"""Schemes by name, each at its place in :data:`bench.report.figures.STYLES`."""
 MEASURES = ((SUCCESS, 100.0, "success, %"), (RETURN, 1.0, "return"))
 NOTICEABLE = 1.0  # percent of |fp32|: pictures end where nothing wider loses more
 
@@ -140,7 +140,7 @@ def episodes_of(arguments: argparse.Namespace, subject: str) -> Episodes:
 
 
 def widths_of(asked: Condition, spec: PolicySpec) -> Widths:
-    """What a condition means.
+    """The widths that a condition stands for.
 
     Activations: in ``quarl`` as many bits as the weights; ``quarl-released`` leaves them float, as its script does; in
     ``symmetric`` 8 bits where the weights have fewer, as the artifacts on devices (or as many as the policy was trained
@@ -175,7 +175,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
 
 
 def name_of(row: Row) -> str:
-    """A scheme with what else was asked for: ``quarl, weights only``, ``symmetric, activations of 4 bits``."""
+    """A scheme with what else was requested: ``quarl, weights only``, ``symmetric, activations of 4 bits``."""
     given = {factor: row.get(factor) for factor in ("activations", "observation")}
     said = (f"{factor} of {bits} bits" for factor, bits in given.items() if bits not in (None, FLOAT))
     return ", ".join([row["scheme"], *(["weights only"] if FLOAT in given.values() else []), *said])
@@ -273,7 +273,7 @@ def pictures(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def points(rows: Sequence[Row], stem: str, title: str) -> Iterator[dict[str, Any]]:
-    """Those of a picture, for each measure that the task has; the axis ends where no wider one of them loses more."""
+    """The points of a picture, by measure that the task has; the axis ends where no wider one of them loses more."""
     whole = [row for row in rows if row["name"] not in ("fp32", FP16)]
     lossy = [row["bits"] for row in whole if row[ERROR] is not None and row[ERROR].is_above(NOTICEABLE)]
     most = max(*NARROW, *lossy)

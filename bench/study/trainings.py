@@ -92,7 +92,7 @@ def of_cells(
 
 
 def settings_of(request: RunRequest) -> dict[str, Any]:
-    """Everything that was asked of a training but its seed."""
+    """All options of a training but its seed."""
     from policy.spec import network_values
 
     return {**request.settings, "steps": request.steps, "network": network_values(request.network)}
@@ -127,7 +127,7 @@ def trained(cell: Training, seed: int, *words: str) -> Bundle:
 
 
 def requested(words: list[str]) -> RunRequest:
-    """What the training would be that ``python -m train`` with these words makes; nothing is trained."""
+    """The request that ``python -m train`` makes of these arguments; nothing is trained."""
     from train.__main__ import make_request, parser, quantization_settings
     from train.runs.models import DEFAULT_POLICY
     from train.runs.presets import load_settings
@@ -169,7 +169,7 @@ def flown(
 
 
 def origin(bundle: Bundle) -> dict[str, Any]:
-    """What made a training, for the rows that are of the training itself: its settings, steps, weights and CPU time."""
+    """Origin of a training, for the rows that are of the training itself: its steps, settings and weights."""
     from policy.bundle import WEIGHTS_FILE
 
     said = bundle.spec.provenance

@@ -105,7 +105,7 @@ class Point:
 
     @classmethod
     def of(cls, bundle: Bundle, errors: Mapping[str, Estimate]) -> Point:
-        """Of a bundle."""
+        """Make the point of a bundle."""
         weights = all_weights(bundle)
         ends = float(weights.min()), float(weights.max())
         deviation = float(weights.std(dtype="float64"))
@@ -113,7 +113,7 @@ class Point:
 
 
 def kept_points(folder: Path | None) -> list[Point]:
-    """Those of the committed bundles."""
+    """The points of the committed bundles."""
     bundles = [Bundle.load(manifest.parent) for manifest in sorted(ZOO.glob("**/manifest.json"))]
     return points(bundles, *(results_of(each.EXPERIMENT, folder) for each in (cells, sweep)))
 
@@ -146,7 +146,7 @@ def points(bundles: Sequence[Bundle], judged: Results, swept: Results) -> list[P
 
 
 def having(found: Iterable[Point], source: str) -> list[Point]:
-    """Those with an error of a source."""
+    """The points that have an error of a source."""
     return [point for point in found if source in point.errors]
 
 
@@ -158,7 +158,7 @@ def correlations(found: Sequence[Point], source: str) -> dict[str, Correlation]:
 
 
 def verdict(found: Correlation) -> str:
-    """What a correlation supports."""
+    """A sentence on what a correlation supports."""
     return {
         1: "wider weights go with larger errors",
         -1: "wider weights go with smaller errors, against the paper's claim",
@@ -187,7 +187,7 @@ def of_sources(found: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def facts(found: Sequence[Point]) -> dict[str, Any]:
-    """What the notes tell of each source."""
+    """Facts for the notes, by source."""
     sources: dict[str, dict[str, Any]] = {
         source: {
             "words": words,

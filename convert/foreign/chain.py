@@ -179,7 +179,7 @@ def as_rows(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
 
 
 def through(steps: Iterable[Step], x: Doubles) -> Doubles:
-    """What these steps, from the observation on, make of rows or images, in float64."""
+    """Apply these steps, from the observation on, to rows or images, in float64."""
     observations = x.reshape(len(x), -1)
     for step in steps:
         if isinstance(step, Targets):

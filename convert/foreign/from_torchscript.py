@@ -23,11 +23,11 @@ import torch
 
 OPSET = 17
 FEWEST_ROWS = 16
-"""As convert.foreign needs."""
+"""Fewest observations that convert.foreign takes."""
 COMPARED = 16
-"""Observations that are answered again, in another order, by a module that was loaded again."""
+"""Observations that are computed again, in another order, by a module that was loaded again."""
 APART = 1e-4
-"""Of the largest output: what the same rows may differ in a batch and alone."""
+"""Share of the largest output by which the same rows may differ in a batch and alone."""
 Answer = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -122,7 +122,7 @@ def load(path: Path) -> Any:
 
 
 def answering(module: Any, row: torch.Tensor, output: int | None) -> tuple[Answer, tuple[str, ...]]:
-    """What gives the output that acts, (batch, m); and what the ONNX file calls its outputs."""
+    """A function that gives the output that acts, (batch, m); and what the ONNX file calls its outputs."""
     try:
         found = module(row)
     except Exception as error:

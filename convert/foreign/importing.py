@@ -34,7 +34,7 @@ FAR_OFF_SCALE = 4.0
 
 @dataclass(frozen=True)
 class Imported:
-    """What came of an import.
+    """The results of an import.
 
     Attributes:
         policy: as read, with what the user said of it.
@@ -198,7 +198,7 @@ def coarse_in_int8(spec: PolicySpec, weights: Weights, network: IntegerNetwork, 
 
 
 def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str, ...]:
-    """What may be wrong with an import that passed."""
+    """Warnings about an import that passed, a sentence each."""
     found = []
     opening = next((step for step in policy.steps if not isinstance(step, Features)), None)
     if not isinstance(opening, Affine):

@@ -41,12 +41,12 @@ class Prefix:
         return cls(a, b, low, high)
 
     def __call__(self, x: Doubles) -> Doubles:
-        """z (batch, n)."""
+        """z (batch, n) of observations x (batch, n)."""
         return np.clip(x * self.scale + self.offset, self.low, self.high)
 
     @property
     def constants(self) -> Doubles:
-        """What z is, whatever is observed; NaN for the elements that depend on it."""
+        """Values of z that do not depend on the observation; NaN for the elements that do."""
         fixed = (self.scale == 0) | (self.low == self.high)
         return np.where(fixed, np.clip(self.offset, self.low, self.high), np.nan)
 
@@ -63,12 +63,12 @@ class Prefix:
 
     @property
     def rounded(self) -> Doubles:
-        """What sign · z is larger than the normaliser's z, whose mean is a float32: that of 10⁴ may be off by 10⁻³."""
+        """Excess of sign · z over the normaliser's z, whose mean is a float32: that of 10⁴ may be off by 10⁻³."""
         mean, a = self._means()
         return (np.float64(np.float32(mean)) - mean) * a
 
     def normaliser(self) -> Normaliser:
-        """That of sign · z, to :attr:`rounded`, with a scale of 1 and a mean of 0 for elements that are constant."""
+        """The normaliser of sign · z, to :attr:`rounded`, with scale 1 and mean 0 for elements that are constant."""
         fixed, sign = np.isfinite(self.constants), self.signs
         mean, a = self._means()
         turned = np.where(fixed, np.inf, self.low * sign), np.where(fixed, np.inf, self.high * sign)

@@ -100,7 +100,7 @@ class Program:
         return self.add(FloatOperator.TAKE, value, places=places)
 
     def follow(self, steps: Sequence[Step], what: str, value: int = 0, observation: int = 0) -> int:
-        """The number of what a chain's steps make of a value.
+        """Apply a chain's steps to a value; returns the result's number.
 
         Args:
             steps: none of them a layer.

@@ -20,7 +20,7 @@ from policy.network import Weights, forward_float
 from policy.spec import PolicySpec, Precision
 
 FAR = (5.0, 10.0, 20.0, 40.0)
-"""Standard deviations."""
+"""Standard deviations that far observations are from the mean."""
 FAR_ROWS = 64
 
 

@@ -38,7 +38,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Pairs:
-    """What the original made of observations, recorded where it runs: (n, size) and (n, outputs)."""
+    """Observations (n, size) and the original's outputs (n, outputs), recorded where it runs."""
 
     observations: Floats
     outputs: Floats
@@ -181,5 +181,5 @@ def check_unpacked(path: Path) -> None:
 
 
 def flat(observations: np.ndarray) -> Floats:
-    """(n, …) as float32 (n, size)."""
+    """Flatten (n, …) to float32 (n, size)."""
     return np.asarray(observations, np.float32).reshape(len(observations), -1)

@@ -23,7 +23,7 @@ from convert.foreign.zip_members import Members, open_zip
 
 TORCH_ENDINGS = (".pt", ".pth", ".cleanrl_model")
 MOST_TENSOR_BYTES = 2**30
-"""Of all tensors together: many tensors may lie on one storage, and a stride of 0 repeats an element for nothing."""
+"""Most bytes of all tensors: many may lie on one storage, and a stride of 0 repeats an element for nothing."""
 
 _STORAGES = {
     "DoubleStorage": "f8",

@@ -11,7 +11,7 @@ from convert.foreign.pickles.nodes import printable
 
 MOST_MEMBERS = 10_000
 MOST_BYTES = 2**30
-"""Of all members together, unpacked."""
+"""Most bytes of all members together, unpacked."""
 
 NEXT_STEP = "Save the policy again with the program that wrote it, or take an undamaged copy."
 _STORED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

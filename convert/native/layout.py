@@ -9,9 +9,9 @@ MAGIC, VERSION = b"QPNATIVE", 1
 LINE, CHUNK = 64, 16
 """Bytes: arrays begin at multiples of a cache line, rows of weights have whole chunks."""
 CHUNKS = 4
-"""Of a block."""
+"""Chunks of a block."""
 LARGEST_IN = 65_535
-"""Rows of a layer."""
+"""Most rows of a layer's weights."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class LayerRecord:
     dense: int = 0
 
     def packed(self) -> bytes:
-        """As it lies in the file."""
+        """The layer's 128 bytes as they lie in the file."""
         return struct.pack("<11I3i6I2f2ifI24x", *astuple(self))
 
 
@@ -76,7 +76,7 @@ class FileRecord:
     output_zero: int
 
     def packed(self) -> bytes:
-        """As it lies in the file."""
+        """The head's 128 bytes as they lie in the file."""
         return struct.pack("<8sI12Ifiifiifi36x", MAGIC, VERSION, *astuple(self))
 
 

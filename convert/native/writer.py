@@ -25,7 +25,7 @@ ACTIVATIONS = {
     Activation.SILU: 6,
 }
 LARGEST = {2: 1, 4: 7, 8: 127}
-"""|weight| that so many bits hold."""
+"""Largest |weight| that so many bits hold."""
 
 
 @dataclass

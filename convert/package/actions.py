@@ -13,7 +13,7 @@ def action_bounds(spec: PolicySpec) -> list[tuple[float, float]]:
 
 
 def head_bounds(head: ContinuousHead) -> list[tuple[float, float]]:
-    """The same of a head's outputs."""
+    """The least and the largest value of each of a head's outputs, in its unit; none where they have no bounds."""
     pairs = list(zip(head.low, head.high, strict=True))
     if head.squash is not Squash.NONE:
         return pairs

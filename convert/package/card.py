@@ -23,7 +23,7 @@ NONE = "–"
 NO_ENVIRONMENT = "foreign"
 """The environment's id of an imported policy without a task."""
 MOST_NAMES = 64
-"""Of actions or elements of a field: a card is read by people, policy.json has all."""
+"""Most names of actions, or of a field's elements, in a card, which is read by people: policy.json has all."""
 _MARKS = re.compile(r"([\\`*\[\]<>|])")
 
 
@@ -32,7 +32,7 @@ def card(spec: PolicySpec, manifest: Manifest, parameters: int, vectors: int, fo
 
     Args:
         spec: the policy's.
-        manifest: of the bundle as it is packed: its artifacts alone are told of.
+        manifest: the bundle's as it is packed; only its artifacts are described.
         parameters: weights and biases of the policy.
         vectors: golden observations.
         folder: the name that the folder has in the commands.
@@ -161,7 +161,7 @@ def fallback_words(spec: PolicySpec) -> str:
 
 
 def result_rows(origin: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """What it reached when it was judged; where it never was, what its training ended with."""
+    """Rows of the policy's judgements; where it never was judged, of what its training ended with."""
     judged = origin.get("judged") or []
     for each in judged:
         interval, share, ends = judged_interval(each), each.get("success"), each.get("interval_95")

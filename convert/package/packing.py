@@ -22,7 +22,7 @@ from policy.spec import ArtifactFormat, Precision
 
 
 class PackageFormat(Enum):
-    """What a folder is written for."""
+    """The reader that a folder is written for."""
 
     HUB = "hub"
     LEAPP = "leapp"

@@ -14,7 +14,7 @@ from typing import Any
 
 _PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*(?: [a-z]+)*")
 _WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
-"""Which YAML takes for something else than text."""
+"""Words that YAML takes for something else than text."""
 
 
 def document(values: Mapping[str, Any]) -> str:

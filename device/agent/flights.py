@@ -68,7 +68,7 @@ class TimedPilot:
 
 
 def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, int], None]) -> dict[str, Any]:
-    """What the ``episodes`` operation replies.
+    """Fly episodes; returns the reply of the ``episodes`` operation.
 
     Raises:
         AgentError: the simulator is not installed, or a setting is not known to it.

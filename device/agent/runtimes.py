@@ -118,7 +118,7 @@ def import_runtime(name: RuntimeName) -> Any:
 
 
 def way_to_install(name: RuntimeName) -> str:
-    """What to type where a runtime is missing."""
+    """Advice to type where a runtime is missing."""
     return f"Type: pip install {name.distribution}" if name.distribution else "Deploy the policy with RUNTIME=native."
 
 

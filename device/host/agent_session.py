@@ -63,7 +63,7 @@ class AgentSession:
 
         Args:
             connection: to the device.
-            policy: whose release.
+            policy: name of the release's policy.
             release: which; default the one that ``current`` points to when the session starts.
             folder: instead of a release, a folder relative to the device's home (an upload being checked).
             threads: of the inference runtime; default the agent's own.

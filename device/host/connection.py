@@ -33,7 +33,7 @@ _PACKET = 32 * 1024  # bytes of a file that one SFTP packet carries; every serve
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What was asked of the device's shell, and what came of it."""
+    """A command of the device's shell, and what came of it."""
 
     command: str
     exit_status: int
@@ -49,7 +49,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class UploadResult:
-    """What was asked to be sent, and what was written."""
+    """A file that was sent, and how much was written."""
 
     remote_path: str
     bytes: int

@@ -34,7 +34,7 @@ RESERVE = 8 << 20  # bytes left free: a full disk harms more than us
 
 @dataclass(frozen=True)
 class DeployRequest:
-    """What was asked."""
+    """The deployment that is requested."""
 
     target: str
     policy: str
@@ -44,7 +44,7 @@ class DeployRequest:
 
 @dataclass(frozen=True)
 class DeployResult:
-    """What was done."""
+    """The results of a deployment."""
 
     request: DeployRequest
     release: str
@@ -55,18 +55,18 @@ class DeployResult:
     sent_files: int
     sent_bytes: int
     reused_files: int
-    """Copied on the device from an older release instead of being sent."""
+    """Files copied on the device from an older release instead of being sent."""
     wheels_sent: tuple[str, ...]
     checks: tuple[GoldenCheck, ...]
     removed: tuple[str, ...]
     """Older releases that were pruned."""
     seconds: float
     warnings: tuple[str, ...] = ()
-    """What went wrong after the new release was switched on; it serves all the same."""
+    """Problems after the new release was switched on; it serves all the same."""
     compared_files: int = 0
     """Files of unpacked wheels that the device compared with the hashes recorded when they were unpacked."""
     compared_s: float = 0.0
-    """Seconds that this took there."""
+    """Seconds that this comparison took on the device."""
 
 
 def deploy(
@@ -227,7 +227,7 @@ def needed_bytes(payload: Payload, wheels: Mapping[Wheel, Path]) -> int:
 
 
 class _Upload:
-    """What is sent into ``folder``, incoming/ID of the device, and a count of it."""
+    """An upload into ``folder``, incoming/ID of the device, and a count of it."""
 
     def __init__(self, connection: Connection, session: HelperSession, tell: Progress) -> None:
         self._connection, self._session, self._tell = connection, session, tell

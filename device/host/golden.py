@@ -56,7 +56,7 @@ def golden_checks(
 
     Args:
         connection: to the device.
-        policy: whose release.
+        policy: name of the release's policy.
         folder: ``incoming/ID`` or ``releases/ID``.
         precisions: what to try, each in all of ``runtimes``.
         runtimes: in which.

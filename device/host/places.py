@@ -25,13 +25,13 @@ def user_name() -> str:
 
 
 def state_folder() -> Path:
-    """What must survive but is not the project's: accepted host keys. XDG base directory specification."""
+    """Folder for what must survive but is not the project's: accepted host keys. XDG base directory specification."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / FOLDER_NAME
 
 
 def cache_folder() -> Path:
-    """What can be fetched again: wheels. XDG base directory specification."""
+    """Folder for what can be fetched again: wheels. XDG base directory specification."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / FOLDER_NAME
 

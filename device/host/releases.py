@@ -74,12 +74,12 @@ class DeviceReleases:
     """Who is deploying now, or None."""
     policies: Mapping[str, PolicyReleases]
     problems: tuple[str, ...] = ()
-    """What lies in the place of something of ours."""
+    """Sentences on what lies in the place of something of ours."""
 
 
 @dataclass(frozen=True)
 class RollbackResult:
-    """What was asked (``asked`` is None for "the last good one before") and what was done."""
+    """The requested rollback (``asked`` is None for "the last good one before") and what was done."""
 
     policy: str
     asked: str | None
@@ -90,7 +90,7 @@ class RollbackResult:
     marked_bad: bool = False
     """Whether the one that served before is marked bad now."""
     warnings: tuple[str, ...] = ()
-    """What was passed over on the way, and what went wrong after the switch."""
+    """Releases that were passed over on the way, and what went wrong after the switch."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def list_releases(connection: Connection) -> DeviceReleases:
 
 
 def _read(connection: Connection, kind: Any, found: Any) -> Any:
-    """What the device told of its releases, as it must be."""
+    """The device's report on its releases, checked."""
     try:
         return read(kind, found, "releases")
     except (JsonValueError, KeyError) as error:
@@ -140,7 +140,7 @@ def rollback(
 
     Args:
         connection: to the device.
-        policy: whose release.
+        policy: name of the release's policy.
         release: which; default the last good one before the current one. Named, also one that is marked: if it passes
             its check, the mark is gone.
         mark_bad_too: mark the release that served until now as bad; without it, it is only noted that it was left.

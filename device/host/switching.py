@@ -15,7 +15,7 @@ from device.host.helper_session import SILENCE_S, HelperSession, helper
 from device.host.places import user_name
 
 ASKED_AGAIN, PAUSE_S = 3, 1.0
-"""So many times a device whose line was cut in a switch is asked what serves, and the seconds in between."""
+"""How often a device whose line was cut in a switch is queried for what serves, and the seconds in between."""
 
 
 def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def switch_on(
         connection: to the device.
         session: holds the lock.
         python: the device's interpreter.
-        policy: whose release.
+        policy: name of the release's policy.
         release: to serve from now on.
         serving: the one that serves until now.
         silence_s: seconds after which the device gives up a host that it does not hear.
@@ -106,7 +106,7 @@ def switch_on(
 
 
 def _serves_now(connection: Connection, lost: bool, python: str, policy: str, silence_s: float) -> str | None:
-    """What serves, read under the lock: no switch of ours can be on its way any more."""
+    """The release that serves, read under the lock: no switch of ours can be on its way any more."""
     with contextlib.ExitStack() as stack:
         line = stack.enter_context(connection.again()) if lost else connection
         fresh = stack.enter_context(helper(line, python))

@@ -23,7 +23,7 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
 
 @dataclass(frozen=True)
 class Target:
-    """A device as it was named: ``local``, or a host with what was said about user and port."""
+    """A device as it was named: ``local``, or a host with the user and port that were given."""
 
     host: str
     user: str | None = None
@@ -109,7 +109,7 @@ def ssh_config_folder() -> Path:
 
 
 def _configured(host: str, files: Iterable[Path]) -> dict[str, object]:
-    """What the configuration files say about a host; as in OpenSSH, what is said first counts."""
+    """The settings of a host in the configuration files; as in OpenSSH, the first value counts."""
     config = paramiko.SSHConfig()
     path = None
     try:

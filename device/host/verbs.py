@@ -20,7 +20,7 @@ Run = Callable[[argparse.Namespace], tuple[Any, str]]
 
 
 def verb_adder(top: Parser, *common: Parser) -> Callable[[str, Run], argparse.ArgumentParser]:
-    """What adds a verb to a parser: by its name and function, whose docstring is its help.
+    """A function that adds a verb to a parser: by its name and function, whose docstring is its help.
 
     Args:
         top: the program's parser.

@@ -68,12 +68,12 @@ class Wheel:
 
 @dataclass(frozen=True)
 class WheelSet:
-    """An interpreter of the device and the wheels it needs for the runtimes asked for."""
+    """An interpreter of the device and the wheels it needs for the requested runtimes."""
 
     python: PythonFacts
     wheels: tuple[Wheel, ...]
     machine: str = ""
-    """As ``uname -m`` says it; only the native engine's library depends on it."""
+    """The processor as ``uname -m`` names it; only the native engine's library depends on it."""
 
 
 def load_pins(path: Path = PINS_FILE) -> tuple[Wheel, ...]:

@@ -17,7 +17,7 @@ from device.native import SHIPPED
 
 LINE = 64
 MOST_THREADS = 4
-"""As engine.h has it."""
+"""Bytes of a cache line, and most threads that decide together, as in engine.h."""
 
 
 class Mode(IntEnum):
@@ -26,11 +26,11 @@ class Mode(IntEnum):
     DENSE = 0
     """All rows of weights."""
     SPARSE = 1
-    """Those whose input is not zero."""
+    """The rows of weights whose input is not zero."""
 
 
 _METH_O, _CAPSULE = 0x0008, b"native"
-"""Of CPython's methodobject.h; the name that python.c asks for."""
+"""The flag of CPython's methodobject.h; the capsule's name that python.c asks for."""
 
 
 class _Method(ctypes.Structure):
@@ -72,7 +72,7 @@ class Engine:
             library: of :func:`device.native.building.library`.
             artifact: the file's bytes.
             observation_size, output_size: of the policy.
-            threads: that decide together where layers are large enough for it, 1 to ``MOST_THREADS``.
+            threads: number of threads that decide together where layers are large enough for it, 1 to ``MOST_THREADS``.
 
         Raises:
             NativeError: the engine refuses it, or it is another policy's; or so many threads are not possible.
@@ -176,7 +176,7 @@ class Engine:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Of every layer."""
+        """The mode of every layer."""
         return tuple(Mode(self._c.native_mode(self._engine, i)) for i in range(self._c.native_layers(self._engine)))
 
     @modes.setter
@@ -215,7 +215,7 @@ def kernels_here(library: Path) -> tuple[str, ...]:
 
 
 def kernels_of(loaded: ctypes.CDLL) -> tuple[str, ...]:
-    """The same of a library that is loaded."""
+    """The sets of kernels that run here, of a library that is loaded, the fastest first."""
     found: list[str] = []
     while (name := loaded.native_kernels(len(found))) is not None:
         found.append(name.decode())

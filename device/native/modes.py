@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from device.native.engine import Engine, Mode
 
 OBSERVATIONS = 32
-"""At most so many are measured with, taken evenly from those that there are."""
+"""Most observations that are measured with, taken evenly from those that there are."""
 SECONDS = 0.1
-"""So long is measured, and until two observations are through."""
+"""Seconds after which no further observation is begun; two are measured all the same."""
 CLEARLY = 0.97
 """A layer leaves the artifact's mode for one whose time is a smaller part of that one's."""
 ENOUGH_NS, MOST_TIMES = 50_000, 64
@@ -38,12 +38,12 @@ TURNS = 3
 Clock = Callable[[], int]
 KEPT_FILE = "native-modes.json"
 MOST_KEPT, MOST_BYTES = 32, 1 << 16
-"""Artifacts, and bytes, of the file."""
+"""Most artifacts and most bytes of the file."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One layer.
+    """The times of one layer, ns.
 
     Attributes:
         faster: the artifact's mode, unless the other one is clearly faster.
@@ -103,7 +103,7 @@ def _faster(usual: Mode, times: tuple[float, float]) -> Mode:
 def _fastest(
     engine: Engine, observation: NDArray[np.float32], modes: tuple[Mode, ...], repeats: list[int], clock: Clock
 ) -> list[float]:
-    """Of two decisions: the first one's caches are cold."""
+    """Each layer's shorter time, ns, of two decisions: the first one's caches are cold."""
     both = [_times(engine, observation, modes, repeats, clock) for _ in range(2)]
     return [min(each) for each in zip(*both, strict=True)]
 
@@ -130,13 +130,13 @@ def kept_file(bundle: Path) -> Path | None:
 
 
 def key_of(engine: Engine, library: Path, sha256: str) -> dict[str, str]:
-    """What a measurement holds for: artifact, the engine's library, its kernels, the processor's kind."""
+    """Key of a measurement: artifact, the engine's library, its kernels, the processor's kind."""
     fingerprint = hashlib.sha256(library.read_bytes()).hexdigest()
     return {"artifact": sha256, "library": fingerprint, "kernels": engine.used, "machine": platform.machine()}
 
 
 def kept_modes(path: Path | None, key: dict[str, str], layers: int) -> tuple[Mode, ...] | None:
-    """What was measured before; None where nothing was, or what is there cannot be used."""
+    """The modes that were measured before; None where none were, or what is there cannot be used."""
     for each in _entries(path):
         modes = each.get("modes")
         if {name: each.get(name) for name in key} != key or not isinstance(modes, list) or len(modes) != layers:
@@ -170,7 +170,7 @@ def keep_modes(path: Path | None, key: dict[str, str], measured: Sequence[Measur
 
 
 def _entries(path: Path | None) -> list[dict[str, Any]]:
-    """What the file holds; nothing where it is missing, damaged, or no file."""
+    """The entries of the file; none where it is missing, damaged, or no file."""
     if path is None:
         return []
     try:

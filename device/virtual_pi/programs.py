@@ -17,7 +17,7 @@ BUILDING = {
     "cpio": "cpio",
     "ssh-keygen": "openssh-client",
 }
-"""And to build one."""
+"""Program -> Debian package, to build an image."""
 _SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # not on every user's PATH
 Finder = Callable[[str], str | None]
 

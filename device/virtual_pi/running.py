@@ -61,11 +61,11 @@ class Running:
 
 @dataclass(frozen=True)
 class Started:
-    """What a start did."""
+    """The results of a start."""
 
     machine: Running
     seconds: float
-    """From the command to SSH answering; 0 when it ran already."""
+    """Seconds from the command to SSH answering; 0 when it ran already."""
     already: bool
     new_card: bool
     host_key_replaced: bool

@@ -41,7 +41,7 @@ class Precision(Enum):
 
     @property
     def typed(self) -> str:
-        """What is typed behind ``BITS=``."""
+        """The value to type behind ``BITS=``."""
         return self.value if self is Precision.MIXED else str(self.bits)
 
     @property
@@ -145,7 +145,7 @@ class Squash(Enum):
     TANH = "tanh"
     CLIP = "clip"
     NONE = "none"
-    """Not at all: −1 and 1 stand for low and high, and what lies beyond is passed on."""
+    """No squashing: −1 and 1 stand for low and high, and what lies beyond is passed on."""
 
 
 def parse_enum(kind: type[E], value: object, what: str) -> E:

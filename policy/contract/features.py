@@ -16,18 +16,18 @@ from policy.contract.checks import LARGEST_FLOAT32, require, require_member
 from policy.json_values import OMITTED, shortened
 
 MOST_STEPS, MOST_ELEMENTS, MOST_TOGETHER = 256, 4096, 65_536
-"""Of a program, of one of its values, and of all of them: float operators stay small beside the network."""
+"""Most steps of a program, elements of a value, and of all values: float operators stay small beside the network."""
 
 
 class FloatOperator(Enum):
-    """What a step does, element by element where nothing else is said."""
+    """What a step does, element by element where nothing else is stated."""
 
     TAKE = "take"
     """The elements at ``places``."""
     JOIN = "join"
     """All operands, one behind the other."""
     SUM = "sum"
-    """Of all elements: one number."""
+    """The sum of all elements: one number."""
     ADD = "add"
     SUBTRACT = "subtract"
     MULTIPLY = "multiply"

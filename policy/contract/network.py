@@ -77,7 +77,7 @@ class NetworkSpec:
         return set(self.activations or (self.activation,)) == {Activation.RELU}
 
     def activation_of(self, layer: str) -> Activation:
-        """Of a layer before the head, by its name."""
+        """The activation of a layer before the head, by the layer's name."""
         return self.activations[self.hidden_names.index(layer)] if self.activations else self.activation
 
     @property

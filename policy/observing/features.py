@@ -37,7 +37,7 @@ _UNARY: dict[FloatOperator, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def run_program(steps: tuple[FloatStep, ...], given: Floats) -> Floats:
-    """What a program makes (batch, m) of what it is given (batch, n); the same without steps.
+    """Run a program on what it is given (batch, n); returns (batch, m), the same without steps.
 
     Sums, products, quotients and roots are those of float32; what a library approximates is computed in double
     precision and rounded once, so that it has the same bits on every processor.
@@ -48,7 +48,7 @@ def run_program(steps: tuple[FloatStep, ...], given: Floats) -> Floats:
 
 
 def exact_program(steps: tuple[FloatStep, ...], given: np.ndarray) -> Doubles:
-    """The same in double precision throughout."""
+    """Run a program as :func:`run_program` does, in double precision throughout."""
     rows = np.asarray(given, np.float64)
     return np.concatenate([_values(steps, part) for part in _chunks(rows)]) if steps else rows
 
@@ -74,7 +74,7 @@ def program_variance(steps: tuple[FloatStep, ...], given: np.ndarray, variance: 
 
 
 def _chunks(rows: np.ndarray) -> list[np.ndarray]:
-    """Some rows at a time: all values of all steps are in memory at once."""
+    """Split rows into chunks: all values of all steps are in memory at once."""
     return [rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE)] or [rows]
 
 

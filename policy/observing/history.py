@@ -19,15 +19,15 @@ class Remembering(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """The field's name."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of all its rows."""
+        """Shape of all of the field's rows."""
 
     @property
     def memory(self) -> Memory | None:
-        """Of which periods."""
+        """Which periods the field holds; None: only the present one."""
 
 
 class History:

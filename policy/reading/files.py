@@ -75,7 +75,7 @@ def verified(path: Path, record: FileRecord, largest: int) -> bytes:
 
 
 def verify(path: Path, record: FileRecord, largest: int) -> None:
-    """As :func:`verified`, a block at a time: a device has little memory, and the agent's peak is measured."""
+    """Check a file as :func:`verified` does, a block at a time: memory is little, and the agent's peak is measured."""
     _refuse_large(path, record.size, largest)
     with _opened(path) as (stream, size):
         _compare_sizes(path, size, record)

@@ -235,7 +235,7 @@ class Learning:
         self._control.clip_in_place(self.network.weights.views)
 
     def vectors(self) -> dict[str, Vector]:
-        """What a learner keeps of it, by group."""
+        """The vectors that a learner keeps of it, by group."""
         moments = {f"{self._group}_{name}": vector for name, vector in self.optimiser.moments.items()}
         return {self._group: self.network.weights, **moments}
 

@@ -57,7 +57,7 @@ class GaussianScore:
         self._gradient = policy.gradient.views[LOG_STD]
 
     def evaluate(self, outputs: Floats, actions: NDArray[Any]) -> tuple[Floats, np.float32]:
-        """As :class:`CategoricalScore`'s."""
+        """log π(a|s) (rows,) of actions under a policy's outputs, and the entropy in nats, which no state changes."""
         self._inverse = np.exp(-self._log_std)
         self._distance = (actions - outputs) * self._inverse
         constant = np.float32(self._log_std.sum() + len(self._log_std) * HALF_LOG_2_PI)
@@ -65,7 +65,7 @@ class GaussianScore:
         return np.float32(-0.5) * np.add.reduce(self._distance * self._distance, axis=1) - constant, entropy
 
     def slopes(self, chosen: Floats, bonus: float) -> Floats:
-        """As :class:`CategoricalScore`'s; the gradient of log σ is set in the network's gradient."""
+        """Return :meth:`CategoricalScore.slopes`' gradient; that of log σ is set in the network's gradient."""
         weighted = self._distance * chosen[:, None]
         self._gradient[:] = np.add.reduce(weighted * self._distance, axis=0) - chosen.sum() - np.float32(bonus)
         weighted *= self._inverse
@@ -73,7 +73,7 @@ class GaussianScore:
 
 
 def score_of(policy: Perceptron) -> CategoricalScore | GaussianScore:
-    """That of the distribution whose weights the policy has."""
+    """The score of the distribution whose weights the policy has."""
     return GaussianScore(policy) if LOG_STD in policy.weights.views else CategoricalScore()
 
 

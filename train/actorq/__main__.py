@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run_training(arguments: argparse.Namespace) -> int:
-    """Train as asked and write the bundle."""
+    """Train as requested and write the bundle."""
     from train.actorq.address import ClusterError, refuse_unreachable
     from train.actorq.plan import make_plan, make_runtime_ready, refuse_fruitless
     from train.runs.resumption import taken_up

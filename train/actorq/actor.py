@@ -85,7 +85,7 @@ class Actor:
         return {**self._told, "seconds": seconds, "counts": dict(self._counts), "cpu_s": time.process_time()}
 
     def _spent(self, part: str, since: float) -> float:
-        """What has passed since then belongs to the part; returns the time now."""
+        """Count the time since then for the part; returns the time now."""
         now = time.perf_counter()
         self._seconds[part] += now - since
         self._counts[part] += 1

@@ -60,7 +60,7 @@ class NoisyActions:
         return Choice(unit[0], self._range.physical(unit), greedy)
 
     def ended(self) -> None:
-        """An episode is over."""
+        """End an episode."""
         self._noise.begin(np.ones(1, np.bool_))
 
 
@@ -72,7 +72,7 @@ class RandomActions:
         self._explore = EpsilonGreedy(1, settings.exploration_hold)
 
     def start(self) -> Choice:
-        """A uniform action."""
+        """Choose a uniform action."""
         action = int(self._explore(self._generator, np.zeros((1, self._actions), np.float32), 1.0)[0])
         return Choice(action, np.array([action]), action)
 
@@ -86,7 +86,7 @@ class RandomActions:
         return Choice(action, np.array([action]), int(decided), not held and action == int(decided))
 
     def ended(self) -> None:
-        """Nothing is held any longer."""
+        """End an episode: no action is held any longer."""
         self._explore.begin(np.ones(1, np.bool_))
 
 
@@ -131,7 +131,7 @@ class Algorithm:
         return self.learner.groups[self._deployed]
 
     def greedy(self, inputs: Floats) -> NDArray[Any]:
-        """What the fp32 policy chooses for normalised observations: actions (rows,), or tanh outputs (rows, k)."""
+        """The fp32 policy's choice for normalised observations: actions (rows,), or tanh outputs (rows, k)."""
         outputs = mlp(self.policy, inputs)
         return np.tanh(outputs) if self._is_continuous else outputs.argmax(axis=1)
 

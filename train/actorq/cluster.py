@@ -32,7 +32,7 @@ from train.actorq.settings import ActorQSettings
 from train.runs.checkpoint import Checkpoint
 
 STORE_BYTES = 1 << 29
-"""Of Ray's shared memory on this machine: a few versions of the largest parameters and some minibatches."""
+"""Bytes of Ray's shared memory on this machine: a few versions of the largest parameters and some minibatches."""
 START_TRIES = 3  # Ray gives its own processes 30 s to start, which a busy machine may exceed
 RESTARTS = -1  # of a replay or parameter process: always; the supervisor counts them
 STOP_WAIT_S = 20.0
@@ -70,7 +70,7 @@ class Cluster:
         return self._kept(made.remote(self._plan, index, life, self.shards[index % len(self.shards)], self.server))
 
     def end(self, handle: Any) -> None:
-        """Of an actor or a learner that is replaced: its process may live on after what it raised, and keep its CPU."""
+        """End an actor or a learner that is replaced: its process may outlive what it raised, and keep its CPU."""
         self._started.remove(handle)
         with contextlib.suppress(RayError, ValueError):
             ray.kill(handle, no_restart=True)
@@ -163,7 +163,7 @@ def reach(address: str, **options: Any) -> None:
 
 
 def ready(references: Sequence[Any], timeout_s: float) -> list[Any]:
-    """Those of the references that have an answer or an error by then."""
+    """The references that have an answer or an error within ``timeout_s``."""
     done, _ = ray.wait(list(references), num_returns=len(references), timeout=timeout_s)
     return list(done)
 

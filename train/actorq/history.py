@@ -35,7 +35,7 @@ class Deaths:
         self.notes = list(notes)
 
     def begins(self, who: str) -> None:
-        """A process starts."""
+        """Note that a process starts."""
         self._began[who] = time.monotonic()
 
     def note(self, who: str, step: int, **facts: Any) -> None:
@@ -57,7 +57,7 @@ class Deaths:
 
 
 def sums_of(learner: Facts, server: Facts, shards: Sequence[Facts]) -> Sums:
-    """What processes told last; ``{}`` for one that is left out.
+    """Sums of what the processes reported last; ``{}`` for one that is left out.
 
     Returns:
         ``cpu_s`` of learner, replay and parameters, ``learner_seconds`` by part, ``parameters`` and ``replay``.
@@ -78,7 +78,7 @@ def sums_of(learner: Facts, server: Facts, shards: Sequence[Facts]) -> Sums:
 
 
 def added(one: Mapping[str, Mapping[str, float]], other: Mapping[str, Mapping[str, float]]) -> Sums:
-    """Both together: sums, and the larger of what is a largest value."""
+    """Add two sums, name by name; of largest values the larger one is kept."""
     together: Sums = {}
     for kind in {**one, **other}:
         mine, theirs = one.get(kind, {}), other.get(kind, {})

@@ -112,7 +112,7 @@ class LearnerLoop:
 
     @property
     def updates(self) -> int:
-        """Updates made."""
+        """Number of updates made."""
         return self._algorithm.learner.updates
 
     @property
@@ -162,7 +162,7 @@ class LearnerLoop:
         return self._normaliser(rows).reshape(observations.shape)
 
     def _greedy(self, observations: NDArray[np.float32]) -> NDArray[Any]:
-        """What this policy chooses for raw observations (…, size)."""
+        """This policy's choice for raw observations (…, size)."""
         chosen = self._algorithm.greedy(self._normaliser(observations.reshape(-1, observations.shape[-1])))
         return chosen.reshape(*observations.shape[:-1], *chosen.shape[1:])
 
@@ -213,7 +213,7 @@ class LearnerLoop:
         }
 
     def state(self) -> Checkpoint:
-        """A checkpoint's part of it, between two rounds."""
+        """The learner's part of a checkpoint, between two rounds."""
         with self._lock:
             groups = {**self._algorithm.learner.groups, CALIBRATION: {"rows": self._calibration}}
             arrays, facts = gathered(groups, {"normaliser": self._normaliser}, self.updates, self._generator)

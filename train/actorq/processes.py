@@ -62,7 +62,7 @@ class ReplayProcess(ReplayService):
         return answer
 
     def _wake(self) -> None:
-        """Whoever waits asks again."""
+        """Let everyone who waits check again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -150,7 +150,7 @@ class Sampler:
 
     @property
     def _steps(self) -> int:
-        """Of all shards; of those that have not answered yet, a new learner takes the mean of the others."""
+        """Steps of all shards; of those that have not answered yet, a new learner takes the mean of the others."""
         return sum(each.step for each in self._replies.values()) * len(self._shards) // len(self._replies)
 
     def prioritise(self, rows: Any, errors: Any) -> None:
@@ -230,7 +230,7 @@ def cause_of(error: RayTaskError) -> Exception:
 
 
 def called(method: Any, *arguments: Any, first: Any = None) -> Any:
-    """What a process answers; asked again while it is being started anew.
+    """Call a process and return its answer; it is called again while it is being started anew.
 
     Args:
         method: of a Ray actor.

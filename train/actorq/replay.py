@@ -69,7 +69,7 @@ class Shard:
         self._staleness_sum, self._staleness_rows, self._staleness_largest = 0, 0, 0
 
     def __len__(self) -> int:
-        """Rows held."""
+        """Number of rows held."""
         return min(self._written, self._capacity)
 
     def add(self, columns: Columns, newest_updates: int, max_staleness: int) -> int:
@@ -224,7 +224,7 @@ class ReplayService(Shard):
         return self.reply
 
     def hear(self, updates: int) -> None:
-        """The learner has made so many updates."""
+        """Note how many updates the learner has made."""
         self._updates = updates
 
     def sample(self, updates: int | None = None) -> tuple[Columns | None, Reply] | None:
@@ -246,7 +246,7 @@ class ReplayService(Shard):
         return columns, self.reply
 
     def go_on(self, step: int) -> None:
-        """This process replaces one that had received so many steps; its own since then are added to them."""
+        """Take the place of a process that had received so many steps; its own since then are added to them."""
         self._step, self._start = step + self._step - self._start, step
 
     def stop(self) -> None:
@@ -254,7 +254,7 @@ class ReplayService(Shard):
         self._stop = True
 
     def facts(self) -> dict[str, Any]:
-        """Figures of the shard, and the last that each actor told (by ``actor.life``)."""
+        """Figures of the shard, and the last that each actor reported (by ``actor.life``)."""
         return {**super().facts(), "step": self._step, "updates": self._updates, "actors": dict(self._actors)}
 
 

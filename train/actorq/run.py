@@ -73,7 +73,7 @@ class Supervisor:
         self._warned = False
 
     def train(self) -> Trained:
-        """Until all steps are made or the run wants to stop; the policy of the best evaluation is returned."""
+        """Train until all steps are made or the run wants to stop; the policy of the best evaluation is returned."""
         first_life = 1000 * len(self._run.resumed_at)  # other episodes and noise than before a resumption
         self._lives = dict.fromkeys(range(self._plan.actorq.n_actors), first_life)
         self._running: dict[Any, tuple[int | None, Any]] = {}  # the answer of its run: which actor, its process
@@ -103,7 +103,7 @@ class Supervisor:
         return self._trained()
 
     def _start(self, who: int | None) -> None:
-        """An actor, or None: the learner."""
+        """Start an actor; None: the learner."""
         if who is None:
             process = self._learner = self._processes.learner(self._kept)
         else:
@@ -157,7 +157,7 @@ class Supervisor:
 
     @property
     def _rows(self) -> int:
-        """That the replay holds."""
+        """Rows that the replay holds."""
         return sum(shard["size"] for shard in self._shards)
 
     def _look(self) -> None:
@@ -256,7 +256,7 @@ class Supervisor:
 
     @property
     def _sums(self) -> Sums:
-        """Of all processes, those that are no more included."""
+        """Sums over all processes, those that have ended included."""
         return added(self._past, sums_of(self._facts[LEARNER], self._facts[SERVER], self._shards))
 
     def _trained(self) -> Trained:
@@ -269,12 +269,12 @@ class Supervisor:
         return Trained(self._best.policy(self._policy), self._step, self.notes())
 
     def _policy(self) -> Policy:
-        """As the learner handed it over last."""
+        """The policy that the learner handed over last."""
         assert self._newest is not None
         return Policy(self._newest.weights, self._newest.spec.normaliser)
 
     def notes(self) -> dict[str, Any]:
-        """For the provenance: how it went, beside the algorithm's settings."""
+        """Facts for the provenance: how the run went, beside the algorithm's settings."""
         learner, server, sums = self._facts[LEARNER], self._facts[SERVER], self._sums
         facts = [*self._earlier.values(), *self._actors.values()]
         told = {

@@ -99,12 +99,12 @@ class ActorQSettings:
 
     @property
     def precision(self) -> Precision:
-        """What actors act in."""
+        """The precision that actors act in."""
         return Precision.from_bits(self.quantize)
 
     @property
     def artifact_format(self) -> ArtifactFormat:
-        """Of the artifacts that actors execute."""
+        """Format of the artifacts that actors execute."""
         return RuntimeName(self.runtime).artifact_format
 
     def delay_s(self, actor: int) -> float:

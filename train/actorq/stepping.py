@@ -16,7 +16,7 @@ NO_CHOICE = -1
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What an actor does.
+    """The action that an actor takes.
 
     Attributes:
         action: as the replay keeps it: an int, or floats (k,) in −1 … 1.

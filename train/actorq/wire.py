@@ -43,7 +43,7 @@ class Pushed:
     """What the learner hands to the parameter server.
 
     Attributes:
-        updates: that the learner had made.
+        updates: number of updates that the learner had made.
         spec: the policy's contract.
         weights: float32.
         calibration: raw observations (rows, size) for the ranges of int8 activations.
@@ -61,8 +61,8 @@ class Published:
 
     Attributes:
         version: 1, 2, …, by the learner's handing over.
-        updates: that the learner had made.
-        precision: that actors execute.
+        updates: number of updates that the learner had made.
+        precision: the precision that actors execute.
         communication: bits of a weight in the data.
         format: of the artifact that actors execute.
         spec: the policy's contract.
@@ -85,7 +85,7 @@ class Published:
         return self.precision.bits == self.communication
 
     def arrived(self, data: NDArray[np.uint8]) -> Published:
-        """With the data that came for the reference.
+        """Take the data that came for the reference.
 
         Raises:
             WireError: it is damaged.
@@ -96,7 +96,7 @@ class Published:
 
 
 def sha256(data: NDArray[np.uint8]) -> str:
-    """Of an array's bytes, in hexadecimal digits."""
+    """SHA-256 of an array's bytes, in hexadecimal digits."""
     return hashlib.sha256(data.data).hexdigest()
 
 

@@ -33,7 +33,7 @@ from train.suites.episodes import Actions, Observations
 
 METRICS = ("policy_loss", "value_loss", "entropy", "policy_norm", "value_norm")
 MOMENTS = {"rmsprop": ("second",), "adam": ("first", "second")}
-"""What each optimiser remembers; see ``ActorCritic.fresh``."""
+"""Moments that each optimiser remembers; see ``ActorCritic.fresh``."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class Answers:
         return {"observation": self._observations[rows], "teacher": self._logits[rows], **images}
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The filled part."""
+        """The filled part of the memory."""
         held = min(self._written, len(self._observations))
         written = np.array([self._written], np.int64)
         images = {"images": self._images[:held]} if self._image else {}
@@ -212,7 +212,7 @@ class Teacher:
 
     @classmethod
     def load(cls, name_or_path: str, run: Run) -> Teacher:
-        """That of a bundle.
+        """Load the policy of a bundle as a teacher.
 
         Raises:
             PolicyError: there is none, or it was trained on another observation than the task has for a teacher.
@@ -223,7 +223,7 @@ class Teacher:
         return cls(spec, bundle.manifest.files[WEIGHTS_FILE].sha256, bundle.weights())
 
     def weights_for(self, network: NetworkSpec, drawn: Weights) -> Weights:
-        """Its weights, for a student of its own network that would begin with the ones drawn.
+        """The teacher's weights, for a student of its own network that would begin with the ones drawn.
 
         Raises:
             SettingsError: the student's network is another one, or sees something else.
@@ -238,7 +238,7 @@ class Teacher:
         return dict(self.weights)
 
     def logits(self, observations: Floats) -> Floats:
-        """Its logits (batch, actions) for raw observations (batch, size)."""
+        """The teacher's logits (batch, actions) for raw observations (batch, size)."""
         return forward_float(self.spec, self.weights, observations)
 
 

@@ -35,7 +35,7 @@ class QuantizationAware:
     Attributes:
         fake: which grid; None in a run of 32 bits.
         active: whether the policy is quantized now.
-        updates: that were made with quantizers.
+        updates: number of updates that were made with quantizers.
     """
 
     def __init__(self, network: NetworkSpec, bits: int, delay_steps: int) -> None:
@@ -50,7 +50,7 @@ class QuantizationAware:
         self._acting: tuple[Any, Any, Mapping[str, Any]] = (None, None, {})
 
     def begin(self, step: int) -> bool:
-        """Before an iteration that starts at ``step``: whether the quantizers become active now."""
+        """Activate the quantizers where they are due at ``step``, before an iteration; returns whether it did so."""
         if self.fake is None or self.active or step < self.delay_steps or not self._ranges:
             return False
         self.active = True
@@ -59,12 +59,12 @@ class QuantizationAware:
 
     @property
     def scales(self) -> dict[str, Floats]:
-        """Those of the layers, while active; else empty."""
+        """The scales of the layers, while active; else empty."""
         return self._scales
 
     @property
     def group(self) -> dict[str, dict[str, Floats]]:
-        """What an update is given beside the learner's arrays."""
+        """Arrays that an update is given beside the learner's, by group."""
         return {QUANTIZER: self._scales} if self._scales else {}
 
     def acting(self, weights: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -78,7 +78,7 @@ class QuantizationAware:
         return made
 
     def count(self, updates: int) -> None:
-        """So many updates were made: with quantizers, if they are active."""
+        """Count updates that were made: with quantizers, if they are active."""
         self.updates += updates if self._scales else 0
 
     def look(self, weights: Mapping[str, Any], inputs: NDArray[Any]) -> None:
@@ -109,13 +109,13 @@ class QuantizationAware:
         return Policy(dict(weights), normaliser, trained)
 
     def notes(self) -> dict[str, Any]:
-        """For the provenance."""
+        """Facts for the provenance."""
         if self.fake is None:
             return {}
         return {"quantized_updates": self.updates, "quant_delay_steps": self.delay_steps}
 
     def keepers(self) -> dict[str, QuantizationAware]:
-        """Itself for a checkpoint, under its name; nothing in a run of 32 bits."""
+        """This object under its name, for a checkpoint; nothing in a run of 32 bits."""
         return {} if self.fake is None else {"quantization_aware": self}
 
     def state(self) -> dict[str, NDArray[Any]]:

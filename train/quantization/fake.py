@@ -33,7 +33,7 @@ LEVELS = "levels"
 
 @dataclass(frozen=True)
 class FakeQuantization:
-    """Which grid.
+    """The grid of fake quantization.
 
     Attributes:
         bits: of weights and of hidden layers' outputs, 2 … 8.
@@ -149,7 +149,7 @@ def fake_bias(bias: Any, steps: Any) -> Any:
 
 
 def _scales_of_tensor(kernel: Any, fake: FakeQuantization) -> Any:
-    """As ``policy.quantization_aware.kernel_scales``."""
+    """Scales of a kernel (…, out), as ``policy.quantization_aware.kernel_scales`` computes them."""
     magnitude = tf.reshape(tf.abs(kernel), (-1, kernel.shape[-1]))
     limit = 2 ** (fake.bits - 1) - 1
     if fake.weight_range is WeightRange.LARGEST:
@@ -160,7 +160,7 @@ def _scales_of_tensor(kernel: Any, fake: FakeQuantization) -> Any:
 
 
 def _agreeing_tensor(scales: Any, source: Any, out: Any) -> Any:
-    """As ``policy.integer.agreeing_scales``, in double precision like there."""
+    """Scales that agree, as ``policy.integer.agreeing_scales`` computes them, in double precision like there."""
     wide, in_scale, out_scale = (tf.cast(each, tf.float64) for each in (scales, source[0], out[0]))
     m = in_scale * wide / out_scale
     t = tf.maximum(tf.round(0.5 / m), 1.0)

@@ -57,14 +57,14 @@ class WeightControl:
         return cut
 
     def decay_in_place(self, weights: Mapping[str, NDArray[np.float32]], rate: float) -> None:
-        """:meth:`decayed` of arrays."""
+        """Decay arrays as :meth:`decayed` does."""
         if self.decay:
             for name in filter(is_kernel, weights):
                 kernel = weights[name]
                 kernel *= np.float32(1.0 - rate * self.decay)
 
     def clip_in_place(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """:meth:`clipped` of arrays."""
+        """Clip arrays as :meth:`clipped` does."""
         if self.clip:
             for name in filter(is_kernel, weights):
                 kernel = weights[name]

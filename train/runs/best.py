@@ -40,7 +40,7 @@ class BestPolicy:
         return self._policy or last()
 
     def notes(self) -> dict[str, Any]:
-        """For the provenance: which evaluation chose the policy."""
+        """Facts for the provenance: which evaluation chose the policy."""
         return {} if self._policy is None else {"best_step": self._step, "best_evaluation": round(self._value, 4)}
 
     def state(self) -> dict[str, NDArray[Any]]:

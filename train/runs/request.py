@@ -22,7 +22,7 @@ holds the bundle of what had been learned."""
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What was asked for, under the names of the command line's options (``python -m train --help``).
+    """The requested run, under the names of the command line's options (``python -m train --help``).
 
     Attributes:
         task, policy, method: their names.
@@ -60,7 +60,7 @@ class RunRequest:
         return self.output_path.parent / TRAINING_FOLDER / self.output_path.name
 
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must agree on to be resumed to the same curve."""
+        """The facts that a checkpoint must agree on to be resumed to the same curve."""
         plain = ("task", "policy", "method", "steps", "seed", "evaluate_every", "evaluate_episodes")
         values = {name: getattr(self, name) for name in plain}
         return {**values, "network": network_values(self.network), "settings": dict(self.settings)}
@@ -68,7 +68,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Trained:
-    """What an algorithm returns.
+    """The result of an algorithm's training.
 
     Attributes:
         policy: its weights as the bundle names them, and what else decides what it computes.

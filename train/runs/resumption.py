@@ -23,10 +23,10 @@ ADDED_SETTINGS = {
 
 @dataclass(frozen=True)
 class TakenUp:
-    """Where a run begins.
+    """The point where a run begins.
 
     Attributes:
-        checkpoint: that it goes on from; None to begin anew.
+        checkpoint: the one that the run goes on from; None: it begins anew.
         replanned: where it was given another number of steps: for the provenance.
         sentence: what was decided without being asked for, or "".
     """
@@ -37,7 +37,7 @@ class TakenUp:
 
 
 def taken_up(request: RunRequest) -> TakenUp:
-    """Where the run that was asked for begins.
+    """Decide where the requested run begins.
 
     Raises:
         CheckpointError: with ``resume``: there is none, or it is of other options; or it cannot be read.

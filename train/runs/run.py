@@ -77,7 +77,7 @@ class Run:
 
     @cached_property
     def _log(self) -> CurveLog:
-        """Opened with its first row: until then nothing is written, and the last run of the name stays in its place."""
+        """The curve's log, opened with its first row: until then nothing is written, and the last run's stays."""
         folder = self.request.training_folder
         if self.checkpoint is None:
             put_aside(folder)
@@ -102,7 +102,7 @@ class Run:
             raise KeyboardInterrupt(self._what_is_left()) from None
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Nothing is printed here: what is being printed may be what was interrupted."""
+        """Note an interruption. Nothing is printed here: what is being printed may be what was interrupted."""
         if self._ended_at_once:
             interruption.end_at_once()
         if self._interrupted or not self._waits:
@@ -126,7 +126,7 @@ class Run:
 
     @property
     def untouched(self) -> str:
-        """What an interrupted run says of the bundle whose place it did not take."""
+        """A sentence of an interrupted run on the bundle whose place it did not take."""
         path = self.request.output_path
         return f"{path} is as it was" if path.exists() else f"there is no {path}"
 
@@ -137,7 +137,7 @@ class Run:
         return request.training_folder / UNFINISHED if self.was_interrupted else request.output_path
 
     def bundle_written(self) -> None:
-        """Unless it was interrupted, the run is over."""
+        """End the run: remove its unfinished files, unless it was interrupted."""
         if not self.was_interrupted:
             shutil.rmtree(self.request.training_folder / UNFINISHED, ignore_errors=True)
 
@@ -230,7 +230,7 @@ class Run:
 
     @property
     def _counted_s(self) -> float:
-        """What ``--minutes`` counts, s: with ``--resume`` this process, else all of the run."""
+        """Seconds that ``--minutes`` counts: with ``--resume`` those of this process, else of all of the run."""
         return time.monotonic() - self._began if self.request.resume else self.wall_s
 
     @property
@@ -239,7 +239,7 @@ class Run:
         return self._stop
 
     def look(self, step: int) -> None:
-        """Between two reports: an interruption counts at once, and so does the end of the time."""
+        """Check between two reports for an interruption and for the end of the time, which count at once."""
         self._stop = self._stop or self._find_stop(step, None)
 
     @property

@@ -15,7 +15,7 @@ FILE = Path(__file__).resolve().parent / "cells.json"
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell.
+    """One cell of the benchmark: a task and a method.
 
     Attributes:
         task: the word that is typed after ``--task``.
@@ -46,7 +46,7 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """What trains the cell."""
+        """The command that trains the cell."""
         return f"python -m train --task {self.task} --method {self.method}"
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from train.suites.episodes import Actions, Floats, StepResult
 
 State = NDArray[np.float64]
-"""(variables, environments)."""
+"""State of the physics, (variables, environments)."""
 Moved = tuple[State, NDArray[np.float64], NDArray[np.bool_]]
 """What a step of the physics gives: the new state, the reward and whether it ended, each for all environments."""
 

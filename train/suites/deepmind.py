@@ -69,7 +69,7 @@ class DeepMindEpisodes(OneByOne):
         return flat(self.playing[place].reset().observation)
 
     def taken(self, actions: Actions) -> Any:
-        """Clipped to the suite's bounds."""
+        """The actions clipped to the suite's bounds."""
         return np.clip(actions.astype(np.float64), *self._bounds)
 
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
@@ -78,7 +78,7 @@ class DeepMindEpisodes(OneByOne):
         return flat(step.observation), step.reward, step.last() and step.discount != 1.0, step.last()
 
     def picture(self) -> NDArray[np.uint8]:
-        """The first environment as it is now, (240, 320, 3)."""
+        """The picture of the first environment as it is now, (240, 320, 3)."""
         picture: NDArray[np.uint8] = self.playing[0].physics.render(240, 320, camera_id=0)
         return picture
 

@@ -22,9 +22,9 @@ Observations = NDArray[Any]
 Actions = NDArray[Any]
 """(batch,) int64 of a discrete task, (batch, size) float32 in physical units of a continuous one."""
 Decide = Callable[[Observations], Actions]
-"""Raw observations to actions."""
+"""A function from raw observations to actions."""
 PROGRESSION = "progression/"
-"""Before the names of a :class:`Progression`'s arrays in the state of a stream."""
+"""Prefix of the names of a :class:`Progression`'s arrays in the state of a stream."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class StepResult:
 
 
 class Progression(Protocol):
-    """What decides, from how episodes ended, of which kind the later ones are: a curriculum.
+    """Decides from how episodes ended of which kind the later ones are: a curriculum.
 
     It decides by episode id, so that given its state an episode is still a function of (seed, episode id, actions).
     """
@@ -176,9 +176,9 @@ class Tally:
     successes: int = 0
     knows_success: bool = False
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Of a :class:`Progression`, as they are now."""
+    """Figures of a :class:`Progression`, as they are now."""
     news: list[str] = field(default_factory=list)
-    """What a :class:`Progression` said."""
+    """Messages of a :class:`Progression`."""
 
     def row(self) -> dict[str, float]:
         """Means for a log, NaN where no episode ended; and the figures."""
@@ -213,7 +213,7 @@ class EpisodeStream:
 
     @property
     def teacher_observation(self) -> Observations:
-        """What a teacher sees in the states of ``observation``."""
+        """The teacher's observation of the states of ``observation``."""
         seen: Observations = getattr(self._episodes, "teacher_observation", self.observation)
         return seen
 

@@ -82,7 +82,7 @@ class GymnasiumEpisodes(OneByOne):
         return self.playing[place].reset(seed=int(seed.generate_state(1)[0]))[0]
 
     def taken(self, actions: Actions) -> Any:
-        """Continuous ones clipped to the environment's bounds."""
+        """The actions, continuous ones clipped to the environment's bounds."""
         if self._bounds is None:
             return actions.tolist()
         return np.clip(actions.reshape(len(actions), *self._bounds[0].shape), *self._bounds)

@@ -83,11 +83,11 @@ ATARI_WORDS = {
     "spaceinvaders": "space_invaders",
 }
 NAVIGATION_ID = "AirLearning/Navigation-v0"
-"""What Gymnasium and every bundle call it."""
+"""The task's id in Gymnasium and in every bundle."""
 NAVIGATION = "navigation"
 NAVIGATION_NAME = TaskName(NAVIGATION, Suite.NAVIGATION, NAVIGATION, NAVIGATION)
 NAVIGATION_DEPTH_ID = "AirLearning/NavigationDepth-v0"
-"""Likewise, with a depth picture in place of the ranges."""
+"""The id of the task with a depth picture in place of the ranges."""
 NAVIGATION_DEPTH = "navigation-depth"
 NAVIGATION_DEPTH_NAME = TaskName(NAVIGATION_DEPTH, Suite.NAVIGATION, NAVIGATION_DEPTH, NAVIGATION_DEPTH)
 ALE_ID = r"(?:ALE/(\w+)-v5|(\w+?)(?:NoFrameskip|Deterministic)-v\d)"

@@ -85,11 +85,11 @@ class DepthEpisodes(NavigationEpisodes):
     """
 
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Floats:
-        """As in the base, with pictures."""
+        """Reset as the base does; the observations have pictures."""
         return self._with_pictures(super().reset(mask, episode_ids))
 
     def step(self, actions: NDArray[np.int64]) -> StepResult:
-        """As in the base, with pictures."""
+        """Step as the base does; the observations have pictures."""
         result = super().step(actions)
         return replace(result, observation=self._with_pictures(result.observation))
 

@@ -17,7 +17,7 @@ from airlearning_envs.rules.curriculum import ADVANCE_AT, WINDOW_EPISODES, ZONES
 from train.suites.errors import TaskError
 
 DEFAULTS = {"window_episodes": WINDOW_EPISODES, "advance_at": ADVANCE_AT}
-"""Air Learning's, as the options of a task name them."""
+"""Air Learning's defaults, as the options of a task name them."""
 
 
 class Zones:

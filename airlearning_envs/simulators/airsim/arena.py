@@ -22,7 +22,7 @@ from airlearning_envs.simulators.airsim.rpc import AirSimError, RpcError
 from airlearning_envs.simulators.obstacles import Obstacles
 
 PREFIX = "arena_"
-"""Of the name of everything spawned here."""
+"""Prefix of the name of every object spawned here."""
 WALL_M = 1.0
 _PRESENT_M = 1e5
 _MOVED_M = 0.05
@@ -39,7 +39,7 @@ KNOWN_ASSETS = {
     Shape.BOX: ("Cube", "1M_Cube", "1M_Cube_Chamfer"),
     Shape.CYLINDER: ("Cylinder", "1M_Cylinder", "Shape_Cylinder"),
 }
-"""By these names AirSim's environments have them; the first one that is listed is taken."""
+"""Names of each shape's asset in AirSim's environments; the first one that is listed is taken."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Arena:
         self._link.call(bool, "simDestroyObject", theirs)
 
     def _pose(self, piece: Piece) -> Pose:
-        """Of a piece's centre in the objects' frame; it stands on the ground."""
+        """The pose of a piece's centre in the objects' frame; the piece stands on the ground."""
         place = np.array([piece.x + self._origin[0], piece.y + self._origin[1], -self._config.arena_height_m / 2.0])
         return Pose(Vector3r.of(place + self._shift))
 

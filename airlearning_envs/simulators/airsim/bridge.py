@@ -19,7 +19,7 @@ LONG_LIST = 64
 
 
 def built(value: Any, package: Any) -> Any:
-    """What came, with structs as the client's objects."""
+    """A received value, with structs as the client's objects."""
     if isinstance(value, list):
         return [built(each, package) for each in value]
     if not isinstance(value, dict):

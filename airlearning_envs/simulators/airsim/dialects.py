@@ -34,7 +34,7 @@ class Dialect(Enum):
 
     @property
     def label(self) -> str:
-        """Its name."""
+        """The server's name in words."""
         return {"airsim": "AirSim", "colosseum": "Colosseum", "cosys": "Cosys-AirSim"}[self.value]
 
     @property
@@ -44,12 +44,12 @@ class Dialect(Enum):
 
     @property
     def arrays(self) -> bool:
-        """Structs are arrays, not maps."""
+        """Whether structs are arrays, not maps."""
         return self is Dialect.COLOSSEUM
 
 
 class BadCastError(ValueError):
-    """What came is not the struct that was expected: ``std::bad_cast`` in rpclib's words."""
+    """A received value is not the struct that was expected: ``std::bad_cast`` in rpclib's words."""
 
     def __init__(self) -> None:
         super().__init__("std::bad_cast")
@@ -73,11 +73,11 @@ class Vector3r:
 
     @classmethod
     def of(cls, vector: NDArray[np.floating]) -> Vector3r:
-        """Of (3,)."""
+        """Make a vector from an array (3,)."""
         return cls(*map(float, vector))
 
     def array(self) -> Floats:
-        """As (3,)."""
+        """The vector as an array (3,)."""
         return np.array([self.x_val, self.y_val, self.z_val])
 
 
@@ -92,7 +92,7 @@ class Quaternionr:
 
     @classmethod
     def of(cls, yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Quaternionr:
-        """Turned by yaw, then pitch (nose up), then roll (to the right); rad."""
+        """Make the rotation by yaw, then pitch (nose up), then roll (to the right); rad."""
         (cy, sy), (cp, sp), (cr, sr) = ((math.cos(a / 2.0), math.sin(a / 2.0)) for a in (yaw, pitch, roll))
         return cls(
             cr * cp * cy + sr * sp * sy,
@@ -220,7 +220,7 @@ class CameraInfo:
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """A picture that is asked for."""
+    """A request for a picture."""
 
     camera_name: str = "0"
     image_type: int = DEPTH_PLANAR
@@ -281,7 +281,7 @@ def encode(value: Any, dialect: Dialect) -> Any:
 
 
 def decode(kind: type[Kind], value: Any, dialect: Dialect) -> Kind:
-    """What came, as a struct, a number, a text or a list; missing fields keep their defaults, as rpclib has it.
+    """Decode a received struct, number, text or list; missing fields keep their defaults, as rpclib has it.
 
     Raises:
         BadCastError: it is something else.

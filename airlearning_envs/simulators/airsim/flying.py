@@ -76,7 +76,7 @@ class Drone:
         self.reset()
 
     def reset(self) -> None:
-        """On the ground at the start, without a goal."""
+        """Put the drone on the ground at the start, without a goal."""
         flight = self.flight
         flight.position[:], flight.yaw[:], flight.altitude[:] = 0.0, 0.0, GROUND_Z_M
         flight.rest(slice(None))
@@ -96,7 +96,7 @@ class Drone:
         self.powered, self._rising = True, (0.0, float(self.flight.position[2, 0]))
 
     def drop(self) -> None:
-        """Without API control nothing holds it."""
+        """Let the drone go: without API control nothing holds it."""
         self.powered, self._rising, self._new, self._goal = False, None, False, Goal()
 
     @property
@@ -106,7 +106,7 @@ class Drone:
 
     @property
     def speed(self) -> float:
-        """In m/s."""
+        """The drone's speed, m/s."""
         return float(np.linalg.norm(self.flight.velocity))
 
     def heading(self) -> tuple[float, float]:
@@ -114,14 +114,14 @@ class Drone:
         return math.cos(self.flight.yaw[0]), math.sin(self.flight.yaw[0])
 
     def put(self, pose: Pose) -> None:
-        """Somewhere else, turned so; its velocity stays."""
+        """Put the drone elsewhere, turned as the pose is; its velocity stays."""
         flight, (yaw, pitch, roll) = self.flight, pose.orientation.angles()
         flight.position[:, 0] = pose.position.array()
         flight.yaw[0], flight.tilt[:, 0] = yaw, (-pitch, roll)
         self._turned()
 
     def pose(self) -> Pose:
-        """Where it is and how it is turned."""
+        """The drone's place, and how it is turned."""
         flight = self.flight
         attitude = Quaternionr.of(float(flight.yaw[0]), -float(flight.tilt[0, 0]), float(flight.tilt[1, 0]))
         return Pose(Vector3r.of(flight.position[:, 0]), attitude)
@@ -243,6 +243,6 @@ class Drone:
         return self._integrators[step_s]
 
     def _turned(self) -> None:
-        """Yaw or tilt have changed."""
+        """Note that yaw or tilt have changed."""
         for integrator in self._integrators.values():
             integrator.turned()

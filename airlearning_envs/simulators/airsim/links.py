@@ -36,10 +36,10 @@ Kind = TypeVar("Kind")
 
 ROOT = Path(__file__).parents[3]
 CLIENTS_PYTHON = ROOT / ".venv-airsim" / "bin" / "python"
-"""Made by ``make airsim``."""
+"""The Python that ``make airsim`` makes."""
 PACKAGES = {Dialect.AIRSIM: "airsim", Dialect.COSYS: "cosysairsim"}
 AUTO, OWN, THEIRS = CLIENTS = ("auto", "own", "theirs")
-"""Whose client: theirs where it is installed, the project's, or theirs and nothing else."""
+"""Which client to use: theirs where it is installed, the project's, or theirs and nothing else."""
 _START_S = 60.0
 
 
@@ -69,7 +69,7 @@ class Link(ABC):
 
     @abstractmethod
     def answer(self, number: int) -> bool | None:
-        """What a move has answered, or None while it is under way."""
+        """The answer to a move, or None while it is under way."""
 
     @abstractmethod
     def close(self) -> None:
@@ -208,7 +208,7 @@ class ClientLink(Link):
         return line
 
     def _tagged(self, value: Any) -> Any:
-        """Structs with their names, as the bridge builds them."""
+        """A value whose structs have their names, as the bridge builds them."""
         if isinstance(value, (list, tuple)):
             return [self._tagged(each) for each in value]
         if not dataclasses.is_dataclass(value) or isinstance(value, type):
@@ -238,7 +238,7 @@ def _numbers(value: Any) -> Any:
 
 
 def read_address(address: str) -> tuple[str, int]:
-    """``host:port``, or a host alone.
+    """Read ``host:port``, or a host alone.
 
     Raises:
         SettingsError: it is neither.

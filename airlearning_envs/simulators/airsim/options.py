@@ -16,7 +16,7 @@ class AirSimOptions:
 
     Attributes:
         address: host:port.
-        client: whose Python client, see :data:`~airlearning_envs.simulators.airsim.links.CLIENTS`.
+        client: which Python client to use, see :data:`~airlearning_envs.simulators.airsim.links.CLIENTS`.
         dialect: which server it is; found out where None.
         assets: names of the assets for ``box`` and ``cylinder``.
         origin_m: where the arena's centre is, from the vehicle's start.

@@ -21,7 +21,7 @@ from airlearning_envs.errors import SettingsError
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
 AIRSIM_PORT = 41451
 LARGEST_FRAME_BYTES = 16 << 20
-"""A depth picture of 256 x 144 is 184 kB."""
+"""Largest message, bytes; a depth picture of 256 x 144 is 184 kB."""
 _CHUNK_BYTES = 1 << 16
 _STAND_IN = "python -m airlearning_envs.simulators.airsim.server"
 
@@ -31,11 +31,11 @@ class AirSimError(SettingsError):
 
 
 class NotReachableError(AirSimError):
-    """Nobody listens there."""
+    """Nobody listens at the address."""
 
 
 class NotRpcError(AirSimError):
-    """Who listens there does not speak msgpack-rpc."""
+    """The program that listens at the address does not speak msgpack-rpc."""
 
 
 class NoAnswerError(AirSimError):
@@ -55,7 +55,7 @@ class RpcError(AirSimError):
 
 
 class FrameError(ValueError):
-    """What came is not msgpack, or more of it than anybody needs."""
+    """The received bytes are no message of msgpack-rpc, or more than the largest."""
 
 
 class Frames:
@@ -169,7 +169,7 @@ class Rpc:
         return number in self._answers
 
     def forget(self, number: int) -> None:
-        """Nobody will wait for that answer."""
+        """Drop a call's answer: nobody will wait for it."""
         self._asked.pop(number, None)
         self._answers.pop(number, None)
 
@@ -208,7 +208,7 @@ class Rpc:
         )
 
     def fileno(self) -> int:
-        """Of the socket, for a selector; see :meth:`listen`."""
+        """File descriptor of the socket, for a selector; see :meth:`listen`."""
         return self._socket.fileno()
 
     def listen(self, method: str) -> None:

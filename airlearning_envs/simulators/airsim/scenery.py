@@ -23,7 +23,7 @@ _TINY = 1e-12
 
 @dataclass
 class Thing:
-    """Something that stands there.
+    """An object that stands in the scene.
 
     Attributes:
         pose: of its centre.
@@ -37,7 +37,7 @@ class Thing:
 
     @classmethod
     def spawned(cls, asset: str, pose: Pose, scale: Vector3r) -> Thing:
-        """One of :data:`ASSETS`."""
+        """Make an object of one of :data:`ASSETS`."""
         return cls(pose, scale.array() / 2.0, "cylinder" in asset.lower())
 
     def gap(self, point: Floats) -> float:
@@ -86,7 +86,7 @@ class Scene:
         self._taken, self._things = taken, dict[str, Thing]()
 
     def names(self, pattern: str) -> list[str]:
-        """Those that a regular expression matches as a whole, what was there from the start included."""
+        """The names that a regular expression matches as a whole, including what was there from the start."""
         return [name for name in (*self._taken, *self._things) if re.fullmatch(pattern, name)]
 
     def spawn(self, name: str, asset: str, pose: Pose, scale: Vector3r) -> str:
@@ -105,21 +105,21 @@ class Scene:
         return name
 
     def destroy(self, name: str) -> bool:
-        """Whether it was there."""
+        """Remove an object; returns whether it was there."""
         return self._things.pop(name, None) is not None
 
     def place(self, name: str, pose: Pose) -> bool:
-        """Put it somewhere else; whether it is there."""
+        """Put an object somewhere else; returns whether it is there."""
         if name in self._things:
             self._things[name].pose = pose
         return name in self._things
 
     def pose(self, name: str) -> Pose:
-        """Where it is; nowhere if it is not."""
+        """The pose of an object; nowhere if it is not there."""
         return self._things[name].pose if name in self._things else Pose.nowhere()
 
     def met(self, place: Floats, radius_m: float) -> tuple[str, float] | None:
-        """What a ball at a place (3,) touches, and how deep it is in it, m."""
+        """Name of what a ball at a place (3,) touches, and how deep the ball is in it, m; None: it touches nothing."""
         for name, thing in self._things.items():
             if (gap := thing.gap(place)) < radius_m:
                 return name, radius_m - gap

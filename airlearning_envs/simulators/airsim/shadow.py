@@ -17,7 +17,7 @@ from airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
 from airlearning_envs.simulators.simulator import Call, Floats
 
 HARDEST_M_S2 = 6.3
-"""At the greatest tilt."""
+"""Largest horizontal acceleration: the one at the greatest tilt."""
 SPEED_M_S, JUMP_M = 0.35, 0.3
 """A period that ends with another velocity or at another place than these allow was not flown as commanded."""
 

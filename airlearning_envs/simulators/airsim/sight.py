@@ -30,7 +30,7 @@ NARROW_DEG, WIDE_DEG = 90.0, 120.0
 AHEAD_M, FARTHEST_M = 0.46, 2.0
 """Where the camera is, ahead of the drone's centre, where the picture does not say it credibly."""
 _GROUND_M = 0.15
-"""What is seen nearer to the ground than this is the ground."""
+"""Height below which what is seen counts as the ground."""
 _LOOKS = np.radians(np.linspace(-30.0, 30.0, 13))
 _EDGE_M = 0.5
 """Neighbouring columns that differ by more than this see two things."""
@@ -55,7 +55,7 @@ class View:
     altitude_m: float
 
     def across(self) -> Floats:
-        """(W,) tangents of its columns."""
+        """Tangents of the picture's columns, (W,)."""
         width = self.depth.shape[1]
         return self.reach * ((np.arange(width) + 0.5) / (width / 2.0) - 1.0)
 
@@ -164,7 +164,7 @@ class Camera:
             self.width_deg = self._width() or NARROW_DEG
 
     def view(self, drone: Floats, altitude_m: float) -> View:
-        """What it sees, around a drone's place (3,) in the vehicle's frame.
+        """The camera's view, around a drone's place (3,) in the vehicle's frame.
 
         Raises:
             AirSimError: what came is no depth picture.
@@ -186,12 +186,12 @@ class Camera:
         return answer
 
     def close(self) -> None:
-        """As wide as it was."""
+        """Make the view as wide again as it was before."""
         if self.before_deg is not None and self.before_deg != self.width_deg:
             self._widen(self.before_deg)
 
     def _width(self) -> float | None:
-        """None where the server does not say."""
+        """Width of the view, degrees; None where the server does not report it."""
         try:
             width = self._link.call(CameraInfo, "simGetCameraInfo", CAMERA, *self._rest).fov
         except RpcError:

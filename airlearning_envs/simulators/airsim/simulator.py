@@ -111,7 +111,7 @@ class AirSimSimulator(Simulator):
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        """What is done here is done again, in an episode begun anew, where the connection was lost and came back."""
+        """Connect again where the connection is lost within the block, and raise: the flight has to begin anew."""
         try:
             yield
         except ConnectionLostError as lost:
@@ -221,7 +221,7 @@ class AirSimSimulator(Simulator):
         return pieces.track(np.array(seconds), len(seconds), contact)
 
     def halt(self, rows: Rows, when: Rows) -> None:
-        """What has been flown stays flown."""
+        """Do nothing: what has been flown stays flown."""
 
     def ranges(self, angles: NDArray[np.float64], furthest_m: float, rows: Rows | None = None) -> Floats:  # noqa: D102
         return self._seen().ranges(angles, float(self.motion.yaw[0]), furthest_m)[None]

@@ -45,14 +45,14 @@ CAMERAS = ("0", "front_center", "")
 CAMERA_AHEAD_M = 0.46
 BODY_RADIUS_M = NavigationConfig().body_radius_m
 STAND_IN = "StandIn"
-"""In the settings it says what it is."""
+"""Key of the settings by which the stand-in shows what it is."""
 _STARTED_NS = 1_600_000_000_000_000_000
 _STILL_M_S = 0.05
 _SWEEP_M = 0.05
 
 
 class RpcFault(Exception):  # noqa: N818 (an answer, not an error here)
-    """The server's answer is this error text."""
+    """The server answers with this error text."""
 
 
 class Task:
@@ -71,7 +71,7 @@ class Task:
             told(self.answer)
 
     def end(self, whole: bool) -> None:
-        """It is done, or cancelled."""
+        """End the task: as a whole, or cancelled."""
         if self.answer is None:
             self.answer = whole and self._on_success
             for told in self._then:
@@ -200,7 +200,7 @@ class StandIn:
         return json.dumps({"SettingsVersion": 1.2, "SimMode": "Multirotor", "ClockSpeed": self.speed, STAND_IN: True})
 
     def _reset(self) -> None:
-        """Back at the start, API control off; pause and what was spawned stay."""
+        """Put the drone back at the start, API control off; pause and what was spawned stay."""
         self._cancel()
         self._drone.reset()
         self._enabled, self._armed = False, True
@@ -346,7 +346,7 @@ class StandIn:
         self._drone.put(pose)
 
     def _where(self, vehicle: str) -> Pose:
-        """As last drawn: a pose that was set while paused shows after time has passed."""
+        """The vehicle's pose as last drawn: a pose that was set while paused shows after time has passed."""
         self._known(vehicle)
         return self._drawn
 
@@ -358,7 +358,7 @@ class StandIn:
         return self._scene.pose(name)
 
     def _width(self, camera: str) -> float:
-        """Of the view, degrees."""
+        """Width of a camera's view, degrees."""
         if camera not in CAMERAS:
             raise ValueError("map::at")
         return self._width_deg

@@ -40,12 +40,12 @@ GRAVITY_M_S2 = 9.80665  # AirSim's EarthUtils::Gravity
 TILT_LIMIT_RAD = float(np.radians(32.7))
 TILT_RATE_LIMIT_RAD_S = 2.5
 YAW_ACCELERATION_LIMIT_RAD_S2 = 6.0
-"""Of what the rotors' torque can do."""
+"""Largest yaw acceleration that the rotors' torque allows."""
 CLIMB_GAIN_PER_S = 1.5
 """0.25 of 6 m/s for each metre that the altitude is wrong."""
 THROTTLE_GAIN_S_PER_M, THROTTLE_INTEGRAL_GAIN_PER_M = 2.0, 2.0
 THRUST_M_S2 = 16.72
-"""Of four rotors of 4.18 N and 1 kg."""
+"""Largest acceleration by thrust: four rotors of 4.18 N each on 1 kg."""
 SPREAD = 5
 """Constants that differ from drone to drone: rows of :attr:`Flight.constants`."""
 

@@ -41,7 +41,7 @@ class RangeSensor:
     def scan(
         self, position: Floats, cosine: Floats, sine: Floats, centre: Floats, size: Floats
     ) -> tuple[Floats, Floats]:
-        """What E drones see.
+        """Measure the ranges of E drones.
 
         Args:
             position: (2, E).

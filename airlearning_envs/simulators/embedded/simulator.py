@@ -114,7 +114,7 @@ class EmbeddedSimulator(Simulator):
         self.obstacles.rewind(rows, self._before, self._times[when])
 
     def ranges(self, angles: NDArray[np.float64], furthest_m: float, rows: Rows | None = None) -> Floats:
-        """By ray casting."""
+        """Measure ranges by ray casting."""
         key = angles.tobytes(), furthest_m
         sensor = self._sensors.get(key)
         if sensor is None:
@@ -142,5 +142,5 @@ class EmbeddedSimulator(Simulator):
         return self._cameras[key].capture(self.ranges)
 
     def blow(self, wind: Floats) -> None:
-        """Wind pushes by the drag."""
+        """Let the wind push the drones, by their drag."""
         self.flight.wind[:] = wind

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LINK_BYTES_PER_S = 125e6
-"""1 Gbit/s."""
+"""Bytes a second of a link of 1 Gbit/s."""
 HALVINGS = 60  # of the interval that S is in
 ROUNDING, SATURATED = 1e-9, 0.999
 
@@ -63,8 +63,8 @@ class Layout:
         n_actors, replay_shards, insert_every, actor_update_period, samples_per_insert: as ``python -m train.actorq``
             has them.
         rows: transitions of one round of the learner.
-        cores: that all processes share; None: a machine for each process.
-        actors_per_machine: that share one copy of a version.
+        cores: number of cores that all processes share; None: a machine for each process.
+        actors_per_machine: number of actors that share one copy of a version.
         link_bytes_per_s: of the parameter process's network.
     """
 
@@ -117,11 +117,11 @@ def utilisation(steps_per_s: float, services: Services, layout: Layout) -> Mappi
 
 @dataclass(frozen=True)
 class Bound:
-    """What a run can reach.
+    """The rates that a run can reach at most.
 
     Attributes:
-        steps_per_s: of all actors.
-        rounds_per_s: of the learner.
+        steps_per_s: environment steps a second of all actors.
+        rounds_per_s: rounds of updates a second of the learner.
         busy: share of the time that every server is at work, by its name.
     """
 

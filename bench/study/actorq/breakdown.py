@@ -64,7 +64,7 @@ of {{ loading | length }}.
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """--steps."""
+    """Add the option --steps."""
     parser.add_argument("--steps", type=command_line.positive, default=STEPS, help="of a measurement (%(default)s)")
 
 

@@ -29,9 +29,9 @@ WIDTHS: dict[int, Condition] = {32: {}, 16: {"bits": 16}, 8: {"bits": 8}}
 """Conditions by the actors' bits; fp32, which sets none, is what the others are compared with."""
 NATIVE: Condition = {"bits": 8, "runtime": "native"}
 ACTORS: dict[str, Condition] = {**{NAMES[bits]: width for bits, width in WIDTHS.items()}, "int8, native": NATIVE}
-"""Conditions by what is said of them; the others act by LiteRT."""
+"""Conditions by the names of their actors; those that name no runtime act by LiteRT."""
 STYLES = {32: 0, 8: 1}
-"""Of lines."""
+"""Style of a line, by the actors' bits."""
 CARTPOLE_BALANCE = "dm_control,cartpole_balance"
 SKIPPED_ROUNDS = 2  # the first is compiled
 LONGEST_S = 1800.0
@@ -58,7 +58,7 @@ class Cell:
 
     @property
     def words(self) -> list[str]:
-        """What is typed after ``python -m train.actorq``, but for the actors' bits and the seed."""
+        """The options of ``python -m train.actorq``, but for the actors' bits and the seed."""
         return ["--task", self.task, "--method", self.method, "--steps", str(self.steps), *self.more.split()]
 
 
@@ -85,7 +85,7 @@ CELLS = {
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one run.
+    """The results of one run.
 
     Attributes:
         provenance: of its bundle.
@@ -162,7 +162,7 @@ def planned(words: Sequence[str]) -> Plan:
 
 
 def options_of(asked: Condition) -> list[str]:
-    """What is typed of a condition."""
+    """The options to type for a condition."""
     return ["--quantize", str(asked.get("bits", 32)), *(["--runtime", asked["runtime"]] if "runtime" in asked else [])]
 
 

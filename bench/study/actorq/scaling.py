@@ -48,7 +48,7 @@ USUAL = (
 BITS = (32, 8)
 FIELDS = {part.name: part.metadata["words"] for part in dataclasses.fields(Services)}
 OF_A_WIDTH = ("inference_s", "build_s", "version_server_s", "renew_s", "version_bytes")
-"""What depends on the bits; of all else the mean over the widths is taken, which noise would tell apart."""
+"""Fields that depend on the bits; of all others the mean over the widths is taken, which noise would tell apart."""
 COUNTS = tuple(sorted({*(2**power for power in range(11)), *(3 * 2**power for power in range(6))}))
 SHOWN = (1, 4, 16, 64, 1024)
 SHARES = ("learner", "replay", "parameter process", "broadcast")
@@ -140,7 +140,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
 
 
 def measured_services(results: Results) -> Mapping[tuple[str, int], tuple[Record, Services]]:
-    """By network and width: a record, and the service times."""
+    """A record, and the mean service times, by network and width."""
     found = {}
     for subject in dict.fromkeys(record["subject"] for record in results.found):
         rows = {bits: results.records_of(subject, WIDTHS[bits]) for bits in BITS}

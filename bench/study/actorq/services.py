@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def cpu_s(call: Callable[[], T]) -> tuple[T, float]:
-    """What a call answers, and the processor seconds that it takes here."""
+    """Call a function; returns its answer, and the processor seconds that it takes here."""
     since = time.process_time()
     return call(), time.process_time() - since
 
@@ -139,7 +139,7 @@ def measure_actor(plan: Plan, published: Published) -> dict[str, float]:
 
 
 def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[str, float]:
-    """What replay and parameter process cost through Ray: this side's and theirs, and what neither computes."""
+    """Measure replay and parameter process through Ray: this side's cost and theirs, and what neither computes."""
     with cluster.connected(plan.actorq, None), cluster.Cluster(plan, True, 0) as processes:
         shard, server = processes.shards[0], processes.server
 

@@ -61,8 +61,8 @@ machine's cores. Goals and steps were set after trials with seed 0 (walker_stand
 """
 
 CORE_WATTS = 7.0
-"""Of a busy core with its share of the package: thermal design power over cores is 3.5 W for an AMD EPYC 7742 (225 W,
-64 cores) and 9.7 W for a 7302 (155 W, 16 cores); about the middle."""
+"""Power of a busy core with its share of the package, about the middle of two: thermal design power over cores is
+3.5 W for an AMD EPYC 7742 (225 W, 64 cores) and 9.7 W for a 7302 (155 W, 16 cores)."""
 GRAMS_PER_KWH = 475.0
 """CO₂ of a kilowatt hour of electricity, mean of the world in 2018 (IEA, Global Energy & CO₂ Status Report 2019)."""
 WAITING = ("insert", "wait", "idle")
@@ -92,12 +92,12 @@ seconds over int8's, of the whole command with its start and the last judgement,
 
 
 def about(subject: str) -> str:
-    """The command; refuses what is no cell."""
+    """The command of a cell, behind its name; refuses what is no cell."""
     return f"{subject}: {identity(subject)}"
 
 
 def identity(subject: str) -> str:
-    """The command: rows of other words are stale."""
+    """The command of a cell: rows of another command are stale."""
     if subject not in CELLS:
         raise command_line.UsageError(f"there is no cell {subject!r}.", f"take some of {', '.join(CELLS)}")
     return f"python -m train.actorq {' '.join(CELLS[subject].words)}"
@@ -124,7 +124,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
 
 
 def measures_of(done: Run) -> dict[str, Any]:
-    """What is kept of a training beside its return.
+    """Measures that are kept of a training beside its return.
 
     ``curve``: (step, seconds since the first report, greedy return) of every judgement. ``breakdown``: microseconds a
     step by part, all actors together; ``learner_seconds``: by part.
@@ -178,7 +178,7 @@ def learned(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def share(record: Record, *parts: str) -> float:
-    """Of the actors' time."""
+    """Share of the actors' time that some of its parts take."""
     found = record["measures"]["breakdown"]
     return float(sum(found[part] for part in parts) / sum(found.values()))
 

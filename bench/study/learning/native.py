@@ -129,12 +129,12 @@ def learned(subject: str, penalty: float) -> Bundle:
 
 
 def precision_of(row: Mapping[str, Any]) -> Precision:
-    """Of an artifact."""
+    """The precision of a row's artifact."""
     return Precision.parse(str(row["bits"]))
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """Of an artifact in the table: ``int2, learned``."""
+    """The name of a row's artifact in the table: ``int2, learned``."""
     if row["bits"] is None:
         return "fp32"
     words = [precision_of(row).value, *["LiteRT"] * (row["runtime"] is not None)]
@@ -144,7 +144,7 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 
 def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """In the table: floats, LiteRT, and the native artifacts from the most bits to the strongest penalty."""
+    """Sort key in the table: floats, LiteRT, and the native artifacts from the most bits to the strongest penalty."""
     width = 0 if row["bits"] is None else AFTERWARDS.index(row["bits"])
     return row["bits"] is not None, row["runtime"] is None, width, row["penalty"] or -1.0, name_of(row)
 
@@ -161,7 +161,7 @@ def artifacts(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def ratio(value: float | None, base: float | None) -> float | None:
-    """Of what was counted; None where the base has next to nothing."""
+    """The ratio of two counts; None where one is missing or the base has next to nothing."""
     return value / base if value is not None and base is not None and base >= LEAST_COUNTED else None
 
 

@@ -98,7 +98,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
 
 
 def condition(way: str, bits: int) -> Condition:
-    """How many bits, and when they come."""
+    """The condition of a width, and of when the quantizers come."""
     return {"quantized": way, "bits": bits}
 
 
@@ -158,7 +158,7 @@ def places(results: Results) -> dict[tuple[str, str], list[int]]:
 
 
 def gain(results: Results, place: tuple[str, str], bits: int) -> Estimate | None:
-    """What QAT earns more than PTQ, in % of |float|."""
+    """Gain of QAT over PTQ, in % of |float|."""
     return results.contrast(place[0], condition(AFTERWARDS, bits), condition(LEARNED, bits), place[1])
 
 
@@ -185,7 +185,7 @@ def policies(results: Results) -> list[dict[str, Any]]:
 
 
 def facts(results: Results) -> dict[str, Any]:
-    """What the notes tell: of each cell in words, and which widths an artifact computes."""
+    """Facts for the notes: on each cell in words, and which widths an artifact computes."""
     subjects = [subject for subject, _ in places(results)]
     learned = {each["subject"]: each for each in results.found if each["condition"].get("quantized") == LEARNED}
     rows = alike((row for row in policies(results) if row["quantized"] == LEARNED), "{{ cell }}")
@@ -209,20 +209,20 @@ def facts(results: Results) -> dict[str, Any]:
 
 
 def by_words(said: dict[int, str]) -> str:
-    """``equal at 8, 7 bits, better than PTQ at 2 bits``."""
+    """Verdicts by width in words: ``equal at 8, 7 bits, better than PTQ at 2 bits``."""
     words = dict.fromkeys(said.values())
     return ", ".join(f"{each} at {', '.join(str(n) for n in said if said[n] == each)} bits" for each in words)
 
 
 def gain_words(found: Estimate | None) -> str:
-    """On which side of 0 the whole interval lies; of a single training nothing is told."""
+    """The side of 0 on which the whole interval lies, in words; a single training is ``inside the noise``."""
     if found is not None and found.low is not None and found.low == found.high == 0.0:
         return "equal"
     return {1: "better than PTQ", -1: "worse", 0: "inside the noise"}[found.side if found else 0]
 
 
 def error_words(found: Estimate | None) -> str:
-    """On which side of the limit the whole interval lies."""
+    """The side of the limit on which the whole interval lies, in words."""
     if found is None:
         return "not defined"
     if found.is_within(LIMIT_PERCENT):

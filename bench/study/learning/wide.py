@@ -167,7 +167,7 @@ def subjects_of(results: Results) -> list[str]:
 
 
 def variants_of(results: Results) -> list[str]:
-    """Those that were measured."""
+    """The names of the variants that were measured."""
     subjects = subjects_of(results)
     return [name for name, asked in VARIANTS.items() if any(results.records_of(each, asked) for each in subjects)]
 
@@ -178,7 +178,7 @@ def widths_of(results: Results, subject: str, name: str, measure: str) -> list[f
 
 
 def gain(results: Results, subject: str, name: str, place: Condition) -> Estimate | None:
-    """What a means earns more than plain, both quantized alike, in % of plain's |fp32|, seed by seed."""
+    """Gain of a means over plain, both quantized alike, in % of plain's |fp32|, seed by seed."""
     return None if name == "plain" else results.contrast(subject, place, {**VARIANTS[name], **place})
 
 

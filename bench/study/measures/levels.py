@@ -31,7 +31,7 @@ LONGEST_INITIALS = 4  # DDPG, D4PG; distill is a word
 
 @dataclass(frozen=True)
 class Levels:
-    """What one parameter can be after quantization.
+    """The values that one parameter can have after quantization.
 
     Attributes:
         words: how many there are and how far apart, or why there are none.

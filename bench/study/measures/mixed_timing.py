@@ -35,11 +35,11 @@ FLOAT32 = Compute.FLOAT32.value
 
 
 Timed = dict[str, tuple[list[float], dict[str, Any]]]
-"""By type: values, and further measures."""
+"""Values and further measures, by number type."""
 
 
 def prepare(threads: int, kind: str) -> dict[str, Any]:
-    """Before TensorFlow loads: oneDNN on, its threads, and this process on as many cores; what belongs to every row."""
+    """Load TensorFlow with oneDNN on and so many threads, on as many cores; returns what belongs to every row."""
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as the command does for pictures
     from train.quantization.mixed_precision import slower_here
     from train.quiet import silenced
@@ -129,11 +129,11 @@ class MeasuredRun(Run):
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Never."""
+        """Whether a checkpoint is due: never."""
         return False
 
     def save(self, step: int, arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        """Only the learning curve."""
+        """Save only the learning curve."""
         self._log.flush()
 
 

@@ -259,7 +259,7 @@ def route(model: Model, output: Tensor, behind: Item | None = None) -> Route:
     """The layers from the inputs to an output.
 
     Args:
-        model: whose layers they are.
+        model: the model that has the layers.
         output: where the way ends.
         behind: the Concatenate that joins it with others, which must be the only one.
 
@@ -342,6 +342,6 @@ def _typed(data: Any, name: str, kind: type) -> Any:
 
 
 def _snake_case(name: str) -> str:
-    """As Keras names the places of weights: LeakyReLU is leaky_re_lu."""
+    """Spell a class as Keras names the places of weights: LeakyReLU is leaky_re_lu."""
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()

@@ -25,7 +25,7 @@ from policy.errors import PolicyError
 ROWS = 256
 """Observations that Keras computes at once."""
 MOST_FED = 2**24
-"""Elements of those, of all inputs together."""
+"""Most elements of the observations that Keras computes at once, of all inputs together."""
 MOST_WEIGHTS = 2**28
 _KEPT = {
     *FUNCTIONS,
@@ -76,7 +76,7 @@ class Original:
     _model: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, observations: Floats) -> Floats:
-        """What the model gives for each observation.
+        """The model's output for each observation.
 
         Raises:
             ForeignError: Keras does not build or run it.

@@ -122,7 +122,7 @@ def _steps(way: Route, tensors: Tensors) -> tuple[tuple[Input, ...], Layers]:
 
 
 def _concatenated(way: Route, ends: list[Layers], tensors: Tensors) -> Layers:
-    """What the inputs become until they are joined, which acts on each element by itself."""
+    """Join the inputs; what each goes through before acts on each element by itself."""
     assert way.joined is not None
     axis = own_settings(way.joined).get("axis", -1)
     scales, offsets = [], []

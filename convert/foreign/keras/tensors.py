@@ -21,7 +21,7 @@ from convert.foreign.pickles.nodes import printable
 MOST_OBJECTS = 20_000
 DEEPEST = 32
 MOST_BYTES = 2**30
-"""Of all tensors together, and of one chunk."""
+"""Most bytes of all tensors together, and of one chunk."""
 FLOATS = ("float16", "float32", "float64")
 NEXT_STEP = "Save the policy again with model.save(FILE.keras), or take an undamaged copy."
 _PLAIN_FILTERS = {1, 2, 3}  # deflate, shuffle, checksum

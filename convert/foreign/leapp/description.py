@@ -30,7 +30,7 @@ UNITS = {
     "body/angular_acceleration": "rad/s²",
     "body/position": "m",
 }
-"""Of the kinds that have one, by what follows ``state/``, ``command/`` or ``target/``."""
+"""Units by what follows ``state/``, ``command/`` or ``target/``, for the kinds that have one."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 

@@ -34,7 +34,7 @@ UNITS = {
     "pos_b_rt_w_in_w": "m",
     "height": "m",
 }
-"""By the last words of a tensor's name, the component's own name left out."""
+"""Units by the last words of a tensor's name, the component's own name left out."""
 
 
 def is_exploy(file: OnnxFile) -> bool:

@@ -132,7 +132,7 @@ def _chosen(described: Description, file: OnnxFile, output: str | None) -> str:
 
 
 def _with_states(described: Description, file: OnnxFile, chosen: str) -> tuple[Reach, list[str]]:
-    """What leads to the output, and to the states that lead to it."""
+    """The part of the graph that leads to the output and to the states on its way; and these states' names."""
     outputs, states = [chosen], []
     reach = reach_of(file, chosen)
     while new := [name for name in described.feedback if name in reach.tensors and name not in states]:

@@ -19,11 +19,11 @@ from policy.observing.features import exact_program
 from policy.spec import Memory, Remembered
 
 MOST_ROWS, MOST_REMEMBERED = 256, 4096
-"""Of one field: a second and more at most control rates."""
+"""Most periods and most numbers that one field holds: a second and more at most control rates."""
 LARGEST_INITIAL = 1e18
 PREVIOUS_ACTION = "previous_action"
 PREVIOUS_ACTIONS = ""
-"""Under which the actions' place is kept: no input has an empty name."""
+"""Key under which the actions' place is kept: no input has an empty name."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def spare_rows(fields: tuple[Input, ...], used: np.ndarray) -> dict[str, int]:
 
 
 def size_of(field: Input) -> int:
-    """Elements of a part."""
+    """Number of elements of a part."""
     return int(np.prod(field.shape))
 
 
@@ -217,7 +217,7 @@ def initial_names(described: Description) -> set[str]:
 
 
 def initial_values(described: Description, recalls: dict[str, Recalled]) -> dict[str, Doubles]:
-    """Of each state before the first period, flat; zeros where the folder says nothing."""
+    """Values of each state before the first period, flat; zeros where the folder says nothing."""
     stored = _stored(described)
     found = {}
     for name, recall in recalls.items():

@@ -102,7 +102,7 @@ class Recalled:
 
 
 def recalled(name: str, places: Places, output: Value, action: Value) -> Recalled:
-    """What a state holds.
+    """Recognise what a state holds.
 
     Args:
         name: of its input.

@@ -29,11 +29,11 @@ class Wired:
     feeds: tuple[Feed, ...]
 
     def __call__(self, observations: Floats) -> Floats:
-        """What the file gives for each observation."""
+        """The file's output for each observation."""
         return self.tensors(observations)[0]
 
     def tensors(self, observations: Floats) -> list[Floats]:
-        """All of its tensors."""
+        """All of the file's tensors, a row for each observation."""
         rows = np.asarray(observations, np.float64)
         parts = [
             through(value.steps, rows)[:, value.selection]

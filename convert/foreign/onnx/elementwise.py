@@ -12,7 +12,7 @@ from policy.spec import Activation
 
 
 def added(call: Call) -> Result:
-    """x + c or c + x; or two tensors."""
+    """Compute x + c or c + x; or the sum of two tensors."""
     if pair := _pair(call):
         return combined(call, *pair)
     value, number, _ = _one_constant(call)
@@ -20,7 +20,7 @@ def added(call: Call) -> Result:
 
 
 def subtracted(call: Call) -> Result:
-    """x − c or c − x; or two tensors."""
+    """Compute x − c or c − x; or the difference of two tensors."""
     if pair := _pair(call):
         return combined(call, *pair)
     value, number, swapped = _one_constant(call)
@@ -47,7 +47,7 @@ def _is_sigmoid_of(gate: Value, x: Value) -> bool:
 
 
 def divided(call: Call) -> Result:
-    """x / c or c / x; or two tensors."""
+    """Compute x / c or c / x; or the quotient of two tensors."""
     if pair := _pair(call):
         return combined(call, *pair)
     value, number, swapped = _one_constant(call)
@@ -76,7 +76,7 @@ def negated(call: Call) -> Result:
 
 
 def clipped(call: Call) -> Result:
-    """Bounds, as attributes (before opset 11) or operands."""
+    """Clip to bounds that are attributes (before opset 11) or operands."""
     if call.opset < 11:
         low, high = np.array(call.number("min", -np.inf)), np.array(call.number("max", np.inf))
     else:

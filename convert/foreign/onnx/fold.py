@@ -172,4 +172,4 @@ RESULT_SIZES: dict[str, ResultSize] = {
     "Range": _counted,
     "Tile": _tiled,
 }
-"""What is computed, and how many elements its result has (at most, but for a Shape's few)."""
+"""Operators that are computed, and how many elements the result has (at most, but for a Shape's few)."""

@@ -12,7 +12,7 @@ from convert.foreign.onnx.value import Value, affine, convolution, dense, layer_
 
 
 def gemm(call: Call) -> Result:
-    """α · x B + β · C of one row."""
+    """Compute α · x B + β · C of one row."""
     # y = alpha · x B + beta · C
     value, kernel = call.value(), call.constant(1)
     if call.whole("transA", 0):

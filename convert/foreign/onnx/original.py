@@ -20,12 +20,13 @@ OBSERVATIONS_PER_SCALE = 64
 LARGEST_BATCH = 2_000_000
 """Elements of all observations compared: of images there are fewer."""
 TOLERANCE = 1e-4
-"""Of the output's span. float32 in another order of sums differs by about 1e-6; a wrong step by 1e-2 and more."""
+"""Share of the output's span that two results may differ by. float32 in another order of sums differs by about 1e-6; a
+wrong step by 1e-2 and more."""
 
 ROUNDING = 2e-6
-"""Of the largest output: sixteen roundings to float32."""
+"""Share of the largest output that sixteen roundings to float32 amount to."""
 FARTHEST_MEAN = 1e3
-"""In deviations: observations around zero, farther than this from the file's mean, leave nothing of float32."""
+"""Deviations: observations around zero, farther than this from the file's mean, leave nothing of float32."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Feed:
     batched: bool
 
     def array(self, rows: Floats) -> np.ndarray:
-        """(batch, size) as the file wants it."""
+        """Reshape observations (batch, size) as the file wants them."""
         if self.image is not None and self.channels_first:
             rows = rows.reshape(-1, *self.image).transpose(0, 3, 1, 2)
         shape = (len(rows), *self.shape[1:]) if self.batched else self.shape
@@ -74,7 +75,7 @@ class Original:
     _session: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, observations: Floats) -> Floats:
-        """What the file gives for each observation."""
+        """The file's output for each observation."""
         return self.tensors(observations)[0]
 
     def tensors(self, observations: Floats) -> list[Floats]:
@@ -130,7 +131,7 @@ def original_of(model: onnx.ModelProto, nodes: list[int], feeds: tuple[Feed, ...
 
 
 class Program(Protocol):
-    """What :func:`verify` compares a chain with: the chain's tensor, and the output that was chosen."""
+    """A program that :func:`verify` compares with a chain: the chain's tensor, and the output that was chosen."""
 
     @property
     def feeds(self) -> tuple[Feed, ...]:

@@ -155,7 +155,7 @@ def output_of(values: Mapping[str, Operand], output: str) -> Value:
 
 
 def _actions(model: onnx.ModelProto, output: str, result: Value) -> tuple[Discrete | Continuous | None, list[str]]:
-    """What the output means, and what that takes for granted."""
+    """The meaning of the output, and the assumptions that this makes."""
     names = names_that_fit(model, result.size)
     assumed = []
     if result.is_index or result.order_only:
@@ -181,7 +181,7 @@ def _input(model: onnx.ModelProto, feed: Feed) -> Input:
 
 
 def _ignored(file: OnnxFile, chosen: str, reach: Reach) -> list[str]:
-    """What does not lead to the output, an output at a time."""
+    """Phrases on what does not lead to the output, an output at a time."""
     graph = file.model.graph
     seen, tensors = set(reach.nodes), set(reach.tensors)
     phrases = []

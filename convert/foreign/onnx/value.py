@@ -41,7 +41,7 @@ LARGEST_KERNEL = 1 << 26
 
 
 class Statistic(Enum):
-    """What a tensor is of the row that its elements are."""
+    """The statistic that a tensor is of the row that its elements are."""
 
     MEAN = "mean"
     CENTRED = "the row less its mean"
@@ -202,7 +202,7 @@ def programmed(program: Program, result: int, shape: tuple[int, ...], like: Valu
 
 
 def channels_first_order(image: tuple[int, int, int]) -> Places:
-    """Of an image (height, width, channels): its elements' numbers in the order (channels, height, width)."""
+    """Element numbers of an image (height, width, channels) in the order (channels, height, width)."""
     return np.arange(int(np.prod(image))).reshape(image).transpose(2, 0, 1).reshape(-1)
 
 

@@ -25,7 +25,7 @@ class Box:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one element of the space."""
+        """Shape of one element of the space."""
         return self.low.shape
 
     def is_bytes_image(self) -> bool:

@@ -78,7 +78,7 @@ class Tensors:
         return [self.dense(f"{name}.{number}") for number in numbers]
 
     def unused(self, family: str) -> tuple[str, ...]:
-        """What the others are for, a phrase each.
+        """Purposes of the tensors that were not used, a phrase each.
 
         Raises:
             ForeignError: one is none that this algorithm's policy has.

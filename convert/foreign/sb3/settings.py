@@ -53,7 +53,7 @@ DEFAULT_CLIP_MEAN = 2.0  # sac/policies.py
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the deterministic action.
+    """The settings that decide the deterministic action.
 
     Attributes:
         algorithm: e.g. ``"PPO"``.

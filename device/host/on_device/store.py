@@ -71,7 +71,7 @@ class Store:
         return sorted(records, key=lambda record: number_of(record.release))
 
     def mark(self, policy: str, release: str) -> Mark | None:
-        """What marks a release, if anything does."""
+        """The mark of a release, if it has one."""
         return read_mark(self.release_folder(policy, release))
 
     def find(self, policy: str, release: str) -> Record:
@@ -104,7 +104,7 @@ class Store:
         return name if there == "folder" else None
 
     def misplaced(self, policy: str) -> list[str]:
-        """What of ours is not what it must be, by name: a link there would lead writes out of ~/quarl."""
+        """Sentences on what of ours is not what it must be: a link there would lead writes out of ~/quarl."""
         folder = self.folder(policy)
         wrong = []
         for path in (folder.parent, self.root / "envs", folder, folder / "releases", folder / "incoming"):

@@ -89,7 +89,7 @@ class ActorCritic(Learner):
 
     @property
     def value(self) -> Weights:
-        """Those of the value network, or of its head."""
+        """The weights of the value network, or of its head."""
         return self.groups["value"]
 
 
@@ -142,7 +142,7 @@ class Forward:
         return outputs.numpy(), values.numpy()
 
     def values(self, observations: Observations) -> Floats:
-        """V, (batch,)."""
+        """Values V of observations, (batch,)."""
         if self._learner.is_shared:
             return self(observations)[1]
         return mlp(self._learner.value, observations)[:, 0]
@@ -156,7 +156,7 @@ def clipped_together(policy: Any, value: Any, largest: float) -> tuple[Any, Any,
 
 
 def clipped(shared: bool, policy: Any, value: Any, largest: float) -> tuple[Any, Any, tf.Tensor, tf.Tensor]:
-    """Both gradients clipped, each by its own norm, or together where the trunk is shared; and both norms before."""
+    """Clip both gradients, each by its own norm, or together in a shared trunk; returns both norms before, too."""
     if shared:
         policy, value, norm = clipped_together(policy, value, largest)
         return policy, value, norm, norm

@@ -72,11 +72,11 @@ class Categorical:
         return outputs.argmax(axis=1)
 
     def log_probability(self, outputs: tf.Tensor, actions: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
-        """Of drawn actions, (batch,): log softmax(y) at the actions."""
+        """Log-probability of drawn actions, (batch,): log softmax(y) at the actions."""
         return tf.gather(tf.nn.log_softmax(outputs), actions, batch_dims=1)
 
     def entropy(self, outputs: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
-        """In nats, (batch,): −Σ π log π."""
+        """Entropy in nats, (batch,): −Σ π log π."""
         log_probabilities = tf.nn.log_softmax(outputs)
         return -tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=1)
 
@@ -113,7 +113,7 @@ class Gaussian:
         return self._low + share * (self._high - self._low)
 
     def greedy(self, outputs: Floats) -> Actions:
-        """The mean."""
+        """The greedy action: the mean."""
         return self.to_environment(outputs)
 
     def log_probability(self, outputs: tf.Tensor, actions: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:

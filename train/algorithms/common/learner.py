@@ -74,7 +74,7 @@ def learn(
 def scan_updates(
     one: Callable[[tf.Tensor, State], tuple[Any, ...]], state: State, updates: int, *widths: int
 ) -> tuple[Any, ...]:
-    """Update after update in one loop of a graph: the last state, and what each told, (updates, width) each.
+    """Update after update in one loop of a graph: the last state, and what each reported, (updates, width) each.
 
     ``one`` is (index, state) → (state, a vector of each width); ``state`` is that before the first.
     """

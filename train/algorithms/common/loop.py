@@ -66,7 +66,7 @@ class Loop:
 
     @property
     def weights(self) -> Weights:
-        """Of the network that is deployed."""
+        """The weights of the network that is deployed."""
         return self.learner.groups[self._deployed]
 
     @property
@@ -84,7 +84,7 @@ class Loop:
         return True
 
     def means(self, metrics: NDArray[np.float32], names: tuple[str, ...]) -> dict[str, float]:
-        """Of the metrics (updates, names) of an iteration.
+        """Means of an iteration's metrics (updates, names), by name.
 
         Raises:
             DivergenceError: one of them is NaN or infinite.
@@ -111,7 +111,7 @@ class Loop:
             self._save()
 
     def finished(self, squash: Squash = Squash.TANH) -> Trained:
-        """Save once more; what was trained."""
+        """Save once more; returns what was trained."""
         self._save()
         notes = {"updates": self.learner.updates, **self.aware.notes(), **self._best.notes()}
         return Trained(self._best.policy(self._policy), self.step, notes, squash)

@@ -149,14 +149,14 @@ class ImageScaling:
     settled = True
 
     def update(self, observations: NDArray[Any]) -> None:
-        """Nothing to gather."""
+        """Do nothing: there is nothing to gather."""
 
     def take_clipped(self) -> float:
-        """NaN: no image is ever cut."""
+        """Return NaN: no image is ever cut."""
         return float("nan")
 
     def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """The images themselves."""
+        """Return the images themselves."""
         return observations
 
     def frozen(self) -> Normaliser:
@@ -164,8 +164,8 @@ class ImageScaling:
         return Normaliser((0.0,), (IMAGE_SCALE,), float("inf"))
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Nothing changes."""
+        """Return nothing: no state changes."""
         return {}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Nothing to restore."""
+        """Do nothing: there is nothing to restore."""

@@ -113,7 +113,7 @@ class Replay:
         self._all = np.arange(environments)
 
     def __len__(self) -> int:
-        """Transitions held."""
+        """Number of transitions held."""
         return min(self._written, self.slots) * self.environments
 
     @property

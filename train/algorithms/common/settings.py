@@ -46,7 +46,7 @@ class QuantizedSettings:
     )
 
     def check_quantization(self) -> None:
-        """For the settings' own check.
+        """Check the quantization, for the settings' own check.
 
         Raises:
             ValueError: says what to type.
@@ -125,11 +125,11 @@ class SharedSettings(QuantizedSettings):
 
     @property
     def weight_control(self) -> WeightControl:
-        """What holds the deployed network's kernels."""
+        """The weight control of the deployed network's kernels."""
         return WeightControl(self.weight_decay, self.weight_clip)
 
     def require_at_least_one(self, *names: str) -> None:
-        """For the settings' own check.
+        """Check that these fields are at least 1, for the settings' own check.
 
         Raises:
             ValueError: one of these fields is below 1.
