@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from bench.measuring.questions import Served
     from bench.report.tables import Table
-    from convert.executor import Execution, RuntimeProcess
+    from convert.executor import ExecutionResult, RuntimeProcess
     from convert.reference import Reference
     from policy.bundle import Bundle
     from policy.spec import Precision, RuntimeName
@@ -164,7 +164,7 @@ def executed_everywhere(
     observations: np.ndarray,
     processes: Mapping[RuntimeName, RuntimeProcess],
     wanted: Sequence[RuntimeName] | None = None,
-) -> tuple[dict[RuntimeName, Execution], Reference]:
+) -> tuple[dict[RuntimeName, ExecutionResult], Reference]:
     """A precision's artifacts, judged on the golden vectors and then executed on the observations, in each runtime."""
     from convert.pipeline import build, judge
 
@@ -205,11 +205,11 @@ def _device(arguments: argparse.Namespace, device: dict[str, Any]) -> Iterator[C
                 progress(next(done), total)
 
 
-def executed_there(served: Served, observations: np.ndarray) -> Execution:
+def executed_there(served: Served, observations: np.ndarray) -> ExecutionResult:
     """An artifact executed by the device's agent."""
     import numpy as np
 
-    from convert.executor import Execution
+    from convert.executor import ExecutionResult
 
     outputs, actions = [], []
     for first in range(0, len(observations), ROWS_AT_ONCE):
@@ -217,7 +217,7 @@ def executed_there(served: Served, observations: np.ndarray) -> Execution:
         reply = served.agent.request("act", observations=rows, outputs=True)
         outputs += reply["outputs"]
         actions += reply["actions"]
-    return Execution(str(served.loaded["runtime_version"]), np.asarray(outputs, np.float32), np.asarray(actions))
+    return ExecutionResult(str(served.loaded["runtime_version"]), np.asarray(outputs, np.float32), np.asarray(actions))
 
 
 def compare(
@@ -225,8 +225,8 @@ def compare(
     precision: Precision,
     here: str,
     there: str,
-    ours: Execution,
-    theirs: Execution,
+    ours: ExecutionResult,
+    theirs: ExecutionResult,
     tolerance: np.ndarray | None = None,
 ) -> Comparison:
     """Compare outputs (n, A) and the actions chosen from them; ``tolerance`` (n, A) where they have to be near."""

@@ -42,7 +42,7 @@ class ExecutionError(PolicyError):
 
 
 @dataclass(frozen=True)
-class Execution:
+class ExecutionResult:
     """The results of a runtime for a batch of observations, one at a time.
 
     Attributes:
@@ -98,7 +98,7 @@ class RuntimeProcess:
 
     def execute(
         self, spec: PolicySpec, data: bytes, observations: np.ndarray, timeout_s: float | None = None
-    ) -> Execution:
+    ) -> ExecutionResult:
         """Run an artifact of a policy on raw observations (n, …), one at a time, on one thread.
 
         Raises:
@@ -109,11 +109,11 @@ class RuntimeProcess:
         job = {"artifact": _filled(self._artifact, data), "spec": _filled(self._policy, spec.to_json().encode())}
         return self._execute(job, observations, timeout_s or TIMEOUT_S)
 
-    def execute_again(self, observations: np.ndarray, timeout_s: float) -> Execution:
+    def execute_again(self, observations: np.ndarray, timeout_s: float) -> ExecutionResult:
         """Run the last artifact on other observations (n, …); raises as :meth:`execute` does."""
         return self._execute({}, observations, timeout_s)
 
-    def _execute(self, job: dict[str, Any], observations: np.ndarray, timeout_s: float) -> Execution:
+    def _execute(self, job: dict[str, Any], observations: np.ndarray, timeout_s: float) -> ExecutionResult:
         spec, rows = self._spec, len(observations)
         kind = np.dtype(np.uint8 if observations.dtype == np.uint8 else np.float32)
         fed = _filled(self._fed, observations.astype(kind, copy=False).tobytes())
@@ -124,7 +124,7 @@ class RuntimeProcess:
         shape, action = ((rows,), np.int64) if spec.is_discrete else ((rows, spec.output_size), np.float32)
         actions = np.fromfile(_path(self._made), action, int(np.prod(shape))).reshape(shape)
         outputs = np.fromfile(_path(self._made), np.float32, rows * spec.output_size, offset=actions.nbytes)
-        return Execution(reply["version"], outputs.reshape(rows, spec.output_size), actions)
+        return ExecutionResult(reply["version"], outputs.reshape(rows, spec.output_size), actions)
 
     def _request(self, job: dict[str, Any], timeout_s: float) -> dict[str, str]:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from convert.executor import Execution
+from convert.executor import ExecutionResult
 from convert.reference import Reference
 from device.agent.golden import SMALLEST, first_wrong_action
 from policy.errors import PolicyError
@@ -23,7 +23,9 @@ class ParityError(PolicyError):
     """An artifact failed in a runtime; nothing was written."""
 
 
-def check(runtime: RuntimeName, artifact: str, spec: PolicySpec, execution: Execution, reference: Reference) -> Parity:
+def check(
+    runtime: RuntimeName, artifact: str, spec: PolicySpec, execution: ExecutionResult, reference: Reference
+) -> Parity:
     """Hold what a runtime made of the golden observations to the reference.
 
     Raises:
@@ -50,7 +52,7 @@ def check(runtime: RuntimeName, artifact: str, spec: PolicySpec, execution: Exec
     return Parity(execution.version, worst, steps, agreement)
 
 
-def _checked_outputs(where: str, spec: PolicySpec, execution: Execution, vectors: int) -> Floats:
+def _checked_outputs(where: str, spec: PolicySpec, execution: ExecutionResult, vectors: int) -> Floats:
     """The artifact's outputs, (n, output_size), after all checks that need no reference."""
     outputs, actions = execution.outputs, execution.actions
     if outputs.shape != (vectors, spec.output_size) or outputs.dtype != np.float32:

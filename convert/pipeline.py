@@ -37,7 +37,7 @@ FLOATS = {ArtifactFormat.TFLITE: tflite_graph.float_graph, ArtifactFormat.ONNX: 
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ArtifactCandidate:
     """An artifact that has been built and not been judged yet."""
 
     precision: Precision
@@ -107,7 +107,7 @@ def half_weights(weights: Weights) -> dict[str, Floats]:
     return {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
 
 
-def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat) -> Candidate:
+def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactCandidate:
     """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
     spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()
     if precision.is_integer:
@@ -116,16 +116,16 @@ def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat)
         reference = integer_reference(spec, network, golden.observations)
         data = INTEGERS[artifact_format](spec, network)
         warnings = inspect(spec, weights, network, calibration, golden.observations).warnings
-        return Candidate(precision, artifact_format, data, reference, bits, spec.network.layer_norm, warnings)
+        return ArtifactCandidate(precision, artifact_format, data, reference, bits, spec.network.layer_norm, warnings)
     half = precision is Precision.FP16
     # fp32 has to compute what was recorded when the policy was trained.
     used: Weights = half_weights(weights) if half else weights
     reference = float_reference(spec, used, golden.observations, None if half else golden.outputs)
     data = _floats(artifact_format, precision)(spec, weights, half=half)
-    return Candidate(precision, artifact_format, data, reference)
+    return ArtifactCandidate(precision, artifact_format, data, reference)
 
 
-def judge(bundle: Bundle, candidate: Candidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
+def judge(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
     """Execute a candidate in every one of these runtimes that reads its format.
 
     Raises:
@@ -244,7 +244,7 @@ def convert_each(
     return done
 
 
-def scheme(spec: PolicySpec, candidate: Candidate) -> str:
+def scheme(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     """How the policy was quantized, in words."""
     bits = candidate.weight_bits
     if candidate.precision is Precision.FP32:
@@ -266,7 +266,7 @@ def bits_words(bits: WeightBits) -> str:
     return str(bits) if isinstance(bits, int) else ", ".join(f"{layer} {width}" for layer, width in bits.items())
 
 
-def execution(candidate: Candidate) -> str:
+def execution(candidate: ArtifactCandidate) -> str:
     """How a device executes the artifact, in words."""
     if candidate.precision is Precision.FP32:
         return "float32 arithmetic"

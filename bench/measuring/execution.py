@@ -17,7 +17,7 @@ DEVICE_ACTIVATION_BITS = 8
 
 
 @dataclass(frozen=True)
-class Execution:
+class ExecutedWidths:
     """How a device executes a policy of some widths, in words.
 
     ``artifact``: the precision's word (``int4``) of the artifact that computes these very numbers; None where there is
@@ -28,7 +28,9 @@ class Execution:
     words: str
 
 
-def execution_of(scheme: Scheme, weight_bits: int, activation_bits: int | None, trained: bool = False) -> Execution:
+def execution_of(
+    scheme: Scheme, weight_bits: int, activation_bits: int | None, trained: bool = False
+) -> ExecutedWidths:
     """How these widths execute in LiteRT.
 
     Args:
@@ -38,18 +40,18 @@ def execution_of(scheme: Scheme, weight_bits: int, activation_bits: int | None, 
         trained: the policy was trained with quantizers of this width, so that its artifact's activations have it too.
     """
     if weight_bits == FLOAT_BITS and activation_bits is None:
-        return Execution("fp32", "float32 arithmetic, 4 bytes a weight")
+        return ExecutedWidths("fp32", "float32 arithmetic, 4 bytes a weight")
     if scheme is Scheme.FP16:
         words = "2 bytes a weight in the file, widened to float32 when loaded: arithmetic, speed and memory of fp32"
-        return Execution("fp16", words)
+        return ExecutedWidths("fp16", words)
     device_bits = weight_bits if trained else DEVICE_ACTIVATION_BITS
     if scheme is not Scheme.SYMMETRIC or weight_bits > LARGEST_WEIGHT_BITS or activation_bits != device_bits:
         words = "simulated: float32 arithmetic on quantized numbers; no artifact computes this, so no size or speed"
-        return Execution(None, f"{words} follows")
+        return ExecutedWidths(None, f"{words} follows")
     words, limit = f"{KERNEL}, 1 byte a weight", 2 ** (weight_bits - 1) - 1
     if weight_bits < LARGEST_WEIGHT_BITS:
         words = (
             f"{weight_bits}-bit weights in an int8 container, levels −{limit} … {limit}, unpacked (1 byte a weight): "
             f"size, speed and kernel are int8's ({KERNEL})"
         )
-    return Execution(f"int{weight_bits}", words)
+    return ExecutedWidths(f"int{weight_bits}", words)

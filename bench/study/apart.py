@@ -18,7 +18,7 @@ from bench import command_line
 from bench.report.lines import error_lines
 from bench.report.pivot import Pivot
 from bench.report.text import filled, several
-from bench.study.experiment import ERROR, Episodes, Played, Results
+from bench.study.experiment import ERROR, EpisodePlan, Results, SeedResult
 from bench.study.flying import PERCEPTRONS, ROBOTS, fly, of_bundles, open_perceptron, quantized
 from bench.study.records import Condition
 from policy.quantization import Scheme
@@ -75,7 +75,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{}, condition("all", OTHERS_BITS), *narrow]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """One part at its width, the other two at 8 bits; the head's outputs keep 8 in any case."""
     bundle, task = open_perceptron(subject)
     given = {part: asked["bits"] if part == asked["part"] else OTHERS_BITS for part in PARTS} if asked else {}

@@ -21,7 +21,7 @@ from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.lines import error_lines
 from bench.report.pivot import Pivot
-from bench.study.experiment import Episodes, Played, Results
+from bench.study.experiment import EpisodePlan, Results, SeedResult
 from bench.study.flying import PERCEPTRONS, SEEDS, fly, of_bundles, open_perceptron
 from bench.study.layers import estimator
 from bench.study.measures.damage import fullest
@@ -64,7 +64,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{}, *({"budget": bits, "chosen": chosen} for bits in budgets for chosen in LABELS)]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """The assignment that is chosen so, judged on fresh episodes."""
     if both := sorted(set(SEEDS) & set(episodes.seeds)):
         raise command_line.UsageError(f"seed {both[0]} is to choose and to judge.", "--seeds 11,13,17")

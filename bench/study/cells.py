@@ -23,7 +23,7 @@ from bench.report.intervals import Estimate
 from bench.report.pivot import Pivot
 from bench.report.text import NOT_KNOWN, three_digits
 from bench.study.curves import curve_of, curves_figure
-from bench.study.experiment import ERROR, LOST, RETURN, Episodes, Experiment, Played, Results
+from bench.study.experiment import ERROR, LOST, RETURN, EpisodePlan, Experiment, Results, SeedResult
 from bench.study.flying import bundle_identity, fly, folder_of, load, open_bundle
 from bench.study.records import Condition
 from policy.locate import ZOO, meant
@@ -82,7 +82,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [runtime, *({**runtime, "precision": name} for name in PRECISIONS[1:])]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Convert a copy of the bundle to one precision, in every format, and play the runtime's artifact."""
     from convert.pipeline import convert_all
     from policy.bundle import Bundle
@@ -120,7 +120,7 @@ def network_words(spec: PolicySpec) -> str:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedBundle:
     """A subject in one runtime.
 
     Attributes:
@@ -148,7 +148,7 @@ class Judged:
         return self.rows.get(PRECISIONS[0]) or next(iter(self.rows.values()))
 
 
-def judged(results: Results) -> list[Judged]:
+def judged(results: Results) -> list[JudgedBundle]:
     """The bundles that were judged, in the tables' order."""
     cells = {(cell.name.canonical, cell.method): cell for cell in load_cells()}
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -157,7 +157,7 @@ def judged(results: Results) -> list[Judged]:
     found = []
     for (subject, *_), rows in groups.items():
         cell = Cell(*(next(iter(rows.values()))[name] for name in ("task", "method")))
-        found.append(Judged(subject, cells.get((cell.name.canonical, cell.method), cell), rows))
+        found.append(JudgedBundle(subject, cells.get((cell.name.canonical, cell.method), cell), rows))
     return sorted(found, key=lambda each: order(each.cell))
 
 
@@ -184,7 +184,7 @@ def facts(cell: Cell, steps: int | None = None) -> dict[str, Any]:
     return {"cell": cell, **words, "papers": papers(cell), "published": published(cell, steps)}
 
 
-def reached(each: Judged) -> str:
+def reached(each: JudgedBundle) -> str:
     """Whether the fp32 mean reaches its target, or by how much it misses it."""
     if each.cell.target is None or each.value(RETURN, "fp32") is None:
         return NOT_KNOWN
@@ -287,7 +287,7 @@ EXPERIMENT = Experiment(
     identity=bundle_identity,
     about=lambda subject: meant(load(subject)),
     require=open_bundle,
-    episodes=lambda arguments, subject: Episodes(arguments.seeds or (SEED,), arguments.episodes or EPISODES),
+    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or (SEED,), arguments.episodes or EPISODES),
     tables=[TRAINED, OPEN_CELLS],
     figures=[learning_curves],
 )

@@ -23,7 +23,7 @@ from airlearning_envs.rules.actions import ACTION_NAMES
 from airlearning_envs.task import NavigationTask
 from bench import command_line
 from bench.report.pivot import Pivot
-from bench.study.experiment import Episodes, Experiment, Played, Results, known
+from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
 from bench.study.records import Condition
 from bench.study.speed import one_core
 
@@ -87,7 +87,7 @@ def vector_stepper(preset: str, envs: int, seed: int) -> Callable[[Any], int]:
     return advance
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """A value is a round's environment steps a second by wall clock."""
     stepper = core_stepper if asked["face"] == "core" else vector_stepper
     envs, steps = asked["envs"], asked["steps"]
@@ -103,7 +103,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
                 ended += sum(advance(row) for row in drawn[:steps])
                 cpu.append(steps * envs / (time.process_time() - cpu_start))
                 wall.append(steps * envs / (time.perf_counter() - wall_start))
-        yield Played("", seed, wall, measures={"steps_per_cpu_s": cpu, "ended": ended, "numpy": np.__version__})
+        yield SeedResult("", seed, wall, measures={"steps_per_cpu_s": cpu, "ended": ended, "numpy": np.__version__})
 
 
 SPEEDS = Pivot(
@@ -137,7 +137,7 @@ EXPERIMENT = Experiment(
     grid=grid,
     measure=measure,
     identity=lambda subject: hashlib.sha256(repr(known(subject, PRESETS, "preset")).encode()).hexdigest(),
-    episodes=lambda arguments, subject: Episodes(arguments.seeds or (0,), arguments.episodes or ROUNDS),
+    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or (0,), arguments.episodes or ROUNDS),
     tables=[SPEEDS],
     about=lambda subject: str(known(subject, {name: f"preset {name}" for name in PRESETS}, "preset")),
     options=options,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Episodes:
+class EpisodePlan:
     """Episodes that every condition of a subject flies, whoever measures it.
 
     Attributes:
@@ -42,7 +42,7 @@ class Episodes:
 
 
 @dataclass(frozen=True)
-class Played:
+class SeedResult:
     """Episodes of one seed on one preset, and what else was measured in the cell.
 
     Attributes:
@@ -99,9 +99,9 @@ class Experiment:
     factors: tuple[str, ...]
     subjects: tuple[str, ...]
     grid: Callable[[argparse.Namespace, str], Sequence[Condition]]
-    measure: Callable[[str, Condition, Episodes], Iterable[Played]]
+    measure: Callable[[str, Condition, EpisodePlan], Iterable[SeedResult]]
     identity: Callable[[str], str]
-    episodes: Callable[[argparse.Namespace, str], Episodes]
+    episodes: Callable[[argparse.Namespace, str], EpisodePlan]
     tables: Sequence[Callable[[Results], Iterable[Table]]]
     figures: Sequence[Callable[[Results], Mapping[str, Figure]]] = ()
     finding: Callable[[Results], str] = field(default=lambda results: "")

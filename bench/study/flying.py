@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench import command_line
-from bench.study.experiment import Episodes, Experiment, Played
+from bench.study.experiment import EpisodePlan, Experiment, SeedResult
 from policy.bundle import WEIGHTS_FILE, Bundle
 from policy.errors import PolicyError
 from policy.locate import ARTIFACTS, meant, shipped_folder, working_bundle
@@ -148,7 +148,7 @@ def of_bundles(
         identity=bundle_identity,
         about=lambda name: meant(perceptron(name)),
         require=open_perceptron,
-        episodes=lambda asked, subject: Episodes(asked.seeds or seeds, asked.episodes or count(subject)),
+        episodes=lambda asked, subject: EpisodePlan(asked.seeds or seeds, asked.episodes or count(subject)),
         **declared,
     )
 
@@ -165,7 +165,7 @@ def quantized(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[st
     return decide, {"other action": share_differing(bundle.spec, decide(golden.observations), golden.actions)}
 
 
-def fly(task: Task, decide: Decide, episodes: Episodes, measures: Mapping[str, Any]) -> Iterator[Played]:
+def fly(task: Task, decide: Decide, episodes: EpisodePlan, measures: Mapping[str, Any]) -> Iterator[SeedResult]:
     """Greedy episodes on every preset that the task is judged on.
 
     Measures: the given ones, ``length`` (mean steps of an episode), and ``starts`` where episodes may repeat others.
@@ -174,7 +174,7 @@ def fly(task: Task, decide: Decide, episodes: Episodes, measures: Mapping[str, A
         for seed in episodes.seeds:
             judged = task.evaluate(decide, episodes.count, seed, preset)
             also = {"length": judged.mean_length, **({"starts": judged.starts} if judged.starts else {})}
-            yield Played(preset, seed, judged.returns, judged.successes or None, {**measures, **also})
+            yield SeedResult(preset, seed, judged.returns, judged.successes or None, {**measures, **also})
 
 
 def share_differing(spec: PolicySpec, actions: np.ndarray, reference: np.ndarray) -> float:

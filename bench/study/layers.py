@@ -20,7 +20,7 @@ from bench import command_line
 from bench.report.intervals import Correlation, order_of
 from bench.report.lines import error_lines
 from bench.report.pivot import Pivot
-from bench.study.experiment import ERROR, Episodes, Played, Results
+from bench.study.experiment import ERROR, EpisodePlan, Results, SeedResult
 from bench.study.flying import PERCEPTRONS, ROBOTS, fly, of_bundles, open_perceptron, perceptron
 from bench.study.measures.damage import Estimator
 from bench.study.records import Condition
@@ -79,7 +79,7 @@ def estimator(subject: str) -> Estimator:
     return Estimator(bundle.spec, bundle.weights(), bundle.calibration())
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """The layer at its width, all others at 8 bits, and what the cheap measures say of that."""
     bundle, task = open_perceptron(subject)
     if not asked:

@@ -20,50 +20,50 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench import command_line
 from bench.study import records
-from bench.study.experiment import Episodes, Experiment
+from bench.study.experiment import EpisodePlan, Experiment
 from bench.study.records import Condition, Record
 from train.actorq.address import ClusterError, refuse_unreachable
 
 if TYPE_CHECKING:
     import argparse
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     """One subject under one condition."""
 
     subject: str
     condition: Condition
-    episodes: Episodes
+    episodes: EpisodePlan
 
 
-def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Sequence[str]) -> list[Cell]:
+def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Sequence[str]) -> list[StudyCell]:
     """All requested cells, in order."""
     found = [
-        Cell(subject, condition, experiment.episodes(arguments, subject))
+        StudyCell(subject, condition, experiment.episodes(arguments, subject))
         for subject in subjects
         for condition in experiment.grid(arguments, subject)
     ]
     if not experiment.in_turns:
         return found
     return [
-        dataclasses.replace(cell, episodes=Episodes((seed,), cell.episodes.count))
+        dataclasses.replace(cell, episodes=EpisodePlan((seed,), cell.episodes.count))
         for seed in dict.fromkeys(seed for cell in found for seed in cell.episodes.seeds)
         for cell in found
         if seed in cell.episodes.seeds
     ]
 
 
-def missing(asked: Sequence[Cell], found: Iterable[Record], more_will_do: bool = False) -> list[Cell]:
+def missing(asked: Sequence[StudyCell], found: Iterable[Record], more_will_do: bool = False) -> list[StudyCell]:
     """The cells whose episodes are not among the records; where more will do, those with fewer seeds or episodes."""
     kept: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for record in found:
         kept.setdefault(records.cell(record), set()).add((record["seed"], len(record["returns"])))
 
-    def is_kept(cell: Cell) -> bool:
+    def is_kept(cell: StudyCell) -> bool:
         there = kept.get(records.cell({"subject": cell.subject, "condition": cell.condition}), set())
         if not cell.episodes.count:
             return {seed for seed, _ in there} >= set(cell.episodes.seeds)
@@ -74,7 +74,7 @@ def missing(asked: Sequence[Cell], found: Iterable[Record], more_will_do: bool =
     return [cell for cell in asked if not is_kept(cell)]
 
 
-def kept_or_asked(asked: Sequence[Cell], found: Sequence[Record]) -> tuple[list[Record], list[Cell]]:
+def kept_or_asked(asked: Sequence[StudyCell], found: Sequence[Record]) -> tuple[list[Record], list[StudyCell]]:
     """Records of the subjects of which nothing requested is missing; and all cells of the other subjects.
 
     A subject's cells are compared with each other, so that all of them are of the same episodes.
@@ -84,7 +84,7 @@ def kept_or_asked(asked: Sequence[Cell], found: Sequence[Record]) -> tuple[list[
     return [record for record in found if records.cell(record) in places], [c for c in asked if c.subject in again]
 
 
-def without_superseded(again: Sequence[Cell], found: Iterable[Record]) -> list[Record]:
+def without_superseded(again: Sequence[StudyCell], found: Iterable[Record]) -> list[Record]:
     """Records without those that a cell measured again had of other seeds, or of more or fewer episodes."""
     asked = {
         records.cell(vars(cell)): {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
@@ -99,7 +99,7 @@ def without_superseded(again: Sequence[Cell], found: Iterable[Record]) -> list[R
     return left
 
 
-def measured(module: str, cell: Cell) -> list[Record]:
+def measured(module: str, cell: StudyCell) -> list[Record]:
     """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
     from bench.report.document import code_version
     from bench.report.machine import this_machine
@@ -133,7 +133,7 @@ def measured(module: str, cell: Cell) -> list[Record]:
     ]
 
 
-def run(module: str, asked: Sequence[Cell], jobs: int, address: str | None) -> Iterator[list[Record]]:
+def run(module: str, asked: Sequence[StudyCell], jobs: int, address: str | None) -> Iterator[list[Record]]:
     """Measure cells, each as it ends: here, in ``jobs`` processes, or on the Ray cluster at ``address``."""
     if address is not None:
         yield from spread(functools.partial(measured, module), asked, address)
@@ -145,7 +145,7 @@ def run(module: str, asked: Sequence[Cell], jobs: int, address: str | None) -> I
                 yield done.result()
 
 
-def spread(measure: Callable[[Asked], Answer], asked: Sequence[Asked], address: str) -> Iterator[Answer]:
+def spread(measure: Callable[[Argument], Result], asked: Sequence[Argument], address: str) -> Iterator[Result]:
     """Yield the answers of ``measure``, as each ends.
 
     Args:
@@ -163,7 +163,7 @@ def spread(measure: Callable[[Asked], Answer], asked: Sequence[Asked], address: 
         raise command_line.BenchError(str(error)) from error
 
 
-def _spread(measure: Callable[[Asked], Answer], asked: Sequence[Asked], address: str) -> Iterator[Answer]:
+def _spread(measure: Callable[[Argument], Result], asked: Sequence[Argument], address: str) -> Iterator[Result]:
     try:
         import ray
     except ImportError:
@@ -186,7 +186,7 @@ def _spread(measure: Callable[[Asked], Answer], asked: Sequence[Asked], address:
         ray.shutdown()
 
 
-def _called(measure: Callable[[Asked], Answer], asked: Asked) -> Answer:
+def _called(measure: Callable[[Argument], Result], asked: Argument) -> Result:
     return measure(asked)
 
 

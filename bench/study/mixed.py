@@ -22,7 +22,7 @@ from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.pivot import Pivot
 from bench.report.text import joined, times
-from bench.study.experiment import Episodes, Experiment, Played, Results, known
+from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
 from bench.study.records import Condition, Record, cell
 from policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
 
@@ -135,7 +135,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     ]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """A value is a turn's processor time in ms (update, acting), steps a CPU-second (Pong), or a return (Catch)."""
     from bench.study.measures import mixed_timing as timing
 
@@ -156,7 +156,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
             pictures = int(asked["work"].rpartition(" ")[2])
             found = timing.time_acting(policy.network, asked["type"], policy.acting, pictures, seed)
         for kind, (values, measures) in found.items():
-            yield Played("", seed, values, measures={**facts, **measures}, reference=kind != asked["type"])
+            yield SeedResult("", seed, values, measures={**facts, **measures}, reference=kind != asked["type"])
 
 
 Pairs = list[tuple[Record, Record]]
@@ -292,7 +292,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=lambda name: hashlib.sha256(repr(known(name, SUBJECTS, "policy") or name).encode()).hexdigest(),
     about=about,
-    episodes=lambda arguments, subject: Episodes(arguments.seeds or (CATCH_SEEDS if subject == CATCH else (0,)), 0),
+    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or (CATCH_SEEDS if subject == CATCH else (0,)), 0),
     tables=[SPEEDS, CATCH_RETURNS],
     samples="",
     timed=True,

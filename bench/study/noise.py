@@ -17,7 +17,7 @@ from bench import command_line
 from bench.report.figures import share_scale
 from bench.report.lines import Lines
 from bench.report.pivot import Pivot
-from bench.study.experiment import SUCCESS, Episodes, Played
+from bench.study.experiment import SUCCESS, EpisodePlan, SeedResult
 from bench.study.flying import of_bundles, perceptron, quantized
 from bench.study.records import Condition
 from policy.quantization import FLOAT_BITS, Scheme
@@ -51,7 +51,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{"noise": m, **({"bits": n} if n else {})} for m in arguments.noise for n in (None, *arguments.bits)]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Fly with this noise of the rays and this width of the observation."""
     from airlearning_envs.config import preset
     from airlearning_envs.flights import fly
@@ -62,7 +62,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     config = preset(PRESET).with_settings({"range_noise_m": asked["noise"]})
     for seed in episodes.seeds:
         flown = fly(config, decide, episodes.count, seed, BATCH)
-        yield Played(PRESET, seed, flown.episode_return.tolist(), flown.success.tolist(), measures)
+        yield SeedResult(PRESET, seed, flown.episode_return.tolist(), flown.success.tolist(), measures)
 
 
 BITS_UNDER_NOISE = Pivot(

@@ -23,7 +23,7 @@ from bench.report.intervals import Estimate
 from bench.report.pivot import Pivot
 from bench.report.text import NOT_KNOWN
 from bench.study import cells, sweep
-from bench.study.cells import METHODS, PRECISIONS, Judged, papers
+from bench.study.cells import METHODS, PRECISIONS, JudgedBundle, papers
 from bench.study.experiment import RETURN, Results
 from bench.study.joined import Joined, results_of
 from train.suites.cells import Cell, load_cells
@@ -143,7 +143,7 @@ def papers_mean(found: Sequence[Cell]) -> float | None:
     return math.fsum(errors) / len(errors) if errors else None
 
 
-def mean_error(rows: Sequence[Judged]) -> Estimate | None:
+def mean_error(rows: Sequence[JudgedBundle]) -> Estimate | None:
     """Mean of the cells' int8 errors; its half-width is √Σ hᵢ² / k, with hᵢ those of the k cells.
 
     None where there is no cell, or one has no error.

@@ -29,7 +29,7 @@ from bench import command_line
 from bench.measuring.children import started
 from bench.report.pivot import Pivot, alike
 from bench.report.text import NOT_KNOWN, three_digits
-from bench.study.experiment import Episodes, Experiment, Played, Results, known
+from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
 from bench.study.records import Condition, rows
 from policy.locate import PROJECT_ROOT
 
@@ -62,7 +62,7 @@ Measured on {{ results.where }}; load average {{ load }} while it ran. \
 
 
 @dataclass(frozen=True)
-class Cell:
+class SpeedCell:
     """A method on a task: the mean return to reach, and the steps between two judgements of either side."""
 
     method: str
@@ -74,11 +74,11 @@ class Cell:
 CELLS = {
     f"{cell.method},{cell.task}": cell
     for cell in (
-        Cell("ppo", "CartPole-v1", 475.0, 1000),
-        Cell("ppo", "Pendulum-v1", -200.0, 2000),
-        Cell("dqn", "CartPole-v1", 475.0, 1000),
-        Cell("a2c", "CartPole-v1", 475.0, 1000),
-        Cell("ddpg", "Pendulum-v1", -200.0, 1000),
+        SpeedCell("ppo", "CartPole-v1", 475.0, 1000),
+        SpeedCell("ppo", "Pendulum-v1", -200.0, 2000),
+        SpeedCell("dqn", "CartPole-v1", 475.0, 1000),
+        SpeedCell("a2c", "CartPole-v1", 475.0, 1000),
+        SpeedCell("ddpg", "Pendulum-v1", -200.0, 1000),
     )
 }
 
@@ -118,7 +118,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{**limit, "program": SB3}]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """A training of each seed, ours and theirs in turn; a value is its processor time, s, without the judging.
 
     ``load``: the load average of the last quarter of an hour; times on a busy machine are to be known as such.
@@ -129,7 +129,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
             for train in sides:
                 seconds, measures = train(CELLS[subject], seed, asked.get("limit"))
                 measures["load"] = round(os.getloadavg()[2], 1)
-                yield Played("", seed, [seconds], measures=measures, reference=train is sides[0])
+                yield SeedResult("", seed, [seconds], measures=measures, reference=train is sides[0])
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def one_core() -> Iterator[None]:
         os.sched_setaffinity(0, allowed)
 
 
-def train_ours(cell: Cell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
+def train_ours(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
     """One ``python -m train``, and what its bundle says."""
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "bundle"
@@ -166,7 +166,7 @@ def train_ours(cell: Cell, seed: int, limit: int | None) -> tuple[float, dict[st
     }
 
 
-def train_sb3(cell: Cell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
+def train_sb3(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
     """One training in .venv-peers, and what it says."""
     settings = json.loads(ZOO.read_text(encoding="utf-8"))["cells"][f"{cell.method} {cell.task}"]
     job = {**vars(cell), "seed": seed, "episodes": EPISODES, "noise_std": None, **settings}
@@ -262,7 +262,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=identity,
     about=about,
-    episodes=lambda arguments, subject: Episodes(arguments.seeds or SEEDS, 1),
+    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or SEEDS, 1),
     tables=[TIMES],
     samples="",
     timed=True,

@@ -25,7 +25,7 @@ from bench import command_line
 from bench.measuring.execution import DEVICE_ACTIVATION_BITS, execution_of
 from bench.report.lines import Lines, in_order
 from bench.report.pivot import Pivot, alike
-from bench.study.experiment import ERROR, RETURN, SUCCESS, Episodes, Experiment, Played, Results
+from bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Experiment, Results, SeedResult
 from bench.study.flying import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
 from bench.study.records import Condition
 from policy.integer import trained_with
@@ -132,11 +132,11 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{}, *half, *(each for each in every if each["bits"] != FLOAT_BITS or set(each.values()) - in_floats)]
 
 
-def episodes_of(arguments: argparse.Namespace, subject: str) -> Episodes:
+def episodes_of(arguments: argparse.Namespace, subject: str) -> EpisodePlan:
     """A hundred of each of the paper's seeds; twenty where they take seconds, of one seed where they take minutes."""
     suite = suite_of(subject)
     seeds = (0,) if suite is Suite.ATARI else SEEDS
-    return Episodes(arguments.seeds or seeds, arguments.episodes or (20 if suite in SERIES_OF else 100))
+    return EpisodePlan(arguments.seeds or seeds, arguments.episodes or (20 if suite in SERIES_OF else 100))
 
 
 def widths_of(asked: Condition, spec: PolicySpec) -> Widths:
@@ -158,7 +158,7 @@ def widths_of(asked: Condition, spec: PolicySpec) -> Widths:
     return Widths(scheme, bits, None if activations == FLOAT else activations, asked.get("observation"))
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """The policy at these widths, and which ones its activations and observation have."""
     bundle, task = open_bundle(subject)
     widths = widths_of(asked, bundle.spec) if asked else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.measuring.children import started
 from bench.report.document import code_version
-from bench.study.experiment import Episodes, Experiment, Played, known
+from bench.study.experiment import EpisodePlan, Experiment, SeedResult, known
 from bench.study.flying import open_bundle, quantized
 from bench.study.records import rounded
 from policy.files import locked
@@ -85,7 +85,7 @@ def of_cells(
         subjects=tuple(cells),
         identity=lambda subject: identity(known(subject, cells), *chosen(subject)),
         about=lambda subject: about(subject, cells),
-        episodes=lambda asked, subject: Episodes(asked.seeds or seeds, asked.episodes or count(subject)),
+        episodes=lambda asked, subject: EpisodePlan(asked.seeds or seeds, asked.episodes or count(subject)),
         of_trainings=True,
         **declared,
     )
@@ -142,7 +142,7 @@ def requested(words: list[str]) -> RunRequest:
 
 def flown(
     bundle: Bundle, widths: Widths | None, count: int, purpose: str, measures: Mapping[str, Any]
-) -> Iterator[Played]:
+) -> Iterator[SeedResult]:
     """Greedy episodes of a training at these widths, None for float, on every preset that its task is judged on.
 
     Args:
@@ -159,7 +159,7 @@ def flown(
     _, task = open_bundle(str(bundle.path))
     for preset in task.presets:
         judged = task.evaluate(decide, count, episode_seed(said["seed"], purpose), preset)
-        yield Played(
+        yield SeedResult(
             preset,
             said["seed"],
             [float(f"{earned:.{DIGITS}g}") for earned in judged.returns],

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from device.agent import conditions
 from device.agent.measure import Statistics
-from device.agent.operations import Episodes
+from device.agent.operations import FlyEpisodes
 from device.agent.protocol import AgentError, ErrorCode
 from device.agent.serving import Serving
 
@@ -67,7 +67,7 @@ class TimedPilot:
         return self._actions.copy()
 
 
-def fly_episodes(serving: Serving, request: Episodes, progress: Callable[[int, int], None]) -> dict[str, Any]:
+def fly_episodes(serving: Serving, request: FlyEpisodes, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """Fly episodes; returns the reply of the ``episodes`` operation.
 
     Raises:

@@ -142,7 +142,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Episodes:
+class FlyEpisodes:
     """fly the navigation simulator on this device with the loaded policy"""
 
     preset: str = _field(_text, "easy, medium, shipped or hard", "hard")
@@ -173,7 +173,7 @@ class Bye:
     """end the agent"""
 
 
-Request = Help | Hello | Load | Latency | Memory | Episodes | Act | Bye
+Request = Help | Hello | Load | Latency | Memory | FlyEpisodes | Act | Bye
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "latency": Operation(Latency, {"op": "latency", "warmup": 100, "runs": 1000, "path": "runtime"}),
     "memory": Operation(Memory, {"op": "memory", "runs": 100}),
     "episodes": Operation(
-        Episodes, {"op": "episodes", "preset": "hard", "episodes": 100, "seed": 7, "settings": {}, "batch": 64}
+        FlyEpisodes, {"op": "episodes", "preset": "hard", "episodes": 100, "seed": 7, "settings": {}, "batch": 64}
     ),
     "act": Operation(Act, {"op": "act", "observation": [0.0, 1.0, 2.0]}),
     "bye": Operation(Bye, {"op": "bye"}),

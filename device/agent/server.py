@@ -22,7 +22,7 @@ from device.agent.memory import MemoryLog
 from device.agent.operations import (
     Act,
     Bye,
-    Episodes,
+    FlyEpisodes,
     Hello,
     Help,
     Latency,
@@ -97,7 +97,7 @@ class Agent:
                 return self._latency(request, self._served())
             case Memory():
                 return self._measure_memory(request, self._served())
-            case Episodes():
+            case FlyEpisodes():
                 from device.agent.flights import fly_episodes  # the simulator costs import time
 
                 return fly_episodes(self._served(), request, self._progress("episodes"))

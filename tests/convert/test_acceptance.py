@@ -171,7 +171,7 @@ def test_golden_vectors_excite_every_unit_that_the_calibration_excites(tmp_path:
 
 
 def test_the_parity_of_a_continuous_policy_is_told_output_by_output(tilting: Bundle) -> None:
-    from convert.executor import Execution
+    from convert.executor import ExecutionResult
 
     network = quantize_network(tilting.spec, tilting.weights(), tilting.calibration())
     reference = integer_reference(tilting.spec, network, tilting.golden().observations)
@@ -179,4 +179,6 @@ def test_the_parity_of_a_continuous_policy_is_told_output_by_output(tilting: Bun
     steepest = int(np.abs(outputs[:, 1]).argmin())
     outputs[steepest, 1] += np.float32(0.02)  # a fiftieth of a pulse width's tolerance
     with pytest.raises(ParityError, match=f"golden vector {steepest}, output 1 is off by"):
-        check(RuntimeName.LITERT, "tilting/int8.tflite", tilting.spec, Execution("2", outputs, outputs), reference)
+        check(
+            RuntimeName.LITERT, "tilting/int8.tflite", tilting.spec, ExecutionResult("2", outputs, outputs), reference
+        )

@@ -16,7 +16,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from convert import __main__ as cli
 from convert import executor, pipeline, tflite_graph
-from convert.executor import Execution, ExecutionError, RuntimeProcess
+from convert.executor import ExecutionError, ExecutionResult, RuntimeProcess
 from convert.parity import ParityError, check
 from convert.reference import float_reference, integer_reference
 from policy.bundle import Bundle
@@ -171,8 +171,8 @@ def test_no_runtime_for_the_format_is_no_parity(bundle: Bundle, runtimes: Runtim
         pipeline.judge(bundle, candidate, {RuntimeName.LITERT: runtimes[RuntimeName.LITERT]})
 
 
-def execution_of(spec: PolicySpec, outputs: np.ndarray) -> Execution:
-    return Execution("1.0", outputs, outputs.argmax(axis=1) if spec.is_discrete else outputs)
+def execution_of(spec: PolicySpec, outputs: np.ndarray) -> ExecutionResult:
+    return ExecutionResult("1.0", outputs, outputs.argmax(axis=1) if spec.is_discrete else outputs)
 
 
 def test_nan_is_refused_before_anything_else(small: Small) -> None:

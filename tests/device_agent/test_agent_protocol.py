@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.agent.operations import OPERATIONS, Episodes, Latency, Load, TimedPath, parse_request
+from device.agent.operations import OPERATIONS, FlyEpisodes, Latency, Load, TimedPath, parse_request
 from device.agent.protocol import AgentError, ErrorCode, encode, parse_json, request_id
 from device.agent.server import Agent
 from policy.spec import Precision, RuntimeName
@@ -36,7 +36,7 @@ def test_requests_are_read_with_their_defaults() -> None:
         Precision.FP32, RuntimeName.ONNXRUNTIME, 4
     )
     assert parse_request({"op": "latency"}) == Latency(100, 1000, TimedPath.RUNTIME)
-    assert parse_request({"op": "episodes"}) == Episodes("hard", 100, 7, 64, {})
+    assert parse_request({"op": "episodes"}) == FlyEpisodes("hard", 100, 7, 64, {})
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

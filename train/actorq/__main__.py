@@ -68,12 +68,12 @@ def run_training(arguments: argparse.Namespace) -> int:
     """Train as requested and write the bundle."""
     from train.actorq.address import ClusterError, refuse_unreachable
     from train.actorq.plan import make_plan, make_runtime_ready, refuse_fruitless
-    from train.runs.resumption import taken_up
+    from train.runs.resumption import resume_or_begin
 
     plan = make_plan(arguments)
     refuse_fruitless(plan)
     try:
-        taken_up(plan.request)  # a checkpoint that is not there or of another run is told before Ray starts
+        resume_or_begin(plan.request)  # a checkpoint that is not there or of another run is told before Ray starts
         refuse_unreachable(arguments.address)
         make_runtime_ready(plan.actorq)
         if not plan.request.quiet:

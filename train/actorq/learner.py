@@ -61,8 +61,8 @@ class LearnerLoop:
         self._calibration = np.zeros((0, task.observation_size), np.float32)
         learner = self._algorithm.learner
         if checkpoint is not None:
-            keepers = {"normaliser": self._normaliser}
-            groups, learner.updates, self._generator = checkpoint.put_back(learner.groups, keepers)
+            checkpointed = {"normaliser": self._normaliser}
+            groups, learner.updates, self._generator = checkpoint.put_back(learner.groups, checkpointed)
             learner.put(groups)
             self._calibration = checkpoint.group(CALIBRATION)["rows"]
         self._every = plan.actorq.publish_every or self._settings.updates

@@ -244,7 +244,7 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
     actor, experience = NoisyActor(loop, settings), Experience(task, settings, task.outputs)
     shapes = network, settings.critic, task.observation_shape, task.outputs
     learner = fresh_learner(loop.generator, *shapes, critic_outputs=settings.atoms, compute=settings.compute)
-    loop.follow(learner, "actor", {"noise": actor.noise, **experience.keepers()})
+    loop.follow(learner, "actor", {"noise": actor.noise, **experience.checkpointed()})
     update, watch = make_update(settings, loop.aware.fake), AtomWatch(settings)
 
     while loop.goes_on():

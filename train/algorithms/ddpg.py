@@ -190,7 +190,7 @@ def train(run: Run, settings: DDPGSettings, accelerated: Update | None = None) -
     actor, experience = NoisyActor(loop, settings), Experience(task, settings, task.outputs)
     shapes = network, settings.critic, task.observation_shape, task.outputs
     learner = fresh_learner(loop.generator, *shapes, critics=2 if settings.twin else 1, compute=settings.compute)
-    loop.follow(learner, "actor", {"noise": actor.noise, **experience.keepers()})
+    loop.follow(learner, "actor", {"noise": actor.noise, **experience.checkpointed()})
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
     update = accelerated or make_update(settings, loop.aware.fake)
 

@@ -38,7 +38,7 @@ from train.networks.optimiser import adam_step, clipped_by_norm
 from train.networks.weights import Weights, initial_weights, zeros_like
 from train.quantization.aware import QuantizationAware
 from train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, faked, passed_through
-from train.runs.checkpoint import CheckpointError, Keeper, gathered
+from train.runs.checkpoint import Checkpointed, CheckpointError, gathered
 from train.runs.presets import SettingsError
 from train.runs.request import Trained
 from train.runs.run import Run
@@ -319,14 +319,14 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     image = task.observation[0].size if vector else 0
     answers = Answers(settings.capacity, task.observation_size, task.outputs, image)
-    keepers: dict[str, Keeper] = {"stream": stream, "answers": answers, **aware.keepers()}
+    checkpointed: dict[str, Checkpointed] = {"stream": stream, "answers": answers, **aware.checkpointed()}
     if run.checkpoint is not None:
         if run.checkpoint.facts["teacher"] != teacher.sha256:
             raise CheckpointError(
                 f"the checkpoint is of a run with another teacher than {teacher_name}. Resume with the one it was "
                 "started with (--teacher), or begin anew with --fresh."
             )
-        groups, learner.updates, generator = run.checkpoint.put_back(learner.groups, keepers)
+        groups, learner.updates, generator = run.checkpoint.put_back(learner.groups, checkpointed)
         learner.put(groups)
     update = make_update(settings, request.network, shape, aware.fake)
     iteration_steps = settings.environments * settings.rollout_steps
@@ -336,7 +336,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         return acting.actions(aware.acting(learner.groups["student"]), normalise(acting.normaliser, observation))
 
     def save() -> None:
-        arrays, facts = gathered(learner.groups, keepers, learner.updates, generator)
+        arrays, facts = gathered(learner.groups, checkpointed, learner.updates, generator)
         run.save(step, arrays, {**facts, "teacher": teacher.sha256})
 
     while step < request.steps and run.stop_reason is None:

@@ -185,7 +185,7 @@ def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) ->
     loop = Loop(run, settings, normaliser_of_replay(task, settings, request.steps))
     learner = fresh_learner(loop.generator, request.network, task.observation_shape, task.outputs, settings.compute)
     explore, experience = EpsilonGreedy(settings.environments, settings.exploration_hold), Experience(task, settings)
-    loop.follow(learner, "online", {"explore": explore, **experience.keepers()})
+    loop.follow(learner, "online", {"explore": explore, **experience.checkpointed()})
     if run.checkpoint is not None and task.is_image:
         run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.

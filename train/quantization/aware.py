@@ -114,7 +114,7 @@ class QuantizationAware:
             return {}
         return {"quantized_updates": self.updates, "quant_delay_steps": self.delay_steps}
 
-    def keepers(self) -> dict[str, QuantizationAware]:
+    def checkpointed(self) -> dict[str, QuantizationAware]:
         """This object under its name, for a checkpoint; nothing in a run of 32 bits."""
         return {} if self.fake is None else {"quantization_aware": self}
 

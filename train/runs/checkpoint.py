@@ -30,7 +30,7 @@ class CheckpointError(ValueError):
     """A checkpoint is absent, damaged, of another version or of another run."""
 
 
-class Keeper(Protocol):
+class Checkpointed(Protocol):
     """What a run remembers beside its learner: environments in flight, a replay, statistics, the best policy, …"""
 
     def state(self) -> Mapping[str, NDArray[Any]]:
@@ -53,11 +53,11 @@ class Checkpoint:
         return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
 
     def put_back(
-        self, learned: Mapping[str, Mapping[str, Any]], keepers: Mapping[str, Keeper]
+        self, learned: Mapping[str, Mapping[str, Any]], checkpointed: Mapping[str, Checkpointed]
     ) -> tuple[dict[str, dict[str, NDArray[Any]]], int, np.random.Generator]:
-        """Put everything back as :func:`gathered` found it: the keepers, which are restored; and what is returned.
+        """Restore the checkpointed objects to the state in which :func:`gathered` found them.
 
-        That is the learner's arrays by group (those of a fresh one, ``learned``, must have the same names and shapes),
+        Returns the learner's arrays by group (those of a fresh one, ``learned``, must have the same names and shapes),
         the number of updates it made, and the random generator.
 
         Raises:
@@ -70,20 +70,20 @@ class Checkpoint:
             if found != wanted:
                 names = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
                 raise CheckpointError(_older(f"{group}/{names[0]}"))
-        for name, keeper in keepers.items():
-            self.restore(name, keeper)
+        for name, each in checkpointed.items():
+            self.restore(name, each)
         generator = np.random.default_rng()
         generator.bit_generator.state = dict(self.facts["generator"])
         return groups, int(self.facts["updates"]), generator
 
-    def restore(self, name: str, keeper: Keeper) -> None:
-        """Put one keeper back as :func:`gathered` found it.
+    def restore(self, name: str, of: Checkpointed) -> None:
+        """Put one object back as :func:`gathered` found it.
 
         Raises:
             CheckpointError: it is not as this program saves it.
         """
         try:
-            keeper.restore(self.group(name))
+            of.restore(self.group(name))
         except (KeyError, ValueError) as error:
             raise CheckpointError(_older(f"{name} ({type(error).__name__}: {error})")) from error
 
@@ -94,13 +94,13 @@ def _older(part: str) -> str:
 
 def gathered(
     learned: Mapping[str, Mapping[str, Any]],
-    keepers: Mapping[str, Keeper],
+    checkpointed: Mapping[str, Checkpointed],
     updates: int,
     generator: np.random.Generator,
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Arrays and facts of a checkpoint: all that the next iteration depends on. See :meth:`Checkpoint.put_back`."""
     groups = {group: {name: np.asarray(value) for name, value in arrays.items()} for group, arrays in learned.items()}
-    arrays = flattened({**groups, **{name: keeper.state() for name, keeper in keepers.items()}})
+    arrays = flattened({**groups, **{name: each.state() for name, each in checkpointed.items()}})
     return arrays, {"updates": updates, "generator": dict(generator.bit_generator.state)}  # its integers are exact
 
 

@@ -22,7 +22,7 @@ ADDED_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class TakenUp:
+class ResumedRun:
     """The point where a run begins.
 
     Attributes:
@@ -36,7 +36,7 @@ class TakenUp:
     sentence: str = ""
 
 
-def taken_up(request: RunRequest) -> TakenUp:
+def resume_or_begin(request: RunRequest) -> ResumedRun:
     """Decide where the requested run begins.
 
     Raises:
@@ -45,7 +45,7 @@ def taken_up(request: RunRequest) -> TakenUp:
     folder = request.training_folder
     is_unfinished = (folder / UNFINISHED).is_dir() and (folder / FILE_NAME).is_file()
     if not request.resume and (request.fresh or not is_unfinished):
-        return TakenUp()
+        return ResumedRun()
     checkpoint = load_checkpoint(folder)
     facts, asked, saved = checkpoint.facts, request.identity(), dict(checkpoint.facts["identity"])
     step, replanned = int(facts["step"]), facts.get("replanned", {})
@@ -59,14 +59,14 @@ def taken_up(request: RunRequest) -> TakenUp:
     changed = [different(name, saved.get(name), asked[name]) for name in asked if saved.get(name) != asked[name]]
     if not changed:
         sentence = f"Going on with the run that was interrupted at step {step:,}; --fresh begins anew."
-        return TakenUp(checkpoint, replanned, "" if request.resume else sentence)
+        return ResumedRun(checkpoint, replanned, "" if request.resume else sentence)
     what, before, now = changed[0]
     if request.resume:
         raise CheckpointError(
             f"the checkpoint in {folder} is of a run with {what} = {before!r}, asked for is {now!r}. "
             "Resume with the options it was started with, or type --fresh instead of --resume."
         )
-    return TakenUp(
+    return ResumedRun(
         sentence=f"Beginning anew: the run that was interrupted at step {step:,} has {what} = {before!r}, asked for is "
         f"{now!r}. It is put aside in {folder}.previous."
     )

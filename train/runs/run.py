@@ -32,7 +32,7 @@ from train.runs.checkpoint import Checkpoint, save_checkpoint
 from train.runs.logs import CurveLog
 from train.runs.progress import TrainingProgress
 from train.runs.request import UNFINISHED, RunRequest
-from train.runs.resumption import put_aside, taken_up
+from train.runs.resumption import put_aside, resume_or_begin
 from train.suites.episodes import Decide
 from train.suites.task import Evaluation, Task, episode_seed
 
@@ -51,7 +51,7 @@ class Run:
         """Args: the request, its task, and ``time.monotonic()`` of the start of the process if that was earlier."""
         self.request, self.task = request, task
         self._began = time.monotonic() if began is None else began
-        found = taken_up(request)
+        found = resume_or_begin(request)
         self.checkpoint, self.replanned = found.checkpoint, found.replanned
         facts = {} if found.checkpoint is None else found.checkpoint.facts
         self.start_step = int(facts.get("step", 0))

@@ -25,7 +25,7 @@ from bench import command_line
 from bench.report.bars import Bars
 from bench.report.pivot import Pivot
 from bench.study.actorq.runs import ACTORS, CARTPOLE_BALANCE, amdahl, options_of, planned, spread
-from bench.study.experiment import Episodes, Experiment, Played, Results
+from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
 from bench.study.records import Condition, Record
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def typed(model: str, **more: object) -> list[str]:
     return words + [word for name, value in more.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """One actor's life in each round."""
     from train.actorq import cluster
 
@@ -90,7 +90,7 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
     with cluster.connected(plan.actorq, None):
         for seed in episodes.seeds:
             found = lived(plan, pushed)
-            yield Played("", seed, [sum(found["microseconds"].values())], measures=found)
+            yield SeedResult("", seed, [sum(found["microseconds"].values())], measures=found)
 
 
 @functools.cache
@@ -254,7 +254,7 @@ EXPERIMENT = Experiment(
     grid=grid,
     measure=measure,
     identity=lambda subject: CARTPOLE_BALANCE,
-    episodes=lambda arguments, subject: Episodes(arguments.seeds or ROUNDS, 0),
+    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or ROUNDS, 0),
     tables=[TIMES, SPEED_UPS],
     figures=[BY_PART],
     options=options,

@@ -39,7 +39,7 @@ ACTOR_BOUND, LEARNER_BOUND, LEARNING = "actor-bound", "learner-bound", "learning
 
 
 @dataclass(frozen=True)
-class Cell:
+class ActorQCell:
     """One training that is done with actors in int8 and in fp32.
 
     Attributes:
@@ -66,14 +66,14 @@ D4PG = "--n-actors 4 --samples-per-insert 64 --evaluate-every"
 BIG = "--model 2048,2048,2048 --set learning_starts=1000 --set updates=1 --batch-size 64"
 BOUND = f"{BIG} --evaluate-every 1000000 --evaluate-episodes 1 --final-episodes 1"
 CELLS = {
-    "cartpole_balance": Cell(CARTPOLE_BALANCE, "d4pg", 60_000, f"{D4PG} 5000 --final-episodes 10", 900.0),
-    "walker_stand": Cell("dm_control,walker_stand", "d4pg", 200_000, f"{D4PG} 10000 --final-episodes 30", 900.0),
-    "cheetah_run": Cell("dm_control,cheetah_run", "d4pg", 80_000, f"{D4PG} 5000 --final-episodes 10", 200.0),
-    "cartpole": Cell("cartpole", "dqn", 50_000, "--samples-per-insert 32 --evaluate-every 5000", 400.0),
-    "mountaincar": Cell("mountaincar", "dqn", 60_000, "--samples-per-insert 16 --evaluate-every 6000", -130.0),
-    "acrobot": Cell("acrobot", "dqn", 60_000, "--samples-per-insert 32 --evaluate-every 6000", -110.0),
+    "cartpole_balance": ActorQCell(CARTPOLE_BALANCE, "d4pg", 60_000, f"{D4PG} 5000 --final-episodes 10", 900.0),
+    "walker_stand": ActorQCell("dm_control,walker_stand", "d4pg", 200_000, f"{D4PG} 10000 --final-episodes 30", 900.0),
+    "cheetah_run": ActorQCell("dm_control,cheetah_run", "d4pg", 80_000, f"{D4PG} 5000 --final-episodes 10", 200.0),
+    "cartpole": ActorQCell("cartpole", "dqn", 50_000, "--samples-per-insert 32 --evaluate-every 5000", 400.0),
+    "mountaincar": ActorQCell("mountaincar", "dqn", 60_000, "--samples-per-insert 16 --evaluate-every 6000", -130.0),
+    "acrobot": ActorQCell("acrobot", "dqn", 60_000, "--samples-per-insert 32 --evaluate-every 6000", -110.0),
     **{
-        name: Cell(CARTPOLE_BALANCE, "d4pg", steps, f"{BOUND} --samples-per-insert {ratio}", purpose=purpose)
+        name: ActorQCell(CARTPOLE_BALANCE, "d4pg", steps, f"{BOUND} --samples-per-insert {ratio}", purpose=purpose)
         for name, steps, ratio, purpose in (
             ("big-actors", 30_000, "0.05", ACTOR_BOUND),
             ("big-actors-more", 40_000, "0.02", ACTOR_BOUND),

@@ -31,7 +31,7 @@ from bench.report.pivot import Pivot
 from bench.report.text import kilobytes, nanoseconds, three_digits
 from bench.study.actorq.bounds import LINK_BYTES_PER_S, Layout, Services, bound
 from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, STYLES, WIDTHS, run
-from bench.study.experiment import Episodes, Experiment, Played, Results
+from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
 from bench.study.records import Condition, Record
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{**WIDTHS[bits], **more} for more in ({}, *runs) for bits in BITS]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """A real run, or service times."""
     words = [*USUAL.split(), *subject.split(), "--quantize", str(asked.get("bits", 32))]
     words += ["--samples-per-insert", f"{asked.get('samples_per_insert', 0.0):g}"]
@@ -127,13 +127,13 @@ def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Play
         if "actors" in asked:
             more = ["--n-actors", str(asked["actors"]), "--minutes", f"{RUN_MINUTES:g}", "--seed", str(seed)]
             rates = run([*words, *more]).rates
-            yield Played("", seed, [rates.pop("steps_per_s")], measures={**rates, **machine})
+            yield SeedResult("", seed, [rates.pop("steps_per_s")], measures={**rates, **machine})
         else:
             from bench.study.actorq import services
 
             found = services.measure([*words, "--n-actors", "1"])
             step_s = found["step_s"] + found["inference_s"] + found["python_s"]
-            yield Played("", seed, [1.0 / step_s], measures={**found, **machine})
+            yield SeedResult("", seed, [1.0 / step_s], measures={**found, **machine})
 
 
 # --- what follows -----------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ EXPERIMENT = Experiment(
     grid=grid,
     measure=measure,
     identity=lambda subject: "",
-    episodes=lambda arguments, subject: Episodes(arguments.seeds or (0,), 0),
+    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or (0,), 0),
     tables=[SERVICES, RUNS, LIMITS],
     figures=[OVER_ACTORS],
     options=options,

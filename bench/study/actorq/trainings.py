@@ -32,7 +32,7 @@ from bench.study.actorq.runs import (
     NATIVE,
     STYLES,
     WIDTHS,
-    Cell,
+    ActorQCell,
     Run,
     amdahl,
     options_of,
@@ -41,7 +41,7 @@ from bench.study.actorq.runs import (
     run,
     spread,
 )
-from bench.study.experiment import Episodes, Experiment, Played, Results, stored
+from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, stored
 from bench.study.records import Condition, Record
 
 BOTH = {"int8": WIDTHS[8], "int8, native": NATIVE}
@@ -103,10 +103,10 @@ def identity(subject: str) -> str:
     return f"python -m train.actorq {' '.join(CELLS[subject].words)}"
 
 
-def seeds(arguments: argparse.Namespace, subject: str) -> Episodes:
+def seeds(arguments: argparse.Namespace, subject: str) -> EpisodePlan:
     """Five trainings where returns are compared, three where only the pace is."""
     count = 5 if subject in CELLS and CELLS[subject].purpose == LEARNING else 3
-    return Episodes(arguments.seeds or tuple(range(count)), 0)
+    return EpisodePlan(arguments.seeds or tuple(range(count)), 0)
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
@@ -115,12 +115,12 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [WIDTHS[32], WIDTHS[8], *([NATIVE] if waited else [])]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """One training for each seed."""
     for seed in episodes.seeds:
         words = [*CELLS[subject].words, *options_of(asked), "--seed", str(seed)]
         done = run(words)
-        yield Played("", seed, [float(done.provenance["judged"][0]["mean_return"])], measures=measures_of(done))
+        yield SeedResult("", seed, [float(done.provenance["judged"][0]["mean_return"])], measures=measures_of(done))
 
 
 def measures_of(done: Run) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def measures_of(done: Run) -> dict[str, Any]:
 # --- what follows -----------------------------------------------------------------------------------------------------
 
 
-def goal_s(cell: Cell, record: Record) -> float | None:
+def goal_s(cell: ActorQCell, record: Record) -> float | None:
     """Seconds to the first judgement at the goal or above, if there is one."""
     curve = record["measures"]["curve"]
     return next((seconds for _, seconds, value in curve if cell.goal is not None and value >= cell.goal), None)

@@ -24,7 +24,7 @@ from bench.measuring.activity import activities, read_share
 from bench.report.figures import share_scale
 from bench.report.lines import Lines
 from bench.report.pivot import Pivot
-from bench.study.experiment import SUCCESS, Episodes, Played, Results
+from bench.study.experiment import SUCCESS, EpisodePlan, Results, SeedResult
 from bench.study.flying import fly, folder_of, of_bundles, open_perceptron
 from bench.study.records import Condition
 from bench.study.trainings import Training, trained
@@ -83,7 +83,7 @@ def penalties(text: str) -> list[float]:
     return [float(word) for word in text.split(",")]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Learns what is not there, converts, counts, and flies the artifact."""
     from bench.qemu_counter.building import require_programs
     from bench.qemu_counter.counting import count

@@ -27,7 +27,7 @@ from bench.report.intervals import Estimate
 from bench.report.lines import Lines, in_order
 from bench.report.pivot import Pivot, alike
 from bench.report.text import joined
-from bench.study.experiment import ERROR, SUCCESS, Episodes, Played, Results
+from bench.study.experiment import ERROR, SUCCESS, EpisodePlan, Results, SeedResult
 from bench.study.records import Condition
 from bench.study.trainings import Training, flown, of_cells, origin, trained
 from policy.quantization import Scheme
@@ -102,7 +102,7 @@ def condition(way: str, bits: int) -> Condition:
     return {"quantized": way, "bits": bits}
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Trains what is not there, and flies it."""
     for seed in episodes.seeds:
         if asked.get("quantized") == LEARNED:

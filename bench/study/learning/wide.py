@@ -25,7 +25,7 @@ from bench.report.figures import gain_scale
 from bench.report.intervals import Correlation, Estimate, mcnemar_exact, order_of
 from bench.report.lines import Lines, in_order
 from bench.report.pivot import Pivot, alike
-from bench.study.experiment import ERROR, Episodes, Played, Results
+from bench.study.experiment import ERROR, EpisodePlan, Results, SeedResult
 from bench.study.records import Condition
 from bench.study.trainings import Training, flown, of_cells, origin, trained
 from policy.network import layer_names
@@ -126,7 +126,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{**VARIANTS[name], **place} for name in arguments.variants for place in ({}, *PLACES.values())]
 
 
-def measure(subject: str, asked: Condition, episodes: Episodes) -> Iterator[Played]:
+def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Trains what is not there, and flies it."""
     words = ["--layer-norm"] if asked.get("layer_norm") else []
     for name in ("weight_decay", "weight_clip"):

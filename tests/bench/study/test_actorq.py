@@ -15,7 +15,7 @@ from bench.study import records
 from bench.study.actorq import breakdown, runs, trainings
 from bench.study.actorq.breakdown import PARTS
 from bench.study.actorq.runs import CELLS, LEARNING, NATIVE, WIDTHS, Run, options_of, pairs, spread
-from bench.study.experiment import Episodes, Results, current, in_order, stored
+from bench.study.experiment import EpisodePlan, Results, current, in_order, stored
 from bench.study.measuring import cells, missing
 from policy.locate import PROJECT_ROOT
 from train.runs.logs import read_curve
@@ -179,7 +179,7 @@ def test_trainings_are_measured_a_seed_of_all_cells_first(monkeypatch: pytest.Mo
     monkeypatch.setattr(trainings, "run", lambda words: typed.append(words) or RUN)
     asked = cells(trainings.EXPERIMENT, NO_OPTIONS, ["cartpole", "big-learner"])
     assert [cell.episodes.seeds[0] for cell in asked] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 2 + [4] * 2
-    played = list(trainings.measure("cartpole", WIDTHS[8], Episodes((3,), 0)))
+    played = list(trainings.measure("cartpole", WIDTHS[8], EpisodePlan((3,), 0)))
     assert [(each.seed, each.returns) for each in played] == [(3, [480.0])]
     assert " ".join(typed[0]) == (
         "--task cartpole --method dqn --steps 50000 --samples-per-insert 32 --evaluate-every 5000 --quantize 8 --seed 3"

@@ -17,7 +17,7 @@ from bench.command_line import BenchError
 from bench.report.intervals import Estimate
 from bench.report.tables import filled, pages, to_markdown
 from bench.study import cells, command, measuring, place
-from bench.study.cells import EXPERIMENT, Judged, number, order, published, reached
+from bench.study.cells import EXPERIMENT, JudgedBundle, number, order, published, reached
 from bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
 from bench.study.experiment import RETURN, Results, in_order, stored
 from bench.study.records import Record
@@ -95,10 +95,10 @@ def test_equal_games_are_counted_once_and_it_is_said(judged: Callable[..., list[
 
 def test_a_cell_that_misses_says_by_how_much_and_what_was_tried(judged: Callable[..., list[Record]]) -> None:
     cell = Cell("walker2d", "ddpg", {"fp32": 1890.0}, 1890, tried="three learning rates")
-    missed = Judged("walker2d-ddpg", cell, {"fp32": {RETURN: Estimate(1500.4)}})
+    missed = JudgedBundle("walker2d-ddpg", cell, {"fp32": {RETURN: Estimate(1500.4)}})
     assert reached(missed) == "no, 390 short"
     assert reached(dataclasses.replace(missed, cell=dataclasses.replace(cell, target=None))) == "–"
-    almost = Judged("pong-ppo", Cell("pong", "ppo", target=20), {"fp32": {RETURN: Estimate(19.96)}})
+    almost = JudgedBundle("pong-ppo", Cell("pong", "ppo", target=20), {"fp32": {RETURN: Estimate(19.96)}})
     assert reached(almost) == "no, 0.04 short"
     walked = judged("walker2d-ddpg", "Walker2DBulletEnv-v0", *[[1.0, 2.0]] * 3)
     table, _ = Results(EXPERIMENT, walked).tables()

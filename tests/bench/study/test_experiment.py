@@ -17,11 +17,11 @@ from bench.report.intervals import Estimate
 from bench.report.store import StoreError
 from bench.study import apart, command, measuring, records
 from bench.study.apart import EXPERIMENT
-from bench.study.experiment import Episodes, Results, current, in_order
-from bench.study.measuring import Cell, missing, without_superseded
+from bench.study.experiment import EpisodePlan, Results, current, in_order
+from bench.study.measuring import StudyCell, missing, without_superseded
 from policy.bundle import Bundle
 
-FEW = Episodes((0, 2), 2)
+FEW = EpisodePlan((0, 2), 2)
 
 
 def test_a_number_is_the_same_cell_as_asked_and_as_kept() -> None:
@@ -105,9 +105,9 @@ def test_what_is_missing_and_what_is_stale(
 ) -> None:
     condition = {"part": "input", "bits": 3}
     kept = [recorded({}, [1.0, 2.0]), recorded({}, [1.0, 2.0], seed=2), recorded(condition, [1.0, 2.0])]
-    asked = [Cell("cartpole-dqn", {}, FEW), Cell("cartpole-dqn", condition, FEW)]
+    asked = [StudyCell("cartpole-dqn", {}, FEW), StudyCell("cartpole-dqn", condition, FEW)]
     assert missing(asked, kept) == asked[1:], "a seed is missing"
-    longer = [dataclasses.replace(cell, episodes=Episodes((0, 2), 3)) for cell in asked]
+    longer = [dataclasses.replace(cell, episodes=EpisodePlan((0, 2), 3)) for cell in asked]
     assert missing(longer, kept) == longer, "of other episodes"
     named = dataclasses.replace(EXPERIMENT, identity=lambda subject: "0" * 64)
     assert current(named, kept) == kept
@@ -162,9 +162,9 @@ def test_what_another_process_added_is_kept_when_the_file_is_put_in_order(
 def test_what_a_cell_had_of_other_seeds_goes_when_it_is_measured_again(recorded: Callable[..., records.Record]) -> None:
     old = [recorded({}, [1.0, 2.0], seed=seed) for seed in (0, 1)]
     new, other = recorded({}, [3.0, 4.0], seed=2), recorded({"part": "all", "bits": 8}, [5.0], seed=1)
-    again = Cell("cartpole-dqn", {}, Episodes((0, 2), 2))
+    again = StudyCell("cartpole-dqn", {}, EpisodePlan((0, 2), 2))
     assert without_superseded([again], [*old, other, new]) == [old[0], other, new]
-    as_made = dataclasses.replace(again, episodes=Episodes((2,), 0))  # a seed of it: the others stay
+    as_made = dataclasses.replace(again, episodes=EpisodePlan((2,), 0))  # a seed of it: the others stay
     assert without_superseded([as_made], [*old, new]) == [*old, new]
 
 
@@ -172,8 +172,8 @@ def test_where_the_measure_knows_how_much_it_makes_seeds_are_missing(
     recorded: Callable[..., records.Record],
 ) -> None:
     kept = [recorded({}, [1.0, 2.0, 3.0]), recorded({}, [1.0], seed=2)]
-    assert missing([Cell("cartpole-dqn", {}, Episodes((0, 2), 0))], kept) == []
-    more = [Cell("cartpole-dqn", {}, Episodes((0, 2, 4), 0))]
+    assert missing([StudyCell("cartpole-dqn", {}, EpisodePlan((0, 2), 0))], kept) == []
+    more = [StudyCell("cartpole-dqn", {}, EpisodePlan((0, 2, 4), 0))]
     assert missing(more, kept) == more
 
 

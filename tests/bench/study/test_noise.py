@@ -11,9 +11,8 @@ import sys
 import pytest
 
 from bench.study import noise
-from bench.study.experiment import Episodes, Results, in_order
-from bench.study.measuring import Cell as StudyCell
-from bench.study.measuring import measured
+from bench.study.experiment import EpisodePlan, Results, in_order
+from bench.study.measuring import StudyCell, measured
 
 TYPED = ["--bits", "4", "--noise", "0,1", "--seeds", "0", "--episodes", "20", "--json"]
 
@@ -34,7 +33,7 @@ def test_each_noise_has_its_own_reference_on_the_same_episodes() -> None:
     found = [
         record
         for condition in grid
-        for record in measured("bench.study.noise", StudyCell("I", condition, Episodes((0,), 30)))
+        for record in measured("bench.study.noise", StudyCell("I", condition, EpisodePlan((0,), 30)))
     ]
     results = Results(noise.EXPERIMENT, in_order(noise.EXPERIMENT, found))
     float_at = {row["noise"]: row for row in results.plain() if row["bits"] is None}

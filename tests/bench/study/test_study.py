@@ -12,7 +12,7 @@ import pytest
 from bench.report.intervals import Estimate
 from bench.report.tables import filled
 from bench.study import cells, everything, ptq_table, sweep
-from bench.study.cells import Judged
+from bench.study.cells import JudgedBundle
 from bench.study.experiment import Results, stored
 from bench.study.ptq_table import Kept, mean_error, papers_mean, published_error, verdict
 from bench.study.records import Record
@@ -41,7 +41,7 @@ def results(
 
 
 @pytest.fixture
-def pong(recorded: Callable[..., Record]) -> Callable[..., Judged]:
+def pong(recorded: Callable[..., Record]) -> Callable[..., JudgedBundle]:
     return lambda *int8: cells.judged(results(recorded, int8=int8 or (20.0, 16.0)))[0]
 
 
@@ -59,14 +59,14 @@ def test_the_papers_means_follow_from_its_returns() -> None:
     assert published_error(Cell("pong", "ppo"), "int8") is None
 
 
-def test_relative_error_of_a_cell(pong: Callable[..., Judged]) -> None:
+def test_relative_error_of_a_cell(pong: Callable[..., JudgedBundle]) -> None:
     # F = 20, Q = 18: 10 %; residuals d − R f of (0, 4) with R = 0.1 are (−2, +2): s = 2.83, ± 12.706 · 2 / 20 · 100 %
     error = pong().error("int8")
     assert error is not None and error.value == pytest.approx(10.0)
     assert error.high == pytest.approx(10.0 + 127.06204736)
 
 
-def test_mean_error_joins_the_cells_intervals(pong: Callable[..., Judged]) -> None:
+def test_mean_error_joins_the_cells_intervals(pong: Callable[..., JudgedBundle]) -> None:
     rows = [pong(), pong(20.0, 20.0)]
     found = mean_error(rows)
     assert found is not None and found.value == pytest.approx(5.0)

@@ -59,11 +59,11 @@ def test_widths_are_read() -> None:
 def test_a_policy_of_vectors_has_all_schemes_at_fourteen_widths_and_half_precision() -> None:
     conditions = EXPERIMENT.grid(asked(), NAME)
     assert len(conditions) == 1 + 1 + 4 * 14, "32 bits are fp32"
-    assert EXPERIMENT.episodes(asked(), NAME) == experiment.Episodes((0, 2, 4), 100)
+    assert EXPERIMENT.episodes(asked(), NAME) == experiment.EpisodePlan((0, 2, 4), 100)
     slow = EXPERIMENT.grid(asked(), "walker2d-ddpg")
     assert len(slow) == 1 + 2 * 7 and EXPERIMENT.episodes(asked(), "walker2d-ddpg").count == 20
     assert EXPERIMENT.grid(asked(), "pong-dqn") == [{}, *({**PAPERS, "bits": bits} for bits in range(2, 9))]
-    assert EXPERIMENT.episodes(asked(), "pong-dqn") == experiment.Episodes((0,), 20)
+    assert EXPERIMENT.episodes(asked(), "pong-dqn") == experiment.EpisodePlan((0,), 20)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_both_sides_are_trained_in_turn_and_ours_is_the_reference(
     order: list[tuple[str, int, int | None]] = []
 
     def fake(side: str, seconds: float) -> Any:
-        def train(cell: speed.Cell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
+        def train(cell: speed.SpeedCell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
             order.append((side, seed, limit))
             return seconds, {
                 "reached": True, "steps": 8, "import_cpu_s": 0.25, "judging_cpu_s": 0.0, "versions": {"numpy": "2"},

@@ -73,7 +73,7 @@ def test_a_bad_checkpoint_is_refused_by_name(tmp_path: Path, damage: str) -> Non
 
 
 class Counter:
-    """A keeper with one array."""
+    """An object with one array."""
 
     def __init__(self, count: int) -> None:
         self.count = np.array([count])

@@ -11,7 +11,7 @@ from train.algorithms.common.normalisation import ImageScaling, RunningNormalise
 from train.algorithms.common.priorities import Priorities, importance_weights
 from train.algorithms.common.replay import Replay, n_step_returns
 from train.algorithms.common.settings import ReplaySettings
-from train.runs.checkpoint import Keeper
+from train.runs.checkpoint import Checkpointed
 from train.suites.episodes import Actions, Observations, Transition
 from train.suites.task import Task
 
@@ -28,9 +28,9 @@ class Experience:
         self._settings, self._is_image = settings, task.is_image
         self._rows = np.zeros(0, np.int64)  # of what was drawn last
 
-    def keepers(self) -> dict[str, Keeper]:
+    def checkpointed(self) -> dict[str, Checkpointed]:
         """What a checkpoint holds, by name. A replay of images is left out: it is filled anew."""
-        kept: dict[str, Keeper] = {"replay": self._replay}
+        kept: dict[str, Checkpointed] = {"replay": self._replay}
         if self._priorities is not None:
             kept["priorities"] = self._priorities
         return {} if self._is_image else kept

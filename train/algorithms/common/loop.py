@@ -17,7 +17,7 @@ from train.networks.policy import Policy
 from train.networks.weights import Weights
 from train.quantization.aware import QuantizationAware
 from train.runs.best import BestPolicy
-from train.runs.checkpoint import Keeper, gathered
+from train.runs.checkpoint import Checkpointed, gathered
 from train.runs.request import Trained
 from train.runs.run import Run
 from train.suites.episodes import Decide, EpisodeStream
@@ -49,18 +49,18 @@ class Loop:
         self.aware = QuantizationAware(request.network, settings.quantization_bits, delay_steps)
         self.iteration_steps = settings.environments * settings.rollout_steps
         self._best, self._deployed, self._counted = BestPolicy(task.presets[0]), "", 0
-        self._keepers: dict[str, Any] = {"normaliser": self.normaliser, "stream": self.stream, "best": self._best}
-        self._keepers |= self.aware.keepers()
+        self._checkpointed: dict[str, Any] = {"normaliser": self.normaliser, "stream": self.stream, "best": self._best}
+        self._checkpointed |= self.aware.checkpointed()
 
-    def follow(self, learner: Learner, deployed: str, keepers: Mapping[str, Keeper] | None = None) -> None:
+    def follow(self, learner: Learner, deployed: str, checkpointed: Mapping[str, Checkpointed] | None = None) -> None:
         """The learner, which of its groups is deployed, and what else a checkpoint holds, by name.
 
         All of them, and the generator, go on where the run's checkpoint ends, if there is one.
         """
         self.learner, self._deployed = learner, deployed
-        self._keepers |= keepers or {}
+        self._checkpointed |= checkpointed or {}
         if self.run.checkpoint is not None:
-            groups, learner.updates, self.generator = self.run.checkpoint.put_back(learner.groups, self._keepers)
+            groups, learner.updates, self.generator = self.run.checkpoint.put_back(learner.groups, self._checkpointed)
             learner.put(groups)
         self._counted = learner.updates
 
@@ -121,4 +121,4 @@ class Loop:
 
     def _save(self) -> None:
         learned = self.learner
-        self.run.save(self.step, *gathered(learned.groups, self._keepers, learned.updates, self.generator))
+        self.run.save(self.step, *gathered(learned.groups, self._checkpointed, learned.updates, self.generator))
