@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     arguments = parser.parse_args(argv)
     try:
-        with interruption.heard():
+        with interruption.interruptible():
             _run(arguments)
     except SettingsError as error:
         print(as_typed(f"compare_flight: {error}\n  next: {parser.prog} --help"), file=sys.stderr)

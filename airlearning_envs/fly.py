@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     arguments = parser.parse_args(argv)
     try:
-        with interruption.heard():
+        with interruption.interruptible():
             return _run(arguments)
     except (SettingsError, PolicyError, OSError) as error:
         print(as_typed(f"fly: {error}\n  next: {parser.prog} --help"), file=sys.stderr)

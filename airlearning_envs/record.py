@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Film one episode; returns the exit code."""
     arguments = build_parser().parse_args(argv)
     try:
-        with interruption.heard():
+        with interruption.interruptible():
             scenes, pictures = _film(arguments)
     except (SettingsError, PolicyError, OSError, ValueError) as error:
         print(as_typed(f"record: {error}"), file=sys.stderr)

@@ -206,7 +206,7 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
 
     known = (BenchError, PolicyError, HostError, SettingsError, PageError, StoreError)
     try:
-        with interruption.heard(signal.SIGTERM):
+        with interruption.interruptible(signal.SIGTERM):
             return body(arguments)
     except KeyboardInterrupt:
         print("Interrupted; what had been stored before is kept.", file=sys.stderr)

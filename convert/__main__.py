@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.perf_counter()
     done: list[Converted] = []
     try:
-        with interruption.heard():
+        with interruption.interruptible():
             bundles, jobs = _jobs(arguments)
             _convert(jobs, done, arguments.accept)
     except PolicyError as error:
@@ -89,7 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     print(_table(done))
     print(f"{len(done)} artifacts in {time.perf_counter() - started:.1f} s, each executed in every runtime it names.")
-    for warning in dict.fromkeys(f"warning: {each.policy}: {said}" for each in done for said in each.entry.warnings):
+    for warning in dict.fromkeys(
+        f"warning: {each.policy}: {warning_text}" for each in done for warning_text in each.entry.warnings
+    ):
         print(warning)
     if arguments.calibration:
         for bundle in (bundle for bundle in bundles if any(bundle is job[0] for job in jobs)):

@@ -65,7 +65,7 @@ class RuntimeProcess:
     def __init__(self, runtime: RuntimeName) -> None:
         self.runtime = runtime
         self._open = ExitStack()
-        self._artifact, self._policy, self._fed, self._made, self._said = (self._unnamed() for _ in range(5))
+        self._artifact, self._policy, self._fed, self._made, self._stderr = (self._unnamed() for _ in range(5))
         self._process = self._start()
 
     def _unnamed(self) -> IO[bytes]:
@@ -74,10 +74,10 @@ class RuntimeProcess:
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "convert.executor", self.runtime.value]
         given = [file.fileno() for file in (self._artifact, self._policy, self._fed, self._made)]
-        _filled(self._said, b"")
+        _filled(self._stderr, b"")
         # A file, not a pipe: a runtime may say much, and nobody reads while it works.
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, pass_fds=given
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, pass_fds=given
         )
 
     def __enter__(self) -> Self:
@@ -145,19 +145,19 @@ class RuntimeProcess:
         code = self._process.wait()
         raise self._failure(late_s, code, self._restart())
 
-    def _failure(self, late_s: float | None, code: int, said: str) -> ExecutionError:
+    def _failure(self, late_s: float | None, code: int, printed: str) -> ExecutionError:
         """Of a process that ended with this code, or was killed after so many seconds, and what it said last."""
         if late_s is not None:
             return ExecutionError(
-                f"{self.runtime.value} did not end on the artifact within {late_s:g} s and was killed: {said}",
+                f"{self.runtime.value} did not end on the artifact within {late_s:g} s and was killed: {printed}",
                 "Is the machine very busy? Then convert again; otherwise the graph makes this runtime hang.",
             )
         if code < 0:
             return ExecutionError(
-                f"{self.runtime.value} crashed on the artifact ({signal.Signals(-code).name}): {said}"
+                f"{self.runtime.value} crashed on the artifact ({signal.Signals(-code).name}): {printed}"
             )
         return ExecutionError(
-            f"{self.runtime.value} ended with exit code {code} on the artifact: {said}",
+            f"{self.runtime.value} ended with exit code {code} on the artifact: {printed}",
             "Is it installed? The pinned version is in requirements.txt.",
         )
 
@@ -165,9 +165,9 @@ class RuntimeProcess:
         """Start another process in the place of one that ended or was killed; returns what that one printed last."""
         with suppress(BrokenPipeError):
             self._process.communicate()
-        said = Path(_path(self._said)).read_text(errors="replace").strip()[-800:] or "it said nothing"
+        printed = Path(_path(self._stderr)).read_text(errors="replace").strip()[-800:] or "it said nothing"
         self._process = self._start()
-        return said
+        return printed
 
 
 def _filled(file: IO[bytes], content: bytes) -> str:

@@ -39,9 +39,9 @@ def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> None:
     if (stored.tolerance > wanted.tolerance * (1 + ROUNDING)).any():
         raise BundleError(f"{where}: the tolerance is wider than this artifact's.", next_step)
     # Both have steps, or none: Bundle.expected has compared that with the precision.
-    step, said = (np.array([] if each is None else each) for each in (wanted.step, entry.output_step))
-    asked, allowed = (1.0 if each is None else each for each in (entry.most_off, wanted.most_off))
-    if not np.allclose(step, said, rtol=ROUNDING, atol=0.0) or asked > allowed * (1 + ROUNDING):
+    step, stated_step = (np.array([] if each is None else each) for each in (wanted.step, entry.output_step))
+    most_off, allowed = (1.0 if each is None else each for each in (entry.most_off, wanted.most_off))
+    if not np.allclose(step, stated_step, rtol=ROUNDING, atol=0.0) or most_off > allowed * (1 + ROUNDING):
         raise BundleError(
             f"{bundle.path}: the manifest says another output_step or most_off of {entry.file}.", next_step
         )

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     done: dict[str, list[str]] = {}
     try:
-        with interruption.heard():
+        with interruption.interruptible():
             bundles = [working_bundle(name) for name in dict.fromkeys(arguments.policy)]
             for bundle in bundles:  # all are looked at before the first is written
                 applicable(bundle)

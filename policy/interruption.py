@@ -43,7 +43,7 @@ def loading() -> None:
 
 
 @contextmanager
-def heard(*others: signal.Signals) -> Iterator[None]:
+def interruptible(*others: signal.Signals) -> Iterator[None]:
     """Let Ctrl-C raise KeyboardInterrupt within the block, once; pressed again it ends the process at once.
 
     Whatever error leaves the block after Ctrl-C was pressed is KeyboardInterrupt, also where the block ends as if

@@ -139,21 +139,23 @@ def check_free(value: Any, name: str) -> None:
     while left:
         item, place, level = left.pop()
         if isinstance(item, float) and not math.isfinite(item):
-            raise JsonValueError(f"{_said(place)} is {item}; it must be finite")
+            raise JsonValueError(f"{_described(place)} is {item}; it must be finite")
         if isinstance(item, str) and not item.translate(_LINE_SIGNS).isprintable():
-            raise JsonValueError(f"{_said(place)} is {shortened(item)}; it must be printable")
+            raise JsonValueError(f"{_described(place)} is {shortened(item)}; it must be printable")
         if level > DEEPEST:
-            raise JsonValueError(f"{_said(place)} lies {level} levels deep; allowed are {DEEPEST}")
+            raise JsonValueError(f"{_described(place)} lies {level} levels deep; allowed are {DEEPEST}")
         if isinstance(item, Mapping):
             for key, inner in item.items():
                 if type(key) is not str or not is_text(key, LONGEST_TEXT):
-                    raise JsonValueError(f"{_said(place)} has the member {shortened(key)}; its name must be printable")
+                    raise JsonValueError(
+                        f"{_described(place)} has the member {shortened(key)}; its name must be printable"
+                    )
                 left.append((inner, (key, place), level + 1))
         elif isinstance(item, (list, tuple)):
             left += [(inner, place, level + 1) for inner in item]
 
 
-def _said(place: _Place) -> str:
+def _described(place: _Place) -> str:
     """NAME.MEMBER.MEMBER, put together only for a message."""
     names = [place[0]]
     while (place := place[1]) is not None:
@@ -183,10 +185,10 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _of_kind(choices: list[Any], value: Any, name: str) -> Any:
     known = {choice.KIND: choice for choice in choices}
-    said = _typed(value, dict, name, "an object")["kind"]
-    if not isinstance(said, str) or said not in known:
-        raise JsonValueError(f"{name}.kind {shortened(said)} is not known; allowed are {', '.join(known)}")
-    return known[said]
+    kind = _typed(value, dict, name, "an object")["kind"]
+    if not isinstance(kind, str) or kind not in known:
+        raise JsonValueError(f"{name}.kind {shortened(kind)} is not known; allowed are {', '.join(known)}")
+    return known[kind]
 
 
 def _member(kind: type[Enum], value: Any, name: str) -> Any:

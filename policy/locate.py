@@ -23,7 +23,7 @@ PROJECT_ROOT = Path(__file__).resolve().parent.parent
 ZOO, ARTIFACTS = PROJECT_ROOT / "zoo", PROJECT_ROOT / "artifacts"
 SHELVES = ("late", "depth", "benchmark")
 """Folders of zoo/ that hold bundles: a command that takes all policies means none of theirs."""
-_said: set[str] = set()
+_printed: set[str] = set()
 
 
 def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = ZOO, *, quiet: bool = False) -> Bundle:
@@ -43,10 +43,10 @@ def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = Z
     else:
         with locked(artifacts):  # two commands at once must not both copy
             bundle = _named(name_or_path, artifacts, zoo)
-    said = meant(bundle, None if is_path else shipped_folder(name_or_path, zoo))
-    if said not in _said and not quiet:  # a command may need its bundle more than once
-        _said.add(said)
-        print(said, file=sys.stderr)
+    meant_path = meant(bundle, None if is_path else shipped_folder(name_or_path, zoo))
+    if meant_path not in _printed and not quiet:  # a command may need its bundle more than once
+        _printed.add(meant_path)
+        print(meant_path, file=sys.stderr)
     return bundle
 
 

@@ -24,12 +24,12 @@ def own(namespace: str) -> list[str]:
     ways = [words]
     if namespace == "mount":  # in a chroot / is no mount, so unshare cannot make it private: its maker has to have
         ways.append([*words, "--propagation", "unchanged"])
-    said = ""
+    printed = ""
     with tempfile.TemporaryDirectory() as folder:
         tried = ["sh", "-c", MOUNTS, "sh", folder, str(os.getpid())] if namespace == "mount" else ["true"]
         for way in ways:
             done = subprocess.run([*way, *tried], capture_output=True, text=True)
             if done.returncode == 0:
                 return way
-            said = done.stderr.strip().rpartition("\n")[2]
-    pytest.skip(f"a {namespace} namespace needs root or user namespaces; here it ends with: {said}")
+            printed = done.stderr.strip().rpartition("\n")[2]
+    pytest.skip(f"a {namespace} namespace needs root or user namespaces; here it ends with: {printed}")

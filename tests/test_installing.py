@@ -42,8 +42,8 @@ def test_a_copy_in_site_packages_is_refused_in_one_line(checkout: Path, tmp_path
     there, before = tmp_path / "there", files_below(checkout)
     done = install("--prefix", there, checkout)
     assert done.returncode == 1
-    said = [line.strip() for line in done.stderr.splitlines()]
-    assert "This project is used from its checkout, not from site-packages. Type: make setup" in said
+    printed = [line.strip() for line in done.stderr.splitlines()]
+    assert "This project is used from its checkout, not from site-packages. Type: make setup" in printed
     assert "Traceback" not in done.stderr
     assert not files_below(there)
     assert files_below(checkout) == before

@@ -207,7 +207,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     if task.has_image:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast
     request, settings = make_request(arguments, method, found, task, quantization)
-    with interruption.heard(), Run(request, task, BEGAN) as run:
+    with interruption.interruptible(), Run(request, task, BEGAN) as run:
         if (warning := slower_here(Compute(getattr(settings, "compute", "float32")))) is not None:
             run.progress.say(warning)
         trained = run_method(method, run, settings, arguments.teacher or TEACHER)
@@ -234,11 +234,11 @@ def next_step(run: Run, bundle: Bundle) -> str:
     return f"Next: python -m train.evaluate --input-path {shlex.quote(str(shown(bundle.path)))}"
 
 
-def never_quantized(settings: Any, asked: int, made: int) -> str:
+def never_quantized(settings: Any, bits: int, made: int) -> str:
     """What to say of a run that was to learn with quantizers and ended before they became active."""
     return (
         f"The policy never learned with quantizers: they become active at the first iteration that begins after "
-        f"{settings.delay_steps(asked):,} steps, and the run ended with {made:,}. What was written is a float policy. "
+        f"{settings.delay_steps(bits):,} steps, and the run ended with {made:,}. What was written is a float policy. "
         f"Go on with --resume, or type more --steps, or a smaller --quant-delay than {settings.quant_delay:g}."
     )
 

@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     from train.suites.errors import TaskError
 
     try:
-        with interruption.heard():
+        with interruption.interruptible():
             check_usage(arguments)
             report = judge_bundle(arguments)
             text = json.dumps(report, indent=2, allow_nan=False)
@@ -216,11 +216,11 @@ def check_task(spec: PolicySpec, task: Task) -> None:
 
 @contextmanager
 def deciding(
-    bundle: Bundle, precision: str | None, runtime: str | None, asked_for: str
+    bundle: Bundle, precision: str | None, runtime: str | None, name_or_path: str
 ) -> Iterator[tuple[Decide, dict[str, Any]]]:
     """The requested policy as a function of observations, and what executes it as JSON values.
 
-    ``precision`` (None: the float policy), ``runtime`` (None: the default) and ``asked_for``, the bundle, are as typed.
+    ``precision`` (None: the float policy), ``runtime`` (None: the default) and ``name_or_path`` are as typed.
 
     Raises:
         PolicyError: no such precision, runtime or artifact; says what there is.
@@ -237,7 +237,7 @@ def deciding(
     from train.runs.artifact import ArtifactPolicy, find_artifact
 
     named = parse_enum(RuntimeName, runtime or RUNTIME, "runtime")
-    entry = find_artifact(bundle, asked_for, Precision.parse(precision), named)
+    entry = find_artifact(bundle, name_or_path, Precision.parse(precision), named)
     with ArtifactPolicy(bundle.spec, bundle.artifact_data(entry), named) as artifact:
         who = {"precision": entry.precision.value, "artifact": entry.file}
         yield artifact.decide, {**who, "executed_by": f"{named.value} {artifact.version}"}
@@ -293,7 +293,7 @@ def print_report(report: dict[str, Any]) -> None:
     for row in rows:
         table.add_row(*row.values())
     Console().print(table)
-    said = [cell for row in rows for cell in row.values()]
+    row_cells = [cell for row in rows for cell in row.values()]
     for change in report["minus_float"]:
         where = f" on {change['preset']}" if change["preset"] else ""
         where += f", zone {change['zone']}" if "zone" in change else ""
@@ -301,32 +301,32 @@ def print_report(report: dict[str, Any]) -> None:
         if "success" in change:
             points = change["interval"] and tuple(100 * side for side in change["interval"])
             success = f", success {100 * change['success']:+.2f} points {brackets(points, '+.2f')}"
-        said.append(
+        row_cells.append(
             f"{report['precision']} minus float, the same episodes{where}: "
             f"return {change['mean_return']:+.3f} {brackets(change['return_interval'], '+.3f')}{success}"
         )
-        print(said[-1])
-    if any(brackets(None, "") in each for each in said):
+        print(row_cells[-1])
+    if any(brackets(None, "") in each for each in row_cells):
         print("[–]: a single episode, or episodes with equal returns, give no interval.")
 
 
 def cells(row: Mapping[str, Any]) -> dict[str, str]:
     """A row of the table by heading; that of a zone is short, so that it fits a terminal of 80 columns."""
-    said = {"policy": row["policy"], "preset": row["preset"] or "–"}
+    row_cells = {"policy": row["policy"], "preset": row["preset"] or "–"}
     has_zone = "zone" in row
     if has_zone:
-        said["zone"] = "{}: {:g} – {:g} m".format(row["zone"], *row["goal_distance_m"])
+        row_cells["zone"] = "{}: {:g} – {:g} m".format(row["zone"], *row["goal_distance_m"])
     else:
         different = f", {len(set(row['starts']))} different" if row["starts"] else ""
-        said["episodes"] = f"{row['episodes']}{different}"
+        row_cells["episodes"] = f"{row['episodes']}{different}"
     if row["success"] is not None:
         low, high = row["interval"]
-        said |= {"success": f"{100 * row['success']:.1f} %", "95 %": f"{100 * low:.1f} – {100 * high:.1f}"}
-    said["return"] = f"{row['mean_return']:.2f}"
+        row_cells |= {"success": f"{100 * row['success']:.1f} %", "95 %": f"{100 * low:.1f} – {100 * high:.1f}"}
+    row_cells["return"] = f"{row['mean_return']:.2f}"
     if not has_zone:
-        said["return"] += f" {brackets(row['return_interval'], '.2f')}"
-        said["steps"] = f"{row['mean_length']:.1f}"
-    return said
+        row_cells["return"] += f" {brackets(row['return_interval'], '.2f')}"
+        row_cells["steps"] = f"{row['mean_length']:.1f}"
+    return row_cells
 
 
 if __name__ == "__main__":

@@ -110,8 +110,8 @@ class CommandLatency:
 
     def to_settings(self) -> dict[str, Any]:
         """The latency as JSON values."""
-        said: dict[str, Any] = {"kind": self.kind.value, "values_s": list(self.values_s)}
-        return said if self.drawn_for is DrawnFor.COMMAND else {**said, "drawn_for": self.drawn_for.value}
+        values: dict[str, Any] = {"kind": self.kind.value, "values_s": list(self.values_s)}
+        return values if self.drawn_for is DrawnFor.COMMAND else {**values, "drawn_for": self.drawn_for.value}
 
     @classmethod
     def from_settings(cls, data: object) -> CommandLatency | None:

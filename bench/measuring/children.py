@@ -16,7 +16,7 @@ ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_
 
 def run_to_end(
     command: Sequence[str],
-    said: str = "",
+    standard_input: str = "",
     *,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
@@ -26,7 +26,7 @@ def run_to_end(
 
     Args:
         command: the program and its words.
-        said: to its standard input.
+        standard_input: to its standard input.
         folder: where it runs (default: here).
         environment: all of its variables (default: this process's).
         timeout_s: seconds it may take.
@@ -39,7 +39,7 @@ def run_to_end(
         env=environment,
     ) as process:  # fmt: skip
         try:
-            out, errors = process.communicate(said, timeout_s)
+            out, errors = process.communicate(standard_input, timeout_s)
         except BaseException:
             process.terminate()
             try:
@@ -50,13 +50,13 @@ def run_to_end(
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
-def started(command: Sequence[str], said: str = "") -> str:
+def started(command: Sequence[str], standard_input: str = "") -> str:
     """Run a program of the checkout with one thread; its standard output.
 
     Raises:
         BenchError: it failed; with the end of what it said.
     """
-    done = run_to_end(command, said, folder=PROJECT_ROOT, environment={**os.environ, **ONE_THREAD})
+    done = run_to_end(command, standard_input, folder=PROJECT_ROOT, environment={**os.environ, **ONE_THREAD})
     if done.returncode:
         raise BenchError(f"{' '.join(command)} failed with status {done.returncode}:\n{last_words(done)}")
     return done.stdout

@@ -163,11 +163,11 @@ def merged_latency(replies: Sequence[Mapping[str, Any]], warmup: int) -> dict[st
 
 def ask_memory(served: Served, run: str, runs: int = 100) -> Report:
     """Resident memory; to be asked of a fresh agent, before anything else was loaded in its process."""
-    said = served.agent.request("memory", runs=runs)["memory"]
+    reply = served.agent.request("memory", runs=runs)["memory"]
     stations = ("baseline", "before_load", "after_load", "running_peak", "lifetime_peak", "clean")
-    memory = Memory(running=said["now"], **{name: said[name] for name in stations})
-    notes = () if said["peak_reset"] else ("this kernel does not reset the peak, so that it includes loading",)
-    reasons = () if said["clean"] else ("another artifact was loaded before in the same process",)
+    memory = Memory(running=reply["now"], **{name: reply[name] for name in stations})
+    notes = () if reply["peak_reset"] else ("this kernel does not reset the peak, so that it includes loading",)
+    reasons = () if reply["clean"] else ("another artifact was loaded before in the same process",)
     return served.report(
         Kind.MEMORY, run, memory=memory, notes=notes, valid=not reasons, invalid_reasons=tuple(reasons)
     )
@@ -175,28 +175,28 @@ def ask_memory(served: Served, run: str, runs: int = 100) -> Report:
 
 def ask_success(served: Served, run: str, flights: Flights, progress: Progress = lambda done, total: None) -> Report:
     """Fly on the device: simulator and policy both run there."""
-    asked = {"preset": flights.preset, "episodes": flights.episodes, "seed": flights.seed, "settings": flights.changed}
-    said = served.agent.request("episodes", progress=progress, **asked)
-    low, high = said["success"]["interval"]
+    fields = {"preset": flights.preset, "episodes": flights.episodes, "seed": flights.seed, "settings": flights.changed}
+    reply = served.agent.request("episodes", progress=progress, **fields)
+    low, high = reply["success"]["interval"]
     success = Success(
         where=Where.DEVICE,
         preset=flights.preset,
         settings=flights.changed,
-        task=said.get("task"),  # the device's own: its simulator may be of another version than this one
-        episodes=said["episodes"],
-        seed=said["seed"],
-        successes=said["success"]["count"],
-        rate=said["success"]["rate"],
+        task=reply.get("task"),  # the device's own: its simulator may be of another version than this one
+        episodes=reply["episodes"],
+        seed=reply["seed"],
+        successes=reply["success"]["count"],
+        rate=reply["success"]["rate"],
         low=low,
         high=high,
-        outcomes=said["success_bits"],
-        causes=said["causes"],
-        decide_p50_ns=said["decision_ns"]["percentiles"].get("p50"),
-        **{name: said["mean_of_successes"][name] for name in MEANS},
+        outcomes=reply["success_bits"],
+        causes=reply["causes"],
+        decide_p50_ns=reply["decision_ns"]["percentiles"].get("p50"),
+        **{name: reply["mean_of_successes"][name] for name in MEANS},
     )
     # Throttling changes how fast the episodes are flown, not how they end: it is said, and the success stays valid.
-    conditions = {stage: {"throttled": said[f"throttled_{stage}"]} for stage in ("before", "after")}
-    notes = tuple(said["invalid_reasons"])
+    conditions = {stage: {"throttled": reply[f"throttled_{stage}"]} for stage in ("before", "after")}
+    notes = tuple(reply["invalid_reasons"])
     return served.report(Kind.SUCCESS, run, success=success, conditions=conditions, notes=notes)
 
 

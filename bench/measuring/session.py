@@ -86,21 +86,21 @@ def opened(
     where = getattr(arguments, "results", None) or store.DEFAULT_STORE
     if keeps:
         store.prepare(where)
-    asked = precisions or arguments.precision
+    requested = precisions or arguments.precision
     require_reachable(arguments.target)
     runtimes = arguments.runtime if isinstance(arguments.runtime, list) else [RuntimeName(arguments.runtime)]
     bundles = [
-        (runtime, access.bundle_with(policy, asked, runtime)) for runtime in runtimes for policy in arguments.policy
+        (runtime, access.bundle_with(policy, requested, runtime)) for runtime in runtimes for policy in arguments.policy
     ]
     with access.connected(arguments.target, getattr(arguments, "threads", None)) as device:
-        yield Session(device, bundles, asked, where)
+        yield Session(device, bundles, requested, where)
 
 
 def answer(arguments: argparse.Namespace, reports: Sequence[Report], *tables: Table, **more: Any) -> int:
     """Print the tables; with --json the reports and what else is named. Returns the exit status."""
     if arguments.json:
-        said = {"ok": True, "reports": [report.to_dict() for report in reports], **more}
-        print(json.dumps(said, ensure_ascii=False))
+        answer = {"ok": True, "reports": [report.to_dict() for report in reports], **more}
+        print(json.dumps(answer, ensure_ascii=False))
     for table in () if arguments.json else tables:
         rendering.print_table(table, command_line.console())
     return command_line.EXIT_OK

@@ -95,17 +95,17 @@ def timed_in_turns(
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
             stack.callback(process.communicate)
             workers.append((each.name, process))
-        actions, sizes = ([_asked(*worker, word) for worker in workers] for word in (ACTIONS, BYTES))
-        counts = [max(1, round(TURN_S * 1e9 / _asked(*worker, 0))) for worker in workers]
+        actions, sizes = ([_answer(*worker, word) for worker in workers] for word in (ACTIONS, BYTES))
+        counts = [max(1, round(TURN_S * 1e9 / _answer(*worker, 0))) for worker in workers]
         found: list[list[float]] = [[] for _ in workers]
         for turn in range(TURNS):
             for times, worker, count in zip(found, workers, counts, strict=True):
-                times.append(_asked(*worker, count))
+                times.append(_answer(*worker, count))
             progress(turn + 1, TURNS)
         return [Timed(*each) for each in zip(actions, sizes, found, strict=True)]
 
 
-def _asked(name: str, worker: subprocess.Popen[str], question: str | int) -> Any:
+def _answer(name: str, worker: subprocess.Popen[str], question: str | int) -> Any:
     """The answer to ACTIONS, BYTES, or a count: nanoseconds of a decision; to 0: of WARM_UP_S of them."""
     assert worker.stdin is not None and worker.stdout is not None
     try:

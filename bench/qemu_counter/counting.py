@@ -197,6 +197,6 @@ def _run(
             )
         answer = json.loads((Path(here) / "answer").read_text())
         if not answer["load"]["ok"]:
-            said = answer["load"]["error"]
-            raise BenchError(f"{bundle.name} {precision.value} in {runtime.value}: {said['message']}", said["next"])
+            error = answer["load"]["error"]
+            raise BenchError(f"{bundle.name} {precision.value} in {runtime.value}: {error['message']}", error["next"])
         return answer, (Path(here) / "counts").read_text() if library else ""

@@ -96,12 +96,12 @@ def _make(root: Path) -> None:
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-        said, failed = done.stderr.strip(), done.returncode != 0
+        error_text, failed = done.stderr.strip(), done.returncode != 0
     except subprocess.TimeoutExpired:
-        said, failed = f"no end after {TIMEOUT_S} s", True
+        error_text, failed = f"no end after {TIMEOUT_S} s", True
     if failed:
         raise BenchError(
-            f"mmdebstrap failed: {said[-800:]}",
+            f"mmdebstrap failed: {error_text[-800:]}",
             "Does `apt-get update` work here? mmdebstrap takes its packages from the same place.",
         )
     for unused in ("usr/share/doc", "usr/share/man", "usr/share/locale", "var"):

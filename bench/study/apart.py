@@ -63,7 +63,7 @@ not shown, because nothing is lost, or everything, or the episodes are too few. 
 """
 
 
-def condition(part: str, bits: int) -> Condition:
+def condition_of(part: str, bits: int) -> Condition:
     """The condition of a part at a width; at 8 bits all three are one and the same policy."""
     return {"part": part if bits != OTHERS_BITS else "all", "bits": bits}
 
@@ -71,14 +71,16 @@ def condition(part: str, bits: int) -> Condition:
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     """fp32, all parts at 8 bits, and each part at each width below."""
     below = arguments.bits or (BITS_OF_ROBOTS if subject in ROBOTS else BITS)
-    narrow = (condition(part, n) for part in PARTS for n in below if n < OTHERS_BITS)
-    return [{}, condition("all", OTHERS_BITS), *narrow]
+    narrow = (condition_of(part, n) for part in PARTS for n in below if n < OTHERS_BITS)
+    return [{}, condition_of("all", OTHERS_BITS), *narrow]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """One part at its width, the other two at 8 bits; the head's outputs keep 8 in any case."""
     bundle, task = open_perceptron(subject)
-    given = {part: asked["bits"] if part == asked["part"] else OTHERS_BITS for part in PARTS} if asked else {}
+    given = (
+        {part: condition["bits"] if part == condition["part"] else OTHERS_BITS for part in PARTS} if condition else {}
+    )
     widths = Widths(Scheme.SYMMETRIC, given["weights"], given["hidden"], given["input"]) if given else None
     decide, measures = quantized(bundle, widths)
     yield from fly(task, decide, episodes, measures)
@@ -112,8 +114,8 @@ def costliest(results: Results, subject: str, bits: int) -> str | None:
     """The part that costs over 1 % more than either other one at a width, by the whole intervals; None if undecided."""
     preset = results.of(subject)[0]["preset"]
     for part in PARTS:
-        others = [condition(other, bits) for other in PARTS if other != part]
-        more = [results.contrast(subject, condition(part, bits), other, preset) for other in others]
+        others = [condition_of(other, bits) for other in PARTS if other != part]
+        more = [results.contrast(subject, condition_of(part, bits), other, preset) for other in others]
         if all(each is not None and each.is_above(MARGIN) for each in more):
             return part
     return None
@@ -131,7 +133,7 @@ def deciding(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each policy and width: the parts that cost first, and the one that costs most at that width."""
     for subject in results.subjects:
         first = first_loss(results, subject)
-        words = f"{said(first[1])}, at {first[0]} bits" if first else "nothing down to 2"
+        words = f"{parts_in_words(first[1])}, at {first[0]} bits" if first else "nothing down to 2"
         for bits in SHOWN:
             most = costliest(results, subject, bits)
             yield {"subject": subject, "first": first, "words": words, "bits": bits, "most": most}
@@ -166,7 +168,7 @@ def within(results: Results) -> dict[str, Any]:
     return {"within": counts, "few": FEW, "limit": f"{LIMITS[0]:g}", "policies": len(results.subjects)}
 
 
-def said(parts: Sequence[str]) -> str:
+def parts_in_words(parts: Sequence[str]) -> str:
     """Parts in words: ``weights and observation``, ``all three``."""
     return "all three" if len(parts) == len(PARTS) else several(PARTS[part] for part in parts)
 

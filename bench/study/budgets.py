@@ -64,16 +64,16 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{}, *({"budget": bits, "chosen": chosen} for bits in budgets for chosen in LABELS)]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """The assignment that is chosen so, judged on fresh episodes."""
     if both := sorted(set(SEEDS) & set(episodes.seeds)):
         raise command_line.UsageError(f"seed {both[0]} is to choose and to judge.", "--seeds 11,13,17")
     bundle, task = open_perceptron(subject)
-    if not asked:
+    if not condition:
         yield from fly(task, float_decide(bundle), episodes, {})
         return
     kernels = kernel_sizes(bundle.spec)
-    assignment, candidates = choose(subject, kernels, asked["budget"], asked["chosen"], episodes.count)
+    assignment, candidates = choose(subject, kernels, condition["budget"], condition["chosen"], episodes.count)
     measures = {
         "widths": "/".join(map(str, assignment.values())),
         "kernel_bits": total_bits(kernels, assignment),
@@ -135,8 +135,8 @@ def counts(found: list[Estimate | None]) -> dict[str, int]:
     """How often mixed widths are better by more than the margin."""
     gains = [gain for gain in found if gain is not None]
     better, worse = (sum(gain.times(side).is_above(MARGIN) for gain in gains) for side in (1.0, -1.0))
-    said = {"better": better, "worse": worse, "same": len(found) - len(gains), "policies": len(found)}
-    return {**said, "neither": len(gains) - better - worse}
+    counts = {"better": better, "worse": worse, "same": len(found) - len(gains), "policies": len(found)}
+    return {**counts, "neither": len(gains) - better - worse}
 
 
 MIXED = Pivot(

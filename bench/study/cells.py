@@ -82,7 +82,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [runtime, *({**runtime, "precision": name} for name in PRECISIONS[1:])]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Convert a copy of the bundle to one precision, in every format, and play the runtime's artifact."""
     from convert.pipeline import convert_all
     from policy.bundle import Bundle
@@ -92,8 +92,8 @@ def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[S
 
     bundle, task = open_bundle(subject)
     spec, origin = bundle.spec, bundle.spec.provenance
-    precision = Precision(asked.get("precision", PRECISIONS[0]))
-    runtime = RuntimeName(asked.get("runtime", RUNTIMES[0]))
+    precision = Precision(condition.get("precision", PRECISIONS[0]))
+    runtime = RuntimeName(condition.get("runtime", RUNTIMES[0]))
     with tempfile.TemporaryDirectory(prefix="cells-") as folder:
         copy = copy_bundle(bundle, Path(folder) / spec.name, origin="zoo")
         convert_all([copy], [precision], [ArtifactFormat.TFLITE, ArtifactFormat.ONNX], accept=True)

@@ -61,7 +61,7 @@ def main(module: str, argv: Sequence[str]) -> int:
     if arguments.update_docs and (arguments.results or not (arguments.stored or arguments.keep)):
         parser.error("docs/ shows what is kept; add --stored, or --keep to measure what is missing; no --results")
     experiment = dataclasses.replace(experiment, folder=arguments.results)
-    return command_line.guarded(lambda asked: _run(module, experiment, asked), arguments)
+    return command_line.guarded(lambda parsed: _run(module, experiment, parsed), arguments)
 
 
 def join(name: str, module: str, argv: Sequence[str]) -> int:
@@ -143,12 +143,12 @@ def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Recor
 
 def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace, subjects: list[str]) -> list[Record]:
     """Measure the requested cells that are not kept; with --keep store each as it ends, and return all that is kept."""
-    asked = measuring.cells(experiment, arguments, subjects)
+    requested = measuring.cells(experiment, arguments, subjects)
     kept = current(experiment, records.read(experiment.path)) if arguments.keep or arguments.missing else []
-    todo = asked if arguments.again else measuring.missing(asked, kept)
+    todo = requested if arguments.again else measuring.missing(requested, kept)
     measured: list[Record] = []
     if arguments.missing:
-        measured, todo = measuring.kept_or_asked(asked, kept)
+        measured, todo = measuring.kept_or_requested(requested, kept)
     for subject in dict.fromkeys(cell.subject for cell in todo):  # before anything is measured
         experiment.about(subject)
         experiment.require(subject)

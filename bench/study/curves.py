@@ -74,8 +74,10 @@ def curves_figure(curves: Sequence[Curve]) -> Figure:
         axes.set_axis_off()
     legend = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=7.5)
-    said = "return of an episode against environment steps (Atari: of four frames); the number: the paper's for fp32"
-    headed(figure, "How the policies learned", said, 1)
+    subtitle = (
+        "return of an episode against environment steps (Atari: of four frames); the number: the paper's for fp32"
+    )
+    headed(figure, "How the policies learned", subtitle, 1)
     return figure
 
 

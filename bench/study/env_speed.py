@@ -87,10 +87,10 @@ def vector_stepper(preset: str, envs: int, seed: int) -> Callable[[Any], int]:
     return advance
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """A value is a round's environment steps a second by wall clock."""
-    stepper = core_stepper if asked["face"] == "core" else vector_stepper
-    envs, steps = asked["envs"], asked["steps"]
+    stepper = core_stepper if condition["face"] == "core" else vector_stepper
+    envs, steps = condition["envs"], condition["steps"]
     for seed in episodes.seeds:
         with one_core():
             advance = stepper(subject, envs, seed)

@@ -148,7 +148,7 @@ def of_bundles(
         identity=bundle_identity,
         about=lambda name: meant(perceptron(name)),
         require=open_perceptron,
-        episodes=lambda asked, subject: EpisodePlan(asked.seeds or seeds, asked.episodes or count(subject)),
+        episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or seeds, arguments.episodes or count(subject)),
         **declared,
     )
 

@@ -42,9 +42,9 @@ LINES = {
 
 SENSITIVITY_WORDS = """\
 One layer's kernel with few bits, all else with 8: what it costs
-{% for bits, firsts, asked in most_sensitive %}
+{% for bits, firsts, count in most_sensitive %}
 Most sensitive at {{ bits }} bits, its interval above all others': \
-{{ firsts or "no layer" }}{% if firsts %} of {{ asked }}{% endif %}.
+{{ firsts or "no layer" }}{% if firsts %} of {{ count }}{% endif %}.
 {% endfor %}
 Error: (fp32 − quantized) / |fp32| of the mean return over the same episodes, with its 95 % interval (Student's t); 0: \
 less than 0.005 % in all three numbers; without brackets: all episodes are equal.
@@ -79,13 +79,13 @@ def estimator(subject: str) -> Estimator:
     return Estimator(bundle.spec, bundle.weights(), bundle.calibration())
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """The layer at its width, all others at 8 bits, and what the cheap measures say of that."""
     bundle, task = open_perceptron(subject)
-    if not asked:
+    if not condition:
         yield from fly(task, float_decide(bundle), episodes, {})
         return
-    assignment = {**dict.fromkeys(sizes(subject), LARGEST_WEIGHT_BITS), asked["layer"]: asked["bits"]}
+    assignment = {**dict.fromkeys(sizes(subject), LARGEST_WEIGHT_BITS), condition["layer"]: condition["bits"]}
     decide = decide_with(bundle.spec, estimator(subject).assembled(assignment))
     yield from fly(task, decide, episodes, asdict(estimator(subject).damage(assignment)))
 
@@ -104,15 +104,15 @@ def widths(results: Results) -> list[int]:
 def most_sensitive(results: Results, bits: int) -> tuple[int, str, int]:
     """The width; for each layer in how many policies its interval lies above all others'; of how many policies."""
     firsts: list[str] = []
-    asked = 0
+    count = 0
     for subject in results.subjects:
         rows = [row for row in results.summary if (row["subject"], row["bits"]) == (subject, bits) and row[ERROR]]
-        asked += bool(rows)
+        count += bool(rows)
         top = max(rows, key=lambda row: row[ERROR].value, default={})
         others = [row[ERROR] for row in rows if row["layer"] != top["layer"]]
         if others and all(top[ERROR].is_above(each.value if each.high is None else each.high) for each in others):
             firsts.append(PLACES[2 if top["layer"] == "head" else 0 if top["layer"].endswith("_0") else 1])
-    return bits, ", ".join(f"the {name} in {firsts.count(name)}" for name in PLACES if name in firsts), asked
+    return bits, ", ".join(f"the {name} in {firsts.count(name)}" for name in PLACES if name in firsts), count
 
 
 def layers_of(results: Results) -> list[dict[str, Any]]:

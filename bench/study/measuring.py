@@ -57,7 +57,7 @@ def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Seque
     ]
 
 
-def missing(asked: Sequence[StudyCell], found: Iterable[Record], more_will_do: bool = False) -> list[StudyCell]:
+def missing(requested: Sequence[StudyCell], found: Iterable[Record], more_will_do: bool = False) -> list[StudyCell]:
     """The cells whose episodes are not among the records; where more will do, those with fewer seeds or episodes."""
     kept: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for record in found:
@@ -71,22 +71,22 @@ def missing(asked: Sequence[StudyCell], found: Iterable[Record], more_will_do: b
             return {seed for seed, count in there if count >= cell.episodes.count} >= set(cell.episodes.seeds)
         return there == {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
 
-    return [cell for cell in asked if not is_kept(cell)]
+    return [cell for cell in requested if not is_kept(cell)]
 
 
-def kept_or_asked(asked: Sequence[StudyCell], found: Sequence[Record]) -> tuple[list[Record], list[StudyCell]]:
+def kept_or_requested(requested: Sequence[StudyCell], found: Sequence[Record]) -> tuple[list[Record], list[StudyCell]]:
     """Records of the subjects of which nothing requested is missing; and all cells of the other subjects.
 
     A subject's cells are compared with each other, so that all of them are of the same episodes.
     """
-    again = {cell.subject for cell in missing(asked, found, more_will_do=True)}
-    places = {records.cell(vars(cell)) for cell in asked if cell.subject not in again}
-    return [record for record in found if records.cell(record) in places], [c for c in asked if c.subject in again]
+    again = {cell.subject for cell in missing(requested, found, more_will_do=True)}
+    places = {records.cell(vars(cell)) for cell in requested if cell.subject not in again}
+    return [record for record in found if records.cell(record) in places], [c for c in requested if c.subject in again]
 
 
 def without_superseded(again: Sequence[StudyCell], found: Iterable[Record]) -> list[Record]:
     """Records without those that a cell measured again had of other seeds, or of more or fewer episodes."""
-    asked = {
+    requested = {
         records.cell(vars(cell)): {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
         for cell in again
         if cell.episodes.count  # else the measure itself decides how much a seed has, and seeds are cells of their own
@@ -94,7 +94,7 @@ def without_superseded(again: Sequence[StudyCell], found: Iterable[Record]) -> l
     left = []
     for record in found:
         key, mine = records.cell(record), (record["seed"], len(record["returns"]))
-        if key not in asked or mine in asked[key]:
+        if key not in requested or mine in requested[key]:
             left.append(record)
     return left
 
@@ -133,24 +133,24 @@ def measured(module: str, cell: StudyCell) -> list[Record]:
     ]
 
 
-def run(module: str, asked: Sequence[StudyCell], jobs: int, address: str | None) -> Iterator[list[Record]]:
+def run(module: str, requested: Sequence[StudyCell], jobs: int, address: str | None) -> Iterator[list[Record]]:
     """Measure cells, each as it ends: here, in ``jobs`` processes, or on the Ray cluster at ``address``."""
     if address is not None:
-        yield from spread(functools.partial(measured, module), asked, address)
-    elif jobs == 1 or len(asked) < 2:
-        yield from (measured(module, cell) for cell in asked)
+        yield from spread(functools.partial(measured, module), requested, address)
+    elif jobs == 1 or len(requested) < 2:
+        yield from (measured(module, cell) for cell in requested)
     else:
         with _processes(jobs) as pool:
-            for done in as_completed([pool.submit(measured, module, cell) for cell in asked]):
+            for done in as_completed([pool.submit(measured, module, cell) for cell in requested]):
                 yield done.result()
 
 
-def spread(measure: Callable[[Argument], Result], asked: Sequence[Argument], address: str) -> Iterator[Result]:
+def spread(measure: Callable[[Argument], Result], requested: Sequence[Argument], address: str) -> Iterator[Result]:
     """Yield the answers of ``measure``, as each ends.
 
     Args:
         measure: a function of a module, or a partial of one.
-        asked: what it is called with.
+        requested: what it is called with.
         address: ``auto``, or HOST:PORT as ``ray start`` printed it.
 
     Raises:
@@ -158,12 +158,12 @@ def spread(measure: Callable[[Argument], Result], asked: Sequence[Argument], add
     """
     try:
         refuse_unreachable(address)
-        yield from _spread(measure, asked, address)
+        yield from _spread(measure, requested, address)
     except ClusterError as error:
         raise command_line.BenchError(str(error)) from error
 
 
-def _spread(measure: Callable[[Argument], Result], asked: Sequence[Argument], address: str) -> Iterator[Result]:
+def _spread(measure: Callable[[Argument], Result], requested: Sequence[Argument], address: str) -> Iterator[Result]:
     try:
         import ray
     except ImportError:
@@ -176,7 +176,7 @@ def _spread(measure: Callable[[Argument], Result], asked: Sequence[Argument], ad
     try:
         remote: Any = ray.remote(_called)
         one = remote.options(num_cpus=1, scheduling_strategy="SPREAD", max_retries=3)
-        pending = [one.remote(measure, each) for each in asked]
+        pending = [one.remote(measure, each) for each in requested]
         while pending:
             (done, *_), pending = ray.wait(pending)
             yield outcome(done)
@@ -186,8 +186,8 @@ def _spread(measure: Callable[[Argument], Result], asked: Sequence[Argument], ad
         ray.shutdown()
 
 
-def _called(measure: Callable[[Argument], Result], asked: Argument) -> Result:
-    return measure(asked)
+def _called(measure: Callable[[Argument], Result], requested: Argument) -> Result:
+    return measure(requested)
 
 
 @contextmanager

@@ -127,36 +127,40 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     both = {"threads": arguments.threads, "type": arguments.type, "half": True}
     if subject == CATCH:
         return [{"work": LEARNING, **both}]
-    asked = {UPDATE: arguments.updates, **dict.fromkeys(ACTING), PONG: arguments.steps}
+    counts = {UPDATE: arguments.updates, **dict.fromkeys(ACTING), PONG: arguments.steps}
     return [
         {"work": work, "batch": arguments.batch, **({"count": count} if count else {}), **both}
-        for work, count in asked.items()
+        for work, count in counts.items()
         if count != 0
     ]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """A value is a turn's processor time in ms (update, acting), steps a CPU-second (Pong), or a return (Catch)."""
     from bench.study.measures import mixed_timing as timing
 
-    facts = timing.prepare(asked["threads"], asked["type"])
+    facts = timing.prepare(condition["threads"], condition["type"])
     policy = POLICIES.get(subject)
     for seed in episodes.seeds:
         found: Mapping[str, tuple[list[float], dict[str, Any]]]
         if policy is None:
-            found = timing.learn_catch(asked["type"], seed)
-        elif asked["work"] == UPDATE:
-            count = asked.get("count") or policy.updates
-            found = timing.time_updates(policy.network, asked["type"], count, policy.in_a_call, asked["batch"], seed)
-        elif asked["work"] == PONG:
-            count = asked.get("count") or policy.steps
+            found = timing.learn_catch(condition["type"], seed)
+        elif condition["work"] == UPDATE:
+            count = condition.get("count") or policy.updates
+            found = timing.time_updates(
+                policy.network, condition["type"], count, policy.in_a_call, condition["batch"], seed
+            )
+        elif condition["work"] == PONG:
+            count = condition.get("count") or policy.steps
             rollout_steps = policy.rollout_steps
-            found = timing.train_on_pong(policy.network, asked["type"], count, rollout_steps, asked["batch"], seed)
+            found = timing.train_on_pong(
+                policy.network, condition["type"], count, rollout_steps, condition["batch"], seed
+            )
         else:
-            pictures = int(asked["work"].rpartition(" ")[2])
-            found = timing.time_acting(policy.network, asked["type"], policy.acting, pictures, seed)
+            pictures = int(condition["work"].rpartition(" ")[2])
+            found = timing.time_acting(policy.network, condition["type"], policy.acting, pictures, seed)
         for kind, (values, measures) in found.items():
-            yield SeedResult("", seed, values, measures={**facts, **measures}, reference=kind != asked["type"])
+            yield SeedResult("", seed, values, measures={**facts, **measures}, reference=kind != condition["type"])
 
 
 Pairs = list[tuple[Record, Record]]
@@ -168,11 +172,11 @@ def pairs(results: Results) -> dict[tuple[Any, ...], dict[str, Pairs]]:
     full = {(*cell(record), record["seed"]): record for record in results.found}
     found: dict[tuple[Any, ...], dict[str, Pairs]] = {}
     for half in results.found:
-        asked = half["condition"]
-        other = full.get((*cell({**half, "condition": EXPERIMENT.reference(asked)}), half["seed"]))
-        if asked.get("half") and other is not None:
-            key = half["subject"], asked.get("batch"), asked["threads"], asked["type"]
-            found.setdefault(key, {}).setdefault(asked["work"], []).append((other, half))
+        condition = half["condition"]
+        other = full.get((*cell({**half, "condition": EXPERIMENT.reference(condition)}), half["seed"]))
+        if condition.get("half") and other is not None:
+            key = half["subject"], condition.get("batch"), condition["threads"], condition["type"]
+            found.setdefault(key, {}).setdefault(condition["work"], []).append((other, half))
     return found
 
 

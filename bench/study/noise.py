@@ -51,15 +51,15 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{"noise": m, **({"bits": n} if n else {})} for m in arguments.noise for n in (None, *arguments.bits)]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Fly with this noise of the rays and this width of the observation."""
     from airlearning_envs.config import preset
     from airlearning_envs.flights import fly
 
     bundle = perceptron(subject)
-    widths = Widths(Scheme.SYMMETRIC, FLOAT_BITS, None, asked["bits"]) if "bits" in asked else None
+    widths = Widths(Scheme.SYMMETRIC, FLOAT_BITS, None, condition["bits"]) if "bits" in condition else None
     decide, measures = quantized(bundle, widths)
-    config = preset(PRESET).with_settings({"range_noise_m": asked["noise"]})
+    config = preset(PRESET).with_settings({"range_noise_m": condition["noise"]})
     for seed in episodes.seeds:
         flown = fly(config, decide, episodes.count, seed, BATCH)
         yield SeedResult(PRESET, seed, flown.episode_return.tolist(), flown.success.tolist(), measures)

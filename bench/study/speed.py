@@ -118,16 +118,16 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{**limit, "program": SB3}]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """A training of each seed, ours and theirs in turn; a value is its processor time, s, without the judging.
 
     ``load``: the load average of the last quarter of an hour; times on a busy machine are to be known as such.
     """
-    sides = [train_ours, *([train_sb3] if "program" in asked else [])]
+    sides = [train_ours, *([train_sb3] if "program" in condition else [])]
     with one_core():  # what is started here inherits it
         for seed in episodes.seeds:
             for train in sides:
-                seconds, measures = train(CELLS[subject], seed, asked.get("limit"))
+                seconds, measures = train(CELLS[subject], seed, condition.get("limit"))
                 measures["load"] = round(os.getloadavg()[2], 1)
                 yield SeedResult("", seed, [seconds], measures=measures, reference=train is sides[0])
 
@@ -155,14 +155,14 @@ def train_ours(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, di
         command += ["--evaluate-episodes", str(EPISODES), "--final-episodes", str(EPISODES), "--quiet"]
         command += ["--output-path", str(bundle), *(["--steps", str(limit)] if limit else [])]
         started(command)
-        said = json.loads((bundle / "policy.json").read_text(encoding="utf-8"))["provenance"]
-    return said["cpu_s"] - said["judging_cpu_s"], {
-        "reached": said["ended"].startswith("greedy return reached"),
-        "steps": said["steps"],
-        "mean_return": said["training"].get("greedy_return"),
-        "import_cpu_s": said["start_cpu_s"],
-        "judging_cpu_s": said["judging_cpu_s"],
-        "versions": said["versions"],
+        provenance = json.loads((bundle / "policy.json").read_text(encoding="utf-8"))["provenance"]
+    return provenance["cpu_s"] - provenance["judging_cpu_s"], {
+        "reached": provenance["ended"].startswith("greedy return reached"),
+        "steps": provenance["steps"],
+        "mean_return": provenance["training"].get("greedy_return"),
+        "import_cpu_s": provenance["start_cpu_s"],
+        "judging_cpu_s": provenance["judging_cpu_s"],
+        "versions": provenance["versions"],
     }
 
 
@@ -172,8 +172,8 @@ def train_sb3(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, dic
     job = {**vars(cell), "seed": seed, "episodes": EPISODES, "noise_std": None, **settings}
     job["n_timesteps"] = min(limit or job["n_timesteps"], job["n_timesteps"])
     text = started([str(PEERS_PYTHON), str(PEERS / "stable_baselines3_run.py")], json.dumps(job))
-    said = json.loads(text.splitlines()[-1])
-    return said.pop("cpu_s"), said
+    provenance = json.loads(text.splitlines()[-1])
+    return provenance.pop("cpu_s"), provenance
 
 
 def median_time(runs: Sequence[Mapping[str, Any]], training_only: bool = False) -> tuple[float, bool]:

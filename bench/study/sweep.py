@@ -124,10 +124,10 @@ def series_asked(arguments: argparse.Namespace) -> list[Condition]:
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     """fp32, fp16, and each scheme at each width; 32 bits with everything else in float are fp32."""
     suite = suite_of(subject)
-    asked = arguments.bits or (NARROW if suite in SERIES_OF else WIDTHS)
-    half: list[Condition] = [{"scheme": FP16, "bits": HALF_BITS}] if FP16 in asked else []
+    widths_typed = arguments.bits or (NARROW if suite in SERIES_OF else WIDTHS)
+    half: list[Condition] = [{"scheme": FP16, "bits": HALF_BITS}] if FP16 in widths_typed else []
     series = series_asked(arguments) or SERIES_OF.get(suite, SERIES)
-    every = [{**each, "bits": bits} for each in series for bits in asked if bits != FP16]
+    every = [{**each, "bits": bits} for each in series for bits in widths_typed if bits != FP16]
     in_floats = {FLOAT, FLOAT_BITS, *SCHEMES}
     return [{}, *half, *(each for each in every if each["bits"] != FLOAT_BITS or set(each.values()) - in_floats)]
 
@@ -139,7 +139,7 @@ def episodes_of(arguments: argparse.Namespace, subject: str) -> EpisodePlan:
     return EpisodePlan(arguments.seeds or seeds, arguments.episodes or (20 if suite in SERIES_OF else 100))
 
 
-def widths_of(asked: Condition, spec: PolicySpec) -> Widths:
+def widths_of(condition: Condition, spec: PolicySpec) -> Widths:
     """The widths that a condition stands for.
 
     Activations: in ``quarl`` as many bits as the weights; ``quarl-released`` leaves them float, as its script does; in
@@ -149,19 +149,19 @@ def widths_of(asked: Condition, spec: PolicySpec) -> Widths:
     Raises:
         QuantizationError: the widths cannot be.
     """
-    scheme, bits = Scheme(asked["scheme"]), asked["bits"]
-    activations = asked.get("activations")
+    scheme, bits = Scheme(condition["scheme"]), condition["bits"]
+    activations = condition.get("activations")
     if activations is None and bits <= LARGEST_SIMULATED_BITS and scheme not in WEIGHTS_ONLY:
         activations = bits
         if scheme is Scheme.SYMMETRIC and trained_with(spec, bits) is None:
             activations = max(DEVICE_ACTIVATION_BITS, bits)
-    return Widths(scheme, bits, None if activations == FLOAT else activations, asked.get("observation"))
+    return Widths(scheme, bits, None if activations == FLOAT else activations, condition.get("observation"))
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """The policy at these widths, and which ones its activations and observation have."""
     bundle, task = open_bundle(subject)
-    widths = widths_of(asked, bundle.spec) if asked else None
+    widths = widths_of(condition, bundle.spec) if condition else None
     decide, measures = quantized(bundle, widths)
     measures = {**measures, "task": task.name}
     if widths is not None:
@@ -177,8 +177,8 @@ def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[S
 def name_of(row: Row) -> str:
     """A scheme with what else was requested: ``quarl, weights only``, ``symmetric, activations of 4 bits``."""
     given = {factor: row.get(factor) for factor in ("activations", "observation")}
-    said = (f"{factor} of {bits} bits" for factor, bits in given.items() if bits not in (None, FLOAT))
-    return ", ".join([row["scheme"], *(["weights only"] if FLOAT in given.values() else []), *said])
+    phrases = (f"{factor} of {bits} bits" for factor, bits in given.items() if bits not in (None, FLOAT))
+    return ", ".join([row["scheme"], *(["weights only"] if FLOAT in given.values() else []), *phrases])
 
 
 def series(results: Results) -> list[dict[str, Any]]:

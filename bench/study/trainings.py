@@ -85,7 +85,7 @@ def of_cells(
         subjects=tuple(cells),
         identity=lambda subject: identity(known(subject, cells), *chosen(subject)),
         about=lambda subject: about(subject, cells),
-        episodes=lambda asked, subject: EpisodePlan(asked.seeds or seeds, asked.episodes or count(subject)),
+        episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or seeds, arguments.episodes or count(subject)),
         of_trainings=True,
         **declared,
     )
@@ -154,14 +154,14 @@ def flown(
     """
     from train.suites.task import episode_seed
 
-    said = bundle.spec.provenance
+    provenance = bundle.spec.provenance
     decide, _ = quantized(bundle, widths)
     _, task = open_bundle(str(bundle.path))
     for preset in task.presets:
-        judged = task.evaluate(decide, count, episode_seed(said["seed"], purpose), preset)
+        judged = task.evaluate(decide, count, episode_seed(provenance["seed"], purpose), preset)
         yield SeedResult(
             preset,
-            said["seed"],
+            provenance["seed"],
             [float(f"{earned:.{DIGITS}g}") for earned in judged.returns],
             judged.successes or None,
             {"training": bundle.path.name, **measures},
@@ -172,10 +172,10 @@ def origin(bundle: Bundle) -> dict[str, Any]:
     """Origin of a training, for the rows that are of the training itself: its steps, settings and weights."""
     from policy.bundle import WEIGHTS_FILE
 
-    said = bundle.spec.provenance
+    provenance = bundle.spec.provenance
     return {
-        "steps": said["steps"],
-        "settings": rounded(said["settings"]),
+        "steps": provenance["steps"],
+        "settings": rounded(provenance["settings"]),
         "weights_sha256": bundle.manifest.files[WEIGHTS_FILE].sha256,
     }
 

@@ -108,7 +108,7 @@ def picture(bundles: Sequence[Bundle], views: Sequence[Sequence[Parameter]], bit
     return _grid(title, f"{lines}; {BINS} bins, logarithmic counts", columns, shared=len(bundles) > 1)
 
 
-def _grid(title: str, said: str, columns: Mapping[str, Mapping[str, Parameter]], shared: bool) -> Figure:
+def _grid(title: str, subtitle: str, columns: Mapping[str, Mapping[str, Parameter]], shared: bool) -> Figure:
     from matplotlib.figure import Figure
 
     rows = sorted({name for found in columns.values() for name in found}, key=_depth)
@@ -135,7 +135,7 @@ def _grid(title: str, said: str, columns: Mapping[str, Mapping[str, Parameter]],
                 _draw_levels(axes, there[column])
     figure.supxlabel("value", fontsize=8)
     figure.supylabel("count", fontsize=8)
-    headed(figure, title, said, 1)
+    headed(figure, title, subtitle, 1)
     return figure
 
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from train.suites.errors import TaskError
 
     try:
-        with interruption.heard():
+        with interruption.interruptible():
             done = import_policy(arguments, fields(arguments.fields), bounds(arguments.bounds))
     except (PolicyError, TaskError) as error:
         print(as_typed(f"convert.foreign: {error}"), file=sys.stderr)

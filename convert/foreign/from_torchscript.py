@@ -84,9 +84,9 @@ def converted(file: Path, observations: Path, name: Path, output: int | None = N
     if kept.ndim == 4:
         kept = kept.transpose(0, 2, 3, 1)  # a bundle's images are (height, width, channels)
     np.savez_compressed(pairs, observations=kept.reshape(len(kept), -1), outputs=answers)
-    said = ["--observations", str(pairs), "--golden", str(pairs), "--actions", "as-is", "--period", "0.02"]
-    said += ["--output", outputs[output or 0]] if len(outputs) > 1 else []
-    return shlex.join(["python", "-m", "convert.foreign", str(graph), *said, "--name", name.name])
+    options = ["--observations", str(pairs), "--golden", str(pairs), "--actions", "as-is", "--period", "0.02"]
+    options += ["--output", outputs[output or 0]] if len(outputs) > 1 else []
+    return shlex.join(["python", "-m", "convert.foreign", str(graph), *options, "--name", name.name])
 
 
 def read_observations(path: Path) -> torch.Tensor:

@@ -115,8 +115,8 @@ def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple
             raise ForeignError("--bounds is about --actions clip or scale, which is not given.", "Add it.")
         return policy
     if isinstance(policy.actions, Discrete) != (actions == DISCRETE) and policy.actions is not None:
-        said = "discrete" if isinstance(policy.actions, Discrete) else "continuous"
-        raise ForeignError(f"--actions {actions}: the file says that its actions are {said}.", "Leave it out.")
+        kind = "discrete" if isinstance(policy.actions, Discrete) else "continuous"
+        raise ForeignError(f"--actions {actions}: the file says that its actions are {kind}.", "Leave it out.")
     if (actions in (CLIP, SCALE)) != bool(bounds):
         need = "needs" if actions in (CLIP, SCALE) else "has no"
         raise ForeignError(f"--actions {actions} {need} --bounds.", "For example: --actions clip --bounds=-1:1")
@@ -158,9 +158,9 @@ def centred(policy: ForeignPolicy, outputs: int) -> ForeignPolicy:
     what all actions have in common.
     """
     centring = np.eye(outputs) - 1.0 / outputs
-    said = "The mean over the actions is subtracted from the outputs, which changes no action and helps int8."
+    kind = "The mean over the actions is subtracted from the outputs, which changes no action and helps int8."
     step = Dense(centring.astype(np.float32), np.zeros(outputs, np.float32))
-    return replace(followed(policy, (step,)), assumed=(*policy.assumed, said))
+    return replace(followed(policy, (step,)), assumed=(*policy.assumed, kind))
 
 
 def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPolicy:

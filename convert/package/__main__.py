@@ -68,9 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from convert.package.packing import PackageFormat, pack, refuse_taken
 
     try:
-        with interruption.heard():
-            said = DEFAULT_PRECISIONS[arguments.format] if arguments.precision is None else arguments.precision
-            precisions = list(dict.fromkeys(Precision.parse(word.strip()) for word in said.split(",")))
+        with interruption.interruptible():
+            typed = DEFAULT_PRECISIONS[arguments.format] if arguments.precision is None else arguments.precision
+            precisions = list(dict.fromkeys(Precision.parse(word.strip()) for word in typed.split(",")))
             refuse_taken(arguments.output_path)
             bundle = working_bundle(arguments.policy)
             done = pack(

@@ -71,7 +71,7 @@ def card(spec: PolicySpec, manifest: Manifest, parameters: int, vectors: int, fo
         schemes=list(
             dict.fromkeys(f"{e.precision.value} {e.format.value}: {e.scheme}; {e.execution}" for e in entries)
         ),
-        warnings=list(dict.fromkeys(f"{e.precision.value}: {said}" for e in entries for said in e.warnings)),
+        warnings=list(dict.fromkeys(f"{e.precision.value}: {warning}" for e in entries for warning in e.warnings)),
         results=list(result_rows(spec.provenance)),
         curve=CURVE_FILE if CURVE_FILE in manifest.files else "",
         folder=folder,

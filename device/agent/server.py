@@ -306,21 +306,21 @@ def error_reply(error: Exception) -> dict[str, str]:
 
 def notes(looks: list[conditions.Conditions]) -> list[str]:
     """What a reader of the figures should know although it does not make them invalid."""
-    said = []
+    notes = []
     cpuinfo = conditions.read_cpuinfo(conditions.ROOT)
     emulated, _, evidence = emulation(conditions.ROOT, cpuinfo, platform.machine(), platform.release())
     if emulated:
-        said.append(f"emulated: {'; '.join(evidence)}")
+        notes.append(f"emulated: {'; '.join(evidence)}")
     nominal, clock = mhz_nominal(conditions.ROOT, cpuinfo), looks[-1].mhz_firmware or looks[-1].mhz_now
     if nominal and clock and clock < SLOW_CLOCK * nominal:
-        said.append(f"the clock was {clock:.0f} MHz at the end, of {nominal:.0f} MHz")
+        notes.append(f"the clock was {clock:.0f} MHz at the end, of {nominal:.0f} MHz")
     if looks[0].throttled is not None and looks[0].throttled.occurred:
-        said.append(f"since boot, before this measurement: {', '.join(looks[0].throttled.occurred)}")
+        notes.append(f"since boot, before this measurement: {', '.join(looks[0].throttled.occurred)}")
     if looks[0].governor not in (None, "performance"):
-        said.append(f"the clock is governed by {looks[0].governor!r}, so the first runs may be slower")
+        notes.append(f"the clock is governed by {looks[0].governor!r}, so the first runs may be slower")
     if (looks[0].load_1min or 0.0) > (os.cpu_count() or 1):
-        said.append(f"other work kept the cores busy: load average {looks[0].load_1min}")
-    return said
+        notes.append(f"other work kept the cores busy: load average {looks[0].load_1min}")
+    return notes
 
 
 def since_process_start_ns() -> int | None:

@@ -49,8 +49,8 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     compared = f"Compared {result.compared_files} files of its wheels there in {result.compared_s:.1f} s."
     compared = compared if result.compared_files else ""
     if result.unchanged:
-        said = f"{result.request.policy}: release {result.release} on {name} is this already; nothing was sent. "
-        return result, f"{said}{compared}".rstrip()
+        sentence = f"{result.request.policy}: release {result.release} on {name} is this already; nothing was sent. "
+        return result, f"{sentence}{compared}".rstrip()
     checked = ", ".join(
         f"{check.precision} in {check.runtime} ({check.vectors} golden vectors, "
         f"{100 * check.action_agreement:.1f} % same actions)"
@@ -127,9 +127,9 @@ def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
             for release in entry.releases:
                 mark = "*" if release.name == entry.current else " "
                 what = f"{','.join(release.precisions)} in {','.join(release.runtimes)}"
-                told = f"{mark} {policy:<6} {release.name}  "
-                told += "" if release.damage else f"{what}  {release.created} by {release.by}  "
-                lines.append(printable(f"{told}{release.why_not}".rstrip()))
+                line = f"{mark} {policy:<6} {release.name}  "
+                line += "" if release.damage else f"{what}  {release.created} by {release.by}  "
+                lines.append(printable(f"{line}{release.why_not}".rstrip()))
     lines += [printable(f"problem: {problem}") for problem in found.problems]
     if found.locked_by is not None:
         who = f"{found.locked_by.get('user')}@{found.locked_by.get('host')}"

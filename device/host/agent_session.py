@@ -171,8 +171,8 @@ class AgentSession:
                 agent_code="protocol",
             ) from None
         if not reply.get("ok"):
-            said = reply.get("error")
-            error = said if isinstance(said, dict) else {}
+            failure = reply.get("error")
+            error = failure if isinstance(failure, dict) else {}
             raise AgentError(
                 f"The agent on {self._connection.name} refuses `{op}`: {error.get('message', 'no reason given')}",
                 str(error.get("next", "")),

@@ -114,8 +114,8 @@ def install(
     """Bring a gathered release onto a device; ``deploy`` without the gathering. Raises what ``deploy`` raises."""
     begun = time.monotonic()
     tell = progress if progress is not None else lambda step: None
-    asked = payload.precisions, payload.runtimes
-    request = DeployRequest(str(connection.target), payload.policy, *asked)
+    wanted_pair = payload.precisions, payload.runtimes
+    request = DeployRequest(str(connection.target), payload.policy, *wanted_pair)
     with helper(connection, wheel_set.python.path, silence_s=silence_s) as session:
         state = begin(session, payload.policy, payload.digest, wait_s)
         serving = state["current"]
@@ -138,12 +138,12 @@ def install(
                 ]
                 sent.send_wheels(wheels)
                 sent.send_files(payload)
-                checks = golden_checks(connection, payload.policy, f"incoming/{release}", *asked, tell)
+                checks = golden_checks(connection, payload.policy, f"incoming/{release}", *wanted_pair, tell)
                 session.call("publish", record=_record(payload), files=payload.hashes, sizes=payload.sizes)
             else:
                 release = known
                 with marked_when_refused(session, release):
-                    checks = golden_checks(connection, payload.policy, f"releases/{release}", *asked, tell)
+                    checks = golden_checks(connection, payload.policy, f"releases/{release}", *wanted_pair, tell)
         python = wheel_set.python.path
         previous, warnings = switch_on(connection, session, python, payload.policy, release, serving, silence_s)
         removed: tuple[str, ...] = ()

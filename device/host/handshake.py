@@ -133,9 +133,9 @@ def _candidate_keys(endpoint: Endpoint, use_agent: bool, tried: list[str]) -> It
     if not endpoint.identities_only:
         files += [Path.home() / ".ssh" / name for name in DEFAULT_KEYS]
     for index, file in enumerate(dict.fromkeys(files)):
-        asked_for = index < len(endpoint.identity_files)
+        is_requested = index < len(endpoint.identity_files)
         if not file.is_file():
-            if asked_for:
+            if is_requested:
                 tried.append(f"{file} (no such file)")
             continue
         try:

@@ -88,8 +88,8 @@ class HelperSession:
         self._heart.join(1.0)
 
 
-def _error(device: str, said: Any) -> HostError:
-    error: Mapping[str, Any] = said if isinstance(said, dict) else {"message": str(said)[:200]}
+def _error(device: str, failure: Any) -> HostError:
+    error: Mapping[str, Any] = failure if isinstance(failure, dict) else {"message": str(failure)[:200]}
     code, message = error.get("code"), error.get("message", "no reason given")
     if code == "locked":
         holder = error.get("holder")

@@ -118,14 +118,14 @@ def running_local_device(root: Path, *, command_prefix: tuple[str, ...] = ()) ->
         line = process.stdout.readline()
         too_long.cancel()
         try:
-            said = json.loads(line)
+            reply = json.loads(line)
         except ValueError:
             tail = errors.read_text(errors="replace").strip().splitlines()[-3:]
             raise ConnectionFailedError(
-                f"The embedded device in {root} did not start: {' / '.join(tail) or 'it said nothing'}.",
+                f"The embedded device in {root} did not start: {' / '.join(tail) or 'it reply nothing'}.",
                 f"Look at {errors}; removing {root} sets the device up anew.",
             ) from None
-        yield LocalDevice(LocalFolder(root), said["host"], said["port"], said["pid"])
+        yield LocalDevice(LocalFolder(root), reply["host"], reply["port"], reply["pid"])
     finally:
         too_long.cancel()
         _stop(process)

@@ -79,10 +79,10 @@ class DeviceReleases:
 
 @dataclass(frozen=True)
 class RollbackResult:
-    """The requested rollback (``asked`` is None for "the last good one before") and what was done."""
+    """The requested rollback (``requested`` is None for "the last good one before") and what was done."""
 
     policy: str
-    asked: str | None
+    requested: str | None
     release: str
     previous: str | None
     checks: tuple[GoldenCheck, ...]

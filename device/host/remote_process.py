@@ -150,11 +150,11 @@ class RemoteProcess:
                 reply = json.loads(line)
                 if may_act(line):
                     reply = printable_reply(reply)
-                told = reply.get("progress")
-                done, total = (0, 0) if told is None else (int(told["done"]), int(told["total"]))
+                reported = reply.get("progress")
+                done, total = (0, 0) if reported is None else (int(reported["done"]), int(reported["total"]))
             except _NONSENSE:
                 raise NoReplyError(repr(line[:120])) from None
-            if told is not None:
+            if reported is not None:
                 if progress is not None:
                     progress(done, total)
             elif reply.get("id", request.get("id")) == request.get("id"):

@@ -47,12 +47,12 @@ def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, left: 
     """
     options = parser.parse_args(argv)
     try:
-        with interruption.heard():
+        with interruption.interruptible():
             result, text = options.run(options)
     except (HostError, PolicyError) as error:
         if options.json:
-            told = error.to_json() if isinstance(error, HostError) else {"code": "policy", "message": str(error)}
-            print(json.dumps({"ok": False, "error": told}))
+            shown = error.to_json() if isinstance(error, HostError) else {"code": "policy", "message": str(error)}
+            print(json.dumps({"ok": False, "error": shown}))
         else:
             print(as_typed(f"error: {error}"), file=sys.stderr)
         return 1
@@ -60,8 +60,8 @@ def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, left: 
         print(as_typed(f"interrupted; {getattr(options, 'left', left)}"), file=sys.stderr)
         return interruption.EXIT_INTERRUPTED
     data = result if isinstance(result, dict) else plain(result)
-    if said := json.dumps({"ok": True, **data}, default=plain) if options.json else as_typed(text):
-        print(said)
+    if output := json.dumps({"ok": True, **data}, default=plain) if options.json else as_typed(text):
+        print(output)
     return 0
 
 

@@ -217,15 +217,15 @@ def _download(wheel: Wheel, path: Path) -> None:
             done = subprocess.run(
                 [*command, "--dest", temporary], capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S
             )
-            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("ERROR: ")
+            reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("ERROR: ")
             if "Retry(total=0" in done.stderr:  # its last line then says that there is no such version
-                said = "the package index could not be reached"
+                reason = "the package index could not be reached"
         except subprocess.TimeoutExpired:
-            said = f"no end after {DOWNLOAD_TIMEOUT_S} s"
+            reason = f"no end after {DOWNLOAD_TIMEOUT_S} s"
         files = list(Path(temporary).glob("*.whl"))
         if len(files) != 1:
             raise WheelError(
-                f"pip could not download {wheel} for Python {wheel.python} on {wheel.machine}: {said}.",
+                f"pip could not download {wheel} for Python {wheel.python} on {wheel.machine}: {reason}.",
                 f"Is this machine online? Or put {wheel.file} into {path.parent}.",
             )
         if (sha256 := FileRecord.of_file(files[0]).sha256) != wheel.sha256:

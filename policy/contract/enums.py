@@ -114,14 +114,14 @@ def executions(precisions: Iterable[Precision], runtimes: Iterable[RuntimeName])
     Raises:
         SpecError: a runtime executes none of those that there are.
     """
-    wanted, asked = list(precisions), list(runtimes)
-    for runtime in asked:
+    wanted, requested = list(precisions), list(runtimes)
+    for runtime in requested:
         if wanted and not any(runtime.artifact_format.holds(precision) for precision in wanted):
             raise SpecError(
                 f"the runtime {runtime.value} executes int8 … int2; asked for is {', '.join(p.value for p in wanted)}.",
                 "Type BITS=8, or take another runtime.",
             )
-    return [(p, r) for p in wanted for r in asked if r.artifact_format.holds(p)]
+    return [(p, r) for p in wanted for r in requested if r.artifact_format.holds(p)]
 
 
 class Activation(Enum):

@@ -244,9 +244,9 @@ def test_what_is_not_a_recording_is_refused(
 
 def assert_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare_flight.main(arguments) == 2
-    said = capsys.readouterr()
-    assert words in said.err and said.err.startswith("compare_flight: ") and said.out == ""
-    assert "-m airlearning_envs.compare_flight --help" in said.err
+    printed = capsys.readouterr()
+    assert words in printed.err and printed.err.startswith("compare_flight: ") and printed.out == ""
+    assert "-m airlearning_envs.compare_flight --help" in printed.err
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000])

@@ -41,9 +41,11 @@ def test_results_do_not_depend_on_the_batch(episodes: int) -> None:
 
 
 def test_results_add_up_and_progress_is_told() -> None:
-    told: list[tuple[int, int]] = []
-    results = fly(PRESETS["hard"], blind_policy, 150, seed=0, progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (150, 150) and [d for d, _ in told] == sorted(d for d, _ in told)
+    progress: list[tuple[int, int]] = []
+    results = fly(
+        PRESETS["hard"], blind_policy, 150, seed=0, progress=lambda done, total: progress.append((done, total))
+    )
+    assert progress[-1] == (150, 150) and [d for d, _ in progress] == sorted(d for d, _ in progress)
     assert sum(results.causes().values()) == 150 and (results.cause != EndCause.NONE).all()
     assert results.causes()["goal"] == results.success.sum() == round(150 * results.success_rate())
     low, high = results.interval()

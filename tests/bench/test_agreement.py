@@ -50,9 +50,9 @@ def test_one_step_of_an_integer_artifact_is_allowed_and_its_action_listed() -> N
     found = compared("int8", [[1.0, 2.0, 3.0], [4.5, 4.0, 0.0]])
     assert found.holds  # half a unit is one step
     assert found.differences == (Difference(1, 1, 0, 0.5),)
-    said = " ".join(table(document(found)).notes)
-    assert "I int8, observation 1: litert 1 chooses 1, litert 1, pi@virtual 0" in said
-    assert "1.00 steps apart" in said
+    printed = " ".join(table(document(found)).notes)
+    assert "I int8, observation 1: litert 1 chooses 1, litert 1, pi@virtual 0" in printed
+    assert "1.00 steps apart" in printed
 
 
 def test_two_steps_are_not() -> None:
@@ -97,6 +97,6 @@ def test_a_stored_answer_gives_way_to_no_smaller_one(
     assert [each["there"].split()[0] for each in json.loads(before)["comparisons"]] == ["litert", "onnxruntime"]
     capsys.readouterr()
     assert agreement.main([*typed, "20"]) == command_line.EXIT_FAILED
-    said = capsys.readouterr()
-    assert "I int8" in said.err and "20 instead of 40 observations" in said.err
+    printed = capsys.readouterr()
+    assert "I int8" in printed.err and "20 instead of 40 observations" in printed.err
     assert kept.read_bytes() == before

@@ -64,9 +64,9 @@ def test_from_a_bundle_without_artifacts_to_the_table(
 
     assert latency.main([*common, "--runs", "700", "--warmup", "20", "--no-baseline"]) == 0
     printed = capsys.readouterr()
-    said = json.loads(printed.out)
+    answer = json.loads(printed.out)
     assert "converting to fp32, int8" in printed.err
-    timed = {r["precision"]: r for r in said["reports"] if r["kind"] == "latency"}
+    timed = {r["precision"]: r for r in answer["reports"] if r["kind"] == "latency"}
     assert set(timed) == {"fp32", "int8"}
     for report in timed.values():
         assert report["transport"] == "loopback"
@@ -127,11 +127,11 @@ def test_the_demos_commands_end_with_table_and_pictures(
 ) -> None:
     monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
     kept = ["--results", str(tmp_path / "results.jsonl"), "--target", "local"]
-    asked = ["--policy", str(bundle.path), *kept]
-    assert latency.main([*asked, "--runs", "80", "--no-baseline"]) == 0
-    assert success.main([*asked, "--episodes", "10", "--late", "measured"]) == 0
+    arguments = ["--policy", str(bundle.path), *kept]
+    assert latency.main([*arguments, "--runs", "80", "--no-baseline"]) == 0
+    assert success.main([*arguments, "--episodes", "10", "--late", "measured"]) == 0
     assert "as measured" in capsys.readouterr().out
-    assert success.main([*asked, "--episodes", "10"]) == 0
+    assert success.main([*arguments, "--episodes", "10"]) == 0
     assert table.main(["case-study", *kept, "--output-path", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "Case study · litert · loopback" in printed

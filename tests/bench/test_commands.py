@@ -66,8 +66,8 @@ def test_help_of_a_study_loads_no_framework(name: str, tmp_path: Path) -> None:
 
 def test_an_unknown_study_is_told_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert studies(["swep"]) == command_line.EXIT_USAGE
-    said = capsys.readouterr().err
-    assert "'swep' is no study" in said and "python -m bench.study sweep" in said
+    output = capsys.readouterr().err
+    assert "'swep' is no study" in output and "python -m bench.study sweep" in output
 
 
 def test_a_command_is_a_module_too(tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ def test_an_unknown_policy_in_words_and_in_json(capsys: pytest.CaptureFixture[st
     assert printed.out == ""
     assert "'XLII'" in printed.err and "--output-path artifacts/XLII" in printed.err
     assert latency.main(["--policy", "XLII", "--json"]) == command_line.EXIT_FAILED
-    said = json.loads(capsys.readouterr().out)
-    assert said["ok"] is False
-    assert "XLII" in said["error"]["message"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["ok"] is False
+    assert "XLII" in output["error"]["message"]
 
 
 @pytest.mark.parametrize("command", [latency.main, success.main])
@@ -123,8 +123,8 @@ def test_a_device_that_is_not_there_is_told_before_anything_is_made_for_it(
 ) -> None:
     typed = ["--policy", "XLII", "--results", str(tmp_path / "r.jsonl"), "--target", "pi@no-such-host.invalid"]
     assert command(typed) == command_line.EXIT_FAILED
-    said = capsys.readouterr().err
-    assert "'no-such-host.invalid' has no address" in said and "XLII" not in said
+    output = capsys.readouterr().err
+    assert "'no-such-host.invalid' has no address" in output and "XLII" not in output
 
 
 @pytest.mark.parametrize("command", [latency.main, success.main])
@@ -136,8 +136,8 @@ def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
     for results, words in ((tmp_path / "file" / "r.jsonl", "file"), (tmp_path / "other.jsonl", "not valid JSON")):
         arguments = ["--policy", "XLII", "--json", "--results", str(results)]
         assert command(arguments) == command_line.EXIT_FAILED
-        said = json.loads(capsys.readouterr().out)
-        assert words in said["error"]["message"] and "XLII" not in said["error"]["message"]
+        output = json.loads(capsys.readouterr().out)
+        assert words in output["error"]["message"] and "XLII" not in output["error"]["message"]
     assert command(["--policy", "XLII", "--results", str(tmp_path / "r.jsonl")]) == command_line.EXIT_FAILED
     assert "XLII" in capsys.readouterr().err
     assert not (tmp_path / "r.jsonl").exists(), "an empty store would hide the committed measurements"

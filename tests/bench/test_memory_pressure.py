@@ -113,8 +113,8 @@ def probe(verb: str, request: dict[str, Any]) -> dict[str, Any]:
 def test_the_device_writes_what_the_host_means_and_counts(bundle: Bundle, tmp_path: Path) -> None:
     skeleton = enlarge(artifact(bundle, Precision.INT8), 32, 5000)
     write(skeleton, tmp_path / "host.tflite")
-    said = probe("write", request_to_write(skeleton, tmp_path / "device.tflite"))
-    assert said["bytes"] == skeleton.size
+    notes = probe("write", request_to_write(skeleton, tmp_path / "device.tflite"))
+    assert notes["bytes"] == skeleton.size
     assert (tmp_path / "device.tflite").read_bytes() == (tmp_path / "host.tflite").read_bytes()
     assert not list(tmp_path.glob("*.part"))
     found = probe("measure", {"path": str(tmp_path / "device.tflite"), "runtime": "litert", "warmup": 2, "runs": 3})
@@ -187,11 +187,11 @@ def test_the_table_shows_no_emulated_time() -> None:
     shown = {row[:3]: row for row in made.rows}
     assert shown["poor", "legacy", "fp32"][5] == "7,560×"  # of the small int8
     assert "ns" not in "".join("".join(row) for row in made.rows)
-    said = " ".join(made.notes)
-    assert "EMULATED" in said
-    assert "computing 4.40× × memory pressure 17.2×" in said
+    notes = " ".join(made.notes)
+    assert "EMULATED" in notes
+    assert "computing 4.40× × memory pressure 17.2×" in notes
     # 100,000 pages of 4 KiB at 25 MB/s
-    assert "410 MB read for one decision take a real Pi 3b 16.4 s at the least" in said
+    assert "410 MB read for one decision take a real Pi 3b 16.4 s at the least" in notes
 
 
 def test_a_real_devices_times_are_shown() -> None:

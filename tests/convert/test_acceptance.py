@@ -73,15 +73,15 @@ def test_a_narrow_calibration_is_refused_with_its_reason_and_written_when_it_is_
     mean = np.array(bundle.spec.normaliser.mean, np.float32)
     timid = mean + np.float32(0.03) * (bundle.calibration() - mean)
     put(bundle, CALIBRATION_FILE, npz(observations=timid))
-    asked = ["--policy", str(bundle.path), "--bits", "8", "--format", "tflite"]
+    arguments = ["--policy", str(bundle.path), "--bits", "8", "--format", "tflite"]
     before = same_files(bundle.path)
-    assert cli.main(asked) == 1
+    assert cli.main(arguments) == 1
     refused = capsys.readouterr().err
     assert f"allowed is {FLOOR:.0%}. Nothing was written." in refused and "--accept" in refused
     assert "lie outside the calibrated range" in refused
     assert same_files(bundle.path) == before
 
-    assert cli.main([*asked, "--accept", "--json"]) == 0
+    assert cli.main([*arguments, "--accept", "--json"]) == 0
     (written,) = json.loads(capsys.readouterr().out)
     assert written["fp32_agreement"] < FLOOR
     assert any("lie outside the calibrated range" in warning for warning in written["warnings"])

@@ -23,7 +23,7 @@ from policy.spec import ArtifactFormat, Precision, RuntimeName
 
 def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--policy", str(bundle.path), "--bits", "32,16,8,4,mixed"]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     written = Bundle.load(bundle.path)
     both = {
         f"{precision}.{suffix}"
@@ -32,7 +32,7 @@ def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: p
     }
     assert set(written.manifest.artifacts) == both | {"int8.native", "int4.native", "mixed.native"}
     for name, entry in written.manifest.artifacts.items():
-        assert name in said
+        assert name in printed
         runtimes = {runtime.value for runtime in entry.runtimes}
         own = {"onnx": {"onnxruntime"}, "native": {"native"}, "tflite": {"litert", "tflite-runtime"}}
         assert runtimes == own[name.split(".")[1]]
@@ -106,8 +106,8 @@ def test_a_tampered_bundle_is_refused(bundle: Bundle, capsys: pytest.CaptureFixt
     data[-5] ^= 1
     path.write_bytes(bytes(data))
     assert cli.main(["--policy", str(bundle.path), "--bits", "8"]) == 1
-    said = capsys.readouterr().err
-    assert WEIGHTS_FILE in said and "tampered" in said
+    printed = capsys.readouterr().err
+    assert WEIGHTS_FILE in printed and "tampered" in printed
     assert not (bundle.path / "int8.tflite").exists()
 
 
@@ -123,17 +123,17 @@ def test_what_cannot_be_done_is_said_with_the_next_step(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
 ) -> None:
     assert cli.main(arguments) == 1
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     for word in words:
-        assert word in said
+        assert word in printed
 
 
 def test_the_calibration_table_is_printed_on_request(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--policy", str(bundle.path), "--bits", "32", "--format", "tflite", "--calibration"]) == 0
-    said = capsys.readouterr().out
-    assert "activation ranges over 400 recorded observations" in said
+    printed = capsys.readouterr().out
+    assert "activation ranges over 400 recorded observations" in printed
     for tensor in ("input", "dense_0", "dense_1", "head"):
-        assert tensor in said
+        assert tensor in printed
 
 
 def test_missing_makes_only_what_is_not_there(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
     before = contents(bundle.path)
     assert cli.main(["--policy", str(bundle.path), "--bits", "8", "--format", name]) == 1
     assert contents(bundle.path) == before
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     runtime = {"onnx": "onnxruntime 1.", "tflite": "tflite-runtime 2.14", "native": "native 1"}[name]
     for word in (
         f"small/int8.{name}",
@@ -77,7 +77,7 @@ def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
         "allowed are 0.50 steps",
         "Nothing was written",
     ):
-        assert word in said
+        assert word in printed
 
 
 def test_a_half_graph_with_one_wrong_bias_is_refused(

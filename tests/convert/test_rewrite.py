@@ -43,8 +43,8 @@ def test_a_bundle_is_rewritten_in_place(
     before, path, golden = Bundle.load(values.path), str(values.path), values.golden()
     assert "int8.tflite" in before.manifest.artifacts
     assert rewrite.main(["--policy", path]) == 0
-    said = capsys.readouterr().out
-    assert "the mean over the actions is subtracted" in said and f"python -m convert --policy {path}" in said
+    printed = capsys.readouterr().out
+    assert "the mean over the actions is subtracted" in printed and f"python -m convert --policy {path}" in printed
 
     after = Bundle.load(values.path)
     assert after.spec.provenance == {"algorithm": "dqn", "rewrites": ["centred", "normalised"]}

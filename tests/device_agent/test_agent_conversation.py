@@ -173,10 +173,10 @@ def test_one_observation_and_rows_of_them_are_decided_alike(agent: Any, fresh_ob
         ("[Infinity, -Infinity" + ", 0" * 30 + "]", "(ranges[0]) is inf"),
     ],
 )
-def test_a_wrong_observation_is_refused_by_name(agent: Any, values: str, said: str) -> None:
+def test_a_wrong_observation_is_refused_by_name(agent: Any, values: str, message: str) -> None:
     reply = agent.send(b'{"op": "act", "observation": ' + values.encode() + b"}")
     assert reply["ok"] is False and reply["error"]["code"] == "bad_observation"
-    assert said in reply["error"]["message"]
+    assert message in reply["error"]["message"]
 
 
 def test_a_wrong_row_is_refused_by_number(agent: Any, fresh_observations: np.ndarray) -> None:

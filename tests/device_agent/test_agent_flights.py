@@ -114,9 +114,9 @@ def test_progress_precedes_the_reply(agent: Any) -> None:
         ({"seed": 2**63}, "bad_field", "seed"),
     ],
 )
-def test_wrong_flights_are_refused(agent: Any, fields: dict[str, Any], code: str, said: str) -> None:
+def test_wrong_flights_are_refused(agent: Any, fields: dict[str, Any], code: str, message: str) -> None:
     reply = agent.request("episodes", **{"episodes": 2, **fields})
-    assert reply["ok"] is False and reply["error"]["code"] == code and said in reply["error"]["message"]
+    assert reply["ok"] is False and reply["error"]["code"] == code and message in reply["error"]["message"]
 
 
 def test_the_largest_seed_is_flown(agent: Any) -> None:

@@ -163,8 +163,8 @@ print(json.dumps([dataclasses.asdict(each) for each in found]))
 
 def test_the_peak_follows_an_allocation_and_can_be_reset() -> None:
     # In a process of its own: from one that has long had much else, the kernel may take back megabytes at any moment.
-    said = subprocess.run([sys.executable, "-c", ALLOCATING], capture_output=True, text=True, check=True).stdout
-    before, held, after, *fresh = json.loads(said)
+    printed = subprocess.run([sys.executable, "-c", ALLOCATING], capture_output=True, text=True, check=True).stdout
+    before, held, after, *fresh = json.loads(printed)
     most = 0.9 * 64 * 2**20
     assert held["now"] - before["now"] > most
     assert after["peak"] >= held["now"] * 0.99 and after["now"] < held["now"] - most
@@ -178,8 +178,8 @@ def test_the_lifetime_peak_outlives_a_reset(monkeypatch: pytest.MonkeyPatch) -> 
     log = memory.MemoryLog()
     log.start_running()
     log.end_running()
-    said = log.to_dict()
-    assert (said["running_peak"], said["lifetime_peak"], said["peak_reset"]) == (30, 50, True)
+    printed = log.to_dict()
+    assert (printed["running_peak"], printed["lifetime_peak"], printed["peak_reset"]) == (30, 50, True)
 
 
 def test_the_log_says_whether_another_load_came_before() -> None:

@@ -87,12 +87,12 @@ def test_help_lists_every_operation_with_its_fields_and_an_example() -> None:
     ],
 )
 def test_a_wrong_line_is_answered_with_what_is_allowed_and_what_to_type(
-    line: bytes, code: ErrorCode, said: str
+    line: bytes, code: ErrorCode, message: str
 ) -> None:
     reply = reply_to(line)
     assert reply["ok"] is False
     assert reply["error"]["code"] == code.value
-    assert said in reply["error"]["message"] + reply["error"]["next"]
+    assert message in reply["error"]["message"] + reply["error"]["next"]
     assert reply["error"]["next"]
     assert len(json.dumps(reply)) < 2000
 

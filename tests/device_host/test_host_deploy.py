@@ -261,9 +261,9 @@ def test_the_command_prints_warnings_and_succeeds(
     connected = contextlib.nullcontext(SimpleNamespace(name="pi@pi"))
     monkeypatch.setattr(cli, "connect", lambda target, identity: connected)
     assert cli.main(["deploy", "--policy", "P", *(["--json"] if json_wanted else [])]) == 0
-    told = capsys.readouterr()
-    assert told.err == "warning: the card is slow\n"
+    printed = capsys.readouterr()
+    assert printed.err == "warning: the card is slow\n"
     if json_wanted:
-        assert json.loads(told.out)["warnings"] == ["the card is slow"]
+        assert json.loads(printed.out)["warnings"] == ["the card is slow"]
     else:
-        assert "release 0002-b serves" in told.out
+        assert "release 0002-b serves" in printed.out

@@ -211,12 +211,12 @@ def test_the_host_command_is_ended_in_mid_upload(
     arguments = [device.host, str(device.port), device.identity, device.known_hosts, device.home, name]
     log = tmp_path / "stderr"
     with (
-        log.open("wb") as said,
+        log.open("wb") as printed,
         subprocess.Popen(
             [sys.executable, "-c", code, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=printed,
         ) as command,
     ):
         assert command.stdout is not None

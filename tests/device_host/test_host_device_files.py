@@ -100,11 +100,11 @@ def test_what_a_release_holds_beyond_its_record_is_named(
     spoil: Callable[[Path], str],
 ) -> None:
     new = install(connection, stand_in_payload(name, "new"), bare)
-    said = spoil(device.policy_folder(name) / "releases" / old.release)
+    message = spoil(device.policy_folder(name) / "releases" / old.release)
     begun = time.monotonic()
     with pytest.raises(VerificationError) as refused:
         rollback(connection, name)
-    assert said in refused.value.message.replace("\n", r"\x0a") and "\x1b" not in str(refused.value)
+    assert message in refused.value.message.replace("\n", r"\x0a") and "\x1b" not in str(refused.value)
     assert time.monotonic() - begun < 30, "nothing is waited for, nothing is read without an end"
     assert served_text(connection, name) == "new"
     again = install(connection, stand_in_payload(name, "old"), bare)
@@ -164,10 +164,10 @@ def test_wheels_are_compared_by_hash(
     first, second = bring("a"), bring("b")
     assert (len(first.wheels_sent), second.wheels_sent) == (1, ())
     unpacked = device.home / "quarl" / "envs" / wheel.folder / "numpy" / "content.bin"
-    said = spoil(unpacked)
+    message = spoil(unpacked)
     with pytest.raises(VerificationError) as refused:
         rollback(connection, name)
-    assert f"envs/{wheel.folder}: {said}" in refused.value.message
+    assert f"envs/{wheel.folder}: {message}" in refused.value.message
     state = list_releases(connection).policies[name]
     assert not any(each.bad for each in state.releases), "wheels are shared: nothing is wrong with the release itself"
     assert bring("c").wheels_sent == (str(wheel),), "and sent again, which mends it"
@@ -193,7 +193,7 @@ def test_wheels_of_an_older_version_are_gone_back_to_and_sent_again(
     marker = device.home / "quarl" / "envs" / wheel.folder / ".quarl-wheel.json"
     marker.write_text('{"files": {"numpy/content.bin": 7000}}')
     back = rollback(connection, name)
-    assert back.release == first.release and any("compared by size only" in said for said in back.warnings)
+    assert back.release == first.release and any("compared by size only" in message for message in back.warnings)
     assert bring("c").wheels_sent == (str(wheel),)
     assert remove_releases(connection, name, whole=True).environments == (wheel.folder,)
 
@@ -279,9 +279,9 @@ def test_a_current_that_leads_elsewhere_serves_nothing(
 
 
 @pytest.mark.parametrize(("part", "said"), [("a:b", "has a ':'"), ("a\nend=1", "has a line break")])
-def test_a_home_folder_that_pythonpath_cannot_hold(tmp_path: Path, part: str, said: str) -> None:
+def test_a_home_folder_that_pythonpath_cannot_hold(tmp_path: Path, part: str, message: str) -> None:
     with running_local_device(tmp_path / part) as local, as_test_device(local).connect() as connection:
-        with pytest.raises(UnsupportedDeviceError, match=f"home folder of .* {said}") as refused:
+        with pytest.raises(UnsupportedDeviceError, match=f"home folder of .* {message}") as refused:
             probe(connection)
         assert "usermod -d" in refused.value.next_step
 

@@ -175,7 +175,7 @@ def test_an_artifact_that_computes_something_else_is_not_switched_on(
     rewrite(wrong, "int8.tflite", build_graph(bundle.spec, weights, bundle.calibration(), INT8, ArtifactFormat.TFLITE))
     with pytest.raises(BundleError, match=r"is not what these weights and this calibration make.*Nothing was sent"):
         deploy(serving, Bundle.load(wrong), [INT8])
-    monkeypatch.setattr("convert.rebuild.check_artifact", lambda *asked: None)  # a host that is wrong itself
+    monkeypatch.setattr("convert.rebuild.check_artifact", lambda *arguments: None)  # a host that is wrong itself
     with pytest.raises(CheckFailedError, match=f"Release {before} still serves"):
         deploy(serving, Bundle.load(wrong), [INT8])
     assert current(serving, "tiny") == before
@@ -265,7 +265,7 @@ def test_the_command_line_says_what_is_wrong_before_it_connects(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
-    for arguments, said in (
+    for arguments, message in (
         (["--policy", str(bundle.path), "--bits", "9"], "allowed are 32, 16, 8 … 2 and mixed"),
         (["--policy", str(bundle.path), "--bits", "16"], "make convert BITS=16"),
         (["--policy", str(bundle.path), "--runtime", "torch"], "allowed are tflite-runtime"),
@@ -273,5 +273,5 @@ def test_the_command_line_says_what_is_wrong_before_it_connects(
         (["--policy", str(bundle.path), "--target", "a b"], "cannot be read"),
     ):
         assert cli.main(["deploy", *arguments]) == 1
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "device").exists()

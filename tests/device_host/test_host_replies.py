@@ -57,5 +57,5 @@ def test_progress_and_then_a_reply() -> None:
     ],
 )  # fmt: skip
 def test_an_error_of_any_form_is_an_error_with_a_sentence(error: Any) -> None:
-    said = _error("pi", json.loads(json.dumps(error)))
-    assert isinstance(said, HostError) and "pi" in said.message
+    message = _error("pi", json.loads(json.dumps(error)))
+    assert isinstance(message, HostError) and "pi" in message.message

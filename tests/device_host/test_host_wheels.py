@@ -144,26 +144,26 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_prefetching_for_a_device_that_is_not_there(
     away: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def download(wheel: Wheel, path: Path) -> None:
-        asked.append(wheel.file)
+        requests.append(wheel.file)
         path.write_bytes(b"wheel")
 
     monkeypatch.setattr(wheels, "_download", download)
     command = ["prefetch", "--platform", "aarch64", "--python", "3.11", "--runtime", "litert"]
     assert cli.main([*command, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    answer = json.loads(capsys.readouterr().out)
     expected = select(facts("aarch64", "3.11"), (LITERT,)).wheels
-    assert asked == [wheel.file for wheel in expected]
-    assert told["files"] == [str(away / wheel.file) for wheel in expected]
-    assert told["downloaded"] == ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
+    assert requests == [wheel.file for wheel in expected]
+    assert answer["files"] == [str(away / wheel.file) for wheel in expected]
+    assert answer["downloaded"] == ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
     # What the cache has is not fetched, and Python 3.11 is what is meant when none is named.
     pinned = {wheel.file: FileRecord(0, wheel.sha256) for wheel in expected}
     monkeypatch.setattr(FileRecord, "of_file", staticmethod(lambda path: pinned[path.name]))
     assert cli.main(["prefetch", "--platform", "arm64", "--runtime", "litert"]) == 0
     assert "2 wheels for Python 3.11 on aarch64 are in the cache, 0 of them new" in capsys.readouterr().out
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ def test_prefetching_for_a_device_that_is_not_there(
     ],
 )
 def test_prefetching_says_what_is_wrong_and_fetches_nothing(
-    away: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    away: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert cli.main(["prefetch", *arguments]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not away.exists()
 
 

@@ -42,37 +42,37 @@ def found(pattern: str, text: str) -> tuple[float, ...]:
 
 
 def test_ones_own_task_is_learned_and_its_artifact_reaches_the_goal_on_the_device(place: Path) -> None:
-    said = run(place, "examples/own_task.py")
+    printed = run(place, "examples/own_task.py")
     artifact = Bundle.load(place / "artifacts" / "reach").artifact(Precision.INT8, ArtifactFormat.TFLITE)
-    assert found(r"int8\.tflite, ([\d,]+) bytes, in litert on local", said) == (artifact.record.size,)
-    reached, mean_return = found(r"reached the goal in (\d+) of 20 episodes, mean return (-[\d.]+)", said)
+    assert found(r"int8\.tflite, ([\d,]+) bytes, in litert on local", printed) == (artifact.record.size,)
+    reached, mean_return = found(r"reached the goal in (\d+) of 20 episodes, mean return (-[\d.]+)", printed)
     # Steps are 5 cm and the mean way is 1.3 m, so the best return is about -14; never arriving costs 100 to 200.
     assert reached >= 15
     assert mean_return > -40
-    p50, p90 = found(r"takes ([\d.]+) µs \(p50\), ([\d.]+) µs \(p90\)", said)
+    p50, p90 = found(r"takes ([\d.]+) µs \(p50\), ([\d.]+) µs \(p90\)", printed)
     assert 0 < p50 <= p90
 
 
 def test_a_device_answers_and_a_robot_is_driven_by_what_was_deployed(place: Path) -> None:
-    said = run(place, "examples/ask_device.py", "local", str(place / "I"))
-    assert "release 0001-" in said and "sent and checked there" in said
+    printed = run(place, "examples/ask_device.py", "local", str(place / "I"))
+    assert "release 0001-" in printed and "sent and checked there" in printed
     size = Bundle.load(place / "I").artifact(Precision.INT8, ArtifactFormat.TFLITE).record.size
-    assert found(r"serving int8\.tflite, ([\d,]+) bytes, in litert", said) == (size,)
-    same, asked = found(r"as the float policy does on (\d+) of (\d+) recorded", said)
-    assert asked == 100 and same >= 90
-    peak, before = found(r"resident: ([\d.]+) MB while deciding, ([\d.]+) MB before", said)
+    assert found(r"serving int8\.tflite, ([\d,]+) bytes, in litert", printed) == (size,)
+    same, total = found(r"as the float policy does on (\d+) of (\d+) recorded", printed)
+    assert total == 100 and same >= 90
+    peak, before = found(r"resident: ([\d.]+) MB while deciding, ([\d.]+) MB before", printed)
     assert 5 < before < peak < 500
     assert "was there already" in run(place, "examples/ask_device.py", "local", str(place / "I"))
 
     starter = place / "device" / "home" / "quarl" / "policies" / "I" / "current" / "run-agent"
-    said = run(place, "examples/robot_loop.py", "2.5", str(starter))
-    decisions, period, late = found(r"(\d+) decisions, one every (\d+) ms, (\d+) late", said)
+    printed = run(place, "examples/robot_loop.py", "2.5", str(starter))
+    decisions, period, late = found(r"(\d+) decisions, one every (\d+) ms, (\d+) late", printed)
     assert (decisions, period) == (10, 250)
     assert late >= 0
     for what in ("woke late by", "sense, decide, actuate"):
-        p50, p90, most = found(rf"{what}, ms: p50 ([\d.]+), p90 ([\d.]+), most ([\d.]+)", said)
+        p50, p90, most = found(rf"{what}, ms: p50 ([\d.]+), p90 ([\d.]+), most ([\d.]+)", printed)
         assert 0 <= p50 <= p90 <= most
-    assert "flights ended by: " in said
+    assert "flights ended by: " in printed
 
 
 def test_a_robot_without_a_policy_is_told_what_to_type(place: Path) -> None:

@@ -65,11 +65,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default: %(default)s)")
     arguments = parser.parse_args(argv)
     moments, latest_s = random.Random(arguments.seed), dict(LATEST_S)
-    told = wrong = ended_before = 0
+    reported = wrong = ended_before = 0
     with tempfile.TemporaryDirectory() as folder, busy_cores():
         workshop = checked_out(Path(folder) / "my project")
-        while told + wrong < arguments.times:
-            command = list(latest_s)[(told + wrong + ended_before) % len(latest_s)]
+        while reported + wrong < arguments.times:
+            command = list(latest_s)[(reported + wrong + ended_before) % len(latest_s)]
             if "demo" in command or "deploy" in command:
                 workshop.typed("rm -rf artifacts")
             moment_s = moments.uniform(0.0, latest_s[command])
@@ -88,12 +88,14 @@ def main(argv: list[str] | None = None) -> int:
                 wrong += 1
                 verdict = f"WRONG, lost: {lost}\n{text}"
             else:
-                told += 1
+                reported += 1
                 verdict = "told"
             spent = f"{moment_s:5.1f} s, {took_s - moment_s:4.1f} s later"
-            print(f"{told + wrong:3} {command[:18]:18} {spent}: {status:4} {' / '.join(words[-3:])[:150]} {verdict}")
+            print(
+                f"{reported + wrong:3} {command[:18]:18} {spent}: {status:4} {' / '.join(words[-3:])[:150]} {verdict}"
+            )
             sys.stdout.flush()
-    print(f"{told} told as interruptions, {wrong} not or with a loss; {ended_before} ended before their moment.")
+    print(f"{reported} told as interruptions, {wrong} not or with a loss; {ended_before} ended before their moment.")
     return int(wrong > 0)
 
 

@@ -157,9 +157,9 @@ def test_a_full_disk_is_named_and_with_room_the_command_works(workshop: Workshop
     )
     ended = workshop.typed(apart("mount", script))
     full, again = ended.text.split("room\n", 1)
-    said, left = full.split("ended: ")
-    Ended(command, int(left.split()[0]), said).is_one_clear_message()
-    assert re.search("[Tt]he disk (of the local device )?is full", said) and "ake room" in said, said
+    printed, left = full.split("ended: ")
+    Ended(command, int(left.split()[0]), printed).is_one_clear_message()
+    assert re.search("[Tt]he disk (of the local device )?is full", printed) and "ake room" in printed, printed
     assert left.split()[1:] == [], "something half-written is left"
     assert ended.status == 0, again
     assert workshop.lost_since(held) == []
@@ -194,8 +194,8 @@ def test_without_a_network_a_host_is_not_found_and_wheels_are_not_fetched(worksh
     command = offline("make deploy POLICY=I TARGET=pi@no-such.invalid")
     refused(workshop, command, "'no-such.invalid' has no address.*\n  next: Check the name")
     command = offline(f"{PYTHON} -m device.host prefetch --runtime litert")
-    said = "could not download .*: the package index could not be reached.*\n  next: Is this machine online"
-    refused(workshop, command, said, XDG_CACHE_HOME=str(tmp_path))
+    printed = "could not download .*: the package index could not be reached.*\n  next: Is this machine online"
+    refused(workshop, command, printed, XDG_CACHE_HOME=str(tmp_path))
 
 
 def test_without_a_network_what_cannot_be_tested_is_named(workshop: Workshop, bare: Workshop) -> None:

@@ -73,8 +73,8 @@ def run(kind: str, first: int, count: int, seed: int, base: Path) -> Outcome:
                 answer = worker.stdout.readline()
                 if not answer:
                     log.seek(0)
-                    said = log.read()[-300:].decode(errors="replace")
-                    outcome.add(number, f"kills (exit {worker.wait()}): {said}", 0.0, 0)
+                    printed = log.read()[-300:].decode(errors="replace")
+                    outcome.add(number, f"kills (exit {worker.wait()}): {printed}", 0.0, 0)
                     break
                 outcome.add(number, *json.loads(answer))
                 number += 1
@@ -154,18 +154,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--base", type=Path, help="the bundle that is mutated, converted to int8 and fp32")
     parser.add_argument("--worker", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=0, help=argparse.SUPPRESS)
-    asked = parser.parse_args(argv)
-    if asked.worker:
-        work(asked.worker, asked.first, asked.count, asked.seed, asked.base)
+    arguments = parser.parse_args(argv)
+    if arguments.worker:
+        work(arguments.worker, arguments.first, arguments.count, arguments.seed, arguments.base)
         return 0
     wrong = False
     with tempfile.TemporaryDirectory() as folder:
-        base = asked.base or base_bundle(Path(folder) / "I")
+        base = arguments.base or base_bundle(Path(folder) / "I")
         for kind in KINDS:
-            count = getattr(asked, kind)
+            count = getattr(arguments, kind)
             if count:
                 began = time.monotonic()
-                outcome = run(kind, asked.first, count, asked.seed, base)
+                outcome = run(kind, arguments.first, count, arguments.seed, base)
                 print(report(kind, outcome, time.monotonic() - began))
                 wrong |= bool(outcome.wrong)
     return int(wrong)

@@ -28,16 +28,16 @@ def test_d4pg_keeps_the_ball_in_the_middle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value_min", "is_told"), [(0.0, False), (20.0, True)], ids=["within", "outside"])
 def test_returns_outside_the_atoms_are_logged_and_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], value_min: float, is_told: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value_min: float, warns: bool
 ) -> None:
     settings = dataclasses.replace(SETTINGS, value_min=value_min, value_max=value_min + 10.0)  # returns are 0 … 10
     with beginning(tmp_path, 1024) as run:
         d4pg.train(run, settings)
         masses = column(read_rows(run.curve.read_text()), "clipped_mass")[1]
-    said = capsys.readouterr().err
-    assert said.count("--set value_min=") == is_told
-    assert (masses[-1] > 0.9) == is_told
-    if not is_told:
+    printed = capsys.readouterr().err
+    assert printed.count("--set value_min=") == warns
+    assert (masses[-1] > 0.9) == warns
+    if not warns:
         assert max(masses) < 0.05
 
 

@@ -38,9 +38,9 @@ def test_from_another_folder_interpreter_and_script_are_found_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = as_typed("next: python bench/latency.py --policy I, or python -m train")
+    printed = as_typed("next: python bench/latency.py --policy I, or python -m train")
     own, script = shlex.quote(str(OWN)), shlex.quote(str(ROOT / "bench" / "latency.py"))
-    assert said == f"next: {own} {script} --policy I, or {own} -m train"
+    assert printed == f"next: {own} {script} --policy I, or {own} -m train"
 
 
 def test_a_space_in_the_path_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_a_refusal_says_what_is_allowed_and_what_to_type_next(capsys: pytest.Cap
     with pytest.raises(SystemExit) as refused:
         parser.parse_args(["--policy", "IV"])
     assert refused.value.code == 2
-    said, next_step = capsys.readouterr().err.splitlines()
-    assert said == "error: argument --policy: invalid choice: 'IV' (choose from 'I', 'II')"
+    printed, next_step = capsys.readouterr().err.splitlines()
+    assert printed == "error: argument --policy: invalid choice: 'IV' (choose from 'I', 'II')"
     assert next_step.endswith("python -m train --help")
 
 

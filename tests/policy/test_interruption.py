@@ -25,7 +25,7 @@ press = lambda: os.kill(os.getpid(), signal.SIGINT)
 interruption.CLEANUP_S = {cleanup_s}
 interruption.loading()
 try:
-    with interruption.heard():
+    with interruption.interruptible():
         {work}
     print("went on")
 except KeyboardInterrupt:
@@ -64,9 +64,9 @@ STUCK = """
             kept.acquire(); kept.acquire()"""
 
 
-def run(work: str, told: str = TOLD, cleanup_s: float = 30.0) -> tuple[int, str, str]:
+def run(work: str, handler: str = TOLD, cleanup_s: float = 30.0) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND.format(work=work, told=told, cleanup_s=cleanup_s)],
+        [sys.executable, "-c", COMMAND.format(work=work, handler=handler, cleanup_s=cleanup_s)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -85,18 +85,18 @@ def test_pressed_again_while_cleaning_up_ends_at_once() -> None:
 
 
 def test_cleaning_up_that_waits_for_ever_is_left() -> None:
-    said = "interrupted; cleaning up did not end, so it was left; what had been finished is kept.\n"
-    assert run(STUCK, cleanup_s=0.2) == (130, "", said)
+    printed = "interrupted; cleaning up did not end, so it was left; what had been finished is kept.\n"
+    assert run(STUCK, cleanup_s=0.2) == (130, "", printed)
 
 
 def test_pressed_again_while_it_is_told_ends_at_once() -> None:
-    status, out, said = run("press(); time.sleep(60)", told="press(); time.sleep(60)")
-    assert (status, out, said) == (130, "", "interrupted again: ended at once; what had been finished is kept.\n")
+    status, out, printed = run("press(); time.sleep(60)", handler="press(); time.sleep(60)")
+    assert (status, out, printed) == (130, "", "interrupted again: ended at once; what had been finished is kept.\n")
 
 
 def test_an_error_of_its_own_stays_what_it_is() -> None:
-    status, _, said = run("raise OSError('the disk is gone')")
-    assert status == 1 and said.endswith("OSError: the disk is gone\n")
+    status, _, printed = run("raise OSError('the disk is gone')")
+    assert status == 1 and printed.endswith("OSError: the disk is gone\n")
 
 
 def test_the_interruption_in_whose_handling_an_error_was_raised() -> None:
@@ -127,9 +127,9 @@ def test_pressed_before_python_has_started(command: str) -> None:
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_blocked,
     ) as process:  # fmt: skip
         process.send_signal(signal.SIGINT)
-        out, said = process.communicate(timeout=60)
+        out, printed = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert said == "interrupted while it was loading; nothing was written.\n"
+    assert printed == "interrupted while it was loading; nothing was written.\n"
 
 
 def _blocked() -> None:
@@ -148,6 +148,6 @@ def test_a_recipe_has_the_last_word(line: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         os.killpg(process.pid, signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        printed = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert said == "Interrupted. Type the same command again: what was finished is kept.\n"
+    assert printed == "Interrupted. Type the same command again: what was finished is kept.\n"

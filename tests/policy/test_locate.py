@@ -72,8 +72,10 @@ def test_which_bundle_is_meant_is_said_once_on_standard_error(
     write_bundle(artifacts / "T", SPEC, WEIGHTS, CALIBRATION, GOLDEN)
     os.utime(artifacts / "T" / "weights.safetensors", (1e9, 1e9))  # 2001-09-09 01:46:40 UTC
     working_bundle("T", artifacts, zoo)
-    said = capsys.readouterr().err
-    assert re.fullmatch(rf"Policy {SPEC.name}: artifacts/T, trained here 2001-09-0[89] \(zoo/T is not used; .*\n", said)
+    printed = capsys.readouterr().err
+    assert re.fullmatch(
+        rf"Policy {SPEC.name}: artifacts/T, trained here 2001-09-0[89] \(zoo/T is not used; .*\n", printed
+    )
 
     # As runs that were interrupted were written over their policy once.
     provenance = {"ended": "interrupted", "steps": 512}

@@ -63,8 +63,8 @@ def test_from_another_folder_with_its_arguments(foreign: Path, tmp_path: Path) -
 def test_without_an_environment_the_one_command_is_printed(command: str, foreign: Path, bare: Path) -> None:
     done = run(foreign, *command.split(), "--policy", "I", cwd=bare)
     assert done.returncode == 3
-    said, next_step = done.stderr.splitlines()
-    assert "lacks" in said and "rich" in said
+    printed, next_step = done.stderr.splitlines()
+    assert "lacks" in printed and "rich" in printed
     assert next_step == f"  next: make -C '{bare}' setup"
 
 

@@ -119,15 +119,17 @@ BUNDLES = ("I", "II", "benchmark/cartpole-dqn", "benchmark/cartpole-a2c", "bench
 TIES = 0.005
 
 
-def differing_steps(spec: PolicySpec, weights: Weights, seen: np.ndarray, asked: np.ndarray, bits: int) -> np.ndarray:
+def differing_steps(
+    spec: PolicySpec, weights: Weights, seen: np.ndarray, evaluated: np.ndarray, bits: int
+) -> np.ndarray:
     """|simulated − integer| in steps of the head's output; squashing only lessens them."""
     network = quantize_network(spec, weights, seen, bits)
     trained = spec.quantization is not None and spec.quantization.bits == bits
     simulated = simulate(spec, weights, seen, Widths(Scheme.SYMMETRIC, bits, bits if trained else 8))
-    integers = forward_integer(spec, network, asked)
+    integers = forward_integer(spec, network, evaluated)
     gain = 1.0 if spec.is_discrete else head_constants(spec.head)[0]
     assert len(np.unique(integers)) > 4, "the outputs must not all be one level"
-    return np.abs(forward_simulated(spec, simulated, asked) - integers) / (gain * network.output_step)
+    return np.abs(forward_simulated(spec, simulated, evaluated) - integers) / (gain * network.output_step)
 
 
 @pytest.mark.parametrize("name", BUNDLES)
@@ -179,10 +181,10 @@ IMAGE_AND_VECTOR = replace(
 def test_random_policies_agree_with_their_integers(spec: PolicySpec, bits: int) -> None:
     random = np.random.default_rng(11)
     if spec.network.convolutions:
-        seen, asked = (random.integers(0, 256, (n, spec.observation_size)).astype(np.float32) for n in (40, 60))
+        seen, evaluated = (random.integers(0, 256, (n, spec.observation_size)).astype(np.float32) for n in (40, 60))
     else:
-        seen, asked = (random.normal(0.0, 1.0, (n, spec.observation_size)).astype(np.float32) for n in (400, 300))
-    steps = differing_steps(spec, random_weights(spec, bits), seen, asked, bits)
+        seen, evaluated = (random.normal(0.0, 1.0, (n, spec.observation_size)).astype(np.float32) for n in (400, 300))
+    steps = differing_steps(spec, random_weights(spec, bits), seen, evaluated, bits)
     assert steps.max() < 2.01
     assert np.mean(steps > 0.5) <= TIES
 
@@ -197,9 +199,9 @@ def test_a_policy_trained_with_quantizers_keeps_them(bits: int) -> None:
         quantization=TrainedQuantization(bits, ranges, WeightRange.MEAN),
     )
     random = np.random.default_rng(5)
-    seen, asked = (random.normal(0.0, 1.0, (n, 2)).astype(np.float32) for n in (400, 300))
+    seen, evaluated = (random.normal(0.0, 1.0, (n, 2)).astype(np.float32) for n in (400, 300))
     weights = random_weights(spec, 1)
-    steps = differing_steps(spec, weights, seen, asked, bits)
+    steps = differing_steps(spec, weights, seen, evaluated, bits)
     assert steps.max() < 2.01
     assert np.mean(steps > 0.5) <= TIES
     simulated = simulate(spec, weights, seen, Widths(Scheme.SYMMETRIC, bits, bits))

@@ -83,9 +83,9 @@ def test_the_default_is_the_float_policy_and_the_report_goes_to_a_file(
     assert report["results"][0]["return_interval"] is None  # one episode has none
     assert json.loads((tmp_path / "new" / "report.json").read_text()) == report
     assert evaluate.main(["--input-path", str(bundle.path), "--episodes", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "[–] │" in said
-    assert said.endswith("[–]: a single episode, or episodes with equal returns, give no interval.\n")
+    printed = capsys.readouterr().out
+    assert "[–] │" in printed
+    assert printed.endswith("[–]: a single episode, or episodes with equal returns, give no interval.\n")
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_what_cannot_be_judged_is_refused_with_what_can(
     bundle: Bundle, options: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate.main(["--input-path", str(bundle.path), *options]) == 2
-    said = capsys.readouterr().err
-    assert all(word in said for word in words), said
+    printed = capsys.readouterr().err
+    assert all(word in printed for word in words), printed
 
 
 def test_a_bundle_of_the_zoo_is_pointed_to_its_working_copy(capsys: pytest.CaptureFixture[str]) -> None:

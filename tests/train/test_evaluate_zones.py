@@ -26,8 +26,8 @@ def report_of(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, An
 
 def test_four_zones_of_each_preset_with_the_baseline_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
     rows = report_of(capsys, *ZONED, "--episodes", "60")["results"]
-    said = [(row["preset"], row["policy"], row["zone"], tuple(row["goal_distance_m"])) for row in rows]
-    assert said == [
+    keys = [(row["preset"], row["policy"], row["zone"], tuple(row["goal_distance_m"])) for row in rows]
+    assert keys == [
         (preset, policy, zone, bounds)
         for preset in ("hard", "shipped")
         for zone, bounds in enumerate(zone_bounds(PRESETS[preset]), start=1)
@@ -82,5 +82,5 @@ def test_zones_that_there_are_not_are_refused(
     options: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate.main([*options, "--zones"]) == 2
-    said = capsys.readouterr().err
-    assert "error: " in said and all(word in said for word in words), said
+    keys = capsys.readouterr().err
+    assert "error: " in keys and all(word in keys for word in words), keys

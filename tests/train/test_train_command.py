@@ -153,9 +153,9 @@ def test_keeping_the_best_of_no_evaluation_is_refused_before_anything_is_built(
 ) -> None:
     options = [*PPO, "--steps", "2048", "--set", "keep_best=true", "--set"]
     assert train(tmp_path / "I", *options, "normaliser_steps=2048") == 2
-    said = capsys.readouterr().err
-    assert "after normaliser_steps = 2,048, but this run makes 2,048 in all" in said
-    assert "Type --set normaliser_steps=204 or --set keep_best=false" in said
+    printed = capsys.readouterr().err
+    assert "after normaliser_steps = 2,048, but this run makes 2,048 in all" in printed
+    assert "Type --set normaliser_steps=204 or --set keep_best=false" in printed
     assert not list(tmp_path.iterdir())  # neither the bundle's folder nor that of checkpoints
     assert train(tmp_path / "I", *options, "normaliser_steps=1024") == 0
     assert Bundle.load(tmp_path / "I").spec.provenance["best_step"] >= 1024
@@ -299,16 +299,16 @@ def test_a_trained_policy_becomes_one_of_two_bits(tmp_path: Path, capsys: pytest
     assert same.spec.provenance["quantized_updates"] > 0
     assert all(0.0 < float(row["active"]) < 1.0 for row in curve(tmp_path / "same") if row["active"])
     assert train(tmp_path / "other", *begun, "--steps", "512", "--policy", "II") == 2
-    said = capsys.readouterr().err
-    assert "has another network" in said and "--policy" in said
+    printed = capsys.readouterr().err
+    assert "has another network" in printed and "--policy" in printed
     assert not (tmp_path / "other").exists()
 
 
 def test_an_output_path_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert train(Path("/proc/nowhere/a"), *PPO, "--steps", "256") == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: /proc/nowhere")
-    assert "--output-path" in said
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: /proc/nowhere")
+    assert "--output-path" in printed
 
 
 @pytest.mark.parametrize(
@@ -330,9 +330,9 @@ def test_settings_of_the_wrong_sign_are_refused(
 def test_resuming_with_another_setting_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "a", *PPO, "--steps", "256") == 0
     assert train(tmp_path / "a", *PPO, "--steps", "256", "--resume", "--set", "discount=0.5") == 2
-    said = capsys.readouterr().err
-    assert "settings.discount = 0.99, asked for is 0.5" in said
-    assert "rollout_steps" not in said
+    printed = capsys.readouterr().err
+    assert "settings.discount = 0.99, asked for is 0.5" in printed
+    assert "rollout_steps" not in printed
 
 
 def test_a_run_that_ends_before_the_quantizers_are_active_says_so(

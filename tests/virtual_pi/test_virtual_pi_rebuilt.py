@@ -61,10 +61,10 @@ def test_a_rebuilt_image_has_another_host_key(
     folder = naming.config_file(pi.name).parent
     folder.mkdir()
     naming.config_file(pi.name).write_bytes(stanza)
-    asked = ["accept-host-key", "--target", str(target), "--fingerprint", now]
-    assert host_main(asked) == 1
+    command = ["accept-host-key", "--target", str(target), "--fingerprint", now]
+    assert host_main(command) == 1
     assert "--replace" in capsys.readouterr().err
-    assert host_main([*asked, "--replace"]) == 0
+    assert host_main([*command, "--replace"]) == 0
     with connect(target) as connection:
         assert connection.run("true").ok
     assert resolve(target).host_key_name == naming.host_key_alias(pi.name)

@@ -189,9 +189,9 @@ def test_the_raspberry_pi_machine_has_its_own_card_and_console(tmp_path: Path) -
 
 
 def test_swap_and_clock_reach_the_guest() -> None:
-    said = machine.kernel_arguments(MachineSettings(swap=False, clock_unix=86400)).split()
-    assert "quarl.swap=off" in said
-    assert "quarl.clock=86400" in said
+    printed = machine.kernel_arguments(MachineSettings(swap=False, clock_unix=86400)).split()
+    assert "quarl.swap=off" in printed
+    assert "quarl.clock=86400" in printed
 
 
 @pytest.mark.parametrize(("kind", "memory"), [(MachineKind.RASPI3B, 512), (MachineKind.VIRT, 64)])
@@ -222,15 +222,15 @@ def test_a_registered_machine_is_a_host_by_name(tmp_path: Path) -> None:
 @needs_ssh
 def test_openssh_reads_the_stanza_as_we_do(tmp_path: Path) -> None:
     naming.register("virtual", 40022, tmp_path / "with space" / "client", KEY_A)
-    said = subprocess.run(
+    printed = subprocess.run(
         ["ssh", "-G", "-F", str(naming.config_file("virtual")), "pi@virtual"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.splitlines()
     for line in ("hostname 127.0.0.1", "port 40022", "user pi", "stricthostkeychecking true"):
-        assert line in said
-    assert f"identityfile {tmp_path}/with space/client" in said
+        assert line in printed
+    assert f"identityfile {tmp_path}/with space/client" in printed
 
 
 def test_the_users_own_configuration_comes_first(tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ def run_training(arguments: argparse.Namespace) -> int:
         refuse_unreachable(arguments.address)
         make_runtime_ready(plan.actorq)
         if not plan.request.quiet:
-            asked = plan.actorq
-            print(f"{asked.n_actors} actors in {asked.precision.value} and a learner start …", file=sys.stderr)
+            actorq = plan.actorq
+            print(f"{actorq.n_actors} actors in {actorq.precision.value} and a learner start …", file=sys.stderr)
         return distribute(plan, arguments.address)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -100,15 +100,19 @@ def distribute(plan: Plan, address: str | None) -> int:
 
     try:
         # Ray first: a run that can begin puts the last one of its name aside.
-        with interruption.heard(), connected(plan.actorq, address), Run(plan.request, plan.make_task(), BEGAN) as run:
+        with (
+            interruption.interruptible(),
+            connected(plan.actorq, address),
+            Run(plan.request, plan.make_task(), BEGAN) as run,
+        ):
             trained = train(run, plan, address is None)
             bundle = write_result(run, trained, plan.source)
-            told = trained.notes["actorq"]
-            cpu_s = sum(told["cpu_s"].values()) + run.cpu_s
+            facts = trained.notes["actorq"]
+            cpu_s = sum(facts["cpu_s"].values()) + run.cpu_s
             run.progress.say(
                 f"{bundle.path}: {trained.steps:,} steps, {trained.notes['updates']:,} updates, {run.outcome}; "
                 f"{run.wall_s:.0f} s, {cpu_s:.0f} CPU-s of all processes but Ray's own, "
-                f"{told['parameters'].get('bytes_served', 0) / 1e6:.1f} MB of parameters sent. "
+                f"{facts['parameters'].get('bytes_served', 0) / 1e6:.1f} MB of parameters sent. "
                 + next_step(run, bundle),
                 always=run.was_interrupted,
             )

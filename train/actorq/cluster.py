@@ -46,16 +46,16 @@ class Cluster:
         """Args: the plan, whether Ray is here only (:func:`connected`), and the steps that were made before."""
         self._plan = plan
         self._cpus = 0 if is_local else 1  # here the processes share the cores whatever they are
-        asked = plan.actorq
+        actorq = plan.actorq
         again = {"max_restarts": RESTARTS, "num_cpus": 0}
-        waiting = 2 * asked.n_actors + 16  # calls of all actors and the learner at once, and those of the supervisor
+        waiting = 2 * actorq.n_actors + 16  # calls of all actors and the learner at once, and those of the supervisor
         replay, server = ray.remote(ReplayProcess), ray.remote(ParameterProcess)
         self.shards: list[Any] = [
             replay.options(**again, max_concurrency=waiting).remote(plan, index, start_step)
-            for index in range(asked.replay_shards)
+            for index in range(actorq.replay_shards)
         ]
         self.server: Any = server.options(**again, max_concurrency=16).remote(
-            asked.quantize, asked.quantize_communication, asked.artifact_format
+            actorq.quantize, actorq.quantize_communication, actorq.artifact_format
         )
         self._started: list[Any] = []
 
@@ -96,11 +96,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def connected(asked: ActorQSettings, address: str | None) -> Iterator[None]:
+def connected(actorq: ActorQSettings, address: str | None) -> Iterator[None]:
     """Ray for one run: a cluster's, or one of its own, which is ended on leaving.
 
     Args:
-        asked: how many processes there will be.
+        actorq: how many processes there will be.
         address: ``auto``, ``HOST:PORT`` of ``ray start``, or None: Ray is started here.
 
     Raises:
@@ -114,21 +114,21 @@ def connected(asked: ActorQSettings, address: str | None) -> Iterator[None]:
             for name, value in VARIABLES.items():
                 os.environ.setdefault(name, value)  # Ray's processes inherit them
             # So many processes Ray starts at a time, and before they are asked for: no more than the run will use.
-            cores = min(len(os.sched_getaffinity(0)), asked.n_actors + asked.replay_shards + 2)
+            cores = min(len(os.sched_getaffinity(0)), actorq.n_actors + actorq.replay_shards + 2)
             _start(**QUIET, include_dashboard=False, num_cpus=cores, object_store_memory=STORE_BYTES)
         else:
             reach(address, runtime_env={"env_vars": VARIABLES})
-            _refuse_too_small(asked)
+            _refuse_too_small(actorq)
         yield
     finally:
         ray.shutdown()  # what an interruption left half started too
 
 
-def _refuse_too_small(asked: ActorQSettings) -> None:
-    free, wanted = int(ray.available_resources().get("CPU", 0)), asked.n_actors + 1
+def _refuse_too_small(actorq: ActorQSettings) -> None:
+    free, wanted = int(ray.available_resources().get("CPU", 0)), actorq.n_actors + 1
     if free < wanted:
         raise ClusterError(
-            f"the cluster has {free} free CPUs; {asked.n_actors} actors and a learner take {wanted}. "
+            f"the cluster has {free} free CPUs; {actorq.n_actors} actors and a learner take {wanted}. "
             f"Type --n-actors {max(free - 1, 1)}, or start more nodes: ray start --address=HOST:PORT."
         )
 

@@ -67,7 +67,7 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
     Raises:
         SettingsError, TaskError: something is refused; they say what to type.
     """
-    asked = actorq_settings(arguments)
+    actorq = actorq_settings(arguments)
     method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
     if method not in METHODS:
         raise SettingsError(f"--method {method} is not distributed. Type --method {' or --method '.join(METHODS)}.")
@@ -88,13 +88,13 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
     for name in parse_overrides(arguments.set):
         if name in ELSEWHERE:
             raise SettingsError(f"--set {name} means nothing to distributed training: {ELSEWHERE[name]}.")
-    if (runtime := RuntimeName(asked.runtime)) not in installed_runtimes():
+    if (runtime := RuntimeName(actorq.runtime)) not in installed_runtimes():
         raise SettingsError(f"--runtime {runtime.value} is not installed here. Type make setup, or take another.")
     if arguments.batch_size is not None:
         arguments.set.append(f"minibatch={arguments.batch_size}")
-    more = {"actorq": dataclasses.asdict(asked)}
+    more = {"actorq": dataclasses.asdict(actorq)}
     request, settings = make_request(arguments, method, found, task, {}, more)
-    return Plan(request, settings, asked, arguments.preset, found.task, found.source)
+    return Plan(request, settings, actorq, arguments.preset, found.task, found.source)
 
 
 def actorq_settings(arguments: argparse.Namespace) -> ActorQSettings:
@@ -118,13 +118,13 @@ def actorq_settings(arguments: argparse.Namespace) -> ActorQSettings:
         raise SettingsError(str(error)) from error
 
 
-def make_runtime_ready(asked: ActorQSettings) -> None:
+def make_runtime_ready(actorq: ActorQSettings) -> None:
     """Before any actor starts: a native engine that is compiled at its first need is compiled here, once.
 
     Raises:
         BuildError: it cannot be compiled; says why.
     """
-    if asked.runtime == RuntimeName.NATIVE.value:
+    if actorq.runtime == RuntimeName.NATIVE.value:
         import_runtime(RuntimeName.NATIVE).library()
 
 
@@ -134,13 +134,13 @@ def refuse_fruitless(plan: Plan) -> None:
     Raises:
         SettingsError: says what to type.
     """
-    settings, asked, steps = plan.settings, plan.actorq, plan.request.steps
-    every = asked.publish_every or settings.updates
+    settings, actorq, steps = plan.settings, plan.actorq, plan.request.steps
+    every = actorq.publish_every or settings.updates
     smallest = 2 * max(every, settings.updates)  # one round is learned while the version before it is built
-    if asked.max_staleness < smallest:
+    if actorq.max_staleness < smallest:
         raise SettingsError(
-            f"--max-staleness {asked.max_staleness} cannot be kept: versions are {every} updates apart and a round has "
-            f"{settings.updates}. Type --max-staleness {smallest} or more, or smaller rounds: --set updates=4."
+            f"--max-staleness {actorq.max_staleness} cannot be kept: versions are {every} updates apart and a round "
+            f"has {settings.updates}. Type --max-staleness {smallest} or more, or smaller rounds: --set updates=4."
         )
     if steps <= settings.learning_starts:
         raise SettingsError(

@@ -206,9 +206,9 @@ class Puller:
         return found
 
 
-def pulled(server: Any, known: int, asked: Any = None) -> Published | None:
-    """See :data:`train.actorq.actor.Pull`; ``asked``: reference to an answer that is under way already."""
-    found: Published | None = called(server.latest, known, first=asked)
+def pulled(server: Any, known: int, reference: Any = None) -> Published | None:
+    """See :data:`train.actorq.actor.Pull`; ``reference``: reference to an answer that is under way already."""
+    found: Published | None = called(server.latest, known, first=reference)
     try:
         return found and found.arrived(ray.get(found.data))
     except RayError:  # its owner died between the answer and the copy: the next look finds another

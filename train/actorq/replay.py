@@ -178,20 +178,20 @@ class ReplayService(Shard):
 
     def __init__(self, plan: Plan, index: int, start_step: int = 0) -> None:
         """Args: the plan, the shard's number, and the steps of all shards that were made before this process began."""
-        self._settings, self._asked = settings, asked = plan.settings, plan.actorq
-        share = asked.replay_shards
-        self._quota, self._start = steps_of(plan.request.steps, asked, index), steps_of(start_step, asked, index)
+        self._settings, self._actorq = settings, actorq = plan.settings, plan.actorq
+        share = actorq.replay_shards
+        self._quota, self._start = steps_of(plan.request.steps, actorq, index), steps_of(start_step, actorq, index)
         self._step = self._start
         super().__init__(
             max(settings.replay_capacity // share, settings.minibatch),
-            asked.priority_exponent,
+            actorq.priority_exponent,
             episode_seed(plan.request.seed, f"replay {index} from {start_step}"),
         )
         self._rows_drawn = settings.updates * settings.minibatch
         # Both sides must be able to make a move of their size; twice that lets them work at the same time.
-        ratio = asked.samples_per_insert or math.inf
-        moves = max(self._rows_drawn, asked.n_actors * (asked.insert_every + settings.n_step) * ratio)
-        self._ratio = Ratio(asked.samples_per_insert, max(settings.learning_starts // share, 1), 2 * moves)
+        ratio = actorq.samples_per_insert or math.inf
+        moves = max(self._rows_drawn, actorq.n_actors * (actorq.insert_every + settings.n_step) * ratio)
+        self._ratio = Ratio(actorq.samples_per_insert, max(settings.learning_starts // share, 1), 2 * moves)
         self._updates, self._stop = 0, False
         self._actors: dict[str, dict[str, Any]] = {}
         self._taken: dict[str, int] = {}
@@ -216,7 +216,7 @@ class ReplayService(Shard):
             return self.reply
         if not self._ratio.may_insert(rows):
             return None
-        refused = self.add(columns, self._updates, self._asked.max_staleness)
+        refused = self.add(columns, self._updates, self._actorq.max_staleness)
         self._ratio.inserted += rows - refused
         self._step += rows
         if number is not None:
@@ -236,12 +236,12 @@ class ReplayService(Shard):
         if updates is not None:
             self.hear(updates)
         settings = self._settings
-        owed = self._asked.samples_per_insert > 0  # without a ratio the learner would draw on for ever
+        owed = self._actorq.samples_per_insert > 0  # without a ratio the learner would draw on for ever
         if self._stop or (self.reply.stop and not owed):
             return None, self.reply
         if not self._ratio.may_sample(self._rows_drawn):
             return (None, self.reply) if self.reply.stop else None
-        columns = self.draw(settings.updates, settings.minibatch, self._asked.importance_exponent)
+        columns = self.draw(settings.updates, settings.minibatch, self._actorq.importance_exponent)
         self._ratio.sampled += self._rows_drawn
         return columns, self.reply
 
@@ -258,8 +258,8 @@ class ReplayService(Shard):
         return {**super().facts(), "step": self._step, "updates": self._updates, "actors": dict(self._actors)}
 
 
-def steps_of(total: int, asked: ActorQSettings, index: int) -> int:
+def steps_of(total: int, actorq: ActorQSettings, index: int) -> int:
     """A shard's part of so many steps: by the actors that are dealt to it; the parts' sum is exact."""
-    each, more = divmod(asked.n_actors, asked.replay_shards)
-    before, after = (total * (each * shard + min(shard, more)) // asked.n_actors for shard in (index, index + 1))
+    each, more = divmod(actorq.n_actors, actorq.replay_shards)
+    before, after = (total * (each * shard + min(shard, more)) // actorq.n_actors for shard in (index, index + 1))
     return after - before

@@ -166,9 +166,9 @@ class Supervisor:
         processes[SERVER] = self._processes.server
         if any(who is None for who, _ in self._running.values()):
             processes[LEARNER] = self._learner
-        asked = {process.facts.remote(): name for name, process in processes.items()}
-        for reference in cluster.ready([*asked], LOOK_EVERY_S):
-            name = asked[reference]
+        queries = {process.facts.remote(): name for name, process in processes.items()}
+        for reference in cluster.ready([*queries], LOOK_EVERY_S):
+            name = queries[reference]
             with suppress(GoneError):
                 facts, before = cluster.outcome(reference), self._facts.get(name)
                 if before and facts.get("born") != before.get("born"):
@@ -207,8 +207,8 @@ class Supervisor:
             self._best.offer(self._run.last_row, self._policy, self._step)
 
     def _row(self) -> dict[str, float]:
-        told, before = self._actors.values(), self._tallied
-        self._tallied = sum(each["episodes"] for each in told), sum(each["returns"] for each in told)
+        summary, before = self._actors.values(), self._tallied
+        self._tallied = sum(each["episodes"] for each in summary), sum(each["returns"] for each in summary)
         episodes, returns = self._tallied[0] - before[0], self._tallied[1] - before[1]
         learner, server = self._facts[LEARNER], self._facts[SERVER]
         seen = learner.get("mismatch", {})
@@ -251,8 +251,8 @@ class Supervisor:
             return  # it is being replaced; the last checkpoint stays
         self._kept = kept
         best = flattened({"best": self._best.state()})
-        told = {"past": self._sums, "actors": {**self._earlier, **self._actors}, "deaths": self._deaths.notes}
-        self._run.save(self._step, {**kept.arrays, **best}, {**kept.facts, **told, "replay_rows": self._rows})
+        summary = {"past": self._sums, "actors": {**self._earlier, **self._actors}, "deaths": self._deaths.notes}
+        self._run.save(self._step, {**kept.arrays, **best}, {**kept.facts, **summary, "replay_rows": self._rows})
 
     @property
     def _sums(self) -> Sums:
@@ -277,7 +277,7 @@ class Supervisor:
         """Facts for the provenance: how the run went, beside the algorithm's settings."""
         learner, server, sums = self._facts[LEARNER], self._facts[SERVER], self._sums
         facts = [*self._earlier.values(), *self._actors.values()]
-        told = {
+        summary = {
             "settings": asdict(self._plan.actorq),
             "breakdown": breakdown(facts),
             "actors": [{name: each[name] for name in ("actor", "life", "steps", "episodes")} for each in facts],
@@ -299,7 +299,7 @@ class Supervisor:
             },
             "deaths": self._deaths.notes,
         }
-        return {"updates": learner.get("updates", 0), **self._best.notes(), "actorq": told}
+        return {"updates": learner.get("updates", 0), **self._best.notes(), "actorq": summary}
 
 
 def train(run: Run, plan: Plan, is_local: bool) -> Trained:

@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 def setting(default: T, help: str, **typed: Any) -> T:
     """A field, with what the help says of its option and what else argparse has to know."""
-    said = help if "default" in help else f"{help} (default: %(default)s)"
+    help_text = help if "default" in help else f"{help} (default: %(default)s)"
     kind = {"action": argparse.BooleanOptionalAction} if isinstance(default, bool) else {"type": type(default)}
-    value: T = field(default=default, metadata={"help": said, **kind, **typed})
+    value: T = field(default=default, metadata={"help": help_text, **kind, **typed})
     return value
 
 

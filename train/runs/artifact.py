@@ -22,8 +22,8 @@ START_TIMEOUT_S = 120.0  # importing a runtime on a busy machine takes seconds
 BATCH_TIMEOUT_S = 600.0
 
 
-def find_artifact(bundle: Bundle, asked_for: str, precision: Precision, runtime: RuntimeName) -> ArtifactEntry:
-    """The bundle's artifact of this precision that this runtime executes; ``asked_for`` is the bundle as typed.
+def find_artifact(bundle: Bundle, name_or_path: str, precision: Precision, runtime: RuntimeName) -> ArtifactEntry:
+    """The bundle's artifact of this precision that this runtime executes; ``name_or_path`` is the bundle as typed.
 
     Raises:
         BundleError: it was not made yet, or was not verified in this runtime; says what to type.
@@ -33,21 +33,21 @@ def find_artifact(bundle: Bundle, asked_for: str, precision: Precision, runtime:
         from policy.locate import ZOO
 
         if ZOO in bundle.path.resolve().parents:  # what comes with the repository is converted in a working copy
-            asked_for = bundle.spec.name
-            then = f", and evaluate its working copy: --input-path {asked_for}"
+            name_or_path = bundle.spec.name
+            then = f", and evaluate its working copy: --input-path {name_or_path}"
         else:
             then = "."
         raise BundleError(
             f"{bundle.path} has no {precision.value} artifact for {runtime.value} "
             f"({runtime.artifact_format.value}); it has {there or 'none'}.",
-            f"Type: make convert POLICY={asked_for} BITS={precision.typed}{then}",
+            f"Type: make convert POLICY={name_or_path} BITS={precision.typed}{then}",
         )
     entry = bundle.artifact(precision, runtime.artifact_format)
     if runtime not in entry.runtimes:
         raise BundleError(
             f"{bundle.path / entry.file} was not verified in {runtime.value}, only in "
             f"{', '.join(sorted(name.value for name in entry.runtimes))}.",
-            f"Type: make convert POLICY={asked_for} BITS={precision.typed}",
+            f"Type: make convert POLICY={name_or_path} BITS={precision.typed}",
         )
     return entry
 
@@ -87,10 +87,10 @@ class ArtifactPolicy(RuntimeProcess):
         """
         return self.execute_again(observations, BATCH_TIMEOUT_S).actions
 
-    def _failure(self, late_s: float | None, code: int, said: str) -> ExecutionError:
+    def _failure(self, late_s: float | None, code: int, stderr: str) -> ExecutionError:
         late, ended = ("decide", "while it was deciding") if self.version else ("start", "before it was ready")
         what = f"ended {ended}" if late_s is None else f"did not {late} within {late_s:g} s"
         return ExecutionError(
-            f"{self.runtime.value} {what} (exit code {code}): {said}.",
+            f"{self.runtime.value} {what} (exit code {code}): {stderr}.",
             "Convert the policy again, or try another --runtime.",
         )

@@ -47,16 +47,16 @@ def resume_or_begin(request: RunRequest) -> ResumedRun:
     if not request.resume and (request.fresh or not is_unfinished):
         return ResumedRun()
     checkpoint = load_checkpoint(folder)
-    facts, asked, saved = checkpoint.facts, request.identity(), dict(checkpoint.facts["identity"])
+    facts, identity, saved = checkpoint.facts, request.identity(), dict(checkpoint.facts["identity"])
     step, replanned = int(facts["step"]), facts.get("replanned", {})
     saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
     # What was saved before there was a choice.
-    added = {name: value for name, value in ADDED_SETTINGS.items() if name in asked["settings"]}
+    added = {name: value for name, value in ADDED_SETTINGS.items() if name in identity["settings"]}
     saved["settings"] = {**added, **saved["settings"]}
     if request.resume and saved.get("steps") != request.steps:  # the schedules follow the new number from here on
         replanned = {"at_step": step, "from_steps": saved.get("steps"), "to_steps": request.steps}
         saved["steps"] = request.steps
-    changed = [different(name, saved.get(name), asked[name]) for name in asked if saved.get(name) != asked[name]]
+    changed = [different(name, saved.get(name), now) for name, now in identity.items() if saved.get(name) != now]
     if not changed:
         sentence = f"Going on with the run that was interrupted at step {step:,}; --fresh begins anew."
         return ResumedRun(checkpoint, replanned, "" if request.resume else sentence)

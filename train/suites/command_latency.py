@@ -40,8 +40,8 @@ def read_command_latency(text: str) -> CommandLatency:
 
 def _of_report(path: Path) -> CommandLatency:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        found = [samples for each in said["reports"] if (samples := _samples_ns(each))]
+        document = json.loads(path.read_text(encoding="utf-8"))
+        found = [samples for each in document["reports"] if (samples := _samples_ns(each))]
     except OSError as error:
         raise TaskError(f"--command-latency {path}: {error.strerror}; {ALLOWED}.") from error
     except (ValueError, LookupError, TypeError) as error:

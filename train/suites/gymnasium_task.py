@@ -133,7 +133,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise TaskError(unknown_task(environment_id, str(error))) from error
     except Exception as error:  # of an environment's own
-        raise TaskError(f"--task {environment_id} cannot be made: {told(error)}") from error
+        raise TaskError(f"--task {environment_id} cannot be made: {message_of(error)}") from error
     with contextlib.closing(probe), silenced():
         inputs, outputs = probe.observation_space, probe.action_space
         period = control_period(probe, name.suite)
@@ -196,10 +196,11 @@ def import_own_module(environment_id: str) -> None:
                 f"--task {environment_id}: there is no module {module} in {Path.cwd()}, and none is installed. Type "
                 f"the command in the folder of {module}.py, or name it: PYTHONPATH=FOLDER python -m train …"
             ) from error
-        raise TaskError(f"--task {environment_id}: the module {module} cannot be imported: {told(error)}") from error
+        cause = message_of(error)
+        raise TaskError(f"--task {environment_id}: the module {module} cannot be imported: {cause}") from error
 
 
-def told(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """An error of somebody's own program, and its place there."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # without this file
     own = [each for each in frames if "site-packages" not in each.filename and not each.filename.startswith("<")]

@@ -16,19 +16,19 @@ def with_asked(options: Mapping[str, Any], arguments: argparse.Namespace) -> dic
     Raises:
         TaskError: the task is not navigation, or the value is no latency.
     """
-    asked = dict(options)
+    chosen = dict(options)
     if arguments.command_latency is not None:
         refuse_elsewhere("--command-latency", arguments.task)
         from train.suites.command_latency import read_command_latency
 
         latency = read_command_latency(arguments.command_latency).to_settings()
-        asked["settings"] = {**options.get("settings", {}), "latency": latency}
+        chosen["settings"] = {**options.get("settings", {}), "latency": latency}
     if arguments.curriculum:
         refuse_elsewhere("--curriculum", arguments.task)
         from train.suites.zones import DEFAULTS
 
-        asked["curriculum"] = options.get("curriculum") or dict(DEFAULTS)
-    return asked
+        chosen["curriculum"] = options.get("curriculum") or dict(DEFAULTS)
+    return chosen
 
 
 def refuse_elsewhere(option: str, task: str) -> None:

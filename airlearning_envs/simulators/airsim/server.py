@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     arguments = parser.parse_args(argv)
     try:
-        with interruption.heard():
+        with interruption.interruptible():
             world = StandIn(Dialect(arguments.dialect), speed=arguments.speed, stall=arguments.stall)
             with Server(world, arguments.port, arguments.realtime) as server:
                 print(f"{arguments.dialect} on 127.0.0.1:{server.port}; Ctrl-C ends it.", flush=True)

@@ -176,8 +176,8 @@ class Camera:
         return View(answer.picture(), eye, turned, math.tan(math.radians(self.width_deg / 2.0)), altitude_m)
 
     def _answer(self) -> ImageResponse:
-        asked = [ImageRequest(CAMERA, DEPTH_PLANAR, True, False)]
-        (answer,) = self._link.call(list[ImageResponse], "simGetImages", asked, *self._rest)
+        requests = [ImageRequest(CAMERA, DEPTH_PLANAR, True, False)]
+        (answer,) = self._link.call(list[ImageResponse], "simGetImages", requests, *self._rest)
         if answer.height < 2 or answer.width < 2 or len(answer.image_data_float) != answer.height * answer.width:
             raise AirSimError(
                 f"camera {CAMERA!r} sent a picture of {answer.width} x {answer.height} with "

@@ -63,19 +63,19 @@ class Task:
         self.answer: bool | None = None
         self._then: list[Callable[[bool], None]] = []
 
-    def then(self, told: Callable[[bool], None]) -> None:
-        """Call ``told`` with the answer, now or when it comes."""
+    def then(self, on_answer: Callable[[bool], None]) -> None:
+        """Call ``on_answer`` with the answer, now or when it comes."""
         if self.answer is None:
-            self._then.append(told)
+            self._then.append(on_answer)
         else:
-            told(self.answer)
+            on_answer(self.answer)
 
     def end(self, whole: bool) -> None:
         """End the task: as a whole, or cancelled."""
         if self.answer is None:
             self.answer = whole and self._on_success
-            for told in self._then:
-                told(self.answer)
+            for on_answer in self._then:
+                on_answer(self.answer)
 
 
 class StandIn:
@@ -371,26 +371,26 @@ class StandIn:
         """Depth pictures, along the optical axis or along the rays, from the nose as it was last drawn."""
         self._known(vehicle)
         answers = []
-        for asked in requests:
-            self._width(asked.camera_name)
-            if asked.image_type not in (DEPTH_PLANAR, DEPTH_PERSPECTIVE) or not asked.pixels_as_float:
+        for request in requests:
+            self._width(request.camera_name)
+            if request.image_type not in (DEPTH_PLANAR, DEPTH_PERSPECTIVE) or not request.pixels_as_float:
                 raise ValueError("the stand-in makes depth pictures as floats only")
             turned = self._drawn.orientation.matrix()
             eye = self._drawn.position.array() + CAMERA_AHEAD_M * turned[:, 0]
-            planar = asked.image_type == DEPTH_PLANAR
+            planar = request.image_type == DEPTH_PLANAR
             picture = self._scene.depth_picture(eye, turned, planar, math.tan(math.radians(self._width_deg / 2.0)))
             answers.append(
                 ImageResponse(
                     image_data_uint8=b"\0",  # AirSim sends one byte where there are none
                     image_data_float=picture.ravel().tolist(),
                     camera_position=Vector3r.of(eye),
-                    camera_name=asked.camera_name,
+                    camera_name=request.camera_name,
                     camera_orientation=self._drawn.orientation,
                     time_stamp=self._now_ns,
                     pixels_as_float=True,
                     width=picture.shape[1],
                     height=picture.shape[0],
-                    image_type=asked.image_type,
+                    image_type=request.image_type,
                 )
             )
         return answers

@@ -80,12 +80,12 @@ def typed(model: str, **more: object) -> list[str]:
     return words + [word for name, value in more.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """One actor's life in each round."""
     from train.actorq import cluster
 
-    more = {"steps": asked.get("steps", STEPS), "actor_update_period": asked["period"]}
-    plan = planned([*typed(subject, **more), *options_of(asked)])
+    more = {"steps": condition.get("steps", STEPS), "actor_update_period": condition["period"]}
+    plan = planned([*typed(subject, **more), *options_of(condition)])
     pushed = handed_over(subject)
     with cluster.connected(plan.actorq, None):
         for seed in episodes.seeds:
@@ -120,10 +120,10 @@ def lived(plan: Plan, pushed: Pushed) -> dict[str, Any]:
         while not cluster.ready([acting], HAND_OVER_EVERY_S):
             put()
         facts, server = cluster.outcome(acting), called(processes.server.facts)
-    told = breakdown([facts])
+    summary = breakdown([facts])
     return {
-        "microseconds": {part: told["microseconds_per_step"][part] for part in PARTS},
-        **{name: told[name] for name in ("steps", "pulls", "renewals")},
+        "microseconds": {part: summary["microseconds_per_step"][part] for part in PARTS},
+        **{name: summary[name] for name in ("steps", "pulls", "renewals")},
         "bytes_each": server["bytes_each"],
         "build_s": server["build_s"] / max(server["versions_built"], 1),
     }
@@ -158,16 +158,16 @@ def settings(results: Results) -> Iterator[dict[str, Any]]:
     shared = results.experiment.reference
     groups = dict.fromkeys((each["subject"], *shared(each["condition"]).items()) for each in results.found)
     for (subject, *common), (actor, width) in itertools.product(groups, ACTORS.items()):
-        asked = dict(common)
-        rounds, reference = results.records_of(subject, {**asked, **width}), results.records_of(subject, asked)
+        condition = dict(common)
+        rounds, reference = results.records_of(subject, {**condition, **width}), results.records_of(subject, condition)
         if rounds:
             measures = [each["measures"] for each in rounds]
             yield {
                 "subject": subject,
-                "period": asked["period"],
-                "setting": str(asked),
+                "period": condition["period"],
+                "setting": str(condition),
                 "actor": actor,
-                "model": subject + (f", {asked['steps']:,} steps" if "steps" in asked else ""),
+                "model": subject + (f", {condition['steps']:,} steps" if "steps" in condition else ""),
                 "parts": medians(rounds),
                 "megabytes": measures[0]["bytes_each"] / 1e6,
                 "renewals": median(each["renewals"] for each in measures),

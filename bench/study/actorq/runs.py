@@ -161,9 +161,13 @@ def planned(words: Sequence[str]) -> Plan:
 # --- what follows -----------------------------------------------------------------------------------------------------
 
 
-def options_of(asked: Condition) -> list[str]:
+def options_of(condition: Condition) -> list[str]:
     """The options to type for a condition."""
-    return ["--quantize", str(asked.get("bits", 32)), *(["--runtime", asked["runtime"]] if "runtime" in asked else [])]
+    return [
+        "--quantize",
+        str(condition.get("bits", 32)),
+        *(["--runtime", condition["runtime"]] if "runtime" in condition else []),
+    ]
 
 
 def pairs(results: Results, subject: str, own: Condition = WIDTHS[8]) -> list[tuple[Record, Record]]:

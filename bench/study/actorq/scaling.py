@@ -112,20 +112,20 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     """The service times of each width, then the real runs."""
-    usual, asked = RATIOS.get(subject, (16.0,)), arguments.samples_per_insert
-    ratios = () if arguments.no_runs else usual if asked is None else (asked,)
+    usual, typed = RATIOS.get(subject, (16.0,)), arguments.samples_per_insert
+    ratios = () if arguments.no_runs else usual if typed is None else (typed,)
     runs = [{"samples_per_insert": ratio, "actors": count} for ratio in ratios for count in ACTORS]
     return [{**WIDTHS[bits], **more} for more in ({}, *runs) for bits in BITS]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """A real run, or service times."""
-    words = [*USUAL.split(), *subject.split(), "--quantize", str(asked.get("bits", 32))]
-    words += ["--samples-per-insert", f"{asked.get('samples_per_insert', 0.0):g}"]
+    words = [*USUAL.split(), *subject.split(), "--quantize", str(condition.get("bits", 32))]
+    words += ["--samples-per-insert", f"{condition.get('samples_per_insert', 0.0):g}"]
     machine = {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[2]}
     for seed in episodes.seeds:
-        if "actors" in asked:
-            more = ["--n-actors", str(asked["actors"]), "--minutes", f"{RUN_MINUTES:g}", "--seed", str(seed)]
+        if "actors" in condition:
+            more = ["--n-actors", str(condition["actors"]), "--minutes", f"{RUN_MINUTES:g}", "--seed", str(seed)]
             rates = run([*words, *more]).rates
             yield SeedResult("", seed, [rates.pop("steps_per_s")], measures={**rates, **machine})
         else:
@@ -177,19 +177,19 @@ def runs_of(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each real run, beside what its service times allow on the same cores."""
     found = measured_services(results)
     for record in results.found:
-        asked, measures = record["condition"], record["measures"]
-        where = record["subject"], asked.get("bits", 32)
-        if "actors" not in asked or where not in found:
+        condition, measures = record["condition"], record["measures"]
+        where = record["subject"], condition.get("bits", 32)
+        if "actors" not in condition or where not in found:
             continue
         first, services = found[where]
-        shared = {"n_actors": asked["actors"], "samples_per_insert": asked["samples_per_insert"]}
+        shared = {"n_actors": condition["actors"], "samples_per_insert": condition["samples_per_insert"]}
         most, real = bound(services, layout_of(first, None, **shared, cores=measures["cores"])), record["returns"][0]
         simulated = measures.get("simulated_steps_per_s")
         yield {
             "network": where[0].split()[0],
             "name": NAMES[where[1]],
-            "samples": asked["samples_per_insert"],
-            "actors": asked["actors"],
+            "samples": condition["samples_per_insert"],
+            "actors": condition["actors"],
             "measures": measures,
             "real": real,
             "bound": most,

@@ -48,12 +48,12 @@ def measure(words: Sequence[str]) -> dict[str, float]:
     without Ray; and the command's updates a round, their transitions, and how often an actor inserts and looks.
     """
     plan = planned(words)
-    updates, asked = plan.settings.updates, plan.actorq
+    updates, actorq = plan.settings.updates, plan.actorq
     counts = {"updates": updates, "rows": updates * plan.settings.minibatch}
-    counts |= {name: getattr(asked, name) for name in ("insert_every", "actor_update_period")}
+    counts |= {name: getattr(actorq, name) for name in ("insert_every", "actor_update_period")}
     rows = transitions(plan)
     learner, pushed = measure_learner(plan, rows)
-    bits = asked.quantize
+    bits = actorq.quantize
     publish(pushed, 1, bits, bits)  # the first loads the converter
     published, build = cpu_s(lambda: publish(pushed, 1, bits, bits))
     parts = measure_actor(plan, published) | measure_processes(plan, pushed, rows) | measure_replay(plan, rows)
@@ -161,12 +161,12 @@ def measure_processes(plan: Plan, pushed: Pushed, rows: list[Columns]) -> dict[s
         for _ in range(VERSIONS):
             theirs = _server_s(server)
             handing.append(cpu_s(lambda: called(server.put, pushed))[1])
-            before, asked, fetched, until = known, 0, 0.0, time.monotonic() + BUILD_WAIT_S
+            before, actorq, fetched, until = known, 0, 0.0, time.monotonic() + BUILD_WAIT_S
             while known == before and time.monotonic() < until:
-                time.sleep(PAUSE_S if asked else 0.0)
+                time.sleep(PAUSE_S if actorq else 0.0)
                 known, fetched = cpu_s(partial(get, known))
-                asked += 1
-            versions.append(_server_s(server) - theirs - (asked + 1) * calls["look"]["server_s"])
+                actorq += 1
+            versions.append(_server_s(server) - theirs - (actorq + 1) * calls["look"]["server_s"])
             fetching.append(fetched)
     return {
         **{f"{name}_{side}": each[side] for name, each in calls.items() for side in ("client_s", "server_s")},

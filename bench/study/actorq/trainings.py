@@ -115,10 +115,10 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [WIDTHS[32], WIDTHS[8], *([NATIVE] if waited else [])]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """One training for each seed."""
     for seed in episodes.seeds:
-        words = [*CELLS[subject].words, *options_of(asked), "--seed", str(seed)]
+        words = [*CELLS[subject].words, *options_of(condition), "--seed", str(seed)]
         done = run(words)
         yield SeedResult("", seed, [float(done.provenance["judged"][0]["mean_return"])], measures=measures_of(done))
 
@@ -129,15 +129,15 @@ def measures_of(done: Run) -> dict[str, Any]:
     ``curve``: (step, seconds since the first report, greedy return) of every judgement. ``breakdown``: microseconds a
     step by part, all actors together; ``learner_seconds``: by part.
     """
-    told, judged = done.provenance["actorq"], [row for row in done.curve if "greedy_return" in row]
+    reported, judged = done.provenance["actorq"], [row for row in done.curve if "greedy_return" in row]
     return {
         **{name: int(done.provenance[name]) for name in ("steps", "updates")},
         **{name: done.rates[name] for name in ("steps_per_s", "updates_per_s")},
         "wall_s": done.wall_s,
         "cpu_s": done.cpu_s,
-        **{name: int(told["parameters"][name]) for name in SENT},
-        "breakdown": dict(told["breakdown"]["microseconds_per_step"]),
-        **{name: dict(told[name]) for name in ("learner_seconds", "mismatch", "staleness")},
+        **{name: int(reported["parameters"][name]) for name in SENT},
+        "breakdown": dict(reported["breakdown"]["microseconds_per_step"]),
+        **{name: dict(reported[name]) for name in ("learner_seconds", "mismatch", "staleness")},
         "curve": [[int(row["step"]), row["wall_s"] - done.curve[0]["wall_s"], row["greedy_return"]] for row in judged],
     }
 

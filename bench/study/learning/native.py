@@ -83,7 +83,7 @@ def penalties(text: str) -> list[float]:
     return [float(word) for word in text.split(",")]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Learns what is not there, converts, counts, and flies the artifact."""
     from bench.qemu_counter.building import require_programs
     from bench.qemu_counter.counting import count
@@ -94,13 +94,13 @@ def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[S
     from train.runs.artifact import ArtifactPolicy, find_artifact
 
     bundle, task = open_perceptron(subject)
-    if not asked:
+    if not condition:
         yield from fly(task, float_decide(bundle), episodes, {})
         return
     require_programs()
-    if "penalty" in asked:
-        bundle = learned(subject, asked["penalty"])
-    precision, runtime = precision_of(asked), RuntimeName(asked.get("runtime", "native"))
+    if "penalty" in condition:
+        bundle = learned(subject, condition["penalty"])
+    precision, runtime = precision_of(condition), RuntimeName(condition.get("runtime", "native"))
     with tempfile.TemporaryDirectory(prefix="native-study-") as folder:
         copy = copy_bundle(bundle, Path(folder) / subject, origin="zoo")
         convert_all([copy], [precision], [runtime.artifact_format], accept=True)

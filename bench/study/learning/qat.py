@@ -94,26 +94,26 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     """
     if subject in DELAYS and (both := sorted(set(CHOOSING_SEEDS) & set(arguments.seeds or ()))):
         raise command_line.UsageError(f"seed {both[0]} is to choose and to report.", "--seeds 20,21,22")
-    return [{}, *(condition(way, bits) for bits in arguments.bits or BITS for way in WAYS)]
+    return [{}, *(condition_of(way, bits) for bits in arguments.bits or BITS for way in WAYS)]
 
 
-def condition(way: str, bits: int) -> Condition:
+def condition_of(way: str, bits: int) -> Condition:
     """The condition of a width, and of when the quantizers come."""
     return {"quantized": way, "bits": bits}
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Trains what is not there, and flies it."""
     for seed in episodes.seeds:
-        if asked.get("quantized") == LEARNED:
+        if condition.get("quantized") == LEARNED:
             delay, tried = chosen_delay(subject)
-            bundle = learned(subject, seed, asked["bits"], delay)
+            bundle = learned(subject, seed, condition["bits"], delay)
             updates = bundle.spec.provenance["quantized_updates"]
             measures = {**origin(bundle), "quant_delay": delay, "tried": tried, "quantized_updates": updates}
         else:
             bundle = trained(CELLS[subject], seed)
-            measures = {} if asked else origin(bundle)
-        yield from flown(bundle, widths(asked), episodes.count, PURPOSE, measures)
+            measures = {} if condition else origin(bundle)
+        yield from flown(bundle, widths(condition), episodes.count, PURPOSE, measures)
 
 
 def learned(subject: str, seed: int, bits: int, delay: float) -> Bundle:
@@ -122,9 +122,9 @@ def learned(subject: str, seed: int, bits: int, delay: float) -> Bundle:
     return trained(CELLS[subject], seed, *words)
 
 
-def widths(asked: Condition) -> Widths | None:
+def widths(condition: Condition) -> Widths | None:
     """Weights and hidden activations of so many bits; of a policy that learned with quantizers these are its own."""
-    return Widths(Scheme.SYMMETRIC, asked["bits"], activation_bits=asked["bits"]) if asked else None
+    return Widths(Scheme.SYMMETRIC, condition["bits"], activation_bits=condition["bits"]) if condition else None
 
 
 @functools.cache
@@ -159,7 +159,7 @@ def places(results: Results) -> dict[tuple[str, str], list[int]]:
 
 def gain(results: Results, place: tuple[str, str], bits: int) -> Estimate | None:
     """Gain of QAT over PTQ, in % of |float|."""
-    return results.contrast(place[0], condition(AFTERWARDS, bits), condition(LEARNED, bits), place[1])
+    return results.contrast(place[0], condition_of(AFTERWARDS, bits), condition_of(LEARNED, bits), place[1])
 
 
 @functools.cache
@@ -171,14 +171,14 @@ def policies(results: Results) -> list[dict[str, Any]]:
         values = results.played("returns", place[0], {}, place[1])
         row = {"cell": name, "trainings": len(values), "each": floats["episodes"] // len(values), "floats": floats}
         for bits in widths:
-            both = {way: results.row(place[0], condition(way, bits), place[1]) for way in WAYS}
+            both = {way: results.row(place[0], condition_of(way, bits), place[1]) for way in WAYS}
             rates = [each[SUCCESS] for each in (floats, *both.values()) if each[SUCCESS]]
             row |= {
                 "gain": gain(results, place, bits),
                 "rates": " / ".join(f"{100 * rate.value:.1f}" for rate in rates),
             }
             for way, found in both.items():
-                fewer = results.played("returns", place[0], condition(way, bits), place[1])
+                fewer = results.played("returns", place[0], condition_of(way, bits), place[1])
                 singles = [100.0 * (f - q) / abs(f) for f, q in zip(values, fewer, strict=True) if f]
                 rows.append({**row, "way": SHORT[way], "singles": singles, **found})
     return rows
@@ -208,10 +208,10 @@ def facts(results: Results) -> dict[str, Any]:
     }
 
 
-def by_words(said: dict[int, str]) -> str:
+def by_words(verdicts: dict[int, str]) -> str:
     """Verdicts by width in words: ``equal at 8, 7 bits, better than PTQ at 2 bits``."""
-    words = dict.fromkeys(said.values())
-    return ", ".join(f"{each} at {', '.join(str(n) for n in said if said[n] == each)} bits" for each in words)
+    words = dict.fromkeys(verdicts.values())
+    return ", ".join(f"{each} at {', '.join(str(n) for n in verdicts if verdicts[n] == each)} bits" for each in words)
 
 
 def gain_words(found: Estimate | None) -> str:

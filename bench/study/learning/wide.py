@@ -63,7 +63,7 @@ SCHEMES = {QUARL: "QuaRL's", SYMMETRIC: "symmetric"}
 STYLES = {"QuaRL's quantizer": 1, "symmetric quantizer": 3, "not quantized": 0}  # as in pictures of sweeps
 BITS, MOST_SHOWN = (8, 6, 4, 3, 2), 4  # of the table of errors
 PLACES: dict[str, Condition] = {
-    f"{said} {bits}": {"scheme": scheme, "bits": bits} for scheme, said in SCHEMES.items() for bits in BITS
+    f"{label} {bits}": {"scheme": scheme, "bits": bits} for scheme, label in SCHEMES.items() for bits in BITS
 }
 EVERYWHERE: dict[str, Condition] = {"fp32": {}, **PLACES}
 SHOWN = [head for head, place in PLACES.items() if place["bits"] <= MOST_SHOWN]
@@ -126,15 +126,15 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     return [{**VARIANTS[name], **place} for name in arguments.variants for place in ({}, *PLACES.values())]
 
 
-def measure(subject: str, asked: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
+def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Trains what is not there, and flies it."""
-    words = ["--layer-norm"] if asked.get("layer_norm") else []
+    words = ["--layer-norm"] if condition.get("layer_norm") else []
     for name in ("weight_decay", "weight_clip"):
-        words += ["--set", f"{name}={asked[name]}"] if name in asked else []
+        words += ["--set", f"{name}={condition[name]}"] if name in condition else []
     widths = None
-    if "bits" in asked:
-        activations = DEVICE_ACTIVATION_BITS if asked["scheme"] == SYMMETRIC else None
-        widths = Widths(Scheme(asked["scheme"]), asked["bits"], activations)
+    if "bits" in condition:
+        activations = DEVICE_ACTIVATION_BITS if condition["scheme"] == SYMMETRIC else None
+        widths = Widths(Scheme(condition["scheme"]), condition["bits"], activations)
     for seed in episodes.seeds:
         bundle = trained(CELLS[subject], seed, *words)
         measures = {} if widths else {**origin(bundle), **width_of(bundle)}
@@ -169,7 +169,9 @@ def subjects_of(results: Results) -> list[str]:
 def variants_of(results: Results) -> list[str]:
     """The names of the variants that were measured."""
     subjects = subjects_of(results)
-    return [name for name, asked in VARIANTS.items() if any(results.records_of(each, asked) for each in subjects)]
+    return [
+        name for name, condition in VARIANTS.items() if any(results.records_of(each, condition) for each in subjects)
+    ]
 
 
 def widths_of(results: Results, subject: str, name: str, measure: str) -> list[float]:

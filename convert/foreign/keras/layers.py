@@ -75,13 +75,17 @@ class Layers:
             getattr(self, f"_{item.kind.lower()}")(item, settings)
 
     def _check_precision(self, item: Item) -> None:
-        said = item.settings.get("dtype", "float32")
-        if isinstance(said, dict) and said.get("class_name") == "DTypePolicy" and isinstance(said.get("config"), dict):
-            said = said["config"].get("name")
-        if said not in FLOATING:
-            raise refused(item, "dtype", said, ", ".join(FLOATING))
-        if said != "float32":
-            self.halved.add(said)
+        setting = item.settings.get("dtype", "float32")
+        if (
+            isinstance(setting, dict)
+            and setting.get("class_name") == "DTypePolicy"
+            and isinstance(setting.get("config"), dict)
+        ):
+            setting = setting["config"].get("name")
+        if setting not in FLOATING:
+            raise refused(item, "dtype", setting, ", ".join(FLOATING))
+        if setting != "float32":
+            self.halved.add(setting)
 
     def _operation(self, item: Item) -> None:
         kind = item.kind.rpartition(".")[2]
@@ -158,18 +162,18 @@ class Layers:
         return arrays
 
     def _activation(self, item: Item, settings: dict[str, Any]) -> None:
-        said = settings.get("activation")
-        if isinstance(said, dict):
-            kind, module, own = (said.get(key) for key in ("class_name", "module", "config"))
+        setting = settings.get("activation")
+        if isinstance(setting, dict):
+            kind, module, own = (setting.get(key) for key in ("class_name", "module", "config"))
             if kind not in ("ReLU", "LeakyReLU", "ELU", "Softmax") or module != "keras.layers" or type(own) is not dict:
-                raise refused(item, "activation", said.get("registered_name") or kind or said, NAMES)
+                raise refused(item, "activation", setting.get("registered_name") or kind or setting, NAMES)
             getattr(self, f"_{kind.lower()}")(item, own)
-        elif said in ORDER_ONLY:
+        elif setting in ORDER_ONLY:
             self.softmax = item.name
-        elif said is not None:
-            if not isinstance(said, str) or said not in FUNCTIONS:
-                raise refused(item, "activation", said, NAMES)
-            self.steps.append(FUNCTIONS[said])
+        elif setting is not None:
+            if not isinstance(setting, str) or setting not in FUNCTIONS:
+                raise refused(item, "activation", setting, NAMES)
+            self.steps.append(FUNCTIONS[setting])
 
     def _relu(self, item: Item, settings: dict[str, Any]) -> None:
         _only(item, settings, "max_value", None)
@@ -263,8 +267,8 @@ def input_shape(item: Item) -> Shape:
 
 def refused(item: Item, name: str, value: object, allowed: str) -> ForeignError:
     """An error about a layer's setting."""
-    said = value if isinstance(value, str) and value.isprintable() and len(value) < 80 else shortened(value)
-    return ForeignError(f"the layer {item.name} ({item.kind}) has {name} = {said}; allowed is {allowed}.")
+    setting = value if isinstance(value, str) and value.isprintable() and len(value) < 80 else shortened(value)
+    return ForeignError(f"the layer {item.name} ({item.kind}) has {name} = {setting}; allowed is {allowed}.")
 
 
 def _only(item: Item, settings: dict[str, Any], name: str, *allowed: Any) -> None:

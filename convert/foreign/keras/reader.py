@@ -170,12 +170,12 @@ def _input_name(item: Item, way: Route) -> str:
 
 
 def _assumed(layers: Layers) -> tuple[str, ...]:
-    said = []
+    assumed = []
     if layers.softmax:
-        said.append(
+        assumed.append(
             f"The softmax of {layers.softmax} is left out: the largest output is the same. For --golden, record the "
             "logarithms of its probabilities."
         )
     if layers.halved:
-        said.append(f"Layers compute in {', '.join(sorted(layers.halved))}; they are read as float32.")
-    return tuple(said)
+        assumed.append(f"Layers compute in {', '.join(sorted(layers.halved))}; they are read as float32.")
+    return tuple(assumed)

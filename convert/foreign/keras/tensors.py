@@ -53,9 +53,9 @@ class Tensors:
         Raises:
             ForeignError: there are fewer, they are another layer's, or not finite floating-point numbers.
         """
-        said = self.names.get(f"{place}/vars", layer)
-        if said != layer:
-            raise damaged(f"{self.what} has the weights of {printable(said)} where those of {layer} belong")
+        name = self.names.get(f"{place}/vars", layer)
+        if name != layer:
+            raise damaged(f"{self.what} has the weights of {printable(name)} where those of {layer} belong")
         found = []
         for number in range(count):
             array = self.arrays.get(f"{place}/vars/{number}")

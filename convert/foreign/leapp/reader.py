@@ -53,9 +53,9 @@ def read_leapp(path: Path, output: str | None = None) -> ForeignPolicy:
     described = describe(path)
     file = load(described.model)
     if described.sha256 != file.hashes[described.model.name]:
-        said = "is another" if described.sha256 else "is not in it"
+        difference = "is another" if described.sha256 else "is not in it"
         raise ForeignError(
-            f"{described.model.name} is not the file that the YAML was written for: its sha256 {said}.",
+            f"{described.model.name} is not the file that the YAML was written for: its sha256 {difference}.",
             "Export the folder again, or copy all of it.",
         )
     return read_described(described, file, output)
@@ -163,7 +163,7 @@ def _ignored(described: Description, feeds: tuple[Feed, ...], chosen: str) -> li
 
 def _assumed(described: Description, recalls: dict[str, Recalled]) -> list[str]:
     stored = initial_names(described)
-    said = [
+    difference = [
         f"The state {name!r} begins with zeros: the file does not say with what."
         for name in recalls
         if name not in stored
@@ -171,13 +171,13 @@ def _assumed(described: Description, recalls: dict[str, Recalled]) -> list[str]:
     for recall in recalls.values():
         if recall.of_action.any():
             periods = int(recall.ages[recall.of_action].max())
-            said.append(
+            difference.append(
                 f"The state {recall.name!r} holds the actions of {periods} periods before: whoever runs the policy "
                 "remembers them."
             )
         else:
-            said.append(
+            difference.append(
                 f"The state {recall.name!r} is the observations of {int(recall.ages.max())} periods before: whoever "
                 "runs the policy remembers them."
             )
-    return said
+    return difference

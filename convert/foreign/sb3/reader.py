@@ -159,8 +159,8 @@ def _ending(settings: Settings) -> tuple[Discrete | Continuous, tuple[Step, ...]
 def _numbered(space: DiscreteSpace) -> tuple[Discrete, tuple[Step, ...], tuple[str, ...]]:
     if space.start == 0:
         return Discrete(), (), ()
-    said = (
+    assumed = (
         f"The action space starts at {space.start}; Stable-Baselines3 numbers actions from 0 all the same, and the "
         "names are the numbers that its predict() returns."
     )
-    return Discrete(tuple(str(number) for number in range(space.n))), (), (said,)
+    return Discrete(tuple(str(number) for number in range(space.n))), (), (assumed,)

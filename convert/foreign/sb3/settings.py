@@ -153,8 +153,8 @@ def _policy_keywords(data: dict[str, Any]) -> dict[str | int, Node]:
         return mapping(_unpacked(data, "policy_kwargs"), "policy_kwargs")
     except ForeignError as error:
         entry = data.get("policy_kwargs")
-        said = {key: text for key, text in entry.items() if isinstance(text, str)} if isinstance(entry, dict) else {}
-        words = ", ".join(f"{printable(key)}: {printable(text)}" for key, text in said.items() if key[:1] != ":")
+        texts = {key: text for key, text in entry.items() if isinstance(text, str)} if isinstance(entry, dict) else {}
+        words = ", ".join(f"{printable(key)}: {printable(text)}" for key, text in texts.items() if key[:1] != ":")
         raise ForeignError(f"{error} ({words})" if words else str(error), error.next_step) from error
 
 

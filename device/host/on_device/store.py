@@ -164,10 +164,10 @@ class Store:
     def holder(self) -> dict[str, Any]:
         """What the holder of the lock wrote about itself."""
         try:
-            said = read_object(self.root / "lock", _MOST_HOLDER)
+            holder = read_object(self.root / "lock", _MOST_HOLDER)
         except HelperError:
             return {}
-        return {key: value for key, value in said.items() if isinstance(value, (str, int))}
+        return {key: value for key, value in holder.items() if isinstance(value, (str, int))}
 
     def is_locked(self) -> bool:
         """Whether some process holds the lock now."""

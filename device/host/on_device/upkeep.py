@@ -170,8 +170,8 @@ class Upkeep(Store):
         gone = [wanted] if wanted is not None else [name for name in names if whole or name != current]
         busy = {name: pids for name, pids in running_in(self.folder(self.policy) / "releases").items() if name in gone}
         if busy and not request.get("force", False):
-            said = "; ".join(f"{name} (process {', '.join(map(str, pids))})" for name, pids in busy.items())
-            raise HelperError("in-use", f"an agent runs from {said}")
+            processes = "; ".join(f"{name} (process {', '.join(map(str, pids))})" for name, pids in busy.items())
+            raise HelperError("in-use", f"an agent runs from {processes}")
         if whole:
             remove(self.folder(self.policy) / "current")  # first: it must never lead to half a release
         for name in gone:

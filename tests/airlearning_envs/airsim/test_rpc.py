@@ -97,15 +97,20 @@ def test_no_answer_in_time() -> None:
 
 
 def test_answers_in_any_order_in_pieces_and_notifications_between() -> None:
-    asked: list[int] = []
+    requests: list[int] = []
 
     def answers(data: bytes) -> bytes:
         unpacker = msgpack.Unpacker()
         unpacker.feed(data)
-        asked.extend(message[1] for message in unpacker)
-        if len(asked) < 2:
+        requests.extend(message[1] for message in unpacker)
+        if len(requests) < 2:
             return b""
-        both = [[1, asked[1], None, "second"], [2, "news", []], [1, 99, None, "nobody's"], [1, asked[0], None, "first"]]
+        both = [
+            [1, requests[1], None, "second"],
+            [2, "news", []],
+            [1, 99, None, "nobody's"],
+            [1, requests[0], None, "first"],
+        ]
         return b"".join(map(packed, both))
 
     with peer(answers) as port, Rpc(port=port, timeout_s=30.0) as rpc:

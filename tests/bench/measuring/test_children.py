@@ -55,7 +55,7 @@ def test_a_bench_that_is_ended_ends_what_it_started(number: signal.Signals, tmp_
         while not (sign.exists() and sign.read_text()) and time.monotonic() < until:
             time.sleep(0.05)
         bench.send_signal(number)
-        said = bench.communicate(timeout=60)[1].decode()
+        printed = bench.communicate(timeout=60)[1].decode()
     assert sign.read_text() == "ended"
     assert bench.returncode == 130
-    assert said == "Interrupted; what had been stored before is kept.\n"
+    assert printed == "Interrupted; what had been stored before is kept.\n"

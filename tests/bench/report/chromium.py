@@ -97,7 +97,7 @@ def opened(browser: Browser, address: str) -> None:
     browser.get(address)
 
 
-def asked_for(browser: Browser) -> list[str]:
+def requested_urls(browser: Browser) -> list[str]:
     """Addresses that were requested, those inside the file left out."""
     messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
     urls = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from bench.report.document import Report
 from bench.report.page import command as html_report
-from bench.report.page.bundles import figure_words, judged_words, rows_about, training_return
+from bench.report.page.bundles import figure_words, judgement_text, rows_about, training_return
 from bench.report.page.parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
 from bench.report.page.sections import DEVICE, Entry, beside, bundle_of, section, study_entries
 from bench.report.page.sources import ROOT, Sources
@@ -194,12 +194,12 @@ def test_a_page_holds_what_its_bundle_says(empty: Sources, balancing: Write) -> 
     assert [row[1] for row in tables[0].rows] == ["weights", "hidden activations", "observation"]
     assert [row[0] for row in tables[1].rows] == ["cartpole-dqn"]
     words = Seen(html_report.render(document)).words
-    for said in (
+    for answer in (
         "dqn", "1,000", "7.2", "499.5", "learning_rate", "0.0007",
         bundle.manifest.files["weights.safetensors"].sha256[:16],
         "2, relu; 16 weights and biases",  # 4 · 2 + 2 of the layer and 2 · 2 + 2 of the head
     ):  # fmt: skip
-        assert said in words, said
+        assert answer in words, answer
 
 
 def test_rows_about_a_bundle() -> None:
@@ -262,7 +262,7 @@ def test_what_provenance_says_in_words() -> None:
         {"preset": "", "episodes": 4, "mean_return": 0.0, "return_interval_95": [-1.96, 1.96]},
         {"preset": "", "episodes": 100, "mean_return": 500.0, "return_interval_95": [500.0, 500.0]},
     ]
-    assert judged_words({"judged": judged}) == (
+    assert judgement_text({"judged": judged}) == (
         "hard: 5.2, success 91.3 % [90.0, 92.0] (3,000 episodes); 499.5 [499, 500] (100 episodes); "
         "0 [−3.182, 3.182] (4 episodes); 500 (100 episodes)"
     )
@@ -342,10 +342,10 @@ def test_the_command_writes_one_file_and_says_what_is_missing(
     output = tmp_path / "new" / "report.html"
     arguments = ["--results", str(tmp_path / "results"), "--zoo", str(tmp_path / "zoo"), "--output", str(output)]
     assert html_report.main([*arguments, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["ok"]
-    assert said["bytes"] == output.stat().st_size
-    assert said["missing"]["Which layer has to keep its bits?"] == "python -m bench.study layers --keep"
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"]
+    assert answer["bytes"] == output.stat().st_size
+    assert answer["missing"]["Which layer has to keep its bits?"] == "python -m bench.study layers --keep"
     assert html_report.main(arguments) == 0
     heard = capsys.readouterr()
     assert heard.out == f"{output}\n"

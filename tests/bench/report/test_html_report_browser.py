@@ -17,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from bench.report.page import command as html_report
 from bench.report.page.sources import ROOT
 from policy.bundle import Bundle
-from tests.bench.report.chromium import LOOK, WIDTHS, Browser, asked_for, needs_chromium, opened, resized, started
+from tests.bench.report.chromium import LOOK, WIDTHS, Browser, needs_chromium, opened, requested_urls, resized, started
 from train.runs.logs import CURVE_FILE
 
 pytestmark = needs_chromium
@@ -79,7 +79,7 @@ def faults(browser: Browser, path: Path) -> list[str]:
             browser.execute_script("location.hash = arguments[0]", anchor)
             found += [f"{anchor}: {fault}" for fault in browser.execute_async_script(LOOK)]
     found += [f"console: {entry['level']} {entry['message']}" for entry in browser.get_log("browser")]
-    found += [f"asked for {url}" for url in asked_for(browser)]
+    found += [f"asked for {url}" for url in requested_urls(browser)]
     return found
 
 
@@ -169,13 +169,13 @@ BROKEN: dict[str, tuple[Callable[[str], str], str]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_seen(name: str, browser: Browser, small: str, tmp_path: Path) -> None:
-    breaking, said = BROKEN[name]
+    breaking, message = BROKEN[name]
     broken = breaking(small)
     assert broken != small
     path = tmp_path / "broken.html"
     path.write_text(broken, encoding="utf-8")
     found = faults(browser, path)
-    assert any(said in fault for fault in found), found
+    assert any(message in fault for fault in found), found
 
 
 def test_the_small_report_that_is_broken_above_is_whole(browser: Browser, small: str, tmp_path: Path) -> None:

@@ -8,16 +8,16 @@ from device.agent.fingerprint import fingerprint
 
 
 def test_this_machine_knows_itself_and_no_other() -> None:
-    said = fingerprint()
-    assert is_this_machine(said)
+    device = fingerprint()
+    assert is_this_machine(device)
     for key in IDENTITY:
-        assert not is_this_machine({**said, key: "another"})
+        assert not is_this_machine({**device, key: "another"})
 
 
 def test_the_sentence_names_what_is_known() -> None:
-    said = fingerprint()
-    assert str(said["machine"]) in this_machine() and str(said["kernel"]) in this_machine()
-    assert ("virtual machine" in this_machine()) == bool(said["virtualised"])
+    device = fingerprint()
+    assert str(device["machine"]) in this_machine() and str(device["kernel"]) in this_machine()
+    assert ("virtual machine" in this_machine()) == bool(device["virtualised"])
 
 
 def test_a_clock_that_is_not_the_one_asked_for_is_told_apart() -> None:

@@ -41,8 +41,8 @@ def studied() -> dict[str, tuple[list[Table], Mapping[str, Figure]]]:
 
 
 def test_every_table_of_the_pages_is_made_again() -> None:
-    asked = argparse.Namespace(name=None, own=False, results=None, target=None, preset="hard")
-    made = [each for each, _ in table.tables(asked)[0].values()]
+    arguments = argparse.Namespace(name=None, own=False, results=None, target=None, preset="hard")
+    made = [each for each, _ in table.tables(arguments)[0].values()]
     made += [each for tables, _ in studied().values() for each in tables]
     texts = {path.name: path.read_text(encoding="utf-8") for path in rendering.pages()}
     marked = {name for text in texts.values() for name in re.findall(r"<!-- table:(\S+) -->", text)}

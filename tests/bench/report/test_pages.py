@@ -253,13 +253,13 @@ def run(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
         status = main_of(module)(given)
     except SystemExit as ended:
         status = ended.code  # type: ignore[assignment]
-    said = capsys.readouterr()
-    assert not status, said.err
+    printed = capsys.readouterr()
+    assert not status, printed.err
     if module.startswith("train") and "--output-path" in given and not help_only:
         made = workspace / given[len(given) - given[::-1].index("--output-path")]
         assert working_bundle(made.name).path == made, "the line wrote no bundle where it says"
     else:
-        assert said.out or arguments[:1] == ["reach"], "the line said nothing"
+        assert printed.out or arguments[:1] == ["reach"], "the line said nothing"
 
 
 def run_any(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,10 +279,8 @@ def run_any(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> N
         subprocess.run(["bash", "-c", command], cwd=workspace, check=True, capture_output=True, timeout=120)
     elif words[-1].endswith("run-agent"):  # ssh to the device, where it is typed
         (agent,) = (workspace / "device").rglob("policies/I/current/run-agent")
-        asked = subprocess.run(
-            [agent], input='{"op": "help"}\n', capture_output=True, text=True, timeout=60, check=True
-        )
-        assert json.loads(asked.stdout.splitlines()[-1])["ok"]
+        done = subprocess.run([agent], input='{"op": "help"}\n', capture_output=True, text=True, timeout=60, check=True)
+        assert json.loads(done.stdout.splitlines()[-1])["ok"]
     else:
         assert line in ("ssh-copy-id pi@raspberrypi", "ssh pi@raspberrypi sudo apt-get install python3-numpy"), line
 
@@ -323,17 +321,17 @@ def test_every_command_of_quarl_has_its_line() -> None:
 def test_the_readme_is_short_and_says_what_its_words_mean() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
-    said = " ".join(text.split())
+    printed = " ".join(text.split())
     hard, shipped = PRESETS["hard"], PRESETS["shipped"]
-    assert f"comes within {hard.success_radius_m:g} m of its goal" in said
-    assert f"in at most {hard.max_steps} decisions, one every {hard.control_period_s:g} s" in said
+    assert f"comes within {hard.success_radius_m:g} m of its goal" in printed
+    assert f"in at most {hard.max_steps} decisions, one every {hard.control_period_s:g} s" in printed
     for name, words in (
         ("hard", "{0:g} × {0:g} m with {1[0]} to {1[1]} standing and {2[0]} to {2[1]} moving obstacles"),
         ("shipped", "{0:g} × {0:g} m with {1[0]} standing obstacles, none moving"),
     ):
         task = PRESETS[name]
-        assert words.format(task.arena_m, task.static_obstacles, task.moving_obstacles) in said
-        assert "the goal {:g} to {:g} m away".format(*task.goal_distance_m) in said
+        assert words.format(task.arena_m, task.static_obstacles, task.moving_obstacles) in printed
+        assert "the goal {:g} to {:g} m away".format(*task.goal_distance_m) in printed
     assert shipped.static_obstacles == (7, 7) and shipped.moving_obstacles == (0, 0)
     for task in (hard, shipped):
         assert (task.success_radius_m, task.max_steps) == (hard.success_radius_m, hard.max_steps)

@@ -42,9 +42,9 @@ def prose(text: str) -> str:
 def measured(text: str) -> list[str]:
     """Numbers of a page's prose that look measured, and are nobody else's."""
     lines = prose(text).splitlines()
-    said = ((" ".join(lines[max(0, k - 1) : k + 1]), line) for k, line in enumerate(lines))
+    answer = ((" ".join(lines[max(0, k - 1) : k + 1]), line) for k, line in enumerate(lines))
     return [
-        found.group(0) for around, line in said if not any(word in around for word in QUOTED)
+        found.group(0) for around, line in answer if not any(word in around for word in QUOTED)
         for found in MEASURED.finditer(line)
     ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.report.page.sources import ROOT
-from tests.bench.report.chromium import LOOK, WIDTHS, asked_for, needs_chromium, opened, resized, started
+from tests.bench.report.chromium import LOOK, WIDTHS, needs_chromium, opened, requested_urls, resized, started
 
 pytest.importorskip("mkdocs", reason="mkdocs is missing: make docs")
 
@@ -75,7 +75,7 @@ def test_a_reader_of_the_site_stumbles_over_nothing(site: Path, tmp_path: Path) 
                 found += [f"{page}: {fault}" for fault in browser.execute_async_script(look)]
             scrolled += [page] if browser.execute_script(SCROLLED) else []  # on the laptop, the last width
             found += [f"{page}: console: {entry['message']}" for entry in browser.get_log("browser")]
-            found += [f"{page}: asked for {url}" for url in asked_for(browser) if not url.startswith(here)]
+            found += [f"{page}: asked for {url}" for url in requested_urls(browser) if not url.startswith(here)]
         server.shutdown()
     assert found == []
     assert scrolled == TOO_WIDE

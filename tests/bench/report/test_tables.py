@@ -18,7 +18,7 @@ from bench.report.answers import latency_table, memory_table, success_table
 from bench.report.case_study import case_study
 from bench.report.document import Artifact, Kind, Report, Transport, Where
 from bench.report.flights import latency_flown, zoo_table
-from bench.report.notes import ratio_cell, said_of
+from bench.report.notes import ratio_cell, report_notes
 from bench.report.selection import Selection, flown_today, paired, precision_order, speed_up, turn_ratios
 from bench.report.store import StoreError
 from bench.report.tables import (
@@ -373,7 +373,7 @@ def test_of_notes_of_a_kind_the_one_with_the_greatest_figure_is_said(latency_rep
     loads = {"fp32": 9.5, "int8": 12.3}
     busy = [latency_report("I", name, notes=(f"busy: load average {load}",)) for name, load in loads.items()]
     plain = latency_report("I", "fp16", notes=("no peak",))
-    assert said_of([*busy, plain]) == ["I fp32, I int8: busy: load average 12.3.", "I fp16: no peak."]
+    assert report_notes([*busy, plain]) == ["I fp32, I int8: busy: load average 12.3.", "I fp16: no peak."]
 
 
 def test_flights_of_another_task_than_todays_are_in_no_table(success_report: Make, latency_report: Make) -> None:
@@ -392,9 +392,9 @@ def test_the_latency_table_names_who_was_trained_late(success_report: Make) -> N
         for seconds, rate in ((0.0, 0.88), (0.4, 0.7))
     ]
     table, _ = latency_flown(Selection(tuple(flown)))
-    said = everything(table)
-    assert "I-late was trained with commands 0 to 400 ms late, drawn for each episode" in said
-    assert "SimpleFlight does 4 m high" in said
+    notes = everything(table)
+    assert "I-late was trained with commands 0 to 400 ms late, drawn for each episode" in notes
+    assert "SimpleFlight does 4 m high" in notes
     table, _ = latency_flown(Selection(tuple(flown[:2])))
     assert "the policies were trained without latency" in everything(table)
 

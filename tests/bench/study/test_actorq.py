@@ -67,9 +67,9 @@ def actor(recorded: Recorded) -> Callable[..., records.Record]:
         parts = {
             **dict.fromkeys(PARTS, 0.0), "step": 100.0, "inference": inference, "pull": 10.0, "load": bits / 8.0
         }  # fmt: skip
-        told = {"microseconds": parts, "steps": 1000, "pulls": 34, "renewals": 10, "bytes_each": bits * 100}
+        measures = {"microseconds": parts, "steps": 1000, "pulls": 34, "renewals": 10, "bytes_each": bits * 100}
         condition = {"period": 30} if bits == 32 else {"period": 30, "bits": bits}
-        return recorded(condition, [sum(parts.values())], subject="8,8", seed=seed, build_s=0.01, **told)
+        return recorded(condition, [sum(parts.values())], subject="8,8", seed=seed, build_s=0.01, **measures)
 
     return make
 
@@ -117,11 +117,11 @@ def test_a_figure_has_a_bar_for_each_precision_and_part(actor: Recorded) -> None
 
 
 def test_a_round_of_all_settings_is_measured_before_the_next(actor: Recorded) -> None:
-    asked = cells(breakdown.EXPERIMENT, NO_OPTIONS, ["8,8"])
-    assert len(asked) == 3 * 8
-    assert [cell.episodes.seeds for cell in asked] == [(seed,) for seed in (0, 1, 2) for _ in range(8)]
-    assert asked[0].condition == {"period": 30} and asked[1].condition == {"period": 30, "bits": 16}
-    left = missing(asked, [actor(32, 300.0, seed) for seed in (0, 2)])
+    requested = cells(breakdown.EXPERIMENT, NO_OPTIONS, ["8,8"])
+    assert len(requested) == 3 * 8
+    assert [cell.episodes.seeds for cell in requested] == [(seed,) for seed in (0, 1, 2) for _ in range(8)]
+    assert requested[0].condition == {"period": 30} and requested[1].condition == {"period": 30, "bits": 16}
+    left = missing(requested, [actor(32, 300.0, seed) for seed in (0, 2)])
     assert len(left) == 22 and left[7].condition == {"period": 30} and left[7].episodes.seeds == (1,)
     other = cells(breakdown.EXPERIMENT, argparse.Namespace(seeds=(0,), steps=100), ["8,8"])
     assert len(missing(other, [actor(32, 300.0)])) == 8, "of other steps"
@@ -158,8 +158,8 @@ def training(recorded: Recorded) -> Callable[..., records.Record]:
     """A training of CartPole; measures by name take the place of :data:`RUN`'s."""
 
     def make(bits: int, seed: int = 0, value: float = 480.0, subject: str = "cartpole", **more: Any) -> records.Record:
-        told = {**trainings.measures_of(RUN), **more}
-        found = recorded(WIDTHS[bits], [value], subject=subject, seed=seed, **told)
+        measures = {**trainings.measures_of(RUN), **more}
+        found = recorded(WIDTHS[bits], [value], subject=subject, seed=seed, **measures)
         return {**found, "identity": trainings.identity(subject)}
 
     return make
@@ -177,8 +177,8 @@ def test_a_training_is_read_from_its_bundle(training: Recorded) -> None:
 def test_trainings_are_measured_a_seed_of_all_cells_first(monkeypatch: pytest.MonkeyPatch) -> None:
     typed: list[list[str]] = []
     monkeypatch.setattr(trainings, "run", lambda words: typed.append(words) or RUN)
-    asked = cells(trainings.EXPERIMENT, NO_OPTIONS, ["cartpole", "big-learner"])
-    assert [cell.episodes.seeds[0] for cell in asked] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 2 + [4] * 2
+    requested = cells(trainings.EXPERIMENT, NO_OPTIONS, ["cartpole", "big-learner"])
+    assert [cell.episodes.seeds[0] for cell in requested] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 2 + [4] * 2
     played = list(trainings.measure("cartpole", WIDTHS[8], EpisodePlan((3,), 0)))
     assert [(each.seed, each.returns) for each in played] == [(3, [480.0])]
     assert " ".join(typed[0]) == (
@@ -250,8 +250,8 @@ def test_the_native_engine_is_compared_with_the_same_fp32(training: Recorded) ->
     shown = [(line[2], line[3], line[4], line[7]) for line in table.rows]
     assert shown == [("int8", "80", "40", "2.00× [2.00, 2.00]"), ("int8, native", "120", "40", "3.00× [3.00, 3.00]")]
     assert options_of(NATIVE) == ["--quantize", "8", "--runtime", "native"]
-    asked = cells(trainings.EXPERIMENT, NO_OPTIONS, ["big-actors", "big-learner"])
-    assert {cell.subject for cell in asked if cell.condition == NATIVE} == {"big-actors"}
+    requested = cells(trainings.EXPERIMENT, NO_OPTIONS, ["big-actors", "big-learner"])
+    assert {cell.subject for cell in requested if cell.condition == NATIVE} == {"big-actors"}
 
 
 def test_curves_are_a_median_and_a_band_for_each_precision(training: Recorded) -> None:
@@ -276,6 +276,6 @@ def test_the_pages_are_what_the_rows_make(name: str) -> None:
 def test_what_is_kept_is_of_todays_commands() -> None:
     found = records.read(trainings.EXPERIMENT.path)
     assert current(trainings.EXPERIMENT, found) == found
-    asked = cells(trainings.EXPERIMENT, NO_OPTIONS, trainings.EXPERIMENT.subjects)
-    assert not missing(asked, found)
+    requested = cells(trainings.EXPERIMENT, NO_OPTIONS, trainings.EXPERIMENT.subjects)
+    assert not missing(requested, found)
     assert {name for name, cell in CELLS.items() if cell.purpose == LEARNING} <= {each["subject"] for each in found}

@@ -148,10 +148,10 @@ def test_other_assumptions_are_typed(results: Results) -> None:
 
 
 def test_service_times_come_before_the_runs_that_are_asked() -> None:
-    asked = scaling.grid(argparse.Namespace(no_runs=False, samples_per_insert=4.0), "8,8")
-    assert asked[:2] == [{}, {"bits": 8}] and len(asked) == 2 + 6
-    assert asked[3] == {"bits": 8, "samples_per_insert": 4.0, "actors": 1}
-    assert scaling.grid(argparse.Namespace(no_runs=True, samples_per_insert=None), "8,8") == asked[:2]
+    grid = scaling.grid(argparse.Namespace(no_runs=False, samples_per_insert=4.0), "8,8")
+    assert grid[:2] == [{}, {"bits": 8}] and len(grid) == 2 + 6
+    assert grid[3] == {"bits": 8, "samples_per_insert": 4.0, "actors": 1}
+    assert scaling.grid(argparse.Namespace(no_runs=True, samples_per_insert=None), "8,8") == grid[:2]
 
 
 def test_services_without_runs_make_no_table_of_runs(results: Results) -> None:

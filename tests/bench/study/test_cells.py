@@ -208,8 +208,8 @@ def curve(task: str, method: str, paper: float | None) -> Curve:
 
 def test_the_curves_picture_cuts_nothing_off_and_names_every_panel(texts: Callable[[Figure], list[str]]) -> None:
     curves = [curve("cartpole", "dqn", 500.0), curve("dm_control,walker_stand", "d4pg", None), curve("pong", "ppo", 20)]
-    said = texts(curves_figure([*curves, *curves]))
-    assert {"cartpole · DQN", "walker_stand · D4PG", "pong · PPO", "500", "20", "the paper's (fp32)"} <= set(said)
+    labels = texts(curves_figure([*curves, *curves]))
+    assert {"cartpole · DQN", "walker_stand · D4PG", "pong · PPO", "500", "20", "the paper's (fp32)"} <= set(labels)
     low, high = limits(curves[0], 500.0)
     assert low < 2.0  # the first training points may leave the panel, not the greedy ones
     assert high > 500

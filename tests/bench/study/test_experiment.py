@@ -25,9 +25,9 @@ FEW = EpisodePlan((0, 2), 2)
 
 
 def test_a_number_is_the_same_cell_as_asked_and_as_kept() -> None:
-    asked = {"subject": "I", "condition": {"bits": 2, "penalty": 1.0}}
-    assert records.cell(asked) == records.cell(json.loads(records.as_line(asked)))
-    assert records.cell(asked) != records.cell({"subject": "I", "condition": {"bits": 2, "penalty": 0.1}})
+    requested = {"subject": "I", "condition": {"bits": 2, "penalty": 1.0}}
+    assert records.cell(requested) == records.cell(json.loads(records.as_line(requested)))
+    assert records.cell(requested) != records.cell({"subject": "I", "condition": {"bits": 2, "penalty": 0.1}})
 
 
 def test_rows_are_one_for_each_episode(recorded: Callable[..., records.Record]) -> None:
@@ -105,9 +105,9 @@ def test_what_is_missing_and_what_is_stale(
 ) -> None:
     condition = {"part": "input", "bits": 3}
     kept = [recorded({}, [1.0, 2.0]), recorded({}, [1.0, 2.0], seed=2), recorded(condition, [1.0, 2.0])]
-    asked = [StudyCell("cartpole-dqn", {}, FEW), StudyCell("cartpole-dqn", condition, FEW)]
-    assert missing(asked, kept) == asked[1:], "a seed is missing"
-    longer = [dataclasses.replace(cell, episodes=EpisodePlan((0, 2), 3)) for cell in asked]
+    requested = [StudyCell("cartpole-dqn", {}, FEW), StudyCell("cartpole-dqn", condition, FEW)]
+    assert missing(requested, kept) == requested[1:], "a seed is missing"
+    longer = [dataclasses.replace(cell, episodes=EpisodePlan((0, 2), 3)) for cell in requested]
     assert missing(longer, kept) == longer, "of other episodes"
     named = dataclasses.replace(EXPERIMENT, identity=lambda subject: "0" * 64)
     assert current(named, kept) == kept
@@ -180,11 +180,11 @@ def test_where_the_measure_knows_how_much_it_makes_seeds_are_missing(
 def test_times_are_measured_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(measuring, "run", lambda module, cells, jobs, address: asked.append(jobs) or [])
+    requested: list[int] = []
+    monkeypatch.setattr(measuring, "run", lambda module, cells, jobs, address: requested.append(jobs) or [])
     for module in ("bench.study.env_speed", "bench.study.apart"):
         command.main(module, [] if "speed" in module else ["cartpole-dqn"])
-    assert asked[0] == 1 and asked[1] == command.os.cpu_count()
+    assert requested[0] == 1 and requested[1] == command.os.cpu_count()
     with pytest.raises(SystemExit):
         command.main("bench.study.env_speed", ["--episodes", "3"])  # its values are rounds
 
@@ -224,26 +224,30 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     assert counts["weights", 2] == 2 and counts["weights", 3] == 8, "no episodes of the last time among them"
     balancing(tmp_path / "by-hand", sign=-1.0)  # trained anew
     assert typed(own, "--stored") == command_line.EXIT_FAILED
-    said = capsys.readouterr().err
-    assert f"left out, measured of other weights: {own}" in said and "--keep" in said
+    message = capsys.readouterr().err
+    assert f"left out, measured of other weights: {own}" in message and "--keep" in message
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(measuring, "measured", lambda *_: pytest.fail("it flew"))
-    for words, said in (
+    for words, message in (
         (("cartpole-dqn", "pong-dqn"), "pong-dqn has convolutions; this study is of perceptrons"),
         (("XLII",), "XLII"),
         (("II", "--stored", "--update-docs"), "not with II alone"),
     ):
         assert typed(*words) == command_line.EXIT_USAGE
-        assert said in capsys.readouterr().err
-    for wrong, said in ((["--bits", "1"], "allowed are 2 … 8"), (["--seeds", "0,0"], "twice"), (["--update-docs"], "")):
+        assert message in capsys.readouterr().err
+    for wrong, message in (
+        (["--bits", "1"], "allowed are 2 … 8"),
+        (["--seeds", "0,0"], "twice"),
+        (["--update-docs"], ""),
+    ):
         with pytest.raises(SystemExit) as stopped:
             typed(*wrong)
         assert stopped.value.code == command_line.EXIT_USAGE
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,11 +277,11 @@ def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: 
 def test_cells_in_processes_are_the_same_as_here(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
     own = str(balancing(tmp_path / "by-hand").path)
     arguments = argparse.Namespace(bits=(3,), seeds=(1,), episodes=3)
-    asked = measuring.cells(apart.EXPERIMENT, arguments, [own])
+    requested = measuring.cells(apart.EXPERIMENT, arguments, [own])
     here, there = (
         {
             json.dumps(record["condition"]): record["returns"]
-            for found in measuring.run("bench.study.apart", asked, jobs, None)
+            for found in measuring.run("bench.study.apart", requested, jobs, None)
             for record in found
         }
         for jobs in (1, 2)

@@ -31,15 +31,15 @@ def test_cells_on_two_nodes_are_those_of_this_process(balancing: Callable[..., B
     from ray.cluster_utils import Cluster
 
     own = str(balancing(tmp_path / "by-hand").path)
-    asked = [own, "--bits", "3,2", "--seeds", "1,3", "--episodes", "5"]
-    here = measured(*asked, "--jobs", "1")
+    arguments = [own, "--bits", "3,2", "--seeds", "1,3", "--episodes", "5"]
+    here = measured(*arguments, "--jobs", "1")
     assert len(here) == 8
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     nodes = {"num_cpus": 1, "object_store_memory": 1 << 27}
     there = Cluster(initialize_head=True, head_node_args={**nodes, "include_dashboard": False})
     try:
         there.add_node(**nodes)
-        assert measured(*asked, "--address", there.address) == here
+        assert measured(*arguments, "--address", there.address) == here
     finally:
         there.shutdown()
 

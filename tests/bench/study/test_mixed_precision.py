@@ -30,9 +30,11 @@ def both(recorded: Recorded) -> Callable[..., list[Record]]:
         work: str, full: Sequence[float], half: Sequence[float], subject: str = "A", seed: int = 0,
         measures: Sequence[Mapping[str, Any]] = ({}, {}),
     ) -> list[Record]:  # fmt: skip
-        asked = {"work": work, **({} if subject == "catch" else {"batch": 32}), **TYPE}
+        condition = {"work": work, **({} if subject == "catch" else {"batch": 32}), **TYPE}
         return [
-            recorded({**asked, **({"half": True} if at else {})}, values, subject, seed, **{**FACTS, **measures[at]})
+            recorded(
+                {**condition, **({"half": True} if at else {})}, values, subject, seed, **{**FACTS, **measures[at]}
+            )
             for at, values in enumerate((full, half))
         ]
 
@@ -70,8 +72,8 @@ def test_what_was_not_measured_is_not_known(timed: list[Record]) -> None:
 
 def test_losses_are_compared_round_by_round() -> None:
     rising = [float(n) for n in range(1, 9)]
-    said = mixed.losses_words(rising, [2 * loss for loss in rising])
-    assert said == "4.50e+00 and 9.00e+00 (correlation over 8 rounds 1.000)"
+    sentence = mixed.losses_words(rising, [2 * loss for loss in rising])
+    assert sentence == "4.50e+00 and 9.00e+00 (correlation over 8 rounds 1.000)"
 
 
 def test_the_learning_curves_are_compared_seed_by_seed(both: Callable[..., list[Record]]) -> None:
@@ -96,11 +98,11 @@ def test_float32_is_that_which_was_timed_beside_it(timed: list[Record]) -> None:
 
 def test_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = command_line.argparse.Namespace(type="float16", updates=40, steps=0, batch=64, threads=2)
-    asked = mixed.grid(arguments, "A")
+    condition = mixed.grid(arguments, "A")
     common = {"batch": 64, "threads": 2, "type": "float16", "half": True}
-    assert asked[0] == {"work": UPDATE, "count": 40, **common}
-    assert [each["work"] for each in asked] == [UPDATE, "act on 1", "act on 8"], "0 steps: no Pong"
-    assert EXPERIMENT.reference(asked[1]) == {"work": "act on 1", "batch": 64, "threads": 2, "type": "float16"}
+    assert condition[0] == {"work": UPDATE, "count": 40, **common}
+    assert [each["work"] for each in condition] == [UPDATE, "act on 1", "act on 8"], "0 steps: no Pong"
+    assert EXPERIMENT.reference(condition[1]) == {"work": "act on 1", "batch": 64, "threads": 2, "type": "float16"}
     assert mixed.grid(arguments, "catch") == [{"work": LEARNING, "threads": 2, "type": "float16", "half": True}]
     assert command.main("bench.study.mixed", ["D"]) == command_line.EXIT_USAGE
     assert "there is no policy 'D'; there are A, B, C, catch" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from bench.study.measuring import StudyCell, measured
 TYPED = ["--bits", "4", "--noise", "0,1", "--seeds", "0", "--episodes", "20", "--json"]
 
 
-def asked(*words: str) -> list[dict[str, object]]:
+def grid_of(*words: str) -> list[dict[str, object]]:
     """The printed rows, in a process of its own."""
     typed = [sys.executable, "-m", "bench.study", "noise", "I", *TYPED, *words]
     rows: list[dict[str, object]] = json.loads(
@@ -57,6 +57,6 @@ def test_two_nodes_measure_the_same_rows() -> None:
     there = Cluster(initialize_head=True, head_node_args={**nodes, "include_dashboard": False})
     try:
         there.add_node(**nodes)
-        assert asked("--address", there.address) == asked("--jobs", "1")
+        assert grid_of("--address", there.address) == grid_of("--jobs", "1")
     finally:
         there.shutdown()

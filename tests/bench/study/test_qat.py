@@ -41,9 +41,9 @@ def two_widths(recorded: Recorded) -> Results:
     """At 4 bits QAT wins; at 8 both are float's equal."""
     name = "cartpole-dqn"
     cells: list[tuple[str, Mapping[str, Any], Sequence[float]]] = [(name, {}, (500.0,) * 3)]
-    cells += [(name, qat.condition(way, 8), (500.0,) * 3) for way in qat.WAYS]
-    cells += [(name, qat.condition(qat.AFTERWARDS, 4), (398.0, 400.0, 402.0))]
-    cells += [(name, qat.condition(qat.LEARNED, 4), (498.0, 499.0, 500.0))]
+    cells += [(name, qat.condition_of(way, 8), (500.0,) * 3) for way in qat.WAYS]
+    cells += [(name, qat.condition_of(qat.AFTERWARDS, 4), (398.0, 400.0, 402.0))]
+    cells += [(name, qat.condition_of(qat.LEARNED, 4), (498.0, 499.0, 500.0))]
     return measured(recorded, cells, quant_delay=0.2, tried={"0.5": 499.0, "0.2": 500.0})
 
 
@@ -67,14 +67,14 @@ def test_the_table_by_hand(two_widths: Results, texts: Callable[[Figure], list[s
 
 
 def test_a_cell_that_is_not_measured_wholly_is_left_out(two_widths: Results) -> None:
-    fewer = [record for record in two_widths.found if record["condition"] != qat.condition(qat.LEARNED, 8)]
+    fewer = [record for record in two_widths.found if record["condition"] != qat.condition_of(qat.LEARNED, 8)]
     (table,) = Results(qat.EXPERIMENT, fewer).tables()
     assert table.rows == () and Results(qat.EXPERIMENT, fewer).figures() == {}
     assert any("Not measured: cartpole-ppo, cartpole-a2c, cartpole-dqn," in note for note in table.notes)
 
 
 def test_success_is_shown_where_a_task_has_it(recorded: Recorded) -> None:
-    conditions: tuple[Mapping[str, Any], ...] = ({}, *(qat.condition(way, 4) for way in qat.WAYS))
+    conditions: tuple[Mapping[str, Any], ...] = ({}, *(qat.condition_of(way, 4) for way in qat.WAYS))
     found = []
     for condition, wins in zip(conditions, ([1, 1], [0, 1], [1, 1]), strict=True):
         record = recorded(condition, [1.0, 2.0], "I", successes=wins, quant_delay=0.5, tried={})
@@ -100,17 +100,17 @@ def test_seeds_that_choose_are_not_reported(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_share_in_floats_is_chosen_on_other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    calls = []
 
     def earned(subject: str, seed: int, delay: float) -> float:
-        asked.append((seed, delay))
+        calls.append((seed, delay))
         return {0.5: 496.0, 0.2: 500.0 if subject == "cartpole-dqn" else 496.0}[delay]
 
     monkeypatch.setattr(qat, "earned", earned)
     monkeypatch.setattr(qat, "chosen_delay", qat.chosen_delay.__wrapped__)
-    assert qat.chosen_delay("cartpole-ppo") == (0.5, {}) and asked == [], "there is nothing to choose"
+    assert qat.chosen_delay("cartpole-ppo") == (0.5, {}) and calls == [], "there is nothing to choose"
     assert qat.chosen_delay("cartpole-dqn") == (0.2, {"0.5": 496.0, "0.2": 500.0})
-    assert {seed for seed, _ in asked} == set(qat.CHOOSING_SEEDS)
+    assert {seed for seed, _ in calls} == set(qat.CHOOSING_SEEDS)
     monkeypatch.setitem(qat.DELAYS, "cartpole-a2c", (0.5, 0.2))
     assert qat.chosen_delay("cartpole-a2c")[0] == 0.5, "of equal ones QuaRL's"
 

@@ -88,8 +88,8 @@ def test_mean_error_joins_the_cells_intervals(pong: Callable[..., JudgedBundle])
         (Estimate(1.0, 0.5, 1.5), None, "–"),
     ],
 )
-def test_verdicts(ours: Estimate | None, papers: float | None, said: str) -> None:
-    assert verdict(ours, papers) == said
+def test_verdicts(ours: Estimate | None, papers: float | None, message: str) -> None:
+    assert verdict(ours, papers) == message
 
 
 def test_the_tables_show_what_was_judged(recorded: Callable[..., Record]) -> None:

@@ -38,7 +38,7 @@ def bundle(balancing: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFa
     return balancing(tmp_path_factory.mktemp("sweep") / "by-hand")
 
 
-def asked(*words: str) -> argparse.Namespace:
+def arguments_of(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     EXPERIMENT.options(parser)
     parser.set_defaults(seeds=None, episodes=None)
@@ -57,13 +57,13 @@ def test_widths_are_read() -> None:
 
 
 def test_a_policy_of_vectors_has_all_schemes_at_fourteen_widths_and_half_precision() -> None:
-    conditions = EXPERIMENT.grid(asked(), NAME)
+    conditions = EXPERIMENT.grid(arguments_of(), NAME)
     assert len(conditions) == 1 + 1 + 4 * 14, "32 bits are fp32"
-    assert EXPERIMENT.episodes(asked(), NAME) == experiment.EpisodePlan((0, 2, 4), 100)
-    slow = EXPERIMENT.grid(asked(), "walker2d-ddpg")
-    assert len(slow) == 1 + 2 * 7 and EXPERIMENT.episodes(asked(), "walker2d-ddpg").count == 20
-    assert EXPERIMENT.grid(asked(), "pong-dqn") == [{}, *({**PAPERS, "bits": bits} for bits in range(2, 9))]
-    assert EXPERIMENT.episodes(asked(), "pong-dqn") == experiment.EpisodePlan((0,), 20)
+    assert EXPERIMENT.episodes(arguments_of(), NAME) == experiment.EpisodePlan((0, 2, 4), 100)
+    slow = EXPERIMENT.grid(arguments_of(), "walker2d-ddpg")
+    assert len(slow) == 1 + 2 * 7 and EXPERIMENT.episodes(arguments_of(), "walker2d-ddpg").count == 20
+    assert EXPERIMENT.grid(arguments_of(), "pong-dqn") == [{}, *({**PAPERS, "bits": bits} for bits in range(2, 9))]
+    assert EXPERIMENT.episodes(arguments_of(), "pong-dqn") == experiment.EpisodePlan((0,), 20)
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,18 @@ def test_a_policy_of_vectors_has_all_schemes_at_fourteen_widths_and_half_precisi
     ],
 )
 def test_options_are_schemes(words: list[str], series: list[records.Condition]) -> None:
-    assert series_asked(asked(*words)) == series
+    assert series_asked(arguments_of(*words)) == series
 
 
 def test_32_bits_are_a_condition_where_activations_are_not_float() -> None:
-    assert EXPERIMENT.grid(asked("--bits", "32", "--activation-bits", "3"), NAME) == [
+    assert EXPERIMENT.grid(arguments_of("--bits", "32", "--activation-bits", "3"), NAME) == [
         {},
         {**QUARL, "activations": 3, "bits": 32},
     ]
-    assert EXPERIMENT.grid(asked("--bits", "32,fp16", "--weights-only"), NAME) == [{}, {"scheme": "fp16", "bits": 16}]
+    assert EXPERIMENT.grid(arguments_of("--bits", "32,fp16", "--weights-only"), NAME) == [
+        {},
+        {"scheme": "fp16", "bits": 16},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -175,8 +178,8 @@ def test_a_policy_trained_with_quantizers_says_so(
     narrow, wide = json.loads(capsys.readouterr().out)["rows"][1:]
     # at its own width the artifact's activations have it too; at another one they have 8 bits
     assert [(row["trained_bits"], row["activation_bits"]) for row in (narrow, wide)] == [(4, 4), (4, 8)]
-    said = sweep.executions([{**row, "name": "symmetric"} for row in (narrow, wide)])
-    assert [words.partition(" ")[0] for words in said] == ["4-bit", "5-bit"], "both are artifacts"
+    message = sweep.executions([{**row, "name": "symmetric"} for row in (narrow, wide)])
+    assert [words.partition(" ")[0] for words in message] == ["4-bit", "5-bit"], "both are artifacts"
 
 
 @pytest.mark.parametrize(
@@ -188,11 +191,11 @@ def test_a_policy_trained_with_quantizers_says_so(
         (["zoo/no-such-policy"], "manifest.json is missing"),
     ],
 )
-def test_what_cannot_be_is_a_usage_error(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_a_usage_error(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed(*words, "--jobs", "1", "--json") == command_line.EXIT_USAGE
     heard = capsys.readouterr()
-    assert said in heard.err
-    assert said in json.loads(heard.out)["error"]["message"]
+    assert message in heard.err
+    assert message in json.loads(heard.out)["error"]["message"]
 
 
 # --- tables and pictures ----------------------------------------------------------------------------------------------
@@ -249,13 +252,13 @@ def test_equal_games_are_counted_once_and_it_is_said(swept: Swept) -> None:
             swept(name, task="pong", conditions=conditions), ([21.0] * 3, [17.0, 20.0, 17.0]), strict=True
         )
     ]
-    said = "of 3 of pong-dqn, pong-ppo 2 are different ones, and equal games are counted once."
+    message = "of 3 of pong-dqn, pong-ppo 2 are different ones, and equal games are counted once."
     (table,) = Results(EXPERIMENT, found).tables()
     assert table.rows[0][-1] == "11.9 [−78.9, 102.7]"
-    assert any(said in note for note in table.notes)
+    assert any(message in note for note in table.notes)
     (table,) = Results(EXPERIMENT, found[:2]).tables()
     assert "Means over 2 greedy episodes" in table.notes[0]
-    assert any(said.replace("pong-dqn, pong-ppo", "pong-dqn") in note for note in table.notes)
+    assert any(message.replace("pong-dqn, pong-ppo", "pong-dqn") in note for note in table.notes)
 
 
 def test_the_papers_error_is_that_of_the_weights_alone_on_the_first_preset(swept: Swept) -> None:
@@ -280,27 +283,27 @@ def test_pictures_end_where_nothing_more_is_lost(
     one: Results, swept: Swept, texts: Callable[[Figure], list[str]]
 ) -> None:
     (figure,) = one.figures().values()
-    said = texts(figure)
+    message = texts(figure)
     assert {"How few bits cartpole-dqn takes", "cartpole-dqn: return  n=2", "quarl", "fp16", "4", "8"} <= {
-        text.strip() for text in said
+        text.strip() for text in message
     }
-    assert "16" not in said
+    assert "16" not in message
     assert any(
-        "wider ones, up to 16 bits, are not drawn: all means within 0 % of fp32's return" in text for text in said
+        "wider ones, up to 16 bits, are not drawn: all means within 0 % of fp32's return" in text for text in message
     )
     conditions = [({}, 500.0), ({**QUARL, "bits": 8}, 499.0), ({**QUARL, "bits": 12}, 300.0)]
     (figure,) = Results(EXPERIMENT, swept(conditions=conditions)).figures().values()
-    said = texts(figure)
-    assert "12" in said and not any("not drawn" in text for text in said)
+    message = texts(figure)
+    assert "12" in message and not any("not drawn" in text for text in message)
 
 
 def test_pictures_of_policies_and_tasks(flown: Results, texts: Callable[[Figure], list[str]]) -> None:
     drawn = flown.figures()
     assert list(drawn) == ["sweetspot-I", "sweetspot-II", "sweetspot-task-navigation"]
-    said = texts(drawn["sweetspot-task-navigation"])
+    message = texts(drawn["sweetspot-task-navigation"])
     for name in ("I", "II"):
         for preset in ("hard", "shipped"):
-            assert {f"{name} {preset}: success, %  n=2", f"{name} {preset}: return  n=2"} <= set(said)
+            assert {f"{name} {preset}: success, %  n=2", f"{name} {preset}: return  n=2"} <= set(message)
 
 
 def test_the_longest_name_is_not_cut(swept: Swept, texts: Callable[[Figure], list[str]]) -> None:

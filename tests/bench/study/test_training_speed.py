@@ -139,10 +139,10 @@ def test_one_training_of_ours() -> None:
 def test_the_zoos_words_for_settings() -> None:
     from bench.study.peers.stable_baselines3_run import arguments_of
 
-    said = arguments_of({"learning_rate": "lin_0.2", "train_freq": [1, "episode"], "gamma": 0.98})
-    assert said["learning_rate"](1.0) == 0.2
-    assert said["learning_rate"](0.25) == pytest.approx(0.05)  # a quarter of the steps is left
-    assert (said["train_freq"], said["gamma"]) == ((1, "episode"), 0.98)
+    options = arguments_of({"learning_rate": "lin_0.2", "train_freq": [1, "episode"], "gamma": 0.98})
+    assert options["learning_rate"](1.0) == 0.2
+    assert options["learning_rate"](0.25) == pytest.approx(0.05)  # a quarter of the steps is left
+    assert (options["train_freq"], options["gamma"]) == ((1, "episode"), 0.98)
 
 
 def test_the_committed_table_is_that_of_the_committed_rows() -> None:

@@ -160,9 +160,9 @@ def test_levels_are_lines_until_they_are_too_dense(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path)
     few = weights.picture([bundle], [parameters(bundle, 4, Scheme.QUARL)], 4, Scheme.QUARL)
     assert level_lines(few) == [16] * 4, "β and the head's biases are 0"
-    said = texts(few)
-    assert any("weights: dense_0, n=4" in text for text in said)
-    assert not any("too dense" in text for text in said)
+    labels = texts(few)
+    assert any("weights: dense_0, n=4" in text for text in labels)
+    assert not any("too dense" in text for text in labels)
     many = weights.picture([bundle], [parameters(bundle, 8, Scheme.QUARL)], 8, Scheme.QUARL)
     assert level_lines(many) == [2] * 4
     assert any("range 4; 256 levels\nstep 0.0156: too dense, ends dotted" in text for text in texts(many))
@@ -173,9 +173,9 @@ def test_beside_each_other_they_share_axes_and_say_what_is_missing(tmp_path: Pat
     assert [title_of(bundle) for bundle in bundles] == ["two (DQN)", "three (PPO)"]
     views = [parameters(bundle, 3, Scheme.SYMMETRIC) for bundle in bundles]
     figure = weights.picture(bundles, views, 3, Scheme.SYMMETRIC)
-    said = texts(figure)
-    assert "two (DQN): all layers, n=8" in said and "three (PPO): all layers, n=12" in said
-    assert "no dense_1" in said
+    labels = texts(figure)
+    assert "two (DQN): all layers, n=8" in labels and "three (PPO): all layers, n=12" in labels
+    assert "no dense_1" in labels
     assert level_lines(figure) == [7] * 5
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
 

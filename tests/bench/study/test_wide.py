@@ -59,8 +59,8 @@ def several(recorded: Recorded) -> Results:
 def test_a_cell_counts_once_in_the_sign_test() -> None:
     """Eighteen pairs of six cells, all on one side, are six: 2 · 2⁻⁶ = 0.031; five of six are 14 / 64."""
     ones = [Estimate(1.0)] * 6
-    above, below, is_told, chance = wide.sign_test(ones)
-    assert (above, below, is_told) == (6, 0, True) and chance == pytest.approx(2 / 64)
+    above, below, is_significant, chance = wide.sign_test(ones)
+    assert (above, below, is_significant) == (6, 0, True) and chance == pytest.approx(2 / 64)
     assert wide.sign_test([*ones[:5], Estimate(-1.0)])[:3] == (5, 1, False)
     assert wide.sign_test([*ones[:5], Estimate(0.0)]) == (5, 0, False, 0.0), "five alone cannot tell: 2 · 2⁻⁵ = 0.06"
     assert wide.sign_test([None, None]) == (0, 0, False, 0.0)

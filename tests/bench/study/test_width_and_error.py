@@ -59,11 +59,11 @@ def test_words_claim_no_more_than_the_interval() -> None:
 
 def test_findings_in_words() -> None:
     rising = [point(f"task{i}-dqn", 1.0 + i, 2.0 * i) for i in range(9)]
-    said = " ".join(table_of(rising).notes)
-    assert "9 policies, of which 8 have an error that differs from 0" in said, "the first is 0 ± 0.5"
-    assert "range of the weights: 1.00 [1.00, 1.00] (n=9" in said and "wider weights go with larger errors" in said
-    assert "Of 2 intervals of 95 %" in said and "up to 10 % of such tables" in said  # 1 − 0.95² = 0.0975
-    assert "that of int8 artifact with the range of the weights" in said
+    notes = " ".join(table_of(rising).notes)
+    assert "9 policies, of which 8 have an error that differs from 0" in notes, "the first is 0 ± 0.5"
+    assert "range of the weights: 1.00 [1.00, 1.00] (n=9" in notes and "wider weights go with larger errors" in notes
+    assert "Of 2 intervals of 95 %" in notes and "up to 10 % of such tables" in notes  # 1 − 0.95² = 0.0975
+    assert "that of int8 artifact with the range of the weights" in notes
     few = " ".join(table_of(rising[:3]).notes)
     assert "nothing can be correlated" in few and "Spearman" not in few and "by chance" not in few
     alike = [point(f"task{i}-dqn", 1.0 + i, 0.0, 0.0) for i in range(9)]
@@ -110,9 +110,9 @@ def test_pictures_name_every_policy(texts: Callable[[Figure], list[str]]) -> Non
     drawn = width.IN_ORDER_OF_WIDTH(found)
     assert list(drawn) == ["width-and-error", "width-and-error-deviations"]
     for figure in drawn.values():
-        said = texts(figure)
-        assert {each.name for each in found} <= set(said)
-        assert any("n=8   Spearman's ρ = 1.00 [1.00, 1.00]" in text for text in said)
+        notes = texts(figure)
+        assert {each.name for each in found} <= set(notes)
+        assert any("n=8   Spearman's ρ = 1.00 [1.00, 1.00]" in text for text in notes)
 
 
 def test_the_committed_page_is_that_of_the_kept_measurements() -> None:

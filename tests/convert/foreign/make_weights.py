@@ -170,5 +170,5 @@ if __name__ == "__main__":
         torch.manual_seed(1)
         place = Path(sys.argv[1]) / wanted
         place.mkdir(parents=True, exist_ok=True)
-        said = POLICIES[wanted](place)
-        print(f"{wanted}: {sum(path.stat().st_size for path in place.iterdir())} bytes{said}", flush=True)
+        made = POLICIES[wanted](place)
+        print(f"{wanted}: {sum(path.stat().st_size for path in place.iterdir())} bytes{made}", flush=True)

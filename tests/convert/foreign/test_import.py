@@ -110,8 +110,8 @@ def test_a_normalisation_behind_an_activation_is_refused(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize(("name", "said"), [("rsl_rl_lstm_script", "LSTM"), ("rsl_rl_gru_dynamo", "GRU")])
-def test_a_recurrent_actor_of_rsl_rl_is_refused_by_name(name: str, said: str) -> None:
-    with pytest.raises(ForeignError, match=rf"{said} \(node '.*'\) is not read: it is recurrent"):
+def test_a_recurrent_actor_of_rsl_rl_is_refused_by_name(name: str, message: str) -> None:
+    with pytest.raises(ForeignError, match=rf"{message} \(node '.*'\) is not read: it is recurrent"):
         sources.read(FILES / "onnx" / f"{name}.onnx")
 
 
@@ -127,12 +127,12 @@ def test_a_task_gives_observations_names_and_returns(tmp_path: Path, capsys: pyt
     folder = FILES / "sb3" / "ppo_cartpole"
     words = [str(folder / "policy.zip"), "--task", "cartpole", "--name", "balance", "--episodes", "3", "--json"]
     assert main([*words, "--output-path", str(tmp_path / "balance")]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["returns"]["fp32"]["minus_original"] == 0.0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["returns"]["fp32"]["minus_original"] == 0.0
     spec = Bundle.load(tmp_path / "balance").spec
     assert spec.observation[0].name == "cart_position"
     assert spec.environment.id == "CartPole-v1" and spec.control_period_s == 0.02
-    assert set(told["proof"]["runtimes"]) == {name.value for name in Precision.FP32.runtimes}
+    assert set(answer["proof"]["runtimes"]) == {name.value for name in Precision.FP32.runtimes}
 
 
 def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None:
@@ -161,12 +161,12 @@ def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None
     ],
 )
 def test_what_is_missing_or_wrong_is_said_and_nothing_is_written(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = FILES / "sb3" / "ppo_cartpole"
     given = [str(folder / word) if word.endswith((".zip", ".npz")) else word for word in words]
     assert main([*given, "--output-path", str(tmp_path / "imported"), "--episodes", "0"]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -246,8 +246,8 @@ def spec_of(folded: object) -> PolicySpec:
         (([], [TANH], [ELU, affine(2.0)]), "the activation elu behind"),
     ],
 )
-def test_what_the_contract_cannot_say_is_refused_by_name(steps: tuple[list[chain.Step], ...], said: str) -> None:
-    with pytest.raises(ForeignError, match=said):
+def test_what_the_contract_cannot_say_is_refused_by_name(steps: tuple[list[chain.Step], ...], message: str) -> None:
+    with pytest.raises(ForeignError, match=message):
         fold(small(*steps), ROWS)
 
 
@@ -292,9 +292,9 @@ RANDOM_ROWS = np.random.default_rng(8).normal(0.0, 0.5, (64, 4))
         ((Input("a", (2,)), Input("b", (3,))), "the fields have 5 elements"),
     ],
 )
-def test_fields_cannot_exchange_the_inputs_of_a_file(fields: tuple[Input, ...], said: str) -> None:
+def test_fields_cannot_exchange_the_inputs_of_a_file(fields: tuple[Input, ...], message: str) -> None:
     policy = replace(small([], [TANH], []), inputs=(Input("a", (2,)), Input("b", (2,))))
-    with pytest.raises(ForeignError, match=said):
+    with pytest.raises(ForeignError, match=message):
         sources.with_inputs(policy, fields)
     parts = (Input("a", (2,), "m"), Input("left", (1,)), Input("right", (1,)))
     assert sources.with_inputs(policy, parts).inputs == parts
@@ -314,12 +314,12 @@ def test_fields_cannot_exchange_the_inputs_of_a_file(fields: tuple[Input, ...], 
     ],
 )
 def test_recordings_that_are_none_are_refused(
-    arrays: dict[str, np.ndarray], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arrays: dict[str, np.ndarray], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(tmp_path / "rows.npz", **arrays)
     words = [str(FILES / "sb3" / "ppo_cartpole" / "policy.zip"), "--observations", str(tmp_path / "rows.npz")]
     assert main([*words, "--period", "0.02", "--output-path", str(tmp_path / "imported")]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "imported").exists()
 
 

@@ -208,7 +208,7 @@ def test_a_state_that_nothing_gives_is_refused(tmp_path: Path) -> None:
             read_leapp(folder)
     path.unlink()
     save_file({"policy/other": np.zeros(3, np.float32)}, path)
-    assert any("begins with zeros" in said for said in read_leapp(folder).assumed)
+    assert any("begins with zeros" in message for message in read_leapp(folder).assumed)
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

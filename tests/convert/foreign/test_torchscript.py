@@ -93,9 +93,9 @@ def helped(folder: Path, name: str, *words: str, rollouts: str = "rollouts.npz")
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
-def imported(folder: Path, told: str, where: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bundle, np.ndarray]:
+def imported(folder: Path, printed: str, where: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bundle, np.ndarray]:
     """The bundle that the printed command makes, and what it and the original answer."""
-    words = next(line for line in told.splitlines() if "convert.foreign" in line).split()
+    words = next(line for line in printed.splitlines() if "convert.foreign" in line).split()
     assert words[:3] == ["python", "-m", "convert.foreign"]
     monkeypatch.chdir(folder)
     assert main([*words[3:], "--output-path", str(where)]) == 0
@@ -121,8 +121,8 @@ def test_a_scripted_and_a_traced_module_become_bundles(
 
 @with_pytorch
 def test_one_of_several_outputs_and_images(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = helped(folder, "two")
-    assert asked.returncode == 1 and "several outputs, 0: (1, 3), 1: (1,). Add --output NUMBER" in asked.stderr
+    process = helped(folder, "two")
+    assert process.returncode == 1 and "several outputs, 0: (1, 3), 1: (1,). Add --output NUMBER" in process.stderr
     done = helped(folder, "two", "--output", "0")
     assert done.returncode == 0, done.stderr
     imported(folder, done.stdout, tmp_path / "two", monkeypatch)

@@ -155,9 +155,9 @@ def test_images_are_flattened_as_each_program_does(tmp_path: Path) -> None:
         ({"steps": [{"convolution": {"of": "actor.0"}}]}, "4 sides are needed"),
     ],
 )
-def test_a_spec_that_says_nothing_usable_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_a_spec_that_says_nothing_usable_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     weights, spec = written(tmp_path, **changes)
-    with pytest.raises(Exception, match=said) as refused:
+    with pytest.raises(Exception, match=message) as refused:
         read_weights(weights, spec)
     assert refused.type.__name__ in ("ForeignError", "SpecError")
 

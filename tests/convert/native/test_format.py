@@ -78,10 +78,10 @@ def test_the_writer_packs_each_field_where_the_page_says(record: type, page: lis
     zeros = record(**nothing).packed()
     assert len(zeros) == {FileRecord: HEAD_BYTES, LayerRecord: LAYER_BYTES}[record]
     assert zeros[:12] == (b"QPNATIVE" + struct.pack("<I", 1) if start else bytes(12))
-    told = page[start:-1]  # behind magic and version, before the padding
-    assert len(told) == len(names)
+    listed = page[start:-1]  # behind magic and version, before the padding
+    assert len(listed) == len(names)
     same_names = {"size": "bytes", "inputs": "in", "outputs": "out" if record is LayerRecord else "outputs"}
-    for name, field in zip(names, told, strict=True):
+    for name, field in zip(names, listed, strict=True):
         assert same_names.get(name, name) == field.name
         value = -7 if field.kind == "int32" else 7
         wanted = struct.pack({"uint32": "<I", "int32": "<i", "float": "<f"}[field.kind], value)

@@ -55,11 +55,11 @@ def compare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
     def run(network: Network) -> None:
         done = subprocess.run([*command, str(program)], input=case(*network), capture_output=True, timeout=120)
-        said = done.stdout.decode()
-        found = [line.split() for line in said.splitlines()]
+        printed = done.stdout.decode()
+        found = [line.split() for line in printed.splitlines()]
         stages = len(network[1].layers) + 3  # the input, the layers, outputs, choices
         assert found == [[name, mode, *["0"] * stages] for name in kernels for mode in MODES], (
-            said + done.stderr.decode()
+            printed + done.stderr.decode()
         )
         assert done.returncode == 0
 

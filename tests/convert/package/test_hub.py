@@ -57,11 +57,11 @@ def test_an_artifact_of_the_folder_passes_as_on_a_device(cartpole: Path) -> None
     entry = packed.artifact(Precision.INT8, ArtifactFormat.ONNX)
     executor = open_artifact(RuntimeName.ONNXRUNTIME, packed.path / entry.file, packed.spec)
     golden = packed.golden()
-    said = check_golden(
+    message = check_golden(
         packed.spec, entry, executor, golden.observations[:, None], packed.expected(entry), golden.actions,
         RuntimeName.ONNXRUNTIME,
     )  # fmt: skip
-    assert said["action_agreement"] == 1.0
+    assert message["action_agreement"] == 1.0
     names = {Path(file.path).name for file in bundle_files(packed, [Precision.INT8], [RuntimeName.LITERT])}
     assert {"policy.json", "golden.npz", "int8.tflite", MANIFEST_FILE} <= names
     assert CARD_FILE not in names
@@ -126,8 +126,8 @@ def test_a_folder_that_is_there_stays(bundle: Bundle, tmp_path: Path, capsys: py
     for name in ("small", "empty", "link"):
         before = sorted(path.name for path in tmp_path.rglob("*"))
         assert main(["--policy", str(bundle.path), "--output-path", str(tmp_path / name)]) == 1
-        said = capsys.readouterr().err
-        assert "is there already" in said and "Type another --output-path, or remove it." in said
+        message = capsys.readouterr().err
+        assert "is there already" in message and "Type another --output-path, or remove it." in message
         assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
@@ -150,12 +150,12 @@ def test_nothing_is_written_where_a_file_cannot_be(tmp_path: Path) -> None:
     ],
 )
 def test_refusals(
-    bundle: Bundle, tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str],
+    bundle: Bundle, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main(["--policy", str(bundle.path), "--output-path", "out", *arguments]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
@@ -203,10 +203,10 @@ def test_a_bundle_of_an_import_says_so_and_names_are_only_text(
     ]
     capsys.readouterr()
     assert main(arguments) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["policy"], said["format"], said["precisions"]) == ("walk", "hub", ["fp32"])
-    assert said["made"] == ["fp32.tflite", "fp32.onnx"]
-    assert said["files"] == {path.name: path.stat().st_size for path in (tmp_path / "my walk").iterdir()}
+    message = json.loads(capsys.readouterr().out)
+    assert (message["policy"], message["format"], message["precisions"]) == ("walk", "hub", ["fp32"])
+    assert message["made"] == ["fp32.tflite", "fp32.onnx"]
+    assert message["files"] == {path.name: path.stat().st_size for path in (tmp_path / "my walk").iterdir()}
     assert CARD_FILE not in Bundle.load(tmp_path / "my walk").manifest.files
     text = (tmp_path / "my walk" / CARD_FILE).read_text(encoding="utf-8")
     assert "A policy, imported from Stable-Baselines3 2.9.2 PPO # of \\| somebody: 73 numbers in, 2 numbers out" in text

@@ -93,8 +93,8 @@ def run_fields(data: bytes, spec_sizes: list[int], observations: np.ndarray) -> 
 
 
 def test_leapp_itself_computes_what_the_artifact_has_to(packed: tuple[Bundle, Path], tmp_path: Path) -> None:
-    asked = [str(PEERS_PYTHON), "-c", "import leapp"]
-    if not PEERS_PYTHON.exists() or subprocess.run(asked, capture_output=True, check=False).returncode:
+    command = [str(PEERS_PYTHON), "-c", "import leapp"]
+    if not PEERS_PYTHON.exists() or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("LEAPP is missing: make peers")
     bundle, folder = packed
     np.save(tmp_path / "observations.npy", bundle.golden().observations[:ROWS])
@@ -113,10 +113,10 @@ def test_the_description_says_what_the_policy_is(packed: tuple[Bundle, Path]) ->
     bundle, folder = packed
     spec, name = bundle.spec, bundle.spec.name
     assert sorted(path.name for path in folder.iterdir()) == [f"{name}.onnx", f"{name}.yaml"]
-    said = parsed((folder / f"{name}.yaml").read_text(encoding="utf-8"))
-    assert list(said) == ["models", "pipeline", "system information"]
-    assert said["system information"]["leapp config version"] == "1.3"
-    node = said["models"][name]
+    description = parsed((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert list(description) == ["models", "pipeline", "system information"]
+    assert description["system information"]["leapp config version"] == "1.3"
+    node = description["models"][name]
     assert [(each["name"], each["shape"], each["dtype"], each["type"], each["unit"]) for each in node["inputs"]] == [
         (field.name, [1, field.size], "float32", "tensor", field.unit) for field in spec.observation
     ]
@@ -130,7 +130,7 @@ def test_the_description_says_what_the_policy_is(packed: tuple[Bundle, Path]) ->
     assert parameters["opset_version"] == model.opset_import[0].version
     assert [each.name for each in model.graph.input] == [each["name"] for each in node["inputs"]]
     assert [each.name for each in model.graph.output] == [each["name"] for each in node["outputs"]]
-    pipeline = said["pipeline"]
+    pipeline = description["pipeline"]
     assert pipeline["configs"]["frequency"] == pytest.approx(1.0 / spec.control_period_s)
     assert pipeline["data_flow"] == pipeline["feedback_flow"] == {}
     assert pipeline["inputs"] == {name: [each["name"] for each in node["inputs"]]}
@@ -190,13 +190,13 @@ def test_names_that_a_graph_has_or_leapp_splits_are_others(
     assert_as_expected(made, Expected(reference.outputs, reference.tolerance), found)
     arguments = ["--policy", str(made.path), "--output-path", str(tmp_path / "out"), "--format", "leapp"]
     assert main([*arguments, "--precision", "fp32"]) == 0
-    said = parsed((tmp_path / "out" / "small.yaml").read_text(encoding="utf-8"))
-    inputs = said["models"]["small"]["inputs"]
+    description = parsed((tmp_path / "out" / "small.yaml").read_text(encoding="utf-8"))
+    inputs = description["models"]["small"]["inputs"]
     assert [each["name"] for each in inputs] == wanted
     assert [each.get("field", each["name"]) for each in inputs] == list(names)
     assert [each["element_names"] for each in inputs] == [[list(field.element_names)] for field in fields]
     assert [each.get("field_shape") for each in inputs] == ([[2, 4]] if len(names) == 1 else [None, None])
-    assert said["pipeline"]["configs"] == {"frequency": 4.0, "delay_s": 1e-5, "fallback": [2.0]}
+    assert description["pipeline"]["configs"] == {"frequency": 4.0, "delay_s": 1e-5, "fallback": [2.0]}
 
 
 def test_raw_actions_have_no_bounds(bundle: Bundle) -> None:

@@ -135,7 +135,7 @@ class Command:
         self._process.wait()
 
     @property
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """What the bundle says of the distribution."""
-        told: dict[str, Any] = Bundle.load(self.output).spec.provenance["actorq"]
-        return told
+        reported: dict[str, Any] = Bundle.load(self.output).spec.provenance["actorq"]
+        return reported

@@ -31,11 +31,11 @@ def make_plan(
     steps: int = 1000, algorithm: dict[str, Any] | None = None, seed: int = 3, pendulum: bool = False, **actorq: Any
 ) -> Plan:
     """DQN on CartPole, or D4PG on Pendulum: one actor sends 4 rows at a time, each learned from twice on average."""
-    asked = ActorQSettings(**{"n_actors": 1, "insert_every": 4, "samples_per_insert": 2.0, **actorq})
+    distribution = ActorQSettings(**{"n_actors": 1, "insert_every": 4, "samples_per_insert": 2.0, **actorq})
     task, method = ("Pendulum-v1", "d4pg") if pendulum else ("CartPole-v1", "dqn")
     request = RunRequest(task, "small", method, NetworkSpec((8,)), steps, seed, Path("small"))
     values = {**({} if pendulum else DQN), **(algorithm or {})}
-    return Plan(request, build(settings_class(method), values), asked)
+    return Plan(request, build(settings_class(method), values), distribution)
 
 
 def make_rows(count: int, updates: int = 0, first: int = 0) -> dict[str, np.ndarray]:

@@ -268,18 +268,18 @@ def test_actors_and_learner_make_a_whole_run(runtime: str, quantize: int, commun
         loop = LearnerLoop(plan, hall.sample, hall.recent, server.put, hall.prioritise)
         learning = threads.submit(loop.run)
         acting = [threads.submit(Actor(plan, index, 0, hall.pull, hall.insert).run) for index in range(2)]
-        told = [each.result(PATIENCE_S) for each in acting]
+        results = [each.result(PATIENCE_S) for each in acting]
         learned = learning.result(PATIENCE_S)
         facts, served = hall.service.facts(), server.facts()
     assert 600 <= facts["step"] < 600 + 8
     assert facts["refused_stale"] == 0
-    assert sum(each["steps"] for each in told) >= facts["step"]
+    assert sum(each["steps"] for each in results) >= facts["step"]
     # Samples for an insertion: 2, up to the slack of 2 · 2 · 7 · 2 rows.
     assert abs((facts["inserted"] - 100) * 2 - facts["sampled"]) <= 56
     assert learned["updates"] == facts["sampled"] // 4
-    assert served["pulls"] == sum(each["pulls"] for each in told)
+    assert served["pulls"] == sum(each["pulls"] for each in results)
     assert 1 < served["versions_built"] <= served["versions_put"]
-    assert min(each["renewals"] for each in told) > 1
+    assert min(each["renewals"] for each in results) > 1
     assert 0.0 <= learned["cut_returns"] < 1.0
     acted_as_the_artifact_says(hall, RuntimeName(runtime))
 

@@ -212,10 +212,10 @@ def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: 
 
 
 def test_limits_of_the_settings_are_allowed() -> None:
-    asked = ActorQSettings(n_actors=3, replay_shards=3, publish_every=10, max_staleness=10, samples_per_insert=0.0)
-    assert asked.precision is Precision.INT8
+    actorq = ActorQSettings(n_actors=3, replay_shards=3, publish_every=10, max_staleness=10, samples_per_insert=0.0)
+    assert actorq.precision is Precision.INT8
     assert ActorQSettings(quantize=16).precision is Precision.FP16
-    assert [replace(asked, step_delays_s=(0.5, 0.0)).delay_s(actor) for actor in range(3)] == [0.5, 0.0, 0.0]
+    assert [replace(actorq, step_delays_s=(0.5, 0.0)).delay_s(actor) for actor in range(3)] == [0.5, 0.0, 0.0]
 
 
 def test_every_setting_is_an_option() -> None:
@@ -253,11 +253,11 @@ def test_the_artifacts_format_is_that_of_the_actors_runtime(runtime: str, wanted
 
 
 def test_where_the_time_went_by_hand() -> None:
-    def told(steps: int, total: float, **seconds: float) -> dict[str, Any]:
+    def facts_of(steps: int, total: float, **seconds: float) -> dict[str, Any]:
         parts = {**dict.fromkeys(PARTS, 0.0), **seconds, "total": total}
         return {"steps": steps, "pulls": 3, "renewals": 2, "seconds": parts}
 
-    found = breakdown([told(100, 0.5, step=0.125, inference=0.25), told(300, 0.5, step=0.375, wait=0.125)])
+    found = breakdown([facts_of(100, 0.5, step=0.125, inference=0.25), facts_of(300, 0.5, step=0.375, wait=0.125)])
     assert (found["steps"], found["pulls"], found["renewals"]) == (400, 6, 4)
     # Of 1 s: 0.5 s in the environment, 0.25 s deciding, 0.125 s waiting, the rest is Python; 400 steps.
     expected = {**dict.fromkeys(PARTS, 0.0), "step": 1250.0, "inference": 625.0, "wait": 312.5, "other": 312.5}

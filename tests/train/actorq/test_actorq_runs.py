@@ -59,17 +59,17 @@ def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: 
     assert run.ended() == 0, run.printed
     assert_only_ours(run.printed)
     bundle = Bundle.load(run.output)
-    origin, told = bundle.spec.provenance, run.told
+    origin, reported = bundle.spec.provenance, run.told
     # As in python -m train: the policy is called like the folder that was typed.
     named = [bundle.spec.name, *(origin[each] for each in ("task", "algorithm", "seed"))]
     assert named == ["bundle", "CartPole-v1", "dqn", 3]
     assert bundle.spec.network.hidden == (64, 64)
     assert 2000 <= origin["steps"] < 2000 + 2 * 16 + 6  # both actors may send once more
-    assert told["deaths"] == [] and told["staleness"]["refused"] == 0
-    assert told["parameters"]["versions_put"] >= 2 and told["parameters"]["bytes_served"] > 0
+    assert reported["deaths"] == [] and reported["staleness"]["refused"] == 0
+    assert reported["parameters"]["versions_put"] >= 2 and reported["parameters"]["bytes_served"] > 0
     # int8: 4·64 + 64·64 + 64·2 = 4,480 weights in a byte each and the model around them; fp32 would be 17,920
-    assert 4480 < told["parameters"]["bytes_each"] < 12_000
-    assert set(told["breakdown"]["microseconds_per_step"]) >= {
+    assert 4480 < reported["parameters"]["bytes_each"] < 12_000
+    assert set(reported["breakdown"]["microseconds_per_step"]) >= {
         "step",
         "inference",
         "pull",
@@ -95,12 +95,12 @@ def test_actors_act_through_the_native_engine(started: Callable[..., Command]) -
     run = started(*CARTPOLE, "--steps", "1500", "--runtime", "native")
     assert run.ended() == 0, run.printed
     assert_only_ours(run.printed)
-    told = run.told
-    assert told["deaths"] == [] and told["settings"]["runtime"] == "native"
-    assert told["parameters"]["bytes_served"] > 0
-    assert told["breakdown"]["renewals"] >= 2
+    reported = run.told
+    assert reported["deaths"] == [] and reported["settings"]["runtime"] == "native"
+    assert reported["parameters"]["bytes_served"] > 0
+    assert reported["breakdown"]["renewals"] >= 2
     # 4·64 + 64·64 weights in a byte each, and the head's 64·2 in a chunk of 16 bytes a row
-    assert 4 * 64 + 64 * 64 + 16 * 64 < told["parameters"]["bytes_each"] < 12_000
+    assert 4 * 64 + 64 * 64 + 16 * 64 < reported["parameters"]["bytes_each"] < 12_000
 
 
 @pytest.mark.slow
@@ -166,15 +166,15 @@ def test_an_interrupted_run_is_resumed(started: Callable[..., Command]) -> None:
     after = Bundle.load(run.output).spec.provenance
     assert after["steps"] >= 6000 and after["updates"] > before["updates"]
     # What the earlier parts did is told with the rest.
-    told, parts = run.told, before["actorq"]
+    reported, parts = run.told, before["actorq"]
     # (The second part was ended at once: it counts as far as its last checkpoint goes, if it wrote one.)
-    assert {0, 2000} <= {each["life"] for each in told["actors"]} <= {0, 1000, 2000}
-    acted = sum(each["steps"] for each in told["actors"])
+    assert {0, 2000} <= {each["life"] for each in reported["actors"]} <= {0, 1000, 2000}
+    acted = sum(each["steps"] for each in reported["actors"])
     assert abs(acted - after["steps"]) < 400  # in each part, what the two actors had not sent
     for name, seconds in parts["cpu_s"].items():
-        assert told["cpu_s"][name] > seconds
+        assert reported["cpu_s"][name] > seconds
     for name in ("versions_put", "bytes_served"):
-        assert told["parameters"][name] > parts["parameters"][name]
+        assert reported["parameters"][name] > parts["parameters"][name]
 
 
 @pytest.mark.slow
@@ -185,12 +185,12 @@ def test_a_slow_actor_holds_nobody_back_and_is_never_too_far_behind(started: Cal
         "--publish-every", "8", "--set", "updates=8", "--actor-update-period", "500",
     )  # fmt: skip
     assert run.ended() == 0, run.printed
-    told = run.told
-    steps = {each["actor"]: each["steps"] for each in told["actors"]}
+    reported = run.told
+    steps = {each["actor"]: each["steps"] for each in reported["actors"]}
     assert steps[1] > 5 * steps[0]
-    assert told["staleness"]["largest_updates"] <= longest
+    assert reported["staleness"]["largest_updates"] <= longest
     # Versions come every 8 updates, looks every 500 steps: most versions are never asked for, so never quantized.
-    parameters = told["parameters"]
+    parameters = reported["parameters"]
     assert parameters["versions_put"] > 20
     assert parameters["versions_skipped"] > 0
     # All others were built, but for one that was being built when the run ended, and the newest, not yet asked for.
@@ -208,12 +208,12 @@ def test_d4pg_with_priorities_two_shards_and_fewer_bits_on_the_way(started: Call
         "--evaluate-every", "1500", "--evaluate-episodes", "2", "--final-episodes", "2",
     )  # fmt: skip
     assert run.ended() == 0, run.printed
-    told = run.told
+    reported = run.told
     assert "2 actors in fp16 and a learner start" in run.printed
     assert Bundle.load(run.output).spec.provenance["updates"] > 0
-    assert told["parameters"]["bytes_served"] > 0
+    assert reported["parameters"]["bytes_served"] > 0
     # 5·32 + 32·32 + 32·1 weights in a byte each, and their scales and biases: less than half of fp16's
-    assert told["parameters"]["bytes_each"] < 2 * (5 * 32 + 32 * 32 + 32)
+    assert reported["parameters"]["bytes_each"] < 2 * (5 * 32 + 32 * 32 + 32)
 
 
 @pytest.mark.slow

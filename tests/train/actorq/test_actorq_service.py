@@ -129,8 +129,8 @@ def test_a_run_shorter_than_the_minimum_ends_too() -> None:
 
 @pytest.mark.parametrize(("total", "parts"), [(10, 3), (2, 3), (0, 2), (12, 4), (1_000_001, 7)])
 def test_shares_of_shards_alike_are_as_equal_as_can_be_and_their_sum_is_exact(total: int, parts: int) -> None:
-    asked = make_plan(n_actors=2 * parts, replay_shards=parts).actorq
-    shares = [steps_of(total, asked, index) for index in range(parts)]
+    actorq = make_plan(n_actors=2 * parts, replay_shards=parts).actorq
+    shares = [steps_of(total, actorq, index) for index in range(parts)]
     assert sum(shares) == total
     assert max(shares) - min(shares) <= 1
 
@@ -150,8 +150,8 @@ def test_several_shards_make_exactly_the_steps_that_are_left() -> None:
 
 
 def test_a_shard_with_more_actors_gets_more_of_the_steps() -> None:
-    asked = make_plan(101, n_actors=3, replay_shards=2).actorq
-    assert [steps_of(101, asked, index) for index in range(2)] == [67, 34]  # two actors and one
+    actorq = make_plan(101, n_actors=3, replay_shards=2).actorq
+    assert [steps_of(101, actorq, index) for index in range(2)] == [67, 34]  # two actors and one
 
 
 def test_one_process_in_anothers_place_goes_on_with_its_steps_and_gathers_anew() -> None:
@@ -213,15 +213,15 @@ def test_priorities_reach_the_shard() -> None:
 
 def test_the_last_word_of_every_life_of_an_actor_is_kept() -> None:
     service = ReplayService(make_plan(), 0)
-    told: list[dict[str, Any]] = [
+    lives: list[dict[str, Any]] = [
         {"actor": 1, "life": 0, "steps": 3},
         {"actor": 1, "life": 1, "steps": 4},
         {"actor": 1, "life": 1, "steps": 9},
     ]
-    for facts in told:
+    for facts in lives:
         service.insert({}, facts)
     facts = json.loads(json.dumps(service.facts(), allow_nan=False))
-    assert facts["actors"] == {"1.0": told[0], "1.1": told[2]}
+    assert facts["actors"] == {"1.0": lives[0], "1.1": lives[2]}
     assert (facts["step"], facts["updates"], facts["size"]) == (0, 0, 0)
 
 

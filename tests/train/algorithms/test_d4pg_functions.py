@@ -190,8 +190,8 @@ def two_updates(batch: dict[str, np.ndarray], with_losses: bool) -> tuple[np.nda
     network = NetworkSpec((8,))
     learner = fresh_learner(np.random.default_rng(0), network, network, (3,), 2, critic_outputs=WATCHED.atoms)
     before = learner.groups
-    told = learn(watched_update(with_losses), learner, batch, 1.0)
-    return np.concatenate(told, axis=1), before, learner
+    metrics = learn(watched_update(with_losses), learner, batch, 1.0)
+    return np.concatenate(metrics, axis=1), before, learner
 
 
 def assert_same_critics(one: Learner, other: Learner) -> None:
@@ -202,11 +202,11 @@ def assert_same_critics(one: Learner, other: Learner) -> None:
 @pytest.mark.slow
 def test_with_losses_the_loss_of_every_transition_comes_behind_the_metrics() -> None:
     batch = columns(2)
-    told, before, learner = two_updates(batch, with_losses=True)
+    metrics, before, learner = two_updates(batch, with_losses=True)
     plain, _, same = two_updates(batch, with_losses=False)
-    assert (told.shape, plain.shape) == ((2, 5 + 4), (2, 5))
-    np.testing.assert_allclose(told[:, :5], plain, rtol=1e-5)
-    np.testing.assert_allclose(told[:, 5:].mean(axis=1), told[:, 0], rtol=1e-5)  # the critic's loss is their mean
+    assert (metrics.shape, plain.shape) == ((2, 5 + 4), (2, 5))
+    np.testing.assert_allclose(metrics[:, :5], plain, rtol=1e-5)
+    np.testing.assert_allclose(metrics[:, 5:].mean(axis=1), metrics[:, 0], rtol=1e-5)  # the critic's loss is their mean
     assert_same_critics(learner, same)
     # The first update's, from the networks as they were: targets of the target networks, cross entropy of the critic.
     following = batch["next_observation"][0]
@@ -214,18 +214,18 @@ def test_with_losses_the_loss_of_every_transition_comes_behind_the_metrics() -> 
     probabilities = tf.nn.softmax(d4pg.critic_logits(before["critic_target"], following, action))
     targets = d4pg.project_distribution(batch["return"][0], batch["discount"][0], probabilities, WATCHED.support)
     logits = d4pg.critic_logits(before["critic"], batch["observation"][0], batch["action"][0])
-    np.testing.assert_allclose(told[0, 5:], d4pg.cross_entropy(targets, logits), rtol=1e-4)
+    np.testing.assert_allclose(metrics[0, 5:], d4pg.cross_entropy(targets, logits), rtol=1e-4)
 
 
 def test_weights_weigh_the_critics_loss_and_leave_the_transitions_losses_as_they_are() -> None:
     batch, weight = columns(2), np.array([[1.0, 0.5, 0.25, 0.0]] * 2, np.float32)
     plain, _, unweighted = two_updates(batch, with_losses=True)
     ones, _, same = two_updates({**batch, "weight": np.ones((2, 4), np.float32)}, with_losses=True)
-    told, _, weighted = two_updates({**batch, "weight": weight}, with_losses=True)
+    metrics, _, weighted = two_updates({**batch, "weight": weight}, with_losses=True)
     np.testing.assert_allclose(ones, plain, rtol=1e-5)
     assert_same_critics(same, unweighted)
-    np.testing.assert_allclose(told[0, 5:], plain[0, 5:], rtol=1e-5)
-    np.testing.assert_allclose(told[:, 0], (weight * told[:, 5:]).mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(metrics[0, 5:], plain[0, 5:], rtol=1e-5)
+    np.testing.assert_allclose(metrics[:, 0], (weight * metrics[:, 5:]).mean(axis=1), rtol=1e-5)
     kernel = "0/head/kernel"
     assert not np.allclose(weighted.groups["critic"][kernel], unweighted.groups["critic"][kernel], atol=1e-4)
     # A transition of weight 0 teaches the critic nothing: another return there changes nothing.

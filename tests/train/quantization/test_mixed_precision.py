@@ -229,8 +229,8 @@ def test_a_convolutions_gradients_are_tensorflows_also_where_the_stride_does_not
 )
 def test_a_processor_without_the_unit_is_named(flags: str, compute: Compute, slow: bool, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
-    said = slower_here(compute, tmp_path / "cpuinfo")
-    assert (said is not None and "slower" in said) == slow
+    message = slower_here(compute, tmp_path / "cpuinfo")
+    assert (message is not None and "slower" in message) == slow
     assert slower_here(compute, tmp_path / "absent") is None
 
 

@@ -180,8 +180,8 @@ def test_a_training_by_command_holds_its_kernels_and_an_older_checkpoint_had_non
     assert max(largest(Bundle.load(tmp_path / "plain").weights()).values()) > 1.5
     bundle = Bundle.load(tmp_path / "held")
     assert max(largest(bundle.weights()).values()) == pytest.approx(1.0)
-    said = bundle.spec.provenance["settings"]
-    assert (said["weight_clip"], said["weight_decay"]) == (1.0, 0.5)
+    settings = bundle.spec.provenance["settings"]
+    assert (settings["weight_clip"], settings["weight_decay"]) == (1.0, 0.5)
 
     folder = tmp_path / TRAINING_FOLDER / "plain"
     checkpoint = load_checkpoint(folder)

@@ -63,7 +63,7 @@ def test_a_killed_run_with_a_curriculum_goes_on_to_the_same_bits(
 ) -> None:
     options = [*SMALL, "--method", method, *METHODS[method], "--steps", "4096", "--curriculum"]
     assert train(tmp_path / "whole", *options) == 0
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     several = 0
     for saves in (2, 3):
         with pytest.MonkeyPatch.context() as patch:
@@ -79,7 +79,7 @@ def test_a_killed_run_with_a_curriculum_goes_on_to_the_same_bits(
     assert rows == curve(tmp_path / "parts")
     numbers = [int(row["zone"]) for row in rows]
     assert numbers == sorted(numbers) and numbers[0] < numbers[-1]
-    opened = re.findall(r"^step ([\d,]+): zone (\d) of 4 opened: goals on hard 6 to \d", said, re.MULTILINE)
+    opened = re.findall(r"^step ([\d,]+): zone (\d) of 4 opened: goals on hard 6 to \d", printed, re.MULTILINE)
     assert [int(number) for _, number in opened] == list(range(2, numbers[-1] + 1))
     for step, number in opened:
         (row,) = [row for row in rows if row["step"] == step.replace(",", "")]

@@ -179,9 +179,9 @@ def test_a_nan_stops_training_names_the_step_and_keeps_the_checkpoint(
     monkeypatch.setattr(drawing, poisoned)
     monkeypatch.setattr(Run, "save", remembering)
     assert train(tmp_path / "I", *options, "--steps", "1024") == 1
-    said = capsys.readouterr().err
-    assert message in said
-    assert str(checkpoint) in said
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert str(checkpoint) in printed
     assert not (tmp_path / "I").exists()
     step, last_good = saved[-1]
     assert step < third

@@ -89,8 +89,8 @@ def test_other_options_and_fresh_begin_anew_and_put_the_unfinished_run_aside(
     checkpoint = (folder / "I" / "checkpoint.safetensors").read_bytes()
     capsys.readouterr()
     assert interrupted(tmp_path / "I", *RUN, "--seed", "4") == 130
-    said = capsys.readouterr().err
-    assert said.startswith("Beginning anew: the run that was interrupted at step 512 has seed = 3, asked for is 4.")
+    printed = capsys.readouterr().err
+    assert printed.startswith("Beginning anew: the run that was interrupted at step 512 has seed = 3, asked for is 4.")
     assert (folder / "I.previous" / "checkpoint.safetensors").read_bytes() == checkpoint
     assert train(tmp_path / "I", *RUN, "--seed", "4", "--fresh") == 0
     assert "Going on" not in capsys.readouterr().err
@@ -143,8 +143,8 @@ def test_ctrl_c_before_the_first_iteration_has_ended_leaves_everything_as_it_was
 
     monkeypatch.setattr("train.accelerator.table.accelerated", compiling)
     assert train(tmp_path / "I", *RUN, "--seed", "5") == 130
-    said = capsys.readouterr().err
-    assert said == f"interrupted before there was a checkpoint; {tmp_path / 'I'} is as it was.\n"
+    printed = capsys.readouterr().err
+    assert printed == f"interrupted before there was a checkpoint; {tmp_path / 'I'} is as it was.\n"
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert train(tmp_path / "new" / "I", *RUN) == 130
     assert not list((tmp_path / "new").iterdir())
@@ -162,8 +162,8 @@ def test_ctrl_c_when_all_steps_are_made_ends_at_once_and_loses_nothing(
 
     monkeypatch.setattr(where, interrupting)
     assert train(tmp_path / "I", *RUN) == 130
-    said = capsys.readouterr().err
-    assert said.startswith("interrupted at once; the checkpoint of step 1,024 is kept")
+    printed = capsys.readouterr().err
+    assert printed.startswith("interrupted at once; the checkpoint of step 1,024 is kept")
     assert not (tmp_path / "I").exists()
     monkeypatch.undo()
     assert train(tmp_path / "I", *RUN) == 0
@@ -190,9 +190,9 @@ def test_ctrl_c_while_progress_is_printed(tmp_path: Path, monkeypatch: pytest.Mo
     screen = InterruptingScreen()
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(screen), line_buffering=True))
     assert train(tmp_path / "I", *(word for word in RUN if word != "--quiet")) == 130
-    said = screen.written.decode()
-    assert said.count("Stopping: ") == 1
-    assert "512 steps, interrupted" in said.splitlines()[-1]
+    printed = screen.written.decode()
+    assert printed.count("Stopping: ") == 1
+    assert "512 steps, interrupted" in printed.splitlines()[-1]
 
 
 def test_ctrl_c_while_libraries_load_ends_with_one_line(tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_ctrl_c_while_libraries_load_ends_with_one_line(tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    printed = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert said.startswith("interrupted ") and said.count("\n") == 1
+    assert printed.startswith("interrupted ") and printed.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

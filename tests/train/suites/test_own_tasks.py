@@ -127,10 +127,10 @@ def test_what_cannot_be_learned_is_refused_in_one_message(
     task: str, words: list[str], method: str, module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(["--task", task, "--method", method, "--output-path", str(tmp_path / "out" / "I")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: --task ") and said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: --task ") and printed.count("\n") == 1
     for word in words:
-        assert word in said
+        assert word in printed
     assert not (tmp_path / "out").exists()
 
 

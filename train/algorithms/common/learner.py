@@ -45,9 +45,9 @@ class Learner:
 
         ``inputs`` are what it takes behind the state, ``quantizer`` the group of scales while quantizers are active.
         """
-        state, *told = update({**self.groups, **(quantizer or {})}, *inputs)
+        state, *metrics = update({**self.groups, **(quantizer or {})}, *inputs)
         self.put(state)
-        return [np.asarray(each) for each in told]
+        return [np.asarray(each) for each in metrics]
 
 
 def learn(
@@ -79,9 +79,9 @@ def scan_updates(
     ``one`` is (index, state) → (state, a vector of each width); ``state`` is that before the first.
     """
 
-    def body(index: tf.Tensor, state: State, *told: tf.Tensor) -> tuple[Any, ...]:
+    def body(index: tf.Tensor, state: State, *metrics: tf.Tensor) -> tuple[Any, ...]:
         state, *rows = one(index, state)
-        pairs = zip(told, rows, strict=True)
+        pairs = zip(metrics, rows, strict=True)
         return index + 1, state, *(tf.tensor_scatter_nd_update(each, [[index]], row[None]) for each, row in pairs)
 
     start = (tf.constant(0), state, *(tf.zeros((updates, width)) for width in widths))
@@ -109,7 +109,7 @@ def compiled_round(
         def minibatch_of(index: tf.Tensor, state: State) -> tuple[Any, ...]:
             return one(state, {name: column[index] for name, column in batches.items()}, count + index, rate)
 
-        told = (minibatch if width == ROWS else width for width in widths)
-        return scan_updates(minibatch_of, state, updates, *told)
+        metrics = (minibatch if width == ROWS else width for width in widths)
+        return scan_updates(minibatch_of, state, updates, *metrics)
 
     return update
