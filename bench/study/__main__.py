@@ -15,6 +15,7 @@ STUDIES = {
     "apart": ("bench.study.apart", "which has to keep its bits: weights, hidden activations, observation?"),
     "layers": ("bench.study.layers", "which layer has to keep its bits?"),
     "budgets": ("bench.study.budgets", "are mixed widths worth it, at the same size?"),
+    "calibration": ("bench.study.calibration", "how many observations does the calibration of int8 need?"),
     "noise": ("bench.study.noise", "does a noisy rangefinder forgive few bits of the observation?"),
     "qat": ("bench.study.learning.qat", "is learning with quantizers worth it?"),
     "native": ("bench.study.learning.native", "what do packed bits reach, and how many rows have to be active?"),
@@ -32,7 +33,7 @@ STUDIES = {
     "actorq-scaling": ("bench.study.actorq.scaling", "how many actors can a learner feed?"),
 }
 EVERYTHING = "bench.study.everything"
-ONE_THREAD = ("sweep", "apart", "layers", "budgets", "noise", "cells")
+ONE_THREAD = ("sweep", "apart", "layers", "budgets", "calibration", "noise", "cells")
 """With another number of threads numpy's sums end in other last bits, quantizers' scales follow them, and a walking
 robot's episode is another one; small products are not faster with several."""
 

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from bench import command_line
 from policy.locate import PROJECT_ROOT
 
-MEASURED = ("cells", "sweep", "apart", "layers", "budgets", "noise")
+MEASURED = ("cells", "sweep", "apart", "layers", "budgets", "calibration", "noise")
 SHOWN = ("qat", "native", "wide", "speed", "mixed", "actorq-breakdown", "actorq-trainings", "actorq-scaling")
 JOINED = ("ptq", "width")  # what several studies measured, in one table
 SUCCESS = ["bench/success.py", "--policy", "I,II,III", "--precision", "fp32,fp16,int8"]
