@@ -109,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.recommending.deciding import decide
     from bench.recommending.measuring import measure
     from bench.report import tables as rendering
-    from bench.study.flying import task_of
+    from bench.study.bundles import task_of
     from policy.errors import PolicyError
     from policy.files import write_atomically
     from policy.locate import working_bundle

@@ -18,8 +18,8 @@ from bench import command_line
 from bench.report.lines import error_lines
 from bench.report.pivot import Pivot
 from bench.report.text import filled, several
+from bench.study.bundles import PERCEPTRONS, ROBOTS, fly, of_bundles, open_perceptron, quantized
 from bench.study.experiment import ERROR, EpisodePlan, Results, SeedResult
-from bench.study.flying import PERCEPTRONS, ROBOTS, fly, of_bundles, open_perceptron, quantized
 from bench.study.records import Condition
 from policy.quantization import Scheme
 from policy.simulated import Widths

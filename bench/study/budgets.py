@@ -21,8 +21,8 @@ from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.lines import error_lines
 from bench.report.pivot import Pivot
+from bench.study.bundles import PERCEPTRONS, SEEDS, fly, of_bundles, open_perceptron
 from bench.study.experiment import EpisodePlan, Results, SeedResult
-from bench.study.flying import PERCEPTRONS, SEEDS, fly, of_bundles, open_perceptron
 from bench.study.layers import estimator
 from bench.study.measures.damage import fullest
 from bench.study.records import Condition

@@ -18,8 +18,8 @@ import numpy as np
 from bench import command_line
 from bench.report.lines import error_lines
 from bench.report.pivot import Pivot
+from bench.study.bundles import PERCEPTRONS, fly, of_bundles, open_perceptron
 from bench.study.experiment import EpisodePlan, Results, SeedResult
-from bench.study.flying import PERCEPTRONS, fly, of_bundles, open_perceptron
 from bench.study.records import Condition
 from policy.quantization import Scheme
 from policy.simulated import Widths, simulate

@@ -22,9 +22,9 @@ from bench.report.figures import Pictures
 from bench.report.intervals import Estimate
 from bench.report.pivot import Pivot
 from bench.report.text import NOT_KNOWN, three_digits
+from bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle
 from bench.study.curves import curve_of, curves_figure
 from bench.study.experiment import ERROR, LOST, RETURN, EpisodePlan, Experiment, Results, SeedResult
-from bench.study.flying import bundle_identity, fly, folder_of, load, open_bundle
 from bench.study.records import Condition
 from policy.locate import ZOO, meant
 from train.suites.cells import Cell, load_cells

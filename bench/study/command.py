@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.report.figures import FIGURES, save
-from bench.study import measuring, records
+from bench.study import records, running
 from bench.study.experiment import Results, current, in_order
 
 if TYPE_CHECKING:
@@ -143,20 +143,20 @@ def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Recor
 
 def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace, subjects: list[str]) -> list[Record]:
     """Measure the requested cells that are not kept; with --keep store each as it ends, and return all that is kept."""
-    requested = measuring.cells(experiment, arguments, subjects)
+    requested = running.cells(experiment, arguments, subjects)
     kept = current(experiment, records.read(experiment.path)) if arguments.keep or arguments.missing else []
-    todo = requested if arguments.again else measuring.missing(requested, kept)
+    todo = requested if arguments.again else running.missing(requested, kept)
     measured: list[Record] = []
     if arguments.missing:
-        measured, todo = measuring.kept_or_requested(requested, kept)
+        measured, todo = running.kept_or_requested(requested, kept)
     for subject in dict.fromkeys(cell.subject for cell in todo):  # before anything is measured
         experiment.about(subject)
         experiment.require(subject)
     if arguments.keep and todo and arguments.results is None:
-        measuring.refuse_dirty()
+        running.refuse_dirty()
     left = f"{len(todo)} cells" if todo else "all of it is stored, nothing to measure"
     with command_line.progress_bar(f"{experiment.name}: {left}") as progress:
-        for number, new in enumerate(measuring.run(module, todo, arguments.jobs, arguments.address), 1):
+        for number, new in enumerate(running.run(module, todo, arguments.jobs, arguments.address), 1):
             measured += new
             if arguments.keep:
                 records.append(experiment.path, new)
@@ -165,6 +165,6 @@ def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace
         return in_order(experiment, measured)
 
     def ordered(rows: list[Record]) -> list[Record]:
-        return in_order(experiment, measuring.without_superseded(todo, current(experiment, rows)))
+        return in_order(experiment, running.without_superseded(todo, current(experiment, rows)))
 
     return records.rewrite(experiment.path, ordered)

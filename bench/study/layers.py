@@ -20,8 +20,8 @@ from bench import command_line
 from bench.report.intervals import Correlation, order_of
 from bench.report.lines import error_lines
 from bench.report.pivot import Pivot
+from bench.study.bundles import PERCEPTRONS, ROBOTS, fly, of_bundles, open_perceptron, perceptron
 from bench.study.experiment import ERROR, EpisodePlan, Results, SeedResult
-from bench.study.flying import PERCEPTRONS, ROBOTS, fly, of_bundles, open_perceptron, perceptron
 from bench.study.measures.damage import Estimator
 from bench.study.records import Condition
 from convert.mixed import kernel_sizes

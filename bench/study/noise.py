@@ -17,8 +17,8 @@ from bench import command_line
 from bench.report.figures import share_scale
 from bench.report.lines import Lines
 from bench.report.pivot import Pivot
+from bench.study.bundles import of_bundles, perceptron, quantized
 from bench.study.experiment import SUCCESS, EpisodePlan, SeedResult
-from bench.study.flying import of_bundles, perceptron, quantized
 from bench.study.records import Condition
 from policy.quantization import FLOAT_BITS, Scheme
 from policy.simulated import Widths

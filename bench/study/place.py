@@ -116,7 +116,7 @@ def cell_name(bundle: Bundle) -> str:
 
 def judged(bundle: Bundle, episodes: int, seed: int) -> Evaluation:
     """The float policy on episodes of its own task."""
-    from bench.study.flying import task_of
+    from bench.study.bundles import task_of
     from train.deciding import greedy
 
     task = task_of(bundle)

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.measuring.execution import DEVICE_ACTIVATION_BITS, execution_of
 from bench.report.lines import Lines, in_order
 from bench.report.pivot import Pivot, alike
+from bench.study.bundles import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
+from bench.study.execution import DEVICE_ACTIVATION_BITS, execution_of
 from bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Experiment, Results, SeedResult
-from bench.study.flying import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
 from bench.study.records import Condition
 from policy.integer import trained_with
 from policy.locate import meant

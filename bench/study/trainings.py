@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.measuring.children import started
 from bench.report.document import code_version
+from bench.study.bundles import open_bundle, quantized
+from bench.study.children import started
 from bench.study.experiment import EpisodePlan, Experiment, SeedResult, known
-from bench.study.flying import open_bundle, quantized
 from bench.study.records import rounded
 from policy.files import locked
 from policy.locate import ARTIFACTS

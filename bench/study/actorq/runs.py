@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.command_line import BenchError
-from bench.measuring.children import last_words, run_to_end
+from bench.study.children import last_words, run_to_end
 from bench.study.experiment import Results
 from bench.study.records import Condition, Record
 from policy.locate import PROJECT_ROOT

@@ -24,8 +24,8 @@ from bench.measuring.activity import activities, read_share
 from bench.report.figures import share_scale
 from bench.report.lines import Lines
 from bench.report.pivot import Pivot
+from bench.study.bundles import fly, folder_of, of_bundles, open_perceptron
 from bench.study.experiment import SUCCESS, EpisodePlan, Results, SeedResult
-from bench.study.flying import fly, folder_of, of_bundles, open_perceptron
 from bench.study.records import Condition
 from bench.study.trainings import Training, trained
 from convert.mixed import MOST_BITS

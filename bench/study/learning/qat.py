@@ -21,12 +21,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.measuring.execution import execution_of
 from bench.report.figures import error_scale
 from bench.report.intervals import Estimate
 from bench.report.lines import Lines, in_order
 from bench.report.pivot import Pivot, alike
 from bench.report.text import joined
+from bench.study.execution import execution_of
 from bench.study.experiment import ERROR, SUCCESS, EpisodePlan, Results, SeedResult
 from bench.study.records import Condition
 from bench.study.trainings import Training, flown, of_cells, origin, trained

@@ -23,7 +23,7 @@ from itertools import product
 import numpy as np
 
 from bench import command_line
-from bench.study.flying import share_differing
+from bench.study.bundles import share_differing
 from convert.mixed import Assignment, Layers, output_error, total_bits
 from policy.network import Floats, Weights, choose_actions, layer_names
 from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS

@@ -20,7 +20,7 @@ import pytest
 from airlearning_envs.config import PRESETS
 from bench.report import store
 from bench.report.tables import pages
-from bench.study import measuring, records
+from bench.study import records, running
 from policy.locate import ZOO, working_bundle
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -222,7 +222,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(store, "RESULTS", folder / "results")
         patch.setattr(store, "DEFAULT_STORE", own)
         patch.setattr(records, "FOLDER", folder / "study")
-        patch.setattr(measuring, "refuse_dirty", lambda: None)
+        patch.setattr(running, "refuse_dirty", lambda: None)
         patch.setattr("train.runs.results.RECORDED_EPISODES", 1)
         patch.setenv("QUARL_LOCAL_DEVICE", str(folder / "device"))
         # what lines further down work on

@@ -16,7 +16,7 @@ from bench.study.actorq import breakdown, runs, trainings
 from bench.study.actorq.breakdown import PARTS
 from bench.study.actorq.runs import CELLS, LEARNING, NATIVE, WIDTHS, Run, options_of, pairs, spread
 from bench.study.experiment import EpisodePlan, Results, current, in_order, stored
-from bench.study.measuring import cells, missing
+from bench.study.running import cells, missing
 from policy.locate import PROJECT_ROOT
 from train.runs.logs import read_curve
 

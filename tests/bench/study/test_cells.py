@@ -16,7 +16,7 @@ from bench import command_line
 from bench.command_line import BenchError
 from bench.report.intervals import Estimate
 from bench.report.tables import filled, pages, to_markdown
-from bench.study import cells, command, measuring, place
+from bench.study import cells, command, place, running
 from bench.study.cells import EXPERIMENT, JudgedBundle, number, order, published, reached
 from bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
 from bench.study.experiment import RETURN, Results, in_order, stored
@@ -144,9 +144,9 @@ def test_a_bundle_is_judged_at_every_precision_and_only_once(
     assert fp32["return"]["value"] > 300 and fp32["executed_by"].startswith("litert ")
     assert fp16["bytes"] > 1000 and int8["episodes"] == 4
     assert [path for path in bundle.path.iterdir() if path.suffix == ".tflite"] == [], "a copy is converted"
-    monkeypatch.setattr(measuring, "measured", lambda *_: pytest.fail("it was judged again"))
+    monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it was judged again"))
     assert command.main("bench.study.cells", words) == command_line.EXIT_OK
-    monkeypatch.setattr(measuring, "measured", lambda module, cell: [])
+    monkeypatch.setattr(running, "measured", lambda module, cell: [])
     assert command.main("bench.study.cells", [*words, "--runtime", "onnxruntime"]) == command_line.EXIT_OK
     (record, *_) = stored(dataclasses.replace(EXPERIMENT, folder=kept)).found
     assert record["identity"] == bundle.manifest.files["weights.safetensors"].sha256

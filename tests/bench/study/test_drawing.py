@@ -8,8 +8,8 @@ import pytest
 
 from bench.study.everything import JOINED, MEASURED, QUICK, SHOWN
 from bench.study.experiment import EpisodePlan
-from bench.study.measuring import StudyCell, kept_or_requested
 from bench.study.records import Record
+from bench.study.running import StudyCell, kept_or_requested
 from tests.without_suites import run
 
 TYPED = "from bench.study.__main__ import main\n"

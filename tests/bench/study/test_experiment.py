@@ -15,10 +15,10 @@ from bench import command_line
 from bench.report import document
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
-from bench.study import apart, command, measuring, records
+from bench.study import apart, command, records, running
 from bench.study.apart import EXPERIMENT
 from bench.study.experiment import EpisodePlan, Results, current, in_order
-from bench.study.measuring import StudyCell, missing, without_superseded
+from bench.study.running import StudyCell, missing, without_superseded
 from policy.bundle import Bundle
 
 FEW = EpisodePlan((0, 2), 2)
@@ -181,7 +181,7 @@ def test_times_are_measured_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     requested: list[int] = []
-    monkeypatch.setattr(measuring, "run", lambda module, cells, jobs, address: requested.append(jobs) or [])
+    monkeypatch.setattr(running, "run", lambda module, cells, jobs, address: requested.append(jobs) or [])
     for module in ("bench.study.env_speed", "bench.study.apart"):
         command.main(module, [] if "speed" in module else ["cartpole-dqn"])
     assert requested[0] == 1 and requested[1] == command.os.cpu_count()
@@ -201,7 +201,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
 ) -> None:
     own = str(balancing(tmp_path / "by-hand").path)
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
-    monkeypatch.setattr(measuring, "refuse_dirty", lambda: None)
+    monkeypatch.setattr(running, "refuse_dirty", lambda: None)
     words = [own, "--bits", "3,2", "--seeds", "1,3", "--episodes", "4", "--jobs", "1"]
     assert typed(*words, "--keep", "--json") == command_line.EXIT_OK
     printed = json.loads(capsys.readouterr().out)["rows"]
@@ -209,7 +209,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     # 1 and 0 in the head are levels of every width; pushes of 0.1, 0.5, 10 and 3 are not
     error = {(row["part"], row["bits"]): row["error"]["value"] for row in printed}
     assert error["weights", 2] > 5.0 and error["hidden", 3] == 0.0
-    monkeypatch.setattr(measuring, "measured", lambda *_: pytest.fail("it was measured again"))
+    monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it was measured again"))
     assert typed(*words, "--keep") == command_line.EXIT_OK
     assert typed(own, "--stored", "--output-path", str(tmp_path / "drawn")) == command_line.EXIT_OK
     assert "Which part decides" in capsys.readouterr().out
@@ -217,7 +217,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     capsys.readouterr()
     monkeypatch.undo()
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
-    monkeypatch.setattr(measuring, "refuse_dirty", lambda: None)
+    monkeypatch.setattr(running, "refuse_dirty", lambda: None)
     fewer = ["--bits", "2", "--seeds", "3", "--episodes", "2", "--jobs", "1", "--keep", "--json"]
     assert typed(own, *fewer) == command_line.EXIT_OK
     counts = {(row["part"], row["bits"]): row["episodes"] for row in json.loads(capsys.readouterr().out)["rows"]}
@@ -231,7 +231,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
 def test_what_cannot_be_measured_is_refused_before_anything_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(measuring, "measured", lambda *_: pytest.fail("it flew"))
+    monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it flew"))
     for words, message in (
         (("cartpole-dqn", "pong-dqn"), "pong-dqn has convolutions; this study is of perceptrons"),
         (("XLII",), "XLII"),
@@ -265,23 +265,23 @@ def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: 
     (tmp_path / "results" / "rows.jsonl").write_text("more rows")
     (tmp_path / "docs" / "page.md").write_text("their table")
     (tmp_path / "untracked").write_text("")
-    measuring.refuse_dirty()
+    running.refuse_dirty()
     git("tag", "v0.1")
     assert document.code_version.__wrapped__() == "v0.1", "a row that was appended is no change of the code"
     (tmp_path / "code.py").write_text("changed")
     assert document.code_version.__wrapped__() == "v0.1-dirty"
     with pytest.raises(command_line.BenchError, match=r"code\.py differ"):
-        measuring.refuse_dirty()
+        running.refuse_dirty()
 
 
 def test_cells_in_processes_are_the_same_as_here(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
     own = str(balancing(tmp_path / "by-hand").path)
     arguments = argparse.Namespace(bits=(3,), seeds=(1,), episodes=3)
-    requested = measuring.cells(apart.EXPERIMENT, arguments, [own])
+    requested = running.cells(apart.EXPERIMENT, arguments, [own])
     here, there = (
         {
             json.dumps(record["condition"]): record["returns"]
-            for found in measuring.run("bench.study.apart", requested, jobs, None)
+            for found in running.run("bench.study.apart", requested, jobs, None)
             for record in found
         }
         for jobs in (1, 2)

@@ -12,7 +12,7 @@ import pytest
 
 from bench.study import noise
 from bench.study.experiment import EpisodePlan, Results, in_order
-from bench.study.measuring import StudyCell, measured
+from bench.study.running import StudyCell, measured
 
 TYPED = ["--bits", "4", "--noise", "0,1", "--seeds", "0", "--episodes", "20", "--json"]
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.tables import ROOT, filled
-from bench.study import command, measuring, records, trainings
+from bench.study import command, records, running, trainings
 from bench.study.experiment import Results, current, in_order
 from bench.study.learning import qat
 from policy.bundle import Bundle
@@ -123,7 +123,7 @@ def test_a_small_study_as_it_is_typed(
     monkeypatch.setitem(qat.CELLS, "cartpole-ppo", small)
     monkeypatch.setattr(trainings, "TRAINED", tmp_path / "trained")
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
-    monkeypatch.setattr(measuring, "refuse_dirty", lambda: None)
+    monkeypatch.setattr(running, "refuse_dirty", lambda: None)
     words = ["cartpole-ppo", "--bits", "3", "--seeds", "5", "--episodes", "3", "--jobs", "1", "--keep", "--json"]
     assert command.main("bench.study.learning.qat", words) == command_line.EXIT_OK
     rows = {row["quantized"]: row for row in json.loads(capsys.readouterr().out)["rows"]}

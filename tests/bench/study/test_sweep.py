@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from bench import command_line
 from bench.report.tables import ROOT, filled
 from bench.study import command, experiment, records, sweep
+from bench.study.bundles import share_differing
 from bench.study.experiment import Results, in_order, stored
-from bench.study.flying import share_differing
 from bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle

@@ -12,7 +12,7 @@ import pytest
 
 from bench import command_line
 from bench.report.tables import ROOT, filled
-from bench.study import command, measuring, speed
+from bench.study import command, running, speed
 from bench.study.experiment import Results, stored
 from bench.study.records import Record
 from bench.study.speed import EXPERIMENT, SB3, median_time, ratio
@@ -76,7 +76,7 @@ def test_a_missing_environment_is_named_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(speed, "PEERS_PYTHON", tmp_path / "python")
-    monkeypatch.setattr(measuring, "measured", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it trained"))
     assert command.main("bench.study.speed", []) == command_line.EXIT_FAILED
     assert "next: make peers" in capsys.readouterr().err
     assert command.main("bench.study.speed", ["ppo,Pong", "--ours-only"]) == command_line.EXIT_USAGE

@@ -17,7 +17,7 @@ from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.tables import ROOT, filled
 from bench.report.text import arrow
-from bench.study import command, measuring, records, trainings
+from bench.study import command, records, running, trainings
 from bench.study.experiment import Results, current, in_order
 from bench.study.learning import wide
 from policy.bundle import Bundle
@@ -143,7 +143,7 @@ def test_a_small_study_as_it_is_typed(
     monkeypatch.setitem(wide.CELLS, "cartpole-a2c", small)
     monkeypatch.setattr(trainings, "TRAINED", tmp_path / "trained")
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
-    monkeypatch.setattr(measuring, "refuse_dirty", lambda: None)
+    monkeypatch.setattr(running, "refuse_dirty", lambda: None)
     words = ["cartpole-a2c", "--variants", "plain,clip-2", "--seeds", "5", "--episodes", "3", "--jobs", "1", "--json"]
     assert command.main("bench.study.learning.wide", words) == command_line.EXIT_OK
     rows = json.loads(capsys.readouterr().out)["rows"]
