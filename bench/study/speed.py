@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from bench import command_line
 from bench.report.pivot import Pivot, alike
 from bench.report.text import NOT_KNOWN, three_digits
-from bench.study.children import started
 from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
+from bench.study.measures.children import started
 from bench.study.records import Condition, rows
 from policy.locate import PROJECT_ROOT
 

@@ -25,8 +25,8 @@ from bench import command_line
 from bench.report.lines import Lines, in_order
 from bench.report.pivot import Pivot, alike
 from bench.study.bundles import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
-from bench.study.execution import DEVICE_ACTIVATION_BITS, execution_of
 from bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Experiment, Results, SeedResult
+from bench.study.measures.execution import DEVICE_ACTIVATION_BITS, execution_of
 from bench.study.records import Condition
 from policy.integer import trained_with
 from policy.locate import meant

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.report.document import code_version
 from bench.study.bundles import open_bundle, quantized
-from bench.study.children import started
 from bench.study.experiment import EpisodePlan, Experiment, SeedResult, known
+from bench.study.measures.children import started
 from bench.study.records import rounded
 from policy.files import locked
 from policy.locate import ARTIFACTS

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.command_line import BenchError
-from bench.study.children import last_words, run_to_end
 from bench.study.experiment import Results
+from bench.study.measures.children import last_words, run_to_end
 from bench.study.records import Condition, Record
 from policy.locate import PROJECT_ROOT
 

@@ -26,8 +26,8 @@ from bench.report.intervals import Estimate
 from bench.report.lines import Lines, in_order
 from bench.report.pivot import Pivot, alike
 from bench.report.text import joined
-from bench.study.execution import execution_of
 from bench.study.experiment import ERROR, SUCCESS, EpisodePlan, Results, SeedResult
+from bench.study.measures.execution import execution_of
 from bench.study.records import Condition
 from bench.study.trainings import Training, flown, of_cells, origin, trained
 from policy.quantization import Scheme

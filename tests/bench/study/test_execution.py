@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.study.execution import execution_of
+from bench.study.measures.execution import execution_of
 from convert.pipeline import build, execution
 from policy.bundle import Bundle
 from policy.locate import ZOO
