@@ -101,7 +101,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from bench import agreement, foreign, gate, native, rewrites
     from bench.peers import __main__ as peers
-    from bench.recommending import words
+    from bench.recommending import answer
     from bench.report import case_study, flight_dynamics, flights, simulators, store, trained, virtual_pi
     from bench.report.selection import Selection, flown_today
     from policy.locate import ZOO
@@ -127,7 +127,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         "zoo": lambda: flights.zoo_table(ZOO, stored("zoo", empty=True)),
         "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
         "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
-        "recommend": lambda: (words.kept_table(), []),
+        "recommend": lambda: (answer.kept_table(), []),
         simulators.AIRSIM_FLIGHTS: lambda: simulators.airsim_flights(everything(simulators.AIRSIM_FLIGHTS), preset),
         case_study.DEPTH: lambda: case_study.depth(stored(case_study.DEPTH), preset),
         foreign.FOREIGN: lambda: (foreign.kept_table(foreign.FOREIGN), []),

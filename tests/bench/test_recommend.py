@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ from bench.measuring import access
 from bench.measuring.access import Device
 from bench.measuring.questions import Served
 from bench.recommending import measuring as recommend_measuring
-from bench.recommending.answer import document
-from bench.recommending.deciding import Demand, decide
+from bench.recommending.answer import CANDIDATES, sentences
+from bench.recommending.deciding import Demand
 from bench.recommending.measuring import (
-    Asked,
-    Measured,
+    Measurements,
+    Question,
     candidate_pairs,
     chosen_preset,
     played_pairs,
@@ -32,7 +32,7 @@ from bench.recommending.measuring import (
     return_kept,
 )
 from bench.recommending.timing import runtimes_of, time_in_turns
-from bench.recommending.words import table
+from bench.recommending.verdict import Verdict
 from bench.report.document import Report, Transport
 from bench.report.tables import Table
 from device.host import __main__ as cli
@@ -48,7 +48,7 @@ from train.suites.task import Evaluation
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
 MIXED, NATIVE = Precision.MIXED, RuntimeName.NATIVE
-ASKED = Asked("pole", Demand(0.7, 20.0), "", 3, 7, 700)
+QUESTION = Question("pole", Demand(0.7, 20.0), "", 3, 7, 700)
 MEGABYTE = 1_000_000
 
 
@@ -184,10 +184,10 @@ def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
     monkeypatch.setattr(recommend_measuring, "deployed", too_late)
     bundle, task = balancing(tmp_path / "pole"), make_task("CartPole-v1")
     with pytest.raises(BenchError, match="pi@virtual is emulated: how long"):
-        recommend_measuring.measure(bundle, task, replace(ASKED, target="pi@virtual"))
+        recommend_measuring.measure(bundle, task, replace(QUESTION, target="pi@virtual"))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: False)
     with pytest.raises(AssertionError):
-        recommend_measuring.measure(bundle, task, ASKED)
+        recommend_measuring.measure(bundle, task, QUESTION)
 
 
 def test_what_plays_and_what_can_be_chosen(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def measured(
     latency_report: Callable[..., Report],
     memory_report: Callable[..., Report],
     monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., Measured]:
+) -> Callable[..., Measurements]:
     """fp32 at 2.0 µs and int8 at 1.5 µs, three episodes each, and int4, which only played."""
 
     def entry(precision: Precision, _: ArtifactFormat) -> ArtifactEntry:
@@ -229,7 +229,7 @@ def measured(
     def played(*returns: float) -> Evaluation:
         return Evaluation("", 3, None, None, sum(returns) / 3, (0.0, 1.0), 9.0, returns=returns)
 
-    def make(**changes: Any) -> Measured:
+    def make(**changes: Any) -> Measurements:
         copy = balancing(tmp_path / "pole")
         monkeypatch.setattr(Bundle, "artifact", lambda self, *asked: entry(*asked))
         returns = {FP32: (10.0, 10.0, 10.0), INT8: (9.0, 10.0, 11.0), INT4: (1.0, 1.0, 1.0)}
@@ -241,26 +241,27 @@ def measured(
         }  # fmt: skip
         episodes = {(precision, LITERT): played(*each) for precision, each in returns.items()}
         reason = "Python 3.13 on aarch64 lacks tflite-runtime"
-        return recommend_measuring.measured(copy, episodes, timed, {TFLITE: reason}, "")
+        return recommend_measuring.summarised(copy, episodes, timed, {TFLITE: reason}, "")
 
     return make
 
 
 @pytest.fixture
 def answered(
-    measured: Callable[..., Measured], balancing: Callable[..., Bundle], tmp_path: Path
-) -> Callable[..., tuple[dict[str, Any], Table]]:
-    def make(demand: Demand, presets: tuple[str, ...] = ("",), **changes: Any) -> tuple[dict[str, Any], Table]:
+    measured: Callable[..., Measurements], balancing: Callable[..., Bundle], tmp_path: Path
+) -> Callable[..., tuple[Verdict, Table]]:
+    def make(demand: Demand, presets: tuple[str, ...] = ("",), **changes: Any) -> tuple[Verdict, Table]:
         one = measured(**changes)
-        asked = replace(ASKED, demand=demand, target=changes.get("target", "pi@raspberrypi"))
+        question = replace(QUESTION, demand=demand, target=changes.get("target", "pi@raspberrypi"))
         task = replace(make_task("CartPole-v1"), presets=presets)
-        made = document(balancing(tmp_path / "asked"), task, asked, one, decide(one.candidates, demand))
-        return made, table(made)
+        verdict = Verdict.of(balancing(tmp_path / "asked"), task, question, one)
+        (table,) = CANDIDATES(verdict)
+        return verdict, table
 
     return make
 
 
-Answered = Callable[..., tuple[dict[str, Any], Table]]
+Answered = Callable[..., tuple[Verdict, Table]]
 
 
 def test_the_table_has_the_verdict_the_bits_and_what_is_not_there(answered: Answered) -> None:
@@ -292,8 +293,11 @@ def test_what_is_not_valid_is_said(answered: Answered) -> None:
 
 
 def test_the_document_holds_everything(answered: Answered) -> None:
-    made, _ = answered(Demand(0.95, 0.001))
-    json.dumps(made, allow_nan=False)
+    verdict, table = answered(Demand(0.95, 0.001))
+    made = json.loads(json.dumps(asdict(verdict), allow_nan=False))
+    stored = Verdict.of_document({**made, "seconds": 1.0})
+    assert sentences(stored) == sentences(verdict)
+    assert CANDIDATES(stored) == [table]
     assert made["recommended"] is None
     assert made["quality"] == "return kept"
     by_precision = {each["precision"]: each for each in made["candidates"]}
