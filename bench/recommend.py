@@ -109,10 +109,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.recommending import answer
     from bench.recommending.measuring import measure
     from bench.recommending.verdict import Verdict
+    from bench.report import store
     from bench.report import tables as rendering
     from bench.study.flying import task_of
     from policy.errors import PolicyError
-    from policy.files import write_atomically
     from policy.locate import working_bundle
     from train.__main__ import quiet_libraries
 
@@ -129,8 +129,7 @@ def _run(arguments: argparse.Namespace) -> int:
     seconds = time.monotonic() - began
     document = {**asdict(verdict), **answer.sentences(verdict), "seconds": round(seconds, 1)}
     if arguments.output is not None:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(arguments.output, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+        store.write_answer(arguments.output, document)
     if arguments.json:
         print(json.dumps({"ok": True, **document}, ensure_ascii=False))
     else:
