@@ -35,7 +35,7 @@ FEWER = (Precision.INT4, Precision.INT3, Precision.INT2)
 
 @dataclass(frozen=True)
 class Question:
-    """The question.
+    """What is asked: of which bundle, under which limits, on which target.
 
     Attributes:
         bundle, target: as typed.

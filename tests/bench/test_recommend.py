@@ -53,7 +53,7 @@ MEGABYTE = 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["I", "--success-floor", "95"], "95 % is 0.95"),
         (["I", "--success-floor", "0"], "allowed is above 0, up to 1"),
@@ -66,11 +66,11 @@ MEGABYTE = 1_000_000
         ([], "bundle"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         recommend.main(arguments)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_p99_has_as_many_runs_as_it_needs() -> None:
@@ -124,7 +124,7 @@ def test_the_runtimes_are_those_that_the_target_has_wheels_for() -> None:
 
 
 def test_every_turn_is_timed_in_a_process_of_its_own() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
     stations = ("baseline", "before_load", "after_load", "now", "running_peak", "lifetime_peak")
     memory = {**dict.fromkeys(stations, MEGABYTE), "clean": True, "peak_reset": True}
     circumstances: dict[str, Any] = {
@@ -134,15 +134,15 @@ def test_every_turn_is_timed_in_a_process_of_its_own() -> None:
 
     class Agent:
         def request(self, op: str, **fields: Any) -> dict[str, Any]:
-            asked.append(op)
+            requests.append(op)
             samples = list(range(100, 100 + fields["runs"]))
             return {"memory": memory, "runs": len(samples), "samples_ns": samples, **circumstances}
 
     class Fake(Device):
         @contextmanager
         def serving(self, policy: str, precision: Precision, runtime: RuntimeName) -> Iterator[Served]:
-            asked.append(f"{precision.value} {runtime.value}")
-            said = (
+            requests.append(f"{precision.value} {runtime.value}")
+            names = (
                 "policy",
                 "precision",
                 "runtime",
@@ -153,13 +153,13 @@ def test_every_turn_is_timed_in_a_process_of_its_own() -> None:
                 "bytes",
                 "execution",
             )
-            loaded = {**dict.fromkeys(said, ""), "policy": policy, "precision": precision.value}
+            loaded = {**dict.fromkeys(names, ""), "policy": policy, "precision": precision.value}
             yield Served(Agent(), "pi", Transport.SSH, {}, loaded)  # type: ignore[arg-type]
 
     device = Fake("pi", None)  # type: ignore[arg-type]
     timed = time_in_turns(device, "pole", [(FP32, LITERT), (INT8, ONNX)], 700, "runtime", lambda done, total: None)
     turn = ["fp32 litert", "latency", "int8 onnxruntime", "latency"]
-    assert asked == ["fp32 litert", "memory", "latency", "int8 onnxruntime", "memory", "latency", *3 * turn]
+    assert requests == ["fp32 litert", "memory", "latency", "int8 onnxruntime", "memory", "latency", *3 * turn]
     for resident, latency in timed.values():
         assert resident.memory is not None
         assert latency.latency is not None
@@ -274,22 +274,22 @@ def test_the_table_has_the_verdict_the_bits_and_what_is_not_there(answered: Answ
     ]
     assert made.rows[0][5:] == ("1.50 µs [1.50, 1.50]", made.rows[0][6], "8.00", "35.5")
     assert made.rows[2][5:] == ("as int8", "as int8", "4.00", "as int8")
-    said = "\n".join(made.notes)
-    assert "Without brackets: all episodes are equal, which says nothing of other ones" in said
-    assert "How few bits: int8 is the narrowest at the floor." in said
-    assert "Fewer than 8 bits run as int8 does, unpacked in an int8 container" in said
-    assert "No tflite-runtime: Python 3.13 on aarch64 lacks tflite-runtime" in said
-    assert "pi@raspberrypi: Raspberry Pi 3 Model B" in said
-    assert "local is this machine" not in said
+    notes = "\n".join(made.notes)
+    assert "Without brackets: all episodes are equal, which says nothing of other ones" in notes
+    assert "How few bits: int8 is the narrowest at the floor." in notes
+    assert "Fewer than 8 bits run as int8 does, unpacked in an int8 container" in notes
+    assert "No tflite-runtime: Python 3.13 on aarch64 lacks tflite-runtime" in notes
+    assert "pi@raspberrypi: Raspberry Pi 3 Model B" in notes
+    assert "local is this machine" not in notes
 
 
 def test_what_is_not_valid_is_said(answered: Answered) -> None:
     hot = {"valid": False, "invalid_reasons": ("it throttled",), "target": "local"}
     _, made = answered(Demand(0.7, 20.0), presets=("hard", "shipped"), **hot)
-    said = "\n".join(made.notes)
-    assert "NOT VALID: fp32 litert: it throttled, int8 litert: it throttled" in said
-    assert "local is this machine" in said
-    assert "--preset hard, --preset shipped" in said
+    notes = "\n".join(made.notes)
+    assert "NOT VALID: fp32 litert: it throttled, int8 litert: it throttled" in notes
+    assert "local is this machine" in notes
+    assert "--preset hard, --preset shipped" in notes
 
 
 def test_the_document_holds_everything(answered: Answered) -> None:
@@ -330,8 +330,8 @@ def test_for_real_on_the_embedded_device(
     before = {path.name: path.read_bytes() for path in bundle.path.iterdir()}
     capsys.readouterr()
 
-    asked = [str(bundle.path), "--episodes", "3", "--runs", "662", "--output", "made/answer.json"]
-    assert recommend.main([*asked, "--success-floor", "0.5", "--deadline-ms", "1000"]) == 0
+    typed = [str(bundle.path), "--episodes", "3", "--runs", "662", "--output", "made/answer.json"]
+    assert recommend.main([*typed, "--success-floor", "0.5", "--deadline-ms", "1000"]) == 0
     printed = capsys.readouterr()
     assert "reaching local" in printed.err
     answer = json.loads((tmp_path / "made" / "answer.json").read_text(encoding="utf-8"))
@@ -361,7 +361,7 @@ def test_for_real_on_the_embedded_device(
     four = next(each for each in answer["candidates"] if each["precision"] == "int4")
     assert (four["file"], four["runs_as_int8"]) == ("int4.native", False)
 
-    assert recommend.main([*asked, "--runtime", "litert", "--deadline-ms", "1e-6", "--json"]) == recommend.EXIT_NONE
+    assert recommend.main([*typed, "--runtime", "litert", "--deadline-ms", "1e-6", "--json"]) == recommend.EXIT_NONE
     missed = json.loads(capsys.readouterr().out)
     assert missed["ok"] is True
     assert missed["recommended"] is None

@@ -55,11 +55,15 @@ def answer(balancing: Callable[..., Bundle], tmp_path: Path) -> Answer:
     bundle, task = balancing(tmp_path / "pole"), make_task("CartPole-v1")
 
     def made(
-        *candidates: DeployableArtifact, floor: float = 0.95, deadline: float = 20.0, success: bool = True, **asked: Any
+        *candidates: DeployableArtifact,
+        floor: float = 0.95,
+        deadline: float = 20.0,
+        success: bool = True,
+        **options: Any,
     ) -> Verdict:
-        question = Question("II", Demand(floor, deadline), "", **{"episodes": 100, "seed": 7, "runs": 700, **asked})
+        typed = Question("II", Demand(floor, deadline), "", **{"episodes": 100, "seed": 7, "runs": 700, **options})
         measurements = Measurements(candidates, (), candidates[0], success, (), {}, "")
-        return Verdict.of(bundle, task, question, measurements)
+        return Verdict.of(bundle, task, typed, measurements)
 
     return made
 
@@ -156,8 +160,8 @@ def test_where_no_number_is_near_the_other_runtimes_are_named(answer: Answer) ->
 
 
 def test_nothing_reaches_the_floor(answer: Answer) -> None:
-    asked: dict[str, Any] = {"success": False, "options": ("--preset", "hard", "--episodes", "100")}
-    made = answer(candidate("fp32", 4000, low=0.90), candidate("int8", 2000, low=0.8999), **asked)
+    options: dict[str, Any] = {"success": False, "options": ("--preset", "hard", "--episodes", "100")}
+    made = answer(candidate("fp32", 4000, low=0.90), candidate("int8", 2000, low=0.8999), **options)
     assert made.recommended is None
     assert explanation(made) == (
         "None of 2 candidates meets both the floor and the deadline.",
@@ -171,7 +175,7 @@ def test_nothing_reaches_the_floor(answer: Answer) -> None:
     )
     # half of the interval is 0.04, 0.01 would do: 16 times the episodes
     nearly = candidate("int8", 2000, quality=Estimate(0.96, 0.92, 1.0))
-    assert "; --episodes 1600 may show" in what_would_change_it(answer(nearly, **asked))
+    assert "; --episodes 1600 may show" in what_would_change_it(answer(nearly, **options))
 
 
 @pytest.mark.parametrize("wide", ["fp32", "int8"])
