@@ -13,7 +13,6 @@ answer in results/agreement.json or results/device-agreement.json, from where be
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -25,11 +24,9 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
+from bench import answer_command, command_line
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
 
     from bench.measuring.questions import Served
@@ -90,7 +87,7 @@ class Comparison:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Execute, compare, print."""
-    parser = command_line.parser(__doc__, "bench/agreement.py")
+    parser = answer_command.parser(__doc__, "bench/agreement.py")
     parser.add_argument("--policy", type=command_line.words, default=["I", "II", "III"], help="default: I,II,III")
     parser.add_argument(
         "--precision", type=command_line.read_precisions, default="fp32,fp16,int8", help="default: fp32,fp16,int8"
@@ -103,37 +100,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--target", metavar="user@host[:port]", help="a device to compare with (default: none)")
     parser.add_argument("--observations", type=command_line.positive, default=5000, help="default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
-    return command_line.guarded(_run, parser.parse_args(argv))
+    arguments = parser.parse_args(argv)
+    return ANSWERS[RUNTIMES if arguments.target is None else DEVICE].run(arguments)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from bench.report import store
-    from bench.report import tables as rendering
-    from bench.report.document import code_version
-    from bench.report.machine import this_machine
-
+def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     device: dict[str, Any] = {}
     found = list(_runtimes_of_this_machine(arguments) if arguments.target is None else _device(arguments, device))
-    document = {
-        "machine": this_machine(),
-        "code": code_version(),
+    return {
         "target": arguments.target,
         "device": device or None,
         "episodes": None if arguments.target else EPISODES,
         "comparisons": [asdict(each) for each in found],
     }
-    holds = all(each.holds for each in found)
-    if arguments.json:
-        print(json.dumps({"ok": holds, **document}, ensure_ascii=False))
-    else:
-        rendering.print_table(table(document), command_line.console())
-    if arguments.keep:
-        store.keep_answer(
-            kept_file(RUNTIMES if arguments.target is None else DEVICE), document, amounts, "observations"
-        )
-    return command_line.EXIT_OK if holds else command_line.EXIT_FAILED
 
 
 def _runtimes_of_this_machine(arguments: argparse.Namespace) -> Iterator[Comparison]:
@@ -292,24 +271,6 @@ def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
     return {(e.policy, e.precision, e.here, e.there): e.observations for e in comparisons(document)}
 
 
-def kept_file(name: str) -> Path:
-    """Where --keep stores an answer."""
-    from bench.report import store
-
-    return store.answer_file(name)
-
-
-def kept_table(name: str) -> Table:
-    """The table of a stored answer.
-
-    Raises:
-        StoreError: nothing is stored.
-    """
-    from bench.report import store
-
-    return table(store.kept_answer(kept_file(name), "python bench/agreement.py --keep"))
-
-
 def table(document: Mapping[str, Any]) -> Table:
     """The answer as it was stored."""
     from bench.report.tables import Table
@@ -341,6 +302,20 @@ def table(document: Mapping[str, Any]) -> Table:
     )
     title = "The same artifact on device and host" if target else "The same action in every runtime"
     return Table.of(DEVICE if target else RUNTIMES, title, rows, notes, left=3)
+
+
+ANSWERS = {
+    name: answer_command.AnswerCommand(
+        name=name,
+        command="bench/agreement.py",
+        ask=_ask,
+        tables={name: table},
+        amounts=amounts,
+        unit="observations",
+        holds=lambda document: all(each.holds for each in comparisons(document)),
+    )
+    for name in (RUNTIMES, DEVICE)
+}
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def add_source_arguments(arguments: argparse.ArgumentParser) -> None:
     """--own, --results, --json of a command that reads measurements."""
     source = arguments.add_mutually_exclusive_group()
     source.add_argument("--own", action="store_true", help="of what this machine measured, not of what is committed")
-    source.add_argument("--results", type=Path, default=None, metavar="FILE", help="of this store or JSON-lines file")
+    source.add_argument("--results", type=Path, default=None, metavar="FILE", help="of this file of JSON lines")
     arguments.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
 
 

@@ -13,7 +13,6 @@ table.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
+from bench import answer_command, command_line
 
 if TYPE_CHECKING:
     from bench.report.tables import Table
@@ -73,39 +72,14 @@ Measured on {{ machine }}; code {{ code }}.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Import, print, keep."""
-    parser = command_line.parser(__doc__, "bench/foreign.py")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
+    parser = answer_command.parser(__doc__, "bench/foreign.py")
     parser.add_argument("--episodes", type=int, default=100, help="of those with a task (default: 100)")
     parser.add_argument("names", nargs="*", metavar="NAME", help="of files (default: all)")
-    return command_line.guarded(_run, parser.parse_args(argv))
+    return ANSWER.run(parser.parse_args(argv))
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from bench.report import store
-    from bench.report import tables as rendering
-    from bench.report.document import code_version
-    from bench.report.machine import this_machine
-
-    if arguments.keep and arguments.names:
-        raise command_line.BenchError("--keep stores all files or none.", "Leave the names out.")
-    document: dict[str, Any] = {
-        "machine": this_machine(),
-        "code": code_version(),
-        "episodes": arguments.episodes,
-        "policies": list(imported(arguments.names, arguments.episodes)),
-    }
-    if arguments.json:
-        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
-    else:
-        rendering.print_table(foreign_table(document), command_line.console())
-    if arguments.keep:
-        store.keep_answer(store.answer_file(FOREIGN), document, _amounts, "policies")
-    return command_line.EXIT_OK
-
-
-def _amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
-    return {(each["name"],): 1 for each in document["policies"]}
+def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"episodes": arguments.episodes, "policies": list(imported(arguments.names, arguments.episodes))}
 
 
 def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
@@ -208,15 +182,15 @@ def _difference(row: Mapping[str, Any]) -> str:
     return f"{row['minus_original']:+.2f} [{ends}]".replace("-", "−")
 
 
-def kept_table(name: str) -> Table:
-    """The table of the stored answer.
-
-    Raises:
-        StoreError: nothing is stored.
-    """
-    from bench.report import store
-
-    return foreign_table(store.kept_answer(store.answer_file(name), "python bench/foreign.py --keep"))
+ANSWER = answer_command.AnswerCommand(
+    name=FOREIGN,
+    command="bench/foreign.py",
+    ask=_ask,
+    tables={FOREIGN: foreign_table},
+    amounts=lambda document: {(each["name"],): 1 for each in document["policies"]},
+    unit="policies",
+    left_out=lambda arguments: "the names" if arguments.names else "",
+)
 
 
 if __name__ == "__main__":

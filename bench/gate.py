@@ -26,7 +26,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
+from bench import answer_command, command_line
 
 if TYPE_CHECKING:
     from bench.report.tables import Table
@@ -43,36 +43,12 @@ NARROW = 0.03
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try, print, keep."""
-    parser = command_line.parser(__doc__, "bench/gate.py")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
-    return command_line.guarded(_run, parser.parse_args(argv))
+    parser = answer_command.parser(__doc__, "bench/gate.py")
+    return ANSWER.run(parser.parse_args(argv))
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from bench.report import store
-    from bench.report import tables as rendering
-    from bench.report.document import code_version
-    from bench.report.machine import this_machine
-
-    document: dict[str, Any] = {
-        "machine": this_machine(),
-        "code": code_version(),
-        "bundles": list(_bundles()),
-        "wrong": list(_wrong()),
-    }
-    if arguments.json:
-        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
-    else:
-        for table in (bundles_table(document), wrong_table(document)):
-            rendering.print_table(table, command_line.console())
-    if arguments.keep:
-        store.keep_answer(store.answer_file(GATE), document, _amounts, "vectors")
-    return command_line.EXIT_OK if all(each["refused"] for each in document["wrong"]) else command_line.EXIT_FAILED
-
-
-def _amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
-    return {(each["policy"],): each["vectors"] for each in document["bundles"]}
+def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"bundles": list(_bundles()), "wrong": list(_wrong())}
 
 
 def _bundles() -> Iterator[dict[str, Any]]:
@@ -342,16 +318,15 @@ def _cut(sentence: str) -> str:
     return " ".join(word.rpartition("/")[2] if word.startswith("/") else word for word in first)
 
 
-def kept_table(name: str) -> Table:
-    """One of the tables of the stored answer.
-
-    Raises:
-        StoreError: nothing is stored.
-    """
-    from bench.report import store
-
-    document = store.kept_answer(store.answer_file(GATE), "python bench/gate.py --keep")
-    return {GATE: bundles_table, WRONG: wrong_table}[name](document)
+ANSWER = answer_command.AnswerCommand(
+    name=GATE,
+    command="bench/gate.py",
+    ask=_ask,
+    tables={GATE: bundles_table, WRONG: wrong_table},
+    amounts=lambda document: {(each["policy"],): each["vectors"] for each in document["bundles"]},
+    unit="vectors",
+    holds=lambda document: all(each["refused"] for each in document["wrong"]),
+)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ bench/table.py makes its table.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
+from bench import answer_command, command_line
 from policy.contract.enums import Precision, RuntimeName
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ Measured on {{ machine }}; {{ versions }}; code {{ code }}.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Time, print, keep."""
-    parser = command_line.parser(__doc__, "bench/native.py")
+    parser = answer_command.parser(__doc__, "bench/native.py")
     parser.add_argument("--policy", type=command_line.words, default=list(POLICIES), metavar="NAME,…")
     parser.add_argument(
         "--precision",
@@ -52,35 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=command_line.read_precisions("int8,int4"),
         metavar="int8,int4",
     )
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
-    return command_line.guarded(_run, parser.parse_args(argv))
+    return ANSWER.run(parser.parse_args(argv))
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from bench.report import store
-    from bench.report import tables as rendering
-    from bench.report.document import code_version
-    from bench.report.machine import this_machine
+def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     from device.agent.runtimes import installed_runtimes
 
-    if arguments.keep and arguments.policy != list(POLICIES):
-        raise command_line.BenchError("--keep stores all policies or none.", "Leave --policy out.")
     if floats := [each.value for each in arguments.precision if not each.is_integer]:
         raise command_line.UsageError(f"--precision has {', '.join(floats)}; the native engine executes int8 … int2.")
-    document: dict[str, Any] = {
-        "machine": this_machine(),
-        "code": code_version(),
+    return {
         "versions": ", ".join(f"{name.value} {version}" for name, version in installed_runtimes().items()),
         "rows": [row for name in arguments.policy for row in _measured(committed(name), arguments.precision)],
     }
-    if arguments.json:
-        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
-    else:
-        rendering.print_table(native_table(document), command_line.console())
-    if arguments.keep:
-        store.keep_answer(store.answer_file(NATIVE), document, amounts, "turns")
-    return command_line.EXIT_OK
 
 
 def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
@@ -163,15 +145,15 @@ def as_fast(row: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     return f"{statistics.median(ratios):.2f}× [{min(ratios):.2f}, {max(ratios):.2f}]"
 
 
-def kept_table(name: str) -> Table:
-    """The table of the stored answer.
-
-    Raises:
-        StoreError: nothing is stored.
-    """
-    from bench.report import store
-
-    return native_table(store.kept_answer(store.answer_file(name), "python bench/native.py --keep"))
+ANSWER = answer_command.AnswerCommand(
+    name=NATIVE,
+    command="bench/native.py",
+    ask=_ask,
+    tables={NATIVE: native_table},
+    amounts=amounts,
+    unit="turns",
+    left_out=lambda arguments: "" if arguments.policy == list(POLICIES) else "--policy",
+)
 
 
 if __name__ == "__main__":

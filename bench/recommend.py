@@ -20,6 +20,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.recommending.measuring import Asked
+    from bench.recommending.measuring import Question
     from train.suites.task import Task
 
 EXIT_NONE = 3
@@ -105,13 +106,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.recommending import answer, words
-    from bench.recommending.deciding import decide
+    from bench.recommending import answer
     from bench.recommending.measuring import measure
+    from bench.recommending.verdict import Verdict
+    from bench.report import store
     from bench.report import tables as rendering
     from bench.study.bundles import task_of
     from policy.errors import PolicyError
-    from policy.files import write_atomically
     from policy.locate import working_bundle
     from train.__main__ import quiet_libraries
 
@@ -122,35 +123,32 @@ def _run(arguments: argparse.Namespace) -> int:
     except PolicyError as error:
         raise command_line.UsageError(str(error)) from error
     task = task_of(bundle)
-    asked = asked_for(arguments, task)
-    command_line.say(f"{bundle.spec.name} on {task.name}: reaching {asked.target} …")
-    measured = measure(bundle, task, asked)
-    verdict = decide(measured.candidates, asked.demand)
-    document = answer.document(bundle, task, asked, measured, verdict)
-    explained, change = words.explanation(document), words.what_would_change_it(document)
+    question = question_of(arguments, task)
+    command_line.say(f"{bundle.spec.name} on {task.name}: reaching {question.target} …")
+    verdict = Verdict.of(bundle, task, question, measure(bundle, task, question))
     seconds = time.monotonic() - began
-    document |= {"explanation": explained, "what_would_change_it": change, "seconds": round(seconds, 1)}
+    document = {**asdict(verdict), **answer.sentences(verdict), "seconds": round(seconds, 1)}
     if arguments.output is not None:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(arguments.output, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+        store.write_answer(arguments.output, document)
     if arguments.json:
         print(json.dumps({"ok": True, **document}, ensure_ascii=False))
     else:
-        rendering.print_table(words.table(document), command_line.console())
-        print("\n".join([*explained, change]))
+        for table in answer.CANDIDATES(verdict):
+            rendering.print_table(table, command_line.console())
+        print("\n".join([*document["explanation"], document["what_would_change_it"]]))
     command_line.say(f"{seconds:.0f} s")
-    return command_line.EXIT_OK if verdict.ranked else EXIT_NONE
+    return command_line.EXIT_OK if verdict.recommended else EXIT_NONE
 
 
-def asked_for(arguments: argparse.Namespace, task: Task) -> Asked:
-    """The question."""
+def question_of(arguments: argparse.Namespace, task: Task) -> Question:
+    """The question as it was typed; what was not typed is the task's."""
     from bench.recommending.deciding import Demand
-    from bench.recommending.measuring import Asked, chosen_preset
+    from bench.recommending.measuring import Question, chosen_preset
     from device.agent.runtimes import PREFERENCE
     from train.suites.names import NAVIGATION
 
     usual = FLIGHTS if task.name == NAVIGATION else GAMES if task.is_image else EPISODES
-    return Asked(
+    return Question(
         bundle=arguments.bundle,
         demand=Demand(arguments.success_floor, arguments.deadline_ms),
         preset=chosen_preset(task, arguments.preset),

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
+from bench import answer_command, command_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,37 +59,13 @@ Measured on {{ machine }}; code {{ code }}.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Rewrite, compare, print, keep."""
-    parser = command_line.parser(__doc__, "bench/rewrites.py")
+    parser = answer_command.parser(__doc__, "bench/rewrites.py")
     parser.add_argument("--policy", type=command_line.words, default=[], metavar="NAME,…", help="default: all")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
-    return command_line.guarded(_run, parser.parse_args(argv))
+    return ANSWER.run(parser.parse_args(argv))
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from bench.report import store
-    from bench.report import tables as rendering
-    from bench.report.document import code_version
-    from bench.report.machine import this_machine
-
-    if arguments.keep and arguments.policy:
-        raise command_line.BenchError("--keep stores all policies or none.", "Leave --policy out.")
-    document: dict[str, Any] = {
-        "machine": this_machine(),
-        "code": code_version(),
-        "bundles": list(_bundles(arguments.policy)),
-    }
-    if arguments.json:
-        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
-    else:
-        rendering.print_table(rewrites_table(document), command_line.console())
-    if arguments.keep:
-        store.keep_answer(store.answer_file(REWRITES), document, _amounts, "observations")
-    return command_line.EXIT_OK
-
-
-def _amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
-    return {(each["policy"],): each["held_out"]["rows"] for each in document["bundles"]}
+def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"bundles": list(_bundles(arguments.policy))}
 
 
 def _bundles(names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -101,7 +76,7 @@ def _bundles(names: Sequence[str]) -> Iterator[dict[str, Any]]:
     from policy.manifest import MANIFEST_FILE
 
     file = store.answer_file(REWRITES)
-    stored = {each["becomes"]: each for each in (json.loads(file.read_text())["bundles"] if file.exists() else ())}
+    stored = {each["becomes"]: each for each in (store.kept_answer(file, "")["bundles"] if file.exists() else ())}
     folders = {path.parent.name: path.parent for path in ZOO.glob(f"**/{MANIFEST_FILE}")}
     if unknown := sorted(set(names) - folders.keys()):
         raise command_line.UsageError(f"there are no committed policies {unknown}; there are {', '.join(folders)}.")
@@ -278,15 +253,15 @@ def _apart(apart: float, is_discrete: bool) -> str:
     return f"{apart:.0f}" if is_discrete else f"{apart:.0e}"
 
 
-def kept_table(name: str) -> Table:
-    """The table of the stored answer.
-
-    Raises:
-        StoreError: nothing is stored.
-    """
-    from bench.report import store
-
-    return rewrites_table(store.kept_answer(store.answer_file(name), "python bench/rewrites.py --keep"))
+ANSWER = answer_command.AnswerCommand(
+    name=REWRITES,
+    command="bench/rewrites.py",
+    ask=_ask,
+    tables={REWRITES: rewrites_table},
+    amounts=lambda document: {(each["policy"],): each["held_out"]["rows"] for each in document["bundles"]},
+    unit="observations",
+    left_out=lambda arguments: "--policy" if arguments.policy else "",
+)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from bench import agreement, foreign, gate, native, rewrites
     from bench.peers import __main__ as peers
-    from bench.recommending import words
+    from bench.recommending import answer
     from bench.report import case_study, flight_dynamics, flights, simulators, store, trained, virtual_pi
     from bench.report.selection import Selection, flown_today
     from policy.locate import ZOO
@@ -114,28 +114,22 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         return today
 
     def stored(name: str, empty: bool = False) -> Selection:
-        if empty and not store.kept_in(command_line.source(arguments, name)).exists():
+        if empty and not command_line.source(arguments, name).exists():
             return Selection(())
         return Selection.of_target(everything(name), arguments.target)
 
     preset, case = arguments.preset, case_study.CASE_STUDY
+    kept = [each.ANSWER for each in (foreign, gate, rewrites, native, peers)] + list(agreement.ANSWERS.values())
     makers: dict[str, Callable[[], tuple[Table, list[Report]]]] = {
         "summary": lambda: (case_study.summary(stored(case), preset), []),
         "case-study": lambda: case_study.case_study(stored(case), preset),
         "latency-flown": lambda: flights.latency_flown(stored("latency-flown"), preset),
         "virtual-pi": lambda: virtual_pi.virtual_pi(everything("virtual-pi"), preset),
         "zoo": lambda: flights.zoo_table(ZOO, stored("zoo", empty=True)),
-        "agreement": lambda: (agreement.kept_table(agreement.RUNTIMES), []),
-        "device-agreement": lambda: (agreement.kept_table(agreement.DEVICE), []),
-        "recommend": lambda: (words.kept_table(), []),
+        "recommend": lambda: (answer.kept_table(), []),
         simulators.AIRSIM_FLIGHTS: lambda: simulators.airsim_flights(everything(simulators.AIRSIM_FLIGHTS), preset),
         case_study.DEPTH: lambda: case_study.depth(stored(case_study.DEPTH), preset),
-        foreign.FOREIGN: lambda: (foreign.kept_table(foreign.FOREIGN), []),
-        gate.GATE: lambda: (gate.kept_table(gate.GATE), []),
-        gate.WRONG: lambda: (gate.kept_table(gate.WRONG), []),
-        rewrites.REWRITES: lambda: (rewrites.kept_table(rewrites.REWRITES), []),
-        native.NATIVE: lambda: (native.kept_table(native.NATIVE), []),
-        peers.PEERS: lambda: (peers.kept_table(peers.PEERS), []),
+        **{name: partial(_without_reports, each.kept_table, name) for each in kept for name in each.tables},
         **{trained.name_of(each): partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},
         flight_dynamics.DYNAMICS: lambda: (flight_dynamics.errors(), []),
         flight_dynamics.RISES: lambda: (flight_dynamics.rises(), []),
@@ -178,7 +172,7 @@ def _say_what_else_there_is(arguments: argparse.Namespace) -> None:
     """That this machine has measurements of its own, where others are shown."""
     from bench.report import store
 
-    if not arguments.own and not arguments.results and store.kept_in(store.DEFAULT_STORE).exists():
+    if not arguments.own and not arguments.results and store.DEFAULT_STORE.exists():
         command_line.say(
             f"These are the committed measurements. This machine's own are in {store.DEFAULT_STORE}; "
             "type: python bench/table.py --own"

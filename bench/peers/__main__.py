@@ -13,13 +13,12 @@ on the golden observations before it is timed, and the table says how often it c
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
+from bench import answer_command, command_line
 from bench.native import amounts, as_fast, committed
 
 if TYPE_CHECKING:
@@ -46,44 +45,22 @@ Measured on {{ machine }}; {{ versions }}; code {{ code }}.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Time, print, keep."""
-    parser = command_line.parser(__doc__, "-m bench.peers")
+    parser = answer_command.parser(__doc__, "-m bench.peers")
     parser.add_argument("--policy", type=command_line.words, default=list(POLICIES), metavar="NAME,…")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    parser.add_argument("--keep", action="store_true", help="store the answer in results/")
-    return command_line.guarded(_run, parser.parse_args(argv))
+    return ANSWER.run(parser.parse_args(argv))
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     from bench.peers.contestants import versions
-    from bench.report import store
-    from bench.report import tables as rendering
-    from bench.report.document import code_version
-    from bench.report.machine import this_machine
     from device.agent.runtimes import installed_runtimes
     from policy.locate import PROJECT_ROOT
 
-    if arguments.keep and arguments.policy != list(POLICIES):
-        raise command_line.BenchError("--keep stores all policies or none.", "Leave --policy out.")
     python = PROJECT_ROOT / PYTHON
     if not python.exists():
         raise command_line.BenchError("the other programs are not installed.", "make peers")
-    rows: list[dict[str, Any]] = []
-    for name in arguments.policy:
-        rows += measured(committed(name), python)
+    rows = [row for name in arguments.policy for row in measured(committed(name), python)]
     own = [f"{name.value} {version}" for name, version in installed_runtimes().items()]
-    document: dict[str, Any] = {
-        "machine": this_machine(),
-        "code": code_version(),
-        "versions": f"{', '.join(own)}, {versions(python)}",
-        "rows": rows,
-    }
-    if arguments.json:
-        print(json.dumps({"ok": True, **document}, ensure_ascii=False))
-    else:
-        rendering.print_table(peers_table(document), command_line.console())
-    if arguments.keep:
-        store.keep_answer(store.answer_file(PEERS), document, amounts, "turns")
-    return command_line.EXIT_OK
+    return {"versions": f"{', '.join(own)}, {versions(python)}", "rows": rows}
 
 
 def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
@@ -148,15 +125,15 @@ def peers_table(document: Mapping[str, Any]) -> Table:
     return Table.of(PEERS, "The native engine beside other programs", rows, notes, left=3)
 
 
-def kept_table(name: str) -> Table:
-    """The table of the stored answer.
-
-    Raises:
-        StoreError: nothing is stored.
-    """
-    from bench.report import store
-
-    return peers_table(store.kept_answer(store.answer_file(name), "python -m bench.peers --keep"))
+ANSWER = answer_command.AnswerCommand(
+    name=PEERS,
+    command="-m bench.peers",
+    ask=_ask,
+    tables={PEERS: peers_table},
+    amounts=amounts,
+    unit="turns",
+    left_out=lambda arguments: "" if arguments.policy == list(POLICIES) else "--policy",
+)
 
 
 if __name__ == "__main__":

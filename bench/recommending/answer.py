@@ -1,133 +1,227 @@
-"""The recommender's answer as one document of plain values: its JSON; table and sentences are made from it, too."""
+"""The verdict as it is read: three sentences, what would change it, and the table of candidates with its notes."""
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
-from bench.recommending.deciding import CONTAINER_BITS, Candidate, Demand, Played, Verdict, chosen_of, fewest_bits
-from bench.recommending.measuring import Asked, Measured
-from bench.recommending.thresholds import episodes_until_met, number
-from policy.spec import Precision
+from bench.recommending.thresholds import number
+from bench.recommending.verdict import Row, Verdict
+from bench.report.document import Report
+from bench.report.notes import machine_notes, said_of
+from bench.report.pivot import Pivot
+from bench.report.store import answer_file, kept_answer
+from bench.report.tables import Table
+from bench.report.text import NOT_KNOWN, filled, nanoseconds, three_digits
 
-if TYPE_CHECKING:
-    from policy.bundle import Bundle
-    from train.suites.task import Task
+NEAR = 2.0  # times as large or small; what is further off says that the choice stands
+RECOMMEND = "recommend"
 
-CHOSEN, MEETS, FLOOR, DEADLINE, BOTH = "chosen", "meets both", "misses floor", "misses deadline", "misses both"
+EXPLANATION = """\
+{% set at_floor = candidates | rejectattr("points_short_of_floor") | list %}
+{% set in_time = candidates | selectattr("times_deadline", "le", 1) | list %}
+{% set met = at_floor | selectattr("times_deadline", "le", 1) | list %}
+{% set as_fast = candidates | selectattr("as_fast_as_the_fastest") | list %}
+{% set fastest = as_fast | min(attribute="p50_ns") %}
+{% macro time(one) %}
+p99 {{ one.p99_ns | ns }}{{ ", " ~ one.times_deadline | digits ~ " times the deadline" if one.times_deadline > 1 }}\
+{% endmacro %}
+{% macro task(one) %}
+{{ quality }} {{ one.quality | estimate(100) }} %\
+{{ ", " ~ one.points_short_of_floor | digits ~ " points short of the floor" if one.points_short_of_floor }}\
+{% endmacro %}
+{% if recommended %}
+{% set chosen, next = candidates[:2] %}
+Deploy {{ chosen.name }}{{ " (in an int8 container, run as int8 is)" if chosen.runs_as_int8 }}: {{ quality }} \
+{{ chosen.quality | estimate(100) }} % (floor {{ floor }} %), p99 {{ chosen.p99_ns | ns }} \
+(deadline {{ deadline }} ms), artifact {{ chosen.artifact_bytes | kb }} KB, \
+{{ chosen.resident_bytes | mb }} MB resident.
+{% if met | length == 1 %}
+Why: of {{ candidates | length }} candidates it alone meets both.
+{% elif as_fast | length == 1 %}
+Why: {{ met | length }} of {{ candidates | length }} candidates meet both, and its p50 of {{ chosen.p50_ns | ns }} is \
+the shortest, by more than the measurement spreads.
+{% else %}
+Why: {{ met | length }} of {{ candidates | length }} candidates meet both, and {{ as_fast | length }} are as fast as \
+the fastest ({{ fastest.name }}, p50 {{ fastest.p50_ns | ns }}), for all that was measured; of these it has \
+{{ {"artifact_bytes": "the smallest artifact", "resident_bytes": "the least memory, no artifact being smaller", \
+"p50_ns": "the shortest p50, none being smaller or lighter"}[decided_by] }}.
+{% endif %}
+{% if next.verdict != "meets both" %}
+Not {{ next.name }}: {{ task(next) }}; {{ time(next) }}.
+{% elif next.as_fast_as_the_fastest %}
+Not {{ next.name }}: as fast (p50 {{ next.p50_ns | ns }}), but {{ next.artifact_bytes | kb }} KB and \
+{{ next.resident_bytes | mb }} MB resident.
+{% elif next.runs_as_int8 and next.runtime == chosen.runtime %}
+Not {{ next.name }}: it runs as int8 does, in an int8 container, so it is neither smaller nor faster.
+{% else %}
+Not {{ next.name }}: its p50 of {{ next.p50_ns | ns }} is {{ (next.p50_ns / fastest.p50_ns) | digits }} times the \
+shortest, by more than the measurement spreads.
+{% endif %}
+{% else %}
+{% set best = (at_floor and in_time or candidates) | max(attribute="quality.low") %}
+{% set quickest = (at_floor or candidates) | min(attribute="p99_ns") %}
+None of {{ candidates | length }} candidates meets both the floor and the deadline.
+Floor {{ floor }} %: reached by {{ at_floor | length or "none" }}\
+{% if not at_floor %}
+, not by {{ reference.name }} either; {{ best.name }} comes nearest, {{ task(best) }}\
+{{ ": no precision mends that, training may" if candidates | map(attribute="quality.value") | max < demand.floor }}\
+{% elif in_time %}
+; of those in time {{ best.name }} comes nearest, {{ task(best) }}\
+{% endif %}
+.
+Deadline {{ deadline }} ms: kept by {{ in_time | length or "none" }}; the quickest{{ " at the floor" if at_floor }} is \
+{{ quickest.name }}, {{ time(quickest) }}.
+{% endif %}
+"""
+
+CHANGE = """\
+{% macro gives(other) %}
+{{ "it would be " ~ other.would_be.name if other.would_be else "nothing would meet both" }}\
+{% endmacro %}
+{% set chosen = candidates[0] %}
+{% set instead %}
+{% if not change %}{% elif change.episodes and change.would_be %}
+; --episodes {{ change.episodes }} may show that the floor is met as it is, for the mean is above it\
+{% elif change.episodes %}
+ (perhaps {{ chosen.name }} after --episodes {{ change.episodes }})\
+{% elif change.training %}
+; to keep the floor, train with quantizers (not measured here): {{ change.training }}\
+{% endif %}
+{% endset %}
+{% if not change %}
+Nearest: none; no floor above 0 is reached by anything.
+{% elif not recommended %}
+Nearest: {{ change.command }} would give {{ change.would_be.name }}{{ instead }}.
+{% elif change.factor <= near %}
+What would change it: with {{ moved }}, {{ gives(change) }}{{ instead }}.
+{% else %}
+What would change it: no number that is near (with {{ moved }}, {{ gives(change) }}); \
+{{ "without " ~ chosen.runtime ~ " (--runtime " ~ without_its_runtime.runtimes | join(",") ~ ") " ~ \
+gives(without_its_runtime) if without_its_runtime else "no other runtime was measured" }}.
+{% endif %}
+"""
+
+TITLE_AND_NOTES = """\
+{{ bundle }}{{ ", preset " ~ preset if preset }}: floor {{ floor }} % {{ quality }}, deadline {{ deadline }} ms
+{% set games %}{{ episodes | thousands }} greedy episodes{{ " of preset " ~ preset if preset }}, seed {{ seed }}, \
+the same for every artifact{% endset %}
+{% if quality == "success" %}
+Success: share of {{ games }}; 95 % intervals (Wilson). The floor is held against the lower end.
+{% else %}
+Return kept: share of the mean return F of {{ reference.name }}\
+{{ " (the width of the quantizers that it was trained with)" if reference.precision != "fp32" }} over {{ games }}, \
+1 − (F − this one's) / |F|; 95 % intervals of paired means (Student's t). The task has no success, so the floor is \
+held against the lower end of this. Without brackets: all episodes are equal, which says nothing of other ones.
+{% endif %}
+Played on {{ played_on }}.
+{{ timed.runs | thousands }} decisions timed of each, in {{ timed.block_p50_ns | length }} turns (A B A B), each by \
+an agent of its own after {{ timed.warmup }} untimed ones, path {{ path }}; in brackets the least and the greatest p50 \
+of a turn. Candidates whose turns overlap count as equally fast.
+{{ machines }}
+{% if target == "local" %}
+local is this machine. Times of the device that the policy is for: --target pi@raspberrypi
+{% endif %}
+{% for runtime, reason in excluded_runtimes.items() %}
+No {{ runtime }}: {{ reason }}
+{% endfor %}
+{% if invalid %}
+NOT VALID: {{ invalid | join(", ") }}. Measure again before you rely on it.
+{% endif %}
+{% if other_presets %}
+This policy is judged on other presets, too: --preset {{ other_presets | join(", --preset ") }}.
+{% endif %}
+{{ conditions }}
+How few bits: {{ fewest_bits_at_the_floor or "none of them" }} is the narrowest at the floor. \
+Fewer than 8 bits run as int8 does, unpacked in an int8 container: size, speed and kernel are int8's; the native \
+engine alone packs them.
+"""
 
 
-def document(bundle: Bundle, task: Task, asked: Asked, measured: Measured, verdict: Verdict) -> dict[str, Any]:
-    """Everything as JSON values; what was measured of an artifact stands in ``candidates`` or ``fewer_bits``."""
-    from bench.report.document import code_version
-    from bench.report.machine import this_machine
+def facts(verdict: Verdict) -> dict[str, Any]:
+    """What the sentences name: all of the verdict, and its limits as they are typed."""
+    demand, change, moved = verdict.demand, verdict.change or {}, ""
+    for option, name in (("--success-floor", "floor"), ("--deadline-ms", "deadline_ms")):
+        old = getattr(demand, name)
+        if (new := change.get(name, old)) != old:
+            moved = f"{option} {number(new)}, {apart(old, new)}"
+    limits = {"floor": f"{100 * demand.floor:.6g}", "deadline": number(demand.deadline_ms)}
+    return {**vars(verdict), **limits, "moved": moved, "near": NEAR}
 
-    provenance, reference = bundle.spec.provenance, measured.reference
-    widest, runtime = min(reference.bits, CONTAINER_BITS), reference.runtime
-    integers = [each for each in (*verdict.order, *measured.fewer) if each.bits <= widest and each.runtime == runtime]
+
+def facts_of_reports(verdict: Verdict) -> dict[str, Any]:
+    """What the notes name beside that: how the times were measured, and on which machine."""
+    reports = [Report.from_dict(each) for each in verdict.reports if each["latency"]]
     return {
-        **asdict(asked),
-        "runtimes": [runtime.value for runtime in asked.runtimes],
-        "policy": bundle.spec.name,
-        "task": task.name,
-        "algorithm": str(provenance.get("algorithm", "")),
-        "weights_sha256": bundle.manifest.files["weights.safetensors"].sha256,
-        "quality": "success" if measured.has_success else "return kept",
-        "reference": named(reference),
-        "other_presets": [preset for preset in task.presets if preset != asked.preset],
-        "played_on": this_machine(),
-        "code": code_version(),
-        "excluded_runtimes": {runtime.value: reason for runtime, reason in measured.excluded.items()},
-        "left_on_target": measured.left,
-        "recommended": named(verdict.chosen),
-        "decided_by": chosen_of(verdict.as_fast)[1] if verdict.as_fast else None,
-        "candidates": [{**plain(each), **standing(each, verdict)} for each in verdict.order],
-        "fewer_bits": [
-            {**plain(each), "verdict": FLOOR if asked.demand.short_of_floor(each) else "reaches floor"}
-            for each in measured.fewer
-        ],
-        "fewest_bits_at_the_floor": fewest_bits(integers, asked.demand.floor),
-        "change": change(verdict, asked, measured.has_success, training_command(bundle)),
-        "without_its_runtime": elsewhere(verdict),
-        "reports": [report.to_dict() for report in measured.reports],
+        **facts(verdict),
+        "timed": reports[0].latency,
+        "machines": "\n".join(machine_notes(reports)),
+        "conditions": "\n".join(said_of(reports)),
+        "invalid": [f"{r.precision} {r.runtime}: {'; '.join(r.invalid_reasons)}" for r in reports if not r.valid],
     }
 
 
-def named(played: Played | None) -> dict[str, Any] | None:
-    """An artifact in a runtime, by name."""
-    return None if played is None else {"name": played.name, "precision": played.precision, "runtime": played.runtime}
+def rows(verdict: Verdict) -> Iterator[Row]:
+    """The candidates in the order of the verdict, then the widths that only played."""
+    for each in (*verdict.candidates, *verdict.fewer_bits):
+        untimed = "as int8" if each["runs_as_int8"] else NOT_KNOWN
+        p50 = spread(each["p50_ns"], each["turns_ns"]) if "turns_ns" in each else untimed
+        yield {"judged": verdict.quality, "p99_ns": None, "untimed": untimed, **each, "p50": p50}
 
 
-def plain(played: Played) -> dict[str, Any]:
-    """All that was measured of an artifact in a runtime."""
-    return {"name": played.name, **asdict(played), "runs_as_int8": played.runs_as_int8}
+def spread(value: float, turns: Sequence[float]) -> str:
+    """A time with the least and the greatest of its turns: ``1.36 µs [1.33, 1.42]``."""
+    (median, unit), *ends = (nanoseconds(each).split() for each in (value, min(turns), max(turns)))
+    alike = all(each[1] == unit for each in ends)
+    return f"{median} {unit} [{', '.join(each[0] if alike else ' '.join(each) for each in ends)}]"
 
 
-def standing(candidate: Candidate, verdict: Verdict) -> dict[str, Any]:
-    """What the verdict says of a candidate."""
-    short, slow = verdict.demand.short_of_floor(candidate), candidate.p99_ns > verdict.demand.deadline_ns
-    missed = {(False, False): MEETS, (True, False): FLOOR, (False, True): DEADLINE, (True, True): BOTH}
-    return {
-        "verdict": CHOSEN if candidate is verdict.chosen else missed[short > 0.0, slow],
-        "as_fast_as_the_fastest": candidate in verdict.as_fast,
-        "points_short_of_floor": None if candidate.quality.low is None else 100 * short,
-        "times_deadline": verdict.demand.times_deadline(candidate),
-    }
+CANDIDATES = Pivot(
+    name=RECOMMEND,
+    words=TITLE_AND_NOTES,
+    rows=rows,
+    lead={name: f"{{{{ {name} }}}}" for name in ("precision", "runtime", "verdict")},
+    columns=[
+        {"% {{ judged }}": "{{ quality | estimate(100) }}"},
+        {
+            "return": "{{ mean_return | estimate }}",
+            "p50": "{{ p50 }}",
+            "p99": "{{ p99_ns | ns if p99_ns else untimed }}",
+            "KB artifact": "{{ artifact_bytes | kb }}",
+            "MB resident": "{{ resident_bytes | mb if p99_ns else untimed }}",
+        },
+    ],
+    facts=facts_of_reports,
+    gathered=False,
+)
 
 
-def change(verdict: Verdict, asked: Asked, has_success: bool, training: str) -> dict[str, Any] | None:
-    """The nearest demand with another answer, and what may help without giving way; None where no number does.
+def sentences(verdict: Verdict) -> dict[str, Any]:
+    """The sentences by their names in the JSON document.
 
-    ``episodes``: after so many a floor may be met that the mean reaches: the floor as it is, or, where nothing would
-    meet the higher one, that one. ``training``: the command that may help where the mean does not reach it.
+    ``explanation``: what, why it, and why not the runner-up; or that nothing meets both, and by how much each is
+    missed. ``what_would_change_it``: the nearest limits with another answer, and what may help without giving way.
     """
-    found = verdict.change
-    if found is None:
-        return None
-    answer, old, new = found.answer, asked.demand, found.demand
-    open_to = [each for each in verdict.missed if each.p99_ns <= old.deadline_ns]
-    if verdict.chosen is not None:
-        open_to = [answer or verdict.chosen]
-    floor = new.floor if answer is None else old.floor
-    needed = (episodes_until_met(each.quality, floor, asked.episodes, has_success) for each in open_to)
-    episodes = min(filter(None, needed), default=None)
-    trains = answer is not None and answer.bits <= CONTAINER_BITS and old.short_of_floor(answer)
-    return {
-        **asdict(new),
-        "factor": found.factor,
-        "would_be": named(answer),
-        "command": command(asked, new),
-        "episodes": episodes and max(episodes, asked.episodes + 1),
-        "training": training if trains and not episodes and training else None,
-    }
+    named = facts(verdict)
+    return {"explanation": filled(EXPLANATION, **named), "what_would_change_it": filled(CHANGE, **named)[0]}
 
 
-def elsewhere(verdict: Verdict) -> dict[str, Any] | None:
-    """The answer without the chosen one's runtime, and the other runtimes; None where there is none."""
-    if verdict.chosen is None:
-        return None
-    others = dict.fromkeys(c.runtime for c in verdict.order if c.runtime != verdict.chosen.runtime)
-    return {"runtimes": list(others), "would_be": named(verdict.elsewhere)} if others else None
+def kept_table() -> Table:
+    """The table of the stored answer, with its sentences; ``python -m bench.recommend … --output`` writes it there.
+
+    Raises:
+        StoreError: nothing is stored.
+    """
+    command = "python -m bench.recommend II --output results/recommend.json"
+    verdict = Verdict.of_document(kept_answer(answer_file(RECOMMEND), command))
+    (table,) = CANDIDATES(verdict)
+    words = sentences(verdict)
+    return replace(table, notes=(*words["explanation"], words["what_would_change_it"], *table.notes))
 
 
-def command(asked: Asked, demand: Demand) -> str:
-    """What to type for another demand."""
-    numbers = ("--success-floor", number(demand.floor), "--deadline-ms", number(demand.deadline_ms))
-    return shlex.join(["python", "-m", "bench.recommend", asked.bundle, *numbers, *asked.options])
-
-
-def training_command(bundle: Bundle, bits: int = Precision.INT8.bits) -> str:
-    """What would train such a policy with quantizers; "" where it was trained with some, or was distilled."""
-    provenance = bundle.spec.provenance
-    method, network = str(provenance.get("algorithm", "")), bundle.spec.network
-    if bundle.spec.quantization is not None or method in ("", "distill") or network.layer_norm:
-        return ""
-    if bundle.spec.is_imported:  # by another program, which this one's options do not describe
-        return ""
-    task, name = str(provenance.get("task", "navigation")), bundle.spec.name
-    model = "" if network.convolutions else f" --model {','.join(map(str, network.hidden))}"
-    return (
-        f"python -m train --task {task} --method {method}{model} --quantization-method quantization-aware "
-        f"--precision {bits} --output-path artifacts/{name}-qat{bits}"
-    )
+def apart(old: float, new: float) -> str:
+    """``3.7 % lower``, ``12,000 times lower``."""
+    ratio, direction = max(old / new, new / old), "higher" if new > old else "lower"
+    distance = f"{three_digits(ratio)} times" if ratio >= NEAR else f"{three_digits(100 * abs(new - old) / old)} %"
+    return f"{distance} {direction}"

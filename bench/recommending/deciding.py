@@ -1,4 +1,4 @@
-"""Which of the measured candidates to deploy, and what would change that: numbers in, a verdict out, nothing measured.
+"""Which of the measured candidates to deploy, and what would change that: numbers in, a decision out, nothing measured.
 
 A candidate is a precision in a runtime. It meets a demand when the lower end of its quality's 95 % interval reaches the
 floor and its p99 does not exceed the deadline. Of those that do:
@@ -29,7 +29,7 @@ NS_IN_MS = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class PlayedArtifact:
     """An artifact in a runtime, and how it played.
 
     Attributes:
@@ -66,7 +66,7 @@ class Played:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate(Played):
+class DeployableArtifact(PlayedArtifact):
     """One that may be chosen, and how it served on the target.
 
     Attributes:
@@ -82,7 +82,7 @@ class Candidate(Played):
     resident_bytes: int | None
     valid: bool = True
 
-    def as_fast_as(self, other: Candidate) -> bool:
+    def as_fast_as(self, other: DeployableArtifact) -> bool:
         """Whether the turns of the two overlap, so that the measurement does not tell which is faster."""
         return max(min(self.turns_ns), min(other.turns_ns)) <= min(max(self.turns_ns), max(other.turns_ns))
 
@@ -99,20 +99,24 @@ class Demand:
         """In nanoseconds, without what the multiplication adds behind the picosecond."""
         return round(self.deadline_ms * NS_IN_MS, 3)
 
-    def short_of_floor(self, played: Played) -> float:
+    def short_of_floor(self, played: PlayedArtifact) -> float:
         """By how much the lower bound misses the floor; 0 where it reaches it, infinite where there is none."""
         low = played.quality.low
         return math.inf if low is None else max(0.0, self.floor - low)
 
-    def times_deadline(self, candidate: Candidate) -> float:
+    def times_deadline(self, candidate: DeployableArtifact) -> float:
         """p99 as a multiple of the deadline; above 1 it is missed."""
         return candidate.p99_ns / self.deadline_ns
 
-    def met_by(self, candidate: Candidate) -> bool:
-        """Whether the candidate reaches the floor and keeps the deadline."""
-        return self.short_of_floor(candidate) == 0.0 and candidate.p99_ns <= self.deadline_ns
+    def in_time(self, candidate: DeployableArtifact) -> bool:
+        """Whether the candidate's p99 keeps the deadline."""
+        return candidate.p99_ns <= self.deadline_ns
 
-    def missed_by(self, candidate: Candidate) -> float:
+    def met_by(self, candidate: DeployableArtifact) -> bool:
+        """Whether the candidate reaches the floor and keeps the deadline."""
+        return self.short_of_floor(candidate) == 0.0 and self.in_time(candidate)
+
+    def missed_by(self, candidate: DeployableArtifact) -> float:
         """By what factor floor and deadline are missed, multiplied; 1 where they are met, infinite below nothing."""
         low = candidate.quality.low or 0.0
         return max(1.0, self.floor / low if low > 0.0 else math.inf) * max(1.0, self.times_deadline(candidate))
@@ -127,12 +131,12 @@ class Change:
 
     demand: Demand
     factor: float
-    answer: Candidate | None
+    answer: DeployableArtifact | None
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The answer to a demand.
+class Decision:
+    """Which candidates meet a demand and in which order.
 
     Attributes:
         ranked: the candidates that meet it, best first; the first is the answer.
@@ -141,40 +145,40 @@ class Verdict:
     """
 
     demand: Demand
-    ranked: tuple[Candidate, ...]
-    missed: tuple[Candidate, ...]
+    ranked: tuple[DeployableArtifact, ...]
+    missed: tuple[DeployableArtifact, ...]
     change: Change | None
 
     @property
-    def chosen(self) -> Candidate | None:
+    def chosen(self) -> DeployableArtifact | None:
         """What to deploy; None: nothing meets the demand."""
         return self.ranked[0] if self.ranked else None
 
     @property
-    def as_fast(self) -> tuple[Candidate, ...]:
+    def as_fast(self) -> tuple[DeployableArtifact, ...]:
         """Those as fast as the fastest that meets it, which the answer was chosen from."""
         return as_fast_as_the_fastest(self.ranked)
 
     @property
-    def elsewhere(self) -> Candidate | None:
+    def elsewhere(self) -> DeployableArtifact | None:
         """The answer without the chosen one's runtime; None: nothing meets the demand then."""
         return next(ranking([each for each in self.ranked if each.runtime != self.ranked[0].runtime]), None)
 
     @property
-    def order(self) -> tuple[Candidate, ...]:
+    def order(self) -> tuple[DeployableArtifact, ...]:
         """All candidates: the second is what to deploy if the first were not there."""
         return self.ranked + self.missed
 
 
-def decide(candidates: Sequence[Candidate], demand: Demand) -> Verdict:
-    """The verdict on these candidates; see the module for the rule."""
+def decide(candidates: Sequence[DeployableArtifact], demand: Demand) -> Decision:
+    """The decision between these candidates; see the module for the rule."""
     ranked = tuple(ranking([each for each in candidates if demand.met_by(each)]))
     missed = [each for each in candidates if not demand.met_by(each)]
     missed.sort(key=lambda each: (demand.missed_by(each), each.p50_ns))
-    return Verdict(demand, ranked, tuple(missed), nearest_change(candidates, demand, next(iter(ranked), None)))
+    return Decision(demand, ranked, tuple(missed), nearest_change(candidates, demand, next(iter(ranked), None)))
 
 
-def ranking(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+def ranking(candidates: Sequence[DeployableArtifact]) -> Iterator[DeployableArtifact]:
     """Candidates that meet a demand in the order in which they would be chosen, each once those before it are gone."""
     left = list(candidates)
     while left:
@@ -183,7 +187,7 @@ def ranking(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         yield chosen
 
 
-def as_fast_as_the_fastest(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def as_fast_as_the_fastest(candidates: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, ...]:
     """The fastest and those that the measurement does not tell from it; what runs as int8 only where that is absent."""
     int8 = {each.runtime for each in candidates if each.bits == CONTAINER_BITS}
     open_to = [each for each in candidates if not (each.runs_as_int8 and each.runtime in int8)]
@@ -191,7 +195,7 @@ def as_fast_as_the_fastest(candidates: Sequence[Candidate]) -> tuple[Candidate, 
     return tuple(each for each in open_to if fastest is not None and each.as_fast_as(fastest))
 
 
-def chosen_of(as_fast: Sequence[Candidate]) -> tuple[Candidate, str]:
+def chosen_of(as_fast: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, str]:
     """What to choose of candidates that are as fast, and the figure that decides."""
     for figure in COMPARED:
         as_fast = least(as_fast, figure)
@@ -200,14 +204,16 @@ def chosen_of(as_fast: Sequence[Candidate]) -> tuple[Candidate, str]:
     return min(as_fast, key=lambda each: each.p50_ns), "p50_ns"
 
 
-def least(candidates: Sequence[Candidate], figure: str) -> list[Candidate]:
+def least(candidates: Sequence[DeployableArtifact], figure: str) -> list[DeployableArtifact]:
     """Those with the least of a figure; all where it is known of none."""
     known = [(each, value) for each in candidates if (value := getattr(each, figure)) is not None]
     limit = SAME_SIZE * min((value for _, value in known), default=0)
     return [each for each, value in known if value <= limit] or list(candidates)
 
 
-def nearest_change(candidates: Sequence[Candidate], demand: Demand, chosen: Candidate | None) -> Change | None:
+def nearest_change(
+    candidates: Sequence[DeployableArtifact], demand: Demand, chosen: DeployableArtifact | None
+) -> Change | None:
     """The nearest demand that gives another answer than the chosen one: one number moves, or both where nothing met it.
 
     Numbers matter where a candidate begins or ceases to meet them; near is the factor between old and new.
@@ -227,7 +233,7 @@ def nearest_change(candidates: Sequence[Candidate], demand: Demand, chosen: Cand
     return min(changes, key=lambda change: change.factor, default=None)
 
 
-def fewest_bits(played: Iterable[Played], floor: float) -> str | None:
+def fewest_bits(played: Iterable[PlayedArtifact], floor: float) -> str | None:
     """The narrowest precision with which, and with all wider ones, the floor is reached; None: not with the widest.
 
     A narrower one that reaches it where a wider one does not has been lucky.

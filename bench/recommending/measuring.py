@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.command_line import BenchError, UsageError, progress_bar, say
-from bench.recommending.deciding import Candidate, Demand, Played
+from bench.recommending.deciding import Demand, DeployableArtifact, PlayedArtifact
 from bench.recommending.timing import Pair, deployed, runtimes_of, time_in_turns
 from bench.report.intervals import Estimate
 from device.agent.runtimes import PREFERENCE
@@ -34,8 +34,8 @@ FEWER = (Precision.INT4, Precision.INT3, Precision.INT2)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The question.
+class Question:
+    """What is asked: of which bundle, under which limits, on which target.
 
     Attributes:
         bundle, target: as typed.
@@ -43,7 +43,7 @@ class Asked:
         preset: on which the policy is judged; "" where the task has none.
         episodes, seed: greedy episodes of each artifact, the same for all.
         runs, path: decisions timed of each candidate, as in bench/latency.py.
-        runtimes: to consider, in order of preference.
+        runtimes: to consider, in order of preference; in a verdict by name.
         options: as typed, for the commands in the answer.
     """
 
@@ -60,7 +60,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """What was measured.
 
     Attributes:
@@ -75,16 +75,16 @@ class Measured:
         left: what stays on the target, in words.
     """
 
-    candidates: Sequence[Candidate]
-    fewer: Sequence[Played]
-    reference: Played
+    candidates: Sequence[DeployableArtifact]
+    fewer: Sequence[PlayedArtifact]
+    reference: PlayedArtifact
     has_success: bool
     reports: Sequence[Report]
     excluded: Mapping[RuntimeName, str]
     left: str
 
 
-def measure(bundle: Bundle, task: Task, asked: Asked) -> Measured:
+def measure(bundle: Bundle, task: Task, question: Question) -> Measurements:
     """Convert, time and play.
 
     Raises:
@@ -99,34 +99,34 @@ def measure(bundle: Bundle, task: Task, asked: Asked) -> Measured:
 
     name = bundle.spec.name
     with tempfile.TemporaryDirectory(prefix="recommend-") as folder:
-        with connected(asked.target) as device:
+        with connected(question.target) as device:
             facts = probe(device.connection)
             if is_emulated(device.connection, facts):  # before anything is converted or deployed
                 raise BenchError(
-                    f"{asked.target} is emulated: how long a decision takes there says nothing about a real device.",
+                    f"{question.target} is emulated: how long a decision takes there says nothing about a real device.",
                     "--target pi@raspberrypi, or --target local for this machine",
                 )
-            runtimes, excluded = runtimes_of(facts, asked.runtimes)
-            say(f"{asked.target}: {facts.summary()}; runtimes {', '.join(runtime.value for runtime in runtimes)}")
+            runtimes, excluded = runtimes_of(facts, question.runtimes)
+            say(f"{question.target}: {facts.summary()}; runtimes {', '.join(runtime.value for runtime in runtimes)}")
             copy = copy_bundle(bundle, Path(folder) / name, origin="zoo")
             pairs, playing = candidate_pairs(bundle, runtimes), played_pairs(bundle, runtimes)
             convert_copy(copy, [*released(pairs), *playing])
             copy = Bundle.load(copy.path)
-            say(f"{name}: deploying {len(pairs)} candidates to {device.name}, timing {asked.runs:,} runs of each …")
+            say(f"{name}: deploying {len(pairs)} candidates to {device.name}, timing {question.runs:,} runs of each …")
             with deployed(device, copy, pairs) as left, progress_bar(f"timing {name}") as progress:
-                timed = time_in_turns(device, name, pairs, asked.runs, asked.path, progress)
+                timed = time_in_turns(device, name, pairs, question.runs, question.path, progress)
             say(f"  {left}")
-        played = {pair: play(copy, task, pair, asked) for pair in playing}
-        return measured(copy, played, timed, excluded, left)
+        played = {pair: play_episodes(copy, task, pair, question) for pair in playing}
+        return summarised(copy, played, timed, excluded, left)
 
 
-def measured(
+def summarised(
     copy: Bundle,
     played: Mapping[Pair, Evaluation],
     timed: Mapping[Pair, tuple[Report, Report]],
     excluded: Mapping[RuntimeName, str],
     left: str,
-) -> Measured:
+) -> Measurements:
     """What the episodes and the target's reports (memory, latency) say of each artifact.
 
     Raises:
@@ -134,9 +134,9 @@ def measured(
     """
     first = next(iter(played))[1]
     reference = reference_precision(copy, first), first
-    found = {pair: of_played(copy, pair, each, played[reference]) for pair, each in played.items()}
+    found = {pair: judged(copy, pair, each, played[reference]) for pair, each in played.items()}
     candidates = [
-        Candidate(
+        DeployableArtifact(
             **vars(found[pair]),
             p50_ns=latency.latency.percentiles_ns["p50"],
             p99_ns=latency.latency.percentiles_ns["p99"],
@@ -147,7 +147,7 @@ def measured(
         for pair, (memory, latency) in timed.items()
         if latency.latency is not None
     ]
-    return Measured(
+    return Measurements(
         candidates,
         [each for pair, each in found.items() if pair not in timed],
         found[reference],
@@ -158,14 +158,14 @@ def measured(
     )
 
 
-def of_played(copy: Bundle, pair: Pair, played: Evaluation, reference: Evaluation) -> Played:
+def judged(copy: Bundle, pair: Pair, played: Evaluation, reference: Evaluation) -> PlayedArtifact:
     """One artifact and its episodes."""
     entry = copy.artifact(pair[0], pair[1].artifact_format)
     if played.success is not None and played.interval is not None:
         quality = Estimate(played.success, *played.interval)
     else:
         quality = return_kept(played.different, reference.different)
-    return Played(
+    return PlayedArtifact(
         precision=pair[0].value,
         runtime=pair[1].value,
         quality=quality,
@@ -244,7 +244,7 @@ def convert_copy(copy: Bundle, pairs: Sequence[Pair]) -> None:
     say(f"  {len(jobs)} artifacts passed the parity gate in {time.monotonic() - began:.1f} s")
 
 
-def play(copy: Bundle, task: Task, pair: Pair, asked: Asked) -> Evaluation:
+def play_episodes(copy: Bundle, task: Task, pair: Pair, question: Question) -> Evaluation:
     """One artifact's greedy episodes, in a runtime's own process on this machine."""
     from train.runs.artifact import ArtifactPolicy, find_artifact
 
@@ -252,10 +252,10 @@ def play(copy: Bundle, task: Task, pair: Pair, asked: Asked) -> Evaluation:
     entry = find_artifact(copy, copy.spec.name, precision, runtime)
     began = time.monotonic()
     with ArtifactPolicy(copy.spec, copy.artifact_data(entry), runtime) as artifact:
-        played = task.evaluate(artifact.decide, asked.episodes, asked.seed, asked.preset)
+        played = task.evaluate(artifact.decide, question.episodes, question.seed, question.preset)
     reached = f"return {played.mean_return:.2f}" if played.success is None else f"success {100 * played.success:.1f} %"
     seconds = time.monotonic() - began
-    say(f"  {precision.value} with {runtime.value}: {reached}, {asked.episodes} episodes in {seconds:.1f} s")
+    say(f"  {precision.value} with {runtime.value}: {reached}, {question.episodes} episodes in {seconds:.1f} s")
     return played
 
 

@@ -46,7 +46,7 @@ def episodes_until_met(quality: Estimate, floor: float, episodes: int, has_succe
     """Episodes after which the lower end would reach the floor if the value stays; None where it has, or would not.
 
     Args:
-        quality, floor: see :class:`Candidate`, :class:`Demand`.
+        quality, floor: of a candidate, and of the demand.
         episodes: that the quality is of.
         has_success: whether it is a share of successes; else of a return.
     """

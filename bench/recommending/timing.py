@@ -46,7 +46,7 @@ def runtimes_of(facts: TargetFacts, wanted: Sequence[RuntimeName]) -> tuple[list
 
 
 @dataclass
-class Afresh:
+class TimedInFreshProcesses:
     """An artifact that every turn of a measurement asks of a process of its own.
 
     Where a process' memory happens to lie makes it some per cent faster or slower for as long as it lives: that belongs
@@ -76,7 +76,7 @@ def time_in_turns(
 ) -> dict[Pair, tuple[Report, Report]]:
     """Memory and latency of each deployed candidate, timed in turns, A B A B."""
     run = new_run()
-    served = [Afresh(device, policy, pair, run) for pair in pairs]
+    served = [TimedInFreshProcesses(device, policy, pair, run) for pair in pairs]
     latency = ask_latency(served, run, runs, WARMUP, path, progress)
     return {each.pair: (each.memory, times) for each, times in zip(served, latency, strict=True) if each.memory}
 

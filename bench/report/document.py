@@ -1,4 +1,4 @@
-"""One measurement is one JSON document: the dataclasses of report.schema.json, checked whenever one is read or written.
+"""One measurement is one JSON document: the dataclasses of document.schema.json, checked as one is read or written.
 
 The schema says which keys there are; :func:`check` adds what a schema cannot say: that percentiles rise and that the
 number of runs supports them, that an interval holds its rate, that the outcomes add up.
@@ -96,7 +96,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Latency:
-    """Times of one decision, in nanoseconds; see report.schema.json for each key."""
+    """Times of one decision, in nanoseconds; see document.schema.json for each key."""
 
     path: str
     warmup: int
@@ -119,7 +119,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Memory:
-    """Resident memory of the agent's process, in bytes; see report.schema.json."""
+    """Resident memory of the agent's process, in bytes; see document.schema.json."""
 
     baseline: int | None
     before_load: int | None
@@ -144,7 +144,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Success:
-    """How often it reached the goal; see report.schema.json."""
+    """How often it reached the goal; see document.schema.json."""
 
     where: Where
     preset: str
@@ -172,7 +172,7 @@ class Success:
 
 @dataclass(frozen=True)
 class Counts:
-    """What an emulated core executed for one decision, and what a model makes of it; see report.schema.json."""
+    """What an emulated core executed for one decision, and what a model makes of it; see document.schema.json."""
 
     warmup: int
     runs: int
@@ -183,7 +183,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One measurement; see report.schema.json."""
+    """One measurement; see document.schema.json."""
 
     kind: Kind
     run: str

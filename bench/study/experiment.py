@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import argparse
 
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
     from bench.report.tables import Table
 
@@ -183,13 +182,6 @@ class Results:
         self._groups: dict[tuple[str, str, str], list[Record]] = {}
         for record in found:
             self._groups.setdefault((*records.cell(record), record["preset"]), []).append(record)
-
-    @functools.cached_property
-    def rows(self) -> DataFrame:
-        """One row for each episode; see :func:`bench.study.records.rows`."""
-        import pandas
-
-        return pandas.DataFrame(records.rows(self.found, self.experiment.factors), dtype=object)
 
     @functools.cached_property
     def summary(self) -> list[dict[str, Any]]:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report.store import RESULTS, StoreError
-from policy.files import locked, write_atomically
+from bench.report import json_lines
+from bench.report.store import RESULTS
+from policy.files import locked
 
 FOLDER = RESULTS / "study"
 Condition = Mapping[str, Any]
@@ -34,36 +35,42 @@ def read(path: Path) -> list[Record]:
     Raises:
         StoreError: names the line that is no record.
     """
-    if not path.exists():
+    try:
+        return json_lines.read(path, parsed)
+    except FileNotFoundError:
         return []
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            record = json.loads(line)
-            cell(record)
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{path}, line {number}, is no record of an experiment: {error!r}. Remove it.") from None
-        found.append(record)
-    return found
+
+
+def parsed(line: str) -> Record:
+    """The record of a line.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        record: Record = json.loads(line)
+        cell(record)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"it is no record of an experiment: {error!r}. Remove it.") from None
+    return record
 
 
 def append(path: Path, records: Iterable[Record]) -> None:
     """Add what a cell measured."""
-    with locked(path.parent), path.open("a", encoding="utf-8") as file:
-        file.write("".join(as_line(record) for record in records))
+    json_lines.append(path, map(as_line, records))
 
 
 def rewrite(path: Path, ordered: Callable[[list[Record]], Sequence[Record]]) -> list[Record]:
     """Write the file anew, whole or not at all: what another process added to it meanwhile is in it, too."""
     with locked(path.parent):
         found = list(ordered(read(path)))
-        write_atomically(path, "".join(map(as_line, found)).encode())
+        json_lines.write(path, map(as_line, found))
     return found
 
 
 def as_line(record: Record) -> str:
     """One line of JSON; numbers of six significant digits."""
-    return json.dumps(rounded(record), ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(rounded(record), ensure_ascii=False, allow_nan=False)
 
 
 def rounded(value: Any) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from bench import agreement, command_line
 from bench.agreement import Comparison, Difference, compare, output_step, table
 from bench.measuring.flying import flown_observations
+from bench.report import store
 from convert.executor import Execution
 from policy.locate import ZOO
 from policy.spec import Precision
@@ -89,7 +90,7 @@ def test_a_stored_answer_gives_way_to_no_smaller_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("policy.locate.working_bundle.__defaults__", (tmp_path / "artifacts", ZOO))
-    monkeypatch.setattr(agreement, "kept_file", lambda name: tmp_path / f"{name}.json")
+    monkeypatch.setattr(store, "RESULTS", tmp_path)
     typed = ["--policy", "I", "--precision", "int8", "--json", "--keep", "--observations"]
     assert agreement.main([*typed, "40"]) == command_line.EXIT_OK
     kept = tmp_path / "agreement.json"

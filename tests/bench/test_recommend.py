@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ from bench.measuring import access
 from bench.measuring.access import Device
 from bench.measuring.questions import Served
 from bench.recommending import measuring as recommend_measuring
-from bench.recommending.answer import document
-from bench.recommending.deciding import Demand, decide
+from bench.recommending.answer import CANDIDATES, sentences
+from bench.recommending.deciding import Demand
 from bench.recommending.measuring import (
-    Asked,
-    Measured,
+    Measurements,
+    Question,
     candidate_pairs,
     chosen_preset,
     played_pairs,
@@ -32,7 +32,7 @@ from bench.recommending.measuring import (
     return_kept,
 )
 from bench.recommending.timing import runtimes_of, time_in_turns
-from bench.recommending.words import table
+from bench.recommending.verdict import Verdict
 from bench.report.document import Report, Transport
 from bench.report.tables import Table
 from device.host import __main__ as cli
@@ -48,12 +48,12 @@ from train.suites.task import Evaluation
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
 MIXED, NATIVE = Precision.MIXED, RuntimeName.NATIVE
-ASKED = Asked("pole", Demand(0.7, 20.0), "", 3, 7, 700)
+QUESTION = Question("pole", Demand(0.7, 20.0), "", 3, 7, 700)
 MEGABYTE = 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["I", "--success-floor", "95"], "95 % is 0.95"),
         (["I", "--success-floor", "0"], "allowed is above 0, up to 1"),
@@ -124,7 +124,7 @@ def test_the_runtimes_are_those_that_the_target_has_wheels_for() -> None:
 
 
 def test_every_turn_is_timed_in_a_process_of_its_own() -> None:
-    question: list[str] = []
+    requests: list[str] = []
     stations = ("baseline", "before_load", "after_load", "now", "running_peak", "lifetime_peak")
     memory = {**dict.fromkeys(stations, MEGABYTE), "clean": True, "peak_reset": True}
     circumstances: dict[str, Any] = {
@@ -134,15 +134,15 @@ def test_every_turn_is_timed_in_a_process_of_its_own() -> None:
 
     class Agent:
         def request(self, op: str, **fields: Any) -> dict[str, Any]:
-            question.append(op)
+            requests.append(op)
             samples = list(range(100, 100 + fields["runs"]))
             return {"memory": memory, "runs": len(samples), "samples_ns": samples, **circumstances}
 
     class Fake(Device):
         @contextmanager
         def serving(self, policy: str, precision: Precision, runtime: RuntimeName) -> Iterator[Served]:
-            question.append(f"{precision.value} {runtime.value}")
-            message = (
+            requests.append(f"{precision.value} {runtime.value}")
+            names = (
                 "policy",
                 "precision",
                 "runtime",
@@ -153,13 +153,13 @@ def test_every_turn_is_timed_in_a_process_of_its_own() -> None:
                 "bytes",
                 "execution",
             )
-            loaded = {**dict.fromkeys(message, ""), "policy": policy, "precision": precision.value}
+            loaded = {**dict.fromkeys(names, ""), "policy": policy, "precision": precision.value}
             yield Served(Agent(), "pi", Transport.SSH, {}, loaded)  # type: ignore[arg-type]
 
     device = Fake("pi", None)  # type: ignore[arg-type]
     timed = time_in_turns(device, "pole", [(FP32, LITERT), (INT8, ONNX)], 700, "runtime", lambda done, total: None)
     turn = ["fp32 litert", "latency", "int8 onnxruntime", "latency"]
-    assert question == ["fp32 litert", "memory", "latency", "int8 onnxruntime", "memory", "latency", *3 * turn]
+    assert requests == ["fp32 litert", "memory", "latency", "int8 onnxruntime", "memory", "latency", *3 * turn]
     for resident, latency in timed.values():
         assert resident.memory is not None
         assert latency.latency is not None
@@ -184,10 +184,10 @@ def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
     monkeypatch.setattr(recommend_measuring, "deployed", too_late)
     bundle, task = balancing(tmp_path / "pole"), make_task("CartPole-v1")
     with pytest.raises(BenchError, match="pi@virtual is emulated: how long"):
-        recommend_measuring.measure(bundle, task, replace(ASKED, target="pi@virtual"))
+        recommend_measuring.measure(bundle, task, replace(QUESTION, target="pi@virtual"))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: False)
     with pytest.raises(AssertionError):
-        recommend_measuring.measure(bundle, task, ASKED)
+        recommend_measuring.measure(bundle, task, QUESTION)
 
 
 def test_what_plays_and_what_can_be_chosen(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def measured(
     latency_report: Callable[..., Report],
     memory_report: Callable[..., Report],
     monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., Measured]:
+) -> Callable[..., Measurements]:
     """fp32 at 2.0 µs and int8 at 1.5 µs, three episodes each, and int4, which only played."""
 
     def entry(precision: Precision, _: ArtifactFormat) -> ArtifactEntry:
@@ -229,9 +229,9 @@ def measured(
     def played(*returns: float) -> Evaluation:
         return Evaluation("", 3, None, None, sum(returns) / 3, (0.0, 1.0), 9.0, returns=returns)
 
-    def make(**changes: Any) -> Measured:
+    def make(**changes: Any) -> Measurements:
         copy = balancing(tmp_path / "pole")
-        monkeypatch.setattr(Bundle, "artifact", lambda self, *question: entry(*question))
+        monkeypatch.setattr(Bundle, "artifact", lambda self, *asked: entry(*asked))
         returns = {FP32: (10.0, 10.0, 10.0), INT8: (9.0, 10.0, 11.0), INT4: (1.0, 1.0, 1.0)}
         timed = {
             (precision, LITERT): (
@@ -241,26 +241,27 @@ def measured(
         }  # fmt: skip
         episodes = {(precision, LITERT): played(*each) for precision, each in returns.items()}
         reason = "Python 3.13 on aarch64 lacks tflite-runtime"
-        return recommend_measuring.measured(copy, episodes, timed, {TFLITE: reason}, "")
+        return recommend_measuring.summarised(copy, episodes, timed, {TFLITE: reason}, "")
 
     return make
 
 
 @pytest.fixture
 def answered(
-    measured: Callable[..., Measured], balancing: Callable[..., Bundle], tmp_path: Path
-) -> Callable[..., tuple[dict[str, Any], Table]]:
-    def make(demand: Demand, presets: tuple[str, ...] = ("",), **changes: Any) -> tuple[dict[str, Any], Table]:
+    measured: Callable[..., Measurements], balancing: Callable[..., Bundle], tmp_path: Path
+) -> Callable[..., tuple[Verdict, Table]]:
+    def make(demand: Demand, presets: tuple[str, ...] = ("",), **changes: Any) -> tuple[Verdict, Table]:
         one = measured(**changes)
-        question = replace(ASKED, demand=demand, target=changes.get("target", "pi@raspberrypi"))
+        question = replace(QUESTION, demand=demand, target=changes.get("target", "pi@raspberrypi"))
         task = replace(make_task("CartPole-v1"), presets=presets)
-        made = document(balancing(tmp_path / "asked"), task, question, one, decide(one.candidates, demand))
-        return made, table(made)
+        verdict = Verdict.of(balancing(tmp_path / "asked"), task, question, one)
+        (table,) = CANDIDATES(verdict)
+        return verdict, table
 
     return make
 
 
-Answered = Callable[..., tuple[dict[str, Any], Table]]
+Answered = Callable[..., tuple[Verdict, Table]]
 
 
 def test_the_table_has_the_verdict_the_bits_and_what_is_not_there(answered: Answered) -> None:
@@ -273,27 +274,30 @@ def test_the_table_has_the_verdict_the_bits_and_what_is_not_there(answered: Answ
     ]
     assert made.rows[0][5:] == ("1.50 µs [1.50, 1.50]", made.rows[0][6], "8.00", "35.5")
     assert made.rows[2][5:] == ("as int8", "as int8", "4.00", "as int8")
-    message = "\n".join(made.notes)
-    assert "Without brackets: all episodes are equal, which says nothing of other ones" in message
-    assert "How few bits: int8 is the narrowest at the floor." in message
-    assert "Fewer than 8 bits run as int8 does, unpacked in an int8 container" in message
-    assert "No tflite-runtime: Python 3.13 on aarch64 lacks tflite-runtime" in message
-    assert "pi@raspberrypi: Raspberry Pi 3 Model B" in message
-    assert "local is this machine" not in message
+    notes = "\n".join(made.notes)
+    assert "Without brackets: all episodes are equal, which says nothing of other ones" in notes
+    assert "How few bits: int8 is the narrowest at the floor." in notes
+    assert "Fewer than 8 bits run as int8 does, unpacked in an int8 container" in notes
+    assert "No tflite-runtime: Python 3.13 on aarch64 lacks tflite-runtime" in notes
+    assert "pi@raspberrypi: Raspberry Pi 3 Model B" in notes
+    assert "local is this machine" not in notes
 
 
 def test_what_is_not_valid_is_said(answered: Answered) -> None:
     hot = {"valid": False, "invalid_reasons": ("it throttled",), "target": "local"}
     _, made = answered(Demand(0.7, 20.0), presets=("hard", "shipped"), **hot)
-    message = "\n".join(made.notes)
-    assert "NOT VALID: fp32 litert: it throttled, int8 litert: it throttled" in message
-    assert "local is this machine" in message
-    assert "--preset hard, --preset shipped" in message
+    notes = "\n".join(made.notes)
+    assert "NOT VALID: fp32 litert: it throttled, int8 litert: it throttled" in notes
+    assert "local is this machine" in notes
+    assert "--preset hard, --preset shipped" in notes
 
 
 def test_the_document_holds_everything(answered: Answered) -> None:
-    made, _ = answered(Demand(0.95, 0.001))
-    json.dumps(made, allow_nan=False)
+    verdict, table = answered(Demand(0.95, 0.001))
+    made = json.loads(json.dumps(asdict(verdict), allow_nan=False))
+    stored = Verdict.of_document({**made, "seconds": 1.0})
+    assert sentences(stored) == sentences(verdict)
+    assert CANDIDATES(stored) == [table]
     assert made["recommended"] is None
     assert made["quality"] == "return kept"
     by_precision = {each["precision"]: each for each in made["candidates"]}
@@ -326,8 +330,8 @@ def test_for_real_on_the_embedded_device(
     before = {path.name: path.read_bytes() for path in bundle.path.iterdir()}
     capsys.readouterr()
 
-    question = [str(bundle.path), "--episodes", "3", "--runs", "662", "--output", "made/answer.json"]
-    assert recommend.main([*question, "--success-floor", "0.5", "--deadline-ms", "1000"]) == 0
+    typed = [str(bundle.path), "--episodes", "3", "--runs", "662", "--output", "made/answer.json"]
+    assert recommend.main([*typed, "--success-floor", "0.5", "--deadline-ms", "1000"]) == 0
     printed = capsys.readouterr()
     assert "reaching local" in printed.err
     answer = json.loads((tmp_path / "made" / "answer.json").read_text(encoding="utf-8"))
@@ -357,7 +361,7 @@ def test_for_real_on_the_embedded_device(
     four = next(each for each in answer["candidates"] if each["precision"] == "int4")
     assert (four["file"], four["runs_as_int8"]) == ("int4.native", False)
 
-    assert recommend.main([*question, "--runtime", "litert", "--deadline-ms", "1e-6", "--json"]) == recommend.EXIT_NONE
+    assert recommend.main([*typed, "--runtime", "litert", "--deadline-ms", "1e-6", "--json"]) == recommend.EXIT_NONE
     missed = json.loads(capsys.readouterr().out)
     assert missed["ok"] is True
     assert missed["recommended"] is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airlearning_envs.flights import wilson_interval
-from bench.recommending.deciding import Candidate, Demand, Verdict, decide, fewest_bits
+from bench.recommending.deciding import Decision, Demand, DeployableArtifact, decide, fewest_bits
 from bench.recommending.thresholds import (
     deadline_at_least,
     deadline_below,
@@ -26,7 +26,9 @@ from policy.spec import Precision
 DEMAND = Demand(0.95, 20.0)
 
 
-def candidate(precision: str, p50_us: float, low: float = 0.98, runtime: str = "litert", **changes: Any) -> Candidate:
+def candidate(
+    precision: str, p50_us: float, low: float = 0.98, runtime: str = "litert", **changes: Any
+) -> DeployableArtifact:
     """Turns within 1 % of p50, p99 twice as long, 100 bytes a bit; ``changes`` in place of these."""
     values: dict[str, Any] = {
         "precision": precision,
@@ -39,21 +41,21 @@ def candidate(precision: str, p50_us: float, low: float = 0.98, runtime: str = "
         "resident_bytes": 50_000_000,
         **changes,
     }
-    return Candidate(**values)
+    return DeployableArtifact(**values)
 
 
-def names(verdict: Verdict) -> list[str]:
-    return [each.name for each in verdict.ranked]
+def names(decision: Decision) -> list[str]:
+    return [each.name for each in decision.ranked]
 
 
 def test_the_fastest_of_those_that_meet_both() -> None:
     slow, fast, wrong = candidate("fp32", 4.0), candidate("int8", 2.0), candidate("fp16", 1.0, low=0.90)
-    verdict = decide([slow, fast, wrong], DEMAND)
-    assert verdict.chosen is fast
-    assert names(verdict) == ["int8 with litert", "fp32 with litert"]
-    assert verdict.as_fast == (fast,)
-    assert verdict.missed == (wrong,)
-    assert verdict.order == (fast, slow, wrong)
+    decision = decide([slow, fast, wrong], DEMAND)
+    assert decision.chosen is fast
+    assert names(decision) == ["int8 with litert", "fp32 with litert"]
+    assert decision.as_fast == (fast,)
+    assert decision.missed == (wrong,)
+    assert decision.order == (fast, slow, wrong)
 
 
 def test_turns_that_overlap_go_to_the_smaller_artifact() -> None:
@@ -69,8 +71,8 @@ def test_turns_that_overlap_go_to_the_smaller_artifact() -> None:
 def test_of_the_same_size_the_one_with_less_memory_and_then_the_fastest() -> None:
     litert = candidate("int8", 2.00, artifact_bytes=1000, resident_bytes=52_000_000)
     tflite = candidate("int8", 2.02, artifact_bytes=1009, resident_bytes=45_000_000, runtime="tflite-runtime")
-    verdict = decide([litert, tflite], DEMAND)
-    assert verdict.chosen is tflite, "9 bytes of 1000 are no smaller artifact"
+    decision = decide([litert, tflite], DEMAND)
+    assert decision.chosen is tflite, "9 bytes of 1000 are no smaller artifact"
     larger = candidate("int8", 2.02, artifact_bytes=1011, resident_bytes=45_000_000, runtime="tflite-runtime")
     assert decide([litert, larger], DEMAND).chosen is litert
     alike = candidate("int8", 2.02, artifact_bytes=1000, resident_bytes=51_990_000, runtime="tflite-runtime")
@@ -102,9 +104,9 @@ def test_the_floor_and_the_deadline_are_met_when_they_are_reached_exactly() -> N
 
 def test_a_floor_between_two_candidates_and_what_lowering_it_gives() -> None:
     fp32, int8 = candidate("fp32", 4.0, low=0.97), candidate("int8", 2.0, low=0.9342)
-    verdict = decide([fp32, int8], DEMAND)
-    assert verdict.chosen is fp32
-    change = verdict.change
+    decision = decide([fp32, int8], DEMAND)
+    assert decision.chosen is fp32
+    change = decision.change
     assert change is not None
     # Down to 0.934 is 1.017 times; up to 0.971, which fp32 misses, 1.022 times; the deadlines are further.
     assert (change.demand, change.answer) == (Demand(0.934, 20.0), int8)
@@ -124,9 +126,9 @@ def test_a_floor_just_above_the_chosen_one() -> None:
 def test_a_deadline_between_two_candidates() -> None:
     fp32 = candidate("fp32", 4.0, low=1.0, p99_ns=19_000_000)
     int8 = candidate("int8", 2.0, low=1.0, p99_ns=21_337_000)
-    verdict = decide([fp32, int8], DEMAND)
-    assert verdict.chosen is fp32
-    change = verdict.change
+    decision = decide([fp32, int8], DEMAND)
+    assert decision.chosen is fp32
+    change = decision.change
     assert change is not None
     # 18.9 would leave nothing and is 1.058 times shorter; 21.4 gives int8 and is 1.07 times longer.
     assert (change.demand, change.answer) == (Demand(0.95, 18.9), None)
@@ -139,11 +141,11 @@ def test_a_deadline_between_two_candidates() -> None:
 def test_nothing_meets_both_and_the_nearest_demand() -> None:
     good = candidate("fp32", 4.0, low=0.97, p99_ns=25_000_000)  # 1.25 times the deadline
     quick = candidate("int8", 2.0, low=0.90, p99_ns=1_000_000)  # 0.95 / 0.9 = 1.056 times the floor
-    verdict = decide([good, quick], DEMAND)
-    assert verdict.chosen is None
-    assert verdict.missed == (quick, good)
-    assert verdict.change is not None
-    assert (verdict.change.demand, verdict.change.answer) == (Demand(0.9, 20.0), quick)
+    decision = decide([good, quick], DEMAND)
+    assert decision.chosen is None
+    assert decision.missed == (quick, good)
+    assert decision.change is not None
+    assert (decision.change.demand, decision.change.answer) == (Demand(0.9, 20.0), quick)
     both = decide([candidate("int8", 2.0, low=0.8567, p99_ns=20_501_000)], DEMAND).change
     assert both is not None
     assert both.demand == Demand(0.856, 20.6)
@@ -151,16 +153,16 @@ def test_nothing_meets_both_and_the_nearest_demand() -> None:
 
 
 def test_shares_below_nothing_have_no_nearest_floor() -> None:
-    verdict = decide([candidate("int2", 1.0, low=-1.4), candidate("int3", 1.0, low=0.0004)], DEMAND)
-    assert verdict.chosen is None
-    assert verdict.change is None
+    decision = decide([candidate("int2", 1.0, low=-1.4), candidate("int3", 1.0, low=0.0004)], DEMAND)
+    assert decision.chosen is None
+    assert decision.change is None
 
 
 def test_an_interval_without_ends_meets_no_floor() -> None:
     single = candidate("int8", 1.0, quality=Estimate(1.0, None, None))
-    verdict = decide([single], Demand(0.5, 20.0))
-    assert verdict.chosen is None
-    assert verdict.demand.short_of_floor(single) == math.inf
+    decision = decide([single], Demand(0.5, 20.0))
+    assert decision.chosen is None
+    assert decision.demand.short_of_floor(single) == math.inf
 
 
 def test_what_it_would_be_without_its_runtime() -> None:
@@ -234,10 +236,10 @@ def test_a_candidate_that_drops_out_may_change_the_answer_too() -> None:
     fastest = candidate("fp32", 2.0, low=0.96, turns_ns=(1900, 2100))
     small = candidate("int8", 2.2, low=0.99, turns_ns=(2000, 2300))
     light = candidate("fp16", 2.3, low=0.99, turns_ns=(2250, 2400), artifact_bytes=100)
-    verdict = decide([fastest, small, light], DEMAND)
-    assert verdict.chosen is small
-    assert verdict.change is not None
-    assert (verdict.change.demand, verdict.change.answer) == (Demand(0.961, 20.0), light)
+    decision = decide([fastest, small, light], DEMAND)
+    assert decision.chosen is small
+    assert decision.change is not None
+    assert (decision.change.demand, decision.change.answer) == (Demand(0.961, 20.0), light)
 
 
 @pytest.mark.parametrize(

@@ -115,10 +115,10 @@ class Sources:
     def own(self) -> dict[str, Selection]:
         """What this machine measured itself, by device; empty where it has not."""
         from bench.report.selection import Selection
-        from bench.report.store import DEFAULT_STORE, kept_in, read_results
+        from bench.report.store import DEFAULT_STORE, read_results
 
         path = self.results / DEFAULT_STORE.name
-        reports = read_results(path) if kept_in(path).exists() else []
+        reports = read_results(path) if path.exists() else []
         targets = dict.fromkeys(report.target for report in reports if report.artifact and report.counts is None)
         return {target: Selection.of_target(reports, target) for target in targets}
 

@@ -9,18 +9,33 @@ from typing import Any
 
 import pytest
 
-from bench.recommending.answer import document, training_command
-from bench.recommending.deciding import Candidate, Demand, decide
-from bench.recommending.measuring import Asked, Measured
-from bench.recommending.words import apart, explanation, percent, what_would_change_it
+from bench.recommending.answer import apart, sentences
+from bench.recommending.deciding import Demand, DeployableArtifact
+from bench.recommending.measuring import Measurements, Question
+from bench.recommending.verdict import Verdict, training_command
 from bench.report.intervals import Estimate
 from policy.bundle import Bundle
 from train.suites.make import make_task
 
-Answer = Callable[..., dict[str, Any]]
+Answer = Callable[..., Verdict]
 
 
-def candidate(precision: str, p50_ns: float, low: float = 0.98, runtime: str = "litert", **changes: Any) -> Candidate:
+def explanation(verdict: Verdict) -> tuple[str, ...]:
+    return tuple(sentences(verdict)["explanation"])
+
+
+def what_would_change_it(verdict: Verdict) -> str:
+    return str(sentences(verdict)["what_would_change_it"])
+
+
+def change(verdict: Verdict) -> dict[str, Any]:
+    assert verdict.change is not None
+    return verdict.change
+
+
+def candidate(
+    precision: str, p50_ns: float, low: float = 0.98, runtime: str = "litert", **changes: Any
+) -> DeployableArtifact:
     values: dict[str, Any] = {
         "precision": precision,
         "runtime": runtime,
@@ -32,17 +47,23 @@ def candidate(precision: str, p50_ns: float, low: float = 0.98, runtime: str = "
         "resident_bytes": 52_100_000,
         **changes,
     }
-    return Candidate(**values)
+    return DeployableArtifact(**values)
 
 
 @pytest.fixture
 def answer(balancing: Callable[..., Bundle], tmp_path: Path) -> Answer:
     bundle, task = balancing(tmp_path / "pole"), make_task("CartPole-v1")
 
-    def made(*candidates: Candidate, deadline: float = 20.0, success: bool = True, **changes: Any) -> dict[str, Any]:
-        question = Asked("II", Demand(0.95, deadline), "", **{"episodes": 100, "seed": 7, "runs": 700, **changes})
-        measured = Measured(candidates, (), candidates[0], success, (), {}, "")
-        return document(bundle, task, question, measured, decide(candidates, question.demand))
+    def made(
+        *candidates: DeployableArtifact,
+        floor: float = 0.95,
+        deadline: float = 20.0,
+        success: bool = True,
+        **options: Any,
+    ) -> Verdict:
+        typed = Question("II", Demand(floor, deadline), "", **{"episodes": 100, "seed": 7, "runs": 700, **options})
+        measurements = Measurements(candidates, (), candidates[0], success, (), {}, "")
+        return Verdict.of(bundle, task, typed, measurements)
 
     return made
 
@@ -59,7 +80,7 @@ def test_the_fastest_is_explained_and_the_nearest_floor_named(answer: Answer) ->
     assert what_would_change_it(made) == (
         "What would change it: with --success-floor 0.961, 1.16 % higher, it would be fp32 with litert."
     )
-    assert made["change"]["would_be"] == {"name": "fp32 with litert", "precision": "fp32", "runtime": "litert"}
+    assert change(made)["would_be"] == {"name": "fp32 with litert", "precision": "fp32", "runtime": "litert"}
 
 
 def test_those_as_fast_are_told_apart_by_size_and_memory(answer: Answer) -> None:
@@ -100,13 +121,13 @@ def test_fewer_than_8_bits_run_as_int8_does(answer: Answer) -> None:
 def test_a_lower_floor_comes_with_what_may_help_instead(answer: Answer) -> None:
     sure = candidate("fp32", 4000, low=0.999)
     made = answer(sure, candidate("int8", 2000, quality=Estimate(0.94, 0.93, 0.95)))
-    assert made["change"]["training"].startswith("python -m train --task CartPole-v1 --method dqn ")
+    assert change(made)["training"].startswith("python -m train --task CartPole-v1 --method dqn ")
     assert what_would_change_it(made) == (
         "What would change it: with --success-floor 0.93, 2.11 % lower, it would be int8 with litert; to keep the "
-        f"floor, train with quantizers (not measured here): {made['change']['training']}."
+        f"floor, train with quantizers (not measured here): {change(made)['training']}."
     )
     made = answer(sure, candidate("int8", 2000, quality=Estimate(0.97, 0.93, 0.99)))
-    assert made["change"]["training"] is None
+    assert change(made)["training"] is None
     # 1.96² · 0.95 · 0.05 / 0.02² = 456.2
     assert what_would_change_it(made).endswith(
         "it would be int8 with litert; --episodes 460 may show that the floor is met as it is, for the mean is above "
@@ -129,7 +150,8 @@ def test_where_no_number_is_near_the_other_runtimes_are_named(answer: Answer) ->
     elsewhere = candidate("fp16", 5000, runtime="onnxruntime", **whole)
     made = answer(int8, fp32, elsewhere)
     assert explanation(made)[0].startswith("Deploy int8 with litert: success 100.0 % (floor 95 %)")
-    assert made["without_its_runtime"]["would_be"]["name"] == "fp16 with onnxruntime"
+    assert made.without_its_runtime is not None
+    assert made.without_its_runtime["would_be"]["name"] == "fp16 with onnxruntime"
     assert what_would_change_it(made) == (
         "What would change it: no number that is near (with --deadline-ms 0.00399, 5,013 times lower, nothing would "
         "meet both); without litert (--runtime onnxruntime) it would be fp16 with onnxruntime."
@@ -138,9 +160,9 @@ def test_where_no_number_is_near_the_other_runtimes_are_named(answer: Answer) ->
 
 
 def test_nothing_reaches_the_floor(answer: Answer) -> None:
-    changes: dict[str, Any] = {"success": False, "options": ("--preset", "hard", "--episodes", "100")}
-    made = answer(candidate("fp32", 4000, low=0.90), candidate("int8", 2000, low=0.8999), **changes)
-    assert made["recommended"] is None
+    options: dict[str, Any] = {"success": False, "options": ("--preset", "hard", "--episodes", "100")}
+    made = answer(candidate("fp32", 4000, low=0.90), candidate("int8", 2000, low=0.8999), **options)
+    assert made.recommended is None
     assert explanation(made) == (
         "None of 2 candidates meets both the floor and the deadline.",
         "Floor 95 %: reached by none, not by fp32 with litert either; fp32 with litert comes nearest, return kept "
@@ -153,7 +175,7 @@ def test_nothing_reaches_the_floor(answer: Answer) -> None:
     )
     # half of the interval is 0.04, 0.01 would do: 16 times the episodes
     nearly = candidate("int8", 2000, quality=Estimate(0.96, 0.92, 1.0))
-    assert "; --episodes 1600 may show" in what_would_change_it(answer(nearly, **changes))
+    assert "; --episodes 1600 may show" in what_would_change_it(answer(nearly, **options))
 
 
 @pytest.mark.parametrize("wide", ["fp32", "int8"])
@@ -192,7 +214,7 @@ def test_each_constraint_is_met_by_another_candidate(answer: Answer) -> None:
 
 def test_shares_that_no_floor_fits(answer: Answer) -> None:
     made = answer(candidate("int8", 2000, low=-1.5))
-    assert made["change"] is None
+    assert made.change is None
     assert what_would_change_it(made) == "Nearest: none; no floor above 0 is reached by anything."
 
 
@@ -207,9 +229,9 @@ def test_the_training_command_is_one(balancing: Callable[..., Bundle], tmp_path:
     assert training_command(balancing(tmp_path / "other", algorithm="distill")) == ""
 
 
-def test_shares_and_distances() -> None:
-    assert percent(0.95) == "95"
-    assert percent(0.9995) == "99.95"
+def test_shares_and_distances(answer: Answer) -> None:
+    sure = answer(candidate("int8", 2000, low=1.0), candidate("fp32", 3000), floor=0.9995)
+    assert "(floor 99.95 %)" in explanation(sure)[0]
     assert apart(0.95, 0.931) == "2.00 % lower"
     assert apart(20.0, 21.0) == "5.00 % higher"
     assert apart(20.0, 40.0) == "2.00 times higher"

@@ -1,0 +1,83 @@
+"""A command whose answer is one document: asked, printed as tables or JSON, with --keep stored in results/NAME.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bench import command_line
+
+if TYPE_CHECKING:
+    from bench.report.tables import Table
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AnswerCommand:
+    """What a command asks and how its answer reads.
+
+    Attributes:
+        name: of the file that --keep stores it in, without its end.
+        command: what is typed after ``python``.
+        ask: (arguments) → what the document says, the machine and the commit apart.
+        tables: made of the document, by name; bench/table.py makes them of the stored one.
+        amounts: (document) → how much of each thing it rests on; a stored one gives way to none that rests on less.
+        unit: of the amounts.
+        left_out: (arguments) → what to leave out so that all is asked, as what --keep stores has to be; "": it is.
+        holds: (document) → whether the exit status is 0.
+    """
+
+    name: str
+    command: str
+    ask: Callable[[argparse.Namespace], dict[str, Any]]
+    tables: Mapping[str, Callable[[Document], Table]]
+    amounts: Callable[[Document], Mapping[tuple[str, ...], int]]
+    unit: str
+    left_out: Callable[[argparse.Namespace], str] = field(default=lambda arguments: "")
+    holds: Callable[[Document], bool] = field(default=lambda document: True)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Ask, print, keep; returns the exit status."""
+        return command_line.guarded(self._run, arguments)
+
+    def _run(self, arguments: argparse.Namespace) -> int:
+        from bench.report import store
+        from bench.report import tables as rendering
+        from bench.report.document import code_version
+        from bench.report.machine import this_machine
+
+        if arguments.keep and (words := self.left_out(arguments)):
+            raise command_line.BenchError("--keep stores the whole answer or none.", f"Leave {words} out.")
+        document = {"machine": this_machine(), "code": code_version(), **self.ask(arguments)}
+        holds = self.holds(document)
+        if arguments.json:
+            print(json.dumps({"ok": holds, **document}, ensure_ascii=False))
+        else:
+            for table in self.tables.values():
+                rendering.print_table(table(document), command_line.console())
+        if arguments.keep:
+            store.keep_answer(store.answer_file(self.name), document, self.amounts, self.unit)
+        return command_line.EXIT_OK if holds else command_line.EXIT_FAILED
+
+    def kept_table(self, name: str) -> Table:
+        """One of the tables, of the stored answer.
+
+        Raises:
+            StoreError: nothing is stored.
+        """
+        from bench.report import store
+
+        kept = store.kept_answer(store.answer_file(self.name), f"python {self.command} --keep")
+        return self.tables[name](kept)
+
+
+def parser(doc: str | None, command: str) -> argparse.ArgumentParser:
+    """A parser with --json and --keep that prints the module's docstring."""
+    made = command_line.parser(doc, command)
+    made.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    made.add_argument("--keep", action="store_true", help="store the answer in results/")
+    return made
