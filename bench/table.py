@@ -136,9 +136,9 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         rewrites.REWRITES: lambda: (rewrites.kept_table(rewrites.REWRITES), []),
         native.NATIVE: lambda: (native.kept_table(native.NATIVE), []),
         peers.PEERS: lambda: (peers.kept_table(peers.PEERS), []),
-        **{trained.name_of(each): partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},
-        flight_dynamics.DYNAMICS: lambda: (flight_dynamics.errors(), []),
-        flight_dynamics.RISES: lambda: (flight_dynamics.rises(), []),
+        **{f"trained-{each}": partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},
+        flight_dynamics.DYNAMICS: lambda: (flight_dynamics.flight_dynamics(flight_dynamics.OF_RECORDINGS), []),
+        flight_dynamics.RISES: lambda: (flight_dynamics.flight_dynamics(flight_dynamics.OF_RISES), []),
     }
     found: dict[str, tuple[Table, list[Report]]] = {}
     skipped: dict[str, str] = {}

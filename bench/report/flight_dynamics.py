@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from bench.report import store
+from bench.report.pivot import Pivot
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN
 
 DYNAMICS, RISES = "flight-dynamics", "flight-rises"
 COMMAND = (
@@ -19,53 +19,65 @@ MEASURES = {
     "position m": "position_rmse_m",
     "yaw rate rad/s": "yaw_rate_rmse_rad_s",
 }
+ERRORS = """\
+How far the drones are from the recorded ones
+{% set settings = results.now.recordings[0].settings %}
+Root mean square error per component over all recorded states. Before: the simulator of commit \
+{{ results.before.commit }}. Drag {{ "%g" | format(settings.drag_per_m) }} /m, integration steps of \
+{{ "%g" | format(1e3 * settings.control_period_s / settings.substeps) }} ms.
+"""
+UNTIL = """\
+Until 63 and 90 % of the commanded speed are flown
+Of {{ "%g" | format(results.now.speed_m_s) }} m/s forward, from rest. Before: commit {{ results.before.commit }}, at \
+any altitude.
+"""
+SECONDS = "{{ '%%.2f s' | format(%s[%d]) if %s[%d] is not none }}"
 
 
-def errors() -> Table:
-    """Root mean square errors of each recording, before and now.
+def recordings(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row for each recording, from the lowest altitude to the highest, with its errors before; None where new."""
+    earlier = {each["file"]: each for each in found["before"]["recordings"]}
+    for each in sorted(found["now"]["recordings"], key=lambda recording: recording["altitude_m"]):
+        yield {**each, "before": earlier.get(each["file"])}
+
+
+OF_RECORDINGS = Pivot(
+    name=DYNAMICS,
+    words=ERRORS,
+    lead={"recording": "{{ file }}"},
+    columns=[
+        {"altitude": "{{ '%g' | format(altitude_m) }} m", "states": "{{ states | thousands }}"},
+        *(
+            {f"{name}, before": f"{{{{ before.{key} | fixed(3) if before }}}}", "now": f"{{{{ {key} | fixed(3) }}}}"}
+            for name, key in MEASURES.items()
+        ),
+    ],
+    rows=recordings,
+    gathered=False,
+)
+OF_RISES = Pivot(
+    name=RISES,
+    words=UNTIL,
+    lead={"altitude": "{{ '%g' | format(altitude_m) }} m"},
+    columns=[
+        {
+            f"{share} %, recorded": SECONDS % (("recorded_s", n) * 2),
+            "before": SECONDS % (("before_s", n) * 2),
+            "now": SECONDS % (("simulated_s", n) * 2),
+        }
+        for n, share in enumerate((63, 90))
+    ],
+    rows=lambda found: [{**each, "before_s": found["before"]["rise_s"]} for each in found["now"]["rises"]],
+    gathered=False,
+)
+
+
+def flight_dynamics(pivot: Pivot) -> Table:
+    """One of the two tables, of what is measured now and what was measured of the simulator before.
 
     Raises:
         StoreError: nothing is stored.
     """
-    now, before = _stored()
-    earlier = {each["file"]: each for each in before["recordings"]}
-    rows = []
-    for each in sorted(now["recordings"], key=lambda found: found["altitude_m"]):
-        row = [each["file"], f"{each['altitude_m']:g} m", f"{each['states']:,}"]
-        for key in MEASURES.values():
-            row += [f"{earlier[each['file']][key]:.3f}" if each["file"] in earlier else NOT_KNOWN, f"{each[key]:.3f}"]
-        rows.append(tuple(row))
-    headers = [header for name in MEASURES for header in (f"{name}, before", "now")]
-    settings = now["recordings"][0]["settings"]
-    period_ms = 1e3 * settings["control_period_s"] / settings["substeps"]
-    notes = (
-        f"Root mean square error per component over all recorded states. Before: the simulator of commit "
-        f"{before['commit']}. Drag {settings['drag_per_m']:g} /m, integration steps of {period_ms:g} ms.",
-    )
-    title = "How far the drones are from the recorded ones"
-    return Table(DYNAMICS, title, ("recording", "altitude", "states", *headers), tuple(rows), notes)
-
-
-def rises() -> Table:
-    """t63 and t90 at each altitude: recorded, before, now.
-
-    Raises:
-        StoreError: nothing is stored.
-    """
-    now, before = _stored()
-    rows = []
-    for each in now["rises"]:
-        row = [f"{each['altitude_m']:g} m"]
-        for number in (0, 1):
-            times = each["recorded_s"][number], before["rise_s"][number], each["simulated_s"][number]
-            row += [NOT_KNOWN if time is None else f"{time:.2f} s" for time in times]
-        rows.append(tuple(row))
-    headers = ("altitude", "63 %, recorded", "before", "now", "90 %, recorded", "before", "now")
-    note = f"Of {now['speed_m_s']:g} m/s forward, from rest. Before: commit {before['commit']}, at any altitude."
-    return Table(RISES, "Until 63 and 90 % of the commanded speed are flown", headers, tuple(rows), (note,))
-
-
-def _stored() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What is measured now, and what was measured of the simulator before."""
-    earlier = store.answer_file("flight-dynamics-before")
-    return store.kept_answer(store.answer_file(DYNAMICS), COMMAND), store.kept_answer(earlier, "git checkout results")
+    now = store.kept_answer(store.answer_file(DYNAMICS), COMMAND)
+    before = store.kept_answer(store.answer_file("flight-dynamics-before"), "git checkout results")
+    return pivot.table({"now": now, "before": before})

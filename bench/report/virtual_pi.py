@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from bench.report.document import Counts, Kind, Report, Where
-from bench.report.notes import codes, dynamics_note, flown, machine_notes, rate, ratio_cell, versions
+from bench.report.document import Kind, Report, Where
+from bench.report.notes import codes, facts_of, machine_notes, rate, ratio_cell, reports_of, versions
+from bench.report.pivot import Pivot, Row
 from bench.report.selection import Selection, policy_order, precision_order
 from bench.report.store import StoreError
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, filled, joined, kilobytes, megabytes, nanoseconds, times
+from bench.report.text import NOT_KNOWN, filled, times
 
 VIRTUAL_PI = "virtual-pi"
 TARGET = "pi@virtual"
@@ -38,7 +41,8 @@ recently used, no prefetching). Random: of an L2 that replaces by chance. Cold: 
 KB weights: as they are multiplied; fp16 is unpacked to fp32 on loading: the core has no fp16 arithmetic.
 {{ model }}
 """
-NOTES = """\
+WORDS = """\
+Virtual Raspberry Pi 3b
 Instructions and misses of one decision in the runtime (set input, invoke, read the action): counted in qemu-aarch64 \
 -cpu cortex-a53, one thread, runtimes {{ versions }}; misses are those of a modelled 512 KB L2 after calls of the same \
 kind (where two numbers: if chance decides what is replaced … if what was used longest ago, or the other way round), \
@@ -49,8 +53,8 @@ MB resident: the agent's whole process while serving. {% if flights %}Success: g
 of preset {{ preset }} flown on the virtual Pi, 95 % Wilson intervals. {{ dynamics }}{% else %}Success: not flown in \
 today's task yet.{% endif %}
 
-The agent's whole path, from request line to reply line, takes in {{ runtime }} {{ precision }} so many times the \
-instructions of the runtime's own call: {{ whole_path }}.
+The agent's whole path, from request line to reply line, takes in {{ whole_path_of | join(" ") }} so many times the \
+instructions of the runtime's own call: {{ whole_path | joined }}.
 The last column is a ratio of emulated times, within one run and runtime: how long QEMU takes, not how long a Pi takes.
 {% if not machines %}
 –: not measured on {{ target }} yet.
@@ -58,54 +62,23 @@ The last column is a ratio of emulated times, within one run and runtime: how lo
 """
 
 
-def counts_tables(reports: Sequence[Report]) -> list[Table]:
-    """One table for the runtime's own call and one for the agent's whole path."""
-    counted = {report.id: report.counts for report in reports if report.counts}
-    ordered = sorted((report for report in reports if report.counts), key=_order)
-    tables = []
-    for path, title in PATHS.items():
-        rows = []
-        for report in ordered:
-            counts = counted[report.id]
-            warm, cold = counts.paths[f"{path}_warm"], counts.paths[f"{path}_cold"]
-            figures: dict[str, int | None] = {name: warm[name] for name in ("instructions", "loads", "stores")}
-            figures |= {"L1I misses": warm["l1i_misses"], "L1D misses": warm["l1d_misses"]}
-            figures |= {"L2 misses": l2_misses(warm), "L2 misses, random": warm.get("l2_random_misses")}
-            figures |= {"L2 misses, cold": l2_misses(cold)}
-            rows.append(
-                {
-                    **_names(report),
-                    **{name: NOT_KNOWN if value is None else f"{value:,}" for name, value in figures.items()},
-                    "KB weights": kilobytes(counts.weights["bytes"]),
-                    **_modelled(counts, path),
-                }
-            )
-        notes = filled(
-            COUNTS_NOTES,
-            first=counted[ordered[0].id],
-            versions=versions(ordered),
-            codes=codes(ordered),
-            model=model_note(ordered),
-        )
-        tables.append(Table.of(f"counts-{path}", title, rows, notes, left=3))
-    return tables
-
-
-def _names(report: Report) -> dict[str, str]:
-    return {"policy": report.policy, "precision": report.precision or NOT_KNOWN, "runtime": report.runtime}
-
-
-def _modelled(counts: Counts, path: str) -> dict[str, str]:
-    """Where the weights lie, and the model's ``38 µs … 263 µs``; of two rooflines the sparse one first."""
-    warm, cold = (
-        " … ".join(map(nanoseconds, counts.model["bounds_ns"][f"{path}_{state}"])) for state in ("warm", "cold")
-    )
-    rooflines = [counts.model["roofline_ns"], counts.model.get("roofline_sparse_ns")]
+def counted(report: Report | None, path: str) -> dict[str, Any]:
+    """What was counted of a path with warm and with cold caches, and modelled of it, ns; None where nothing was."""
+    counts = report.counts if report else None
+    if counts is None:
+        return dict.fromkeys(("warm", "cold", "weights", "bound", "cold_bound", "rooflines", "misses", "cold_misses"))
+    warm, cold = counts.paths[f"{path}_warm"], counts.paths[f"{path}_cold"]
+    bounds, rooflines = counts.model["bounds_ns"], (counts.model.get("roofline_sparse_ns"), counts.model["roofline_ns"])
     return {
-        "weights in": counts.weights["level"],
-        "modelled bound": warm,
-        "modelled bound, cold": cold,
-        "roofline": " … ".join(nanoseconds(each) for each in reversed(rooflines) if each is not None),
+        "warm": warm,
+        "cold": cold,
+        "weights": counts.weights,
+        "bound": bounds[f"{path}_warm"],
+        "cold_bound": bounds[f"{path}_cold"],
+        "rooflines": [each for each in rooflines if each is not None],
+        "misses": l2_misses(warm),
+        "random_misses": warm.get("l2_random_misses"),
+        "cold_misses": l2_misses(cold),
     }
 
 
@@ -115,15 +88,128 @@ def model_note(reports: Iterable[Report]) -> str:
     return filled(MODEL_NOTE, **assumptions)[0]
 
 
-def l2_misses(counted: Mapping[str, int]) -> int:
+def l2_misses(found: Mapping[str, int]) -> int:
     """Lines, of instructions and data, that came from DRAM."""
-    return counted["l2_instruction_misses"] + counted["l2_data_misses"]
+    return found["l2_instruction_misses"] + found["l2_data_misses"]
 
 
-def l2_range(counted: Mapping[str, int]) -> str:
-    """``3,980 … 10,180``: with the replacement that suits best, and worst."""
-    ends = sorted((l2_misses(counted), counted.get("l2_random_misses", l2_misses(counted))))
-    return " … ".join(f"{end:,}" for end in dict.fromkeys(ends))
+def names(report: Report) -> dict[str, str]:
+    """What was executed, and by what."""
+    return {"policy": report.policy, "precision": report.precision or NOT_KNOWN, "runtime": report.runtime}
+
+
+def order(report: Report) -> tuple[tuple[int, str], int, int]:
+    """Sort key: by policy, then precision, then runtime."""
+    return policy_order(report.policy), precision_order(report.precision), _RUNTIMES.index(report.runtime)
+
+
+LEAD = {name: f"{{{{ {name} }}}}" for name in ("policy", "precision", "runtime")}
+MODELLED = {
+    "weights in": "{{ weights.level if weights }}",
+    "modelled bound": "{{ bound | map('ns') | join(' … ') if bound }}",
+    "modelled bound, cold": "{{ cold_bound | map('ns') | join(' … ') if cold_bound }}",
+    "roofline": "{{ rooflines | map('ns') | join(' … ') if rooflines }}",
+}
+COUNTS = Pivot(
+    name="counts",
+    words=COUNTS_NOTES,
+    lead=LEAD,
+    columns=[
+        {name: f"{{{{ warm.{name} | thousands }}}}" for name in ("instructions", "loads", "stores")},
+        {f"{name} misses": f"{{{{ warm.{name.lower()}_misses | thousands }}}}" for name in ("L1I", "L1D")},
+        {"L2 misses": "{{ misses | thousands }}", "L2 misses, random": "{{ random_misses | fixed }}"},
+        {"L2 misses, cold": "{{ cold_misses | thousands }}", "KB weights": "{{ weights.bytes | kb }}"},
+        MODELLED,
+    ],
+    rows=list,
+    gathered=False,
+)
+
+
+def counts_tables(reports: Sequence[Report]) -> list[Table]:
+    """One table for the runtime's own call and one for the agent's whole path."""
+    ordered = sorted((report for report in reports if report.counts), key=order)
+    shared = {"first": ordered[0].counts, "versions": versions(ordered), "codes": codes(ordered)}
+    shared["model"] = model_note(ordered)
+    return [
+        table
+        for path, title in PATHS.items()
+        for table in replace(COUNTS, name=f"counts-{path}", words=f"{title}\n{COUNTS_NOTES}", facts=lambda _: shared)(
+            [{**names(report), **counted(report, path)} for report in ordered]
+        )
+    ]
+
+
+def rows_of(reports: Sequence[Report], preset: str, target: str) -> Iterator[dict[str, Any]]:
+    """A row for each policy, precision and runtime: what was counted, and what the device's agent reported."""
+    known = Selection(tuple(sorted(reports, key=lambda report: report.time)))
+    device = Selection(tuple(r for r in known.reports if r.target == target and r.device.get("emulated")))
+    # Of each combination the last word: what was counted, and what was deployed.
+    on_device = [r for r in known.reports if r.target == target and r.artifact is not None]
+    latest = {tuple(names(r).values()): r for r in (*on_device, *known.of(Kind.COUNTS))}
+    for report in sorted(latest.values(), key=order):
+        counts = known.last(Kind.COUNTS, **names(report))
+        of = {**names(report), "sha256": (counts or report).sha256}
+        memory, latency = device.last(Kind.MEMORY, **of), device.last(Kind.LATENCY, path="runtime", **of)
+        flights = device.of(Kind.SUCCESS, preset=preset, where=Where.DEVICE, **of)
+        success = next((each for each in reversed(flights) if each.success and not each.success.settings), None)
+        partner = device.fp32_partner(latency)
+        artifact = (counts or report).artifact
+        yield {
+            **names(report),
+            **counted(counts, "runtime"),
+            "reports": [counts, memory, success, latency, partner],
+            "preset": preset,
+            "target": target,
+            "resident": memory.memory.resident if memory and memory.memory else None,
+            "bytes": artifact.bytes if artifact else None,
+            "success": rate(success),
+            "over_fp32": ratio_cell(partner, latency),
+        }
+
+
+def facts(rows: Sequence[Row]) -> Mapping[str, Any]:
+    """What is said of all rows."""
+    used, target = reports_of(rows), rows[0]["target"]
+    return {
+        **facts_of(rows),
+        "versions": versions(report for report in used if report.counts),
+        "model": model_note(used),
+        "machines": "\n".join(machine_notes([report for report in used if report.target == target])),
+        "target": target,
+        "flights": any(report.success for report in used),
+        "whole_path_of": WHOLE_PATH_OF,
+        "whole_path": [
+            f"{report.policy} {times(whole['instructions'] / own['instructions'])}"
+            for report in used
+            if report.counts and (report.runtime, report.precision) == WHOLE_PATH_OF
+            for whole, own in [(report.counts.paths["decide_warm"], report.counts.paths["runtime_warm"])]
+        ],
+    }
+
+
+DEVICE = Pivot(
+    name=VIRTUAL_PI,
+    words=WORDS,
+    lead=LEAD,
+    columns=[
+        {"instructions": "{{ warm.instructions | thousands if warm }}"},
+        {
+            "L2 misses": "{{ [misses, misses if random_misses is none else random_misses] | sort | unique "
+            "| map('thousands') | join(' … ') if warm }}"
+        },
+        {"L2 misses, cold": "{{ cold_misses | thousands if warm }}"},
+        MODELLED,
+        {"MB resident": "{{ resident | mb }}", "KB artifact": "{{ bytes | kb }}"},
+        {"% success, {{ preset }}": "{{ success | percent }}"},
+        {"fp32's time over this one's, emulated": "{{ over_fp32 }}"},
+    ],
+    rows=list,
+    facts=facts,
+    ruled="{{ policy }} {{ precision }}",
+    gathered=False,
+    titled=("runtime",),
+)
 
 
 def virtual_pi(reports: Sequence[Report], preset: str = "hard", target: str = TARGET) -> tuple[Table, list[Report]]:
@@ -135,75 +221,9 @@ def virtual_pi(reports: Sequence[Report], preset: str = "hard", target: str = TA
     Raises:
         StoreError: nothing was counted yet.
     """
-    known = Selection(tuple(sorted(reports, key=lambda report: report.time)))
-    device = Selection(tuple(r for r in known.reports if r.target == target and r.device.get("emulated")))
-    # Of each combination the last word: what was counted, and what was deployed.
-    on_device = [r for r in known.reports if r.target == target and r.artifact is not None]
-    keys = {tuple(_names(r).values()): r for r in (*on_device, *known.of(Kind.COUNTS))}
-    rows: list[dict[str, str]] = []
-    used: list[Report | None] = []
-    before: tuple[str, ...] = ()
-    for (policy, precision, _), report in sorted(keys.items(), key=lambda item: _order(item[1])):
-        if rows and before != (policy, precision):
-            rows.append({})
-        before = (policy, precision)
-        counted = known.last(Kind.COUNTS, **_names(report))
-        of = {**_names(report), "sha256": (counted or report).sha256}
-        memory, latency = device.last(Kind.MEMORY, **of), device.last(Kind.LATENCY, path="runtime", **of)
-        flights = device.of(Kind.SUCCESS, preset=preset, where=Where.DEVICE, **of)
-        success = next((each for each in reversed(flights) if each.success and not each.success.settings), None)
-        partner = device.fp32_partner(latency)
-        used += [counted, memory, success, latency, partner]
-        artifact = (counted or report).artifact
-        rows.append(
-            {
-                **_names(report),
-                **_counted(counted.counts if counted else None),
-                "MB resident": megabytes(memory.memory.resident if memory and memory.memory else None),
-                "KB artifact": kilobytes(artifact.bytes if artifact else None),
-                f"% success, {preset}": rate(success),
-                "fp32's time over this one's, emulated": ratio_cell(partner, latency),
-            }
-        )
-    unique = list({report.id: report for report in used if report}.values())
-    if not any(report.counts for report in unique):
+    rows = list(rows_of(reports, preset, target))
+    if not any(row["warm"] for row in rows):
         raise StoreError(
             "nothing was counted for the virtual Pi yet.\n  next: python bench/instructions.py --policy I,II,III"
         )
-    notes = filled(
-        NOTES,
-        versions=versions(report for report in unique if report.counts),
-        model=model_note(unique),
-        machines="\n".join(machine_notes([report for report in unique if report.target == target])),
-        episodes=flown(unique),
-        preset=preset,
-        target=target,
-        flights=any(report.success for report in unique),
-        dynamics=dynamics_note(preset),
-        **dict(zip(("runtime", "precision"), WHOLE_PATH_OF, strict=True)),
-        whole_path=joined(
-            f"{report.policy} {times(_instructions(report, 'decide') / _instructions(report, 'runtime'))}"
-            for report in unique
-            if report.counts and (report.runtime, report.precision) == WHOLE_PATH_OF
-        ),
-    )
-    return Table.of(VIRTUAL_PI, "Virtual Raspberry Pi 3b", rows, notes, left=3).said_once("runtime"), unique
-
-
-def _instructions(report: Report, path: str) -> int:
-    assert report.counts is not None
-    return report.counts.paths[f"{path}_warm"]["instructions"]
-
-
-def _counted(counts: Counts | None) -> dict[str, str]:
-    """Of the runtime's own call."""
-    if counts is None:
-        names = ("instructions", "L2 misses", "L2 misses, cold", "weights in", "modelled bound", "modelled bound, cold")
-        return dict.fromkeys((*names, "roofline"), NOT_KNOWN)
-    warm, cold = counts.paths["runtime_warm"], counts.paths["runtime_cold"]
-    misses = {"L2 misses": l2_range(warm), "L2 misses, cold": f"{l2_misses(cold):,}"}
-    return {"instructions": f"{warm['instructions']:,}", **misses, **_modelled(counts, "runtime")}
-
-
-def _order(report: Report) -> tuple[tuple[int, str], int, int]:
-    return policy_order(report.policy), precision_order(report.precision), _RUNTIMES.index(report.runtime)
+    return DEVICE.table(rows), reports_of(rows)

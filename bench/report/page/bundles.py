@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bench.report.page.parts import Anchors, Block, Facts, Folded, Part, Picture, Section, Words, flat
 from bench.report.page.sections import bundle_of
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, kilobytes
+from bench.report.text import NOT_KNOWN, figure_words, kilobytes
 from train.intervals import judged_interval
 
 if TYPE_CHECKING:
@@ -184,11 +184,3 @@ def judged_words(origin: Mapping[str, Any]) -> str:
         where = f"{each['preset']}: " if each.get("preset") else ""
         said.append(f"{where}{words} ({figure_words(each.get('episodes'))} episodes)")
     return "; ".join(said)
-
-
-def figure_words(value: Any) -> str:
-    """A number of the provenance with at most four significant digits, integers whole."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return NOT_KNOWN if value is None else str(value)
-    text = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return text.replace("-", "−")
