@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench.measuring import session
-    from bench.report.answers import LATENCY
+    from bench.tables.answers import LATENCY
 
     precisions = list(dict.fromkeys([Precision.FP32, *arguments.precision]))  # the denominator of every speed-up
     with session.opened(arguments, precisions) as asking:

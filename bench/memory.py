@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from bench.measuring import session
     from bench.measuring.questions import ask_memory
-    from bench.report.answers import MEMORY
+    from bench.tables.answers import MEMORY
 
     with session.opened(arguments) as asking:
         asking.ask_each(lambda served: [ask_memory(served, asking.run, arguments.runs)])

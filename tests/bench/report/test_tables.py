@@ -14,10 +14,7 @@ import pytest
 from rich.console import Console
 
 from bench.report import store
-from bench.report.answers import LATENCY, MEMORY, SUCCESS
-from bench.report.case_study import case_study
 from bench.report.document import Artifact, Kind, Report, Transport, Where
-from bench.report.flights import latency_flown, zoo_table
 from bench.report.intervals import Estimate
 from bench.report.notes import ratio_cell, said_of
 from bench.report.selection import Selection, flown_today, paired, precision_order, speed_up, turn_ratios
@@ -32,6 +29,9 @@ from bench.report.tables import (
     update_pages,
 )
 from bench.report.text import kilobytes, nanoseconds, percent, times
+from bench.tables.answers import LATENCY, MEMORY, SUCCESS
+from bench.tables.case_study import case_study
+from bench.tables.flights import latency_flown, zoo_table
 
 Make = Callable[..., Report]
 OTHER_RUN = "b" * 32
@@ -401,7 +401,7 @@ def test_the_latency_table_names_who_was_trained_late(success_report: Make) -> N
 
 
 def test_flights_in_another_simulator_stand_beside_the_embedded_ones(success_report: Make) -> None:
-    from bench.report.simulators import airsim_flights
+    from bench.tables.simulators import airsim_flights
 
     embedded = success_report()
     assert embedded.success is not None

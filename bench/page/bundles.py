@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.report.page.parts import Anchors, Block, Facts, Folded, Part, Picture, Section, Words, flat
-from bench.report.page.sections import bundle_of
+from bench.page.parts import Anchors, Block, Facts, Folded, Part, Picture, Section, Words, flat
+from bench.page.sections import bundle_of
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, figure_words, kilobytes
 from train.intervals import judged_interval
 
 if TYPE_CHECKING:
-    from bench.report.page.sources import Sources
+    from bench.page.sources import Sources
     from policy.bundle import Bundle
     from policy.spec import ObservationField, PolicySpec
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from bench import agreement, gate
 from bench.command_line import BenchError
-from bench.report import case_study, flights, plots, virtual_pi
-from bench.report.page.parts import Anchors, Block, Part, Picture, Section
-from bench.report.page.sources import ROOT, Sources, joining
+from bench.page.parts import Anchors, Block, Part, Picture, Section
+from bench.page.sources import ROOT, Sources, joining
 from bench.report.selection import Selection
 from bench.report.store import StoreError, kept_answer
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN
 from bench.study.__main__ import STUDIES
+from bench.tables import case_study, flights, plots, virtual_pi
 
 MISSING = (StoreError, BenchError)
 """What a reader of stored results raises when there are none, or none that it can read."""

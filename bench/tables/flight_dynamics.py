@@ -72,7 +72,7 @@ OF_RISES = Pivot(
 )
 
 
-def flight_dynamics(pivot: Pivot) -> Table:
+def kept_table(pivot: Pivot) -> Table:
     """One of the two tables, of what is measured now and what was measured of the simulator before.
 
     Raises:

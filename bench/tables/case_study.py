@@ -18,12 +18,12 @@ from bench.report.notes import (
     said_of,
     withheld_notes,
 )
-from bench.report.paper import PAPER, PAPER_DEVICE
 from bench.report.pivot import Pivot, Row
 from bench.report.selection import FP32, Selection, paired, speed_up
 from bench.report.store import StoreError
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, filled, joined
+from bench.tables.paper import PAPER, PAPER_DEVICE
 
 CASE_STUDY, SUMMARY, DEPTH = "case-study", "summary", "depth"
 PATH = "runtime"
