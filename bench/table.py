@@ -99,12 +99,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
-    from bench import agreement, foreign, gate, native, rewrites
+    from bench import foreign, native, rewrites
     from bench.peers import __main__ as peers
     from bench.recommending import words
     from bench.report import store
     from bench.report.selection import Selection, flown_today
-    from bench.tables import case_study, flight_dynamics, flights, simulators, trained, virtual_pi
+    from bench.tables import agreement, case_study, flight_dynamics, flights, gate, simulators, trained, virtual_pi
     from policy.locate import ZOO
 
     def everything(name: str) -> list[Report]:
@@ -132,8 +132,8 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         simulators.AIRSIM_FLIGHTS: lambda: simulators.airsim_flights(everything(simulators.AIRSIM_FLIGHTS), preset),
         case_study.DEPTH: lambda: case_study.depth(stored(case_study.DEPTH), preset),
         foreign.FOREIGN: lambda: (foreign.kept_table(foreign.FOREIGN), []),
-        gate.GATE: lambda: (gate.kept_table(gate.GATE), []),
-        gate.WRONG: lambda: (gate.kept_table(gate.WRONG), []),
+        gate.GATE: lambda: (gate.kept_table(gate.BUNDLES), []),
+        gate.WRONG: lambda: (gate.kept_table(gate.WRONGS), []),
         rewrites.REWRITES: lambda: (rewrites.kept_table(rewrites.REWRITES), []),
         native.NATIVE: lambda: (native.kept_table(native.NATIVE), []),
         peers.PEERS: lambda: (peers.kept_table(peers.PEERS), []),

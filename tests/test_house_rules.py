@@ -64,7 +64,7 @@ MAY_IMPORT_ROOMS = {
     "train": {"policy", "airlearning_envs", "convert", "device.agent"},
     # What all of bench shares knows no question.
     "bench.report": {"policy", "airlearning_envs", "train", "device.agent"},
-    "bench.tables": {"policy", "airlearning_envs", "device.agent", "bench.report"},
+    "bench.tables": {"policy", "airlearning_envs", "convert", "device.agent", "bench.report"},
 }
 MEASURES = {room for room in ROOMS if not room.startswith("bench")} | {"bench.report", "bench.command_line"}
 MAY_IMPORT_ROOMS |= {
@@ -73,9 +73,9 @@ MAY_IMPORT_ROOMS |= {
     "bench.measuring": MEASURES | {"bench.qemu_counter"},
     "bench.recommending": MEASURES | {"bench.measuring"},
     "bench.study": MEASURES | {"bench.measuring", "bench.qemu_counter"},
-    # Commands themselves, beside the files of bench/.
+    "bench.page": MEASURES | {"bench.tables", "bench.study"},
+    # A command like those beside it.
     "bench.peers": MEASURES | {"bench.measuring", "bench"},
-    "bench.page": MEASURES | {"bench.tables", "bench.study", "bench"},
     "bench": set(ROOMS),
 }
 MAY_IMPORT_PACKAGES = {
