@@ -8,7 +8,10 @@ from typing import Any
 
 from bench.report.document import Report, Transport
 from bench.report.intervals import Estimate
+from bench.report.pivot import Pivot
 from bench.report.selection import paired, speed_up, turn_ratios
+from bench.report.store import StoreError
+from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, joined, machine, nanoseconds, span, times
 
 EMULATED = (
@@ -143,6 +146,18 @@ def flown(reports: Iterable[Report | None]) -> str:
 def reports_of(rows: Iterable[Mapping[str, Any]]) -> list[Report]:
     """The measurements that rows stand on, each once."""
     return list({report.id: report for row in rows for report in row["reports"] if report}.values())
+
+
+def standing_on(pivot: Pivot, rows: Iterable[Mapping[str, Any]], missing: str) -> tuple[Table, list[Report]]:
+    """The table of rows, and the measurements that it stands on.
+
+    Raises:
+        StoreError: there are no rows; says what is missing.
+    """
+    found = list(rows)
+    if not found:
+        raise StoreError(missing)
+    return pivot.table(found), reports_of(found)
 
 
 def facts_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -16,16 +16,17 @@ from bench.report.notes import (
     ratio_cell,
     reports_of,
     said_of,
+    standing_on,
     withheld_notes,
 )
 from bench.report.pivot import Pivot, Row
 from bench.report.selection import FP32, Selection, paired, speed_up
-from bench.report.store import StoreError
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, filled, joined
 from bench.tables.paper import PAPER, PAPER_DEVICE
 
 CASE_STUDY, SUMMARY, DEPTH = "case-study", "summary", "depth"
+MISSING = "no measurement of a policy is stored yet.\n  next: make demo"
 PATH = "runtime"
 WORDS = """\
 Case study
@@ -64,13 +65,14 @@ paired 95 % intervals.
 
 
 def rows_of(selection: Selection, preset: str, other_preset: str | None = None) -> Iterator[dict[str, Any]]:
-    """A row for each policy and precision, of one artifact in one runtime, and one for the blind baseline.
+    """A row for each policy and precision, of one artifact in one runtime; below these one for the blind baseline.
 
     Args:
         selection: the measurements.
         preset: that success and its difference to fp32 are of.
         other_preset: one more whose success is looked for.
     """
+    of_policies = False
     presets = (preset, *filter(None, [other_preset]))
     shared = {
         "preset": preset,
@@ -95,6 +97,7 @@ def rows_of(selection: Selection, preset: str, other_preset: str | None = None) 
                 selection.last(Kind.LATENCY, run=latency.run, policy=policy, runtime=name) if latency else None
                 for name in ("keras", "tf.function")
             )
+            of_policies = True
             yield {
                 **shared,
                 "reports": [*found, partner, keras, compiled],
@@ -113,7 +116,7 @@ def rows_of(selection: Selection, preset: str, other_preset: str | None = None) 
                 "measured": joined(circumstances(latency, memory, flights[0])),
             }
     flights = [selection.best_success(BLIND, None, each) for each in presets]
-    if any(flights):
+    if of_policies and any(flights):
         yield {
             **shared,
             **dict.fromkeys(("precision", "runtime", "p50", "p99", "over_fp32", "over_keras"), NOT_KNOWN),
@@ -184,37 +187,23 @@ SUMMED_UP = Pivot(
 )
 
 
-def measured_rows(selection: Selection, preset: str, other_preset: str | None = None) -> list[dict[str, Any]]:
-    """The rows.
-
-    Raises:
-        StoreError: no measurement of a policy is stored.
-    """
-    rows = list(rows_of(selection, preset, other_preset))
-    if all(row["policy"] == BLIND for row in rows):
-        raise StoreError("no measurement of a policy is stored yet.\n  next: make demo")
-    return rows
-
-
 def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
     """Policies × precisions with the paper's figures labelled as such, and the measurements that the table stands on.
 
     Raises:
         StoreError: there are none.
     """
-    rows = measured_rows(selection, preset)
-    return CASES.table(rows), reports_of(rows)
+    return standing_on(CASES, rows_of(selection, preset), MISSING)
 
 
 def depth(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
     """The same of the policies that see depth pictures, with their success on both arenas; raises as it does."""
-    rows = measured_rows(selection, preset, "shipped")
-    return DEPTHS.table(rows), reports_of(rows)
+    return standing_on(DEPTHS, rows_of(selection, preset, "shipped"), MISSING)
 
 
 def summary(selection: Selection, preset: str = "hard") -> Table:
     """What the README shows of the case study: a row for each policy and precision; raises as it does."""
-    return SUMMED_UP.table(measured_rows(selection, preset))
+    return standing_on(SUMMED_UP, rows_of(selection, preset), MISSING)[0]
 
 
 def finding(selection: Selection, preset: str = "hard") -> str:

@@ -10,10 +10,9 @@ from typing import Any
 from airlearning_envs.config import PRESETS
 from airlearning_envs.episode.latency import CommandLatency
 from bench.report.document import BASELINES, Kind, Report
-from bench.report.notes import circumstances, facts_of, gained, rate, reports_of
+from bench.report.notes import circumstances, facts_of, gained, rate, standing_on
 from bench.report.pivot import Pivot
 from bench.report.selection import FP32, MEASURED, Selection, flown_late, policy_order, precision_order
-from bench.report.store import StoreError
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, joined
 from policy.locate import shipped_folder
@@ -103,12 +102,8 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
     Raises:
         StoreError: none is stored.
     """
-    rows = list(late_rows(selection, preset))
-    if not rows:
-        raise StoreError(
-            "no flights with latency are stored yet.\n  next: python bench/success.py --policy I --late 50,100"
-        )
-    return FLOWN_LATE.table(rows), reports_of(rows)
+    missing = "no flights with latency are stored yet.\n  next: python bench/success.py --policy I --late 50,100"
+    return standing_on(FLOWN_LATE, late_rows(selection, preset), missing)
 
 
 def origins(zoo: Path, selection: Selection) -> Iterator[dict[str, Any]]:
@@ -119,12 +114,13 @@ def origins(zoo: Path, selection: Selection) -> Iterator[dict[str, Any]]:
         rates = {preset: rate(report) for preset, report in found.items()}
         return {"policy": policy, "preset": "hard", "reports": list(found.values()), **rates}
 
-    for folder in sorted((path.parent for path in zoo.glob("*/policy.json")), key=lambda path: policy_order(path.name)):
+    folders = sorted((path.parent for path in zoo.glob("*/policy.json")), key=lambda path: policy_order(path.name))
+    for folder in folders:
         spec = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
         origin = spec["provenance"]
         arenas = origin.get("settings", {}).get("task", {}).get("arenas", {})
         yield {**flights(spec["name"], FP32), "hidden": spec["network"]["hidden"], "origin": origin, "arenas": arenas}
-    for name in BASELINES:
+    for name in BASELINES if folders else ():
         yield {**flights(name, None), "hidden": None, "origin": {}}
 
 
@@ -154,7 +150,4 @@ def zoo_table(zoo: Path, selection: Selection) -> tuple[Table, list[Report]]:
     Raises:
         StoreError: there is no bundle.
     """
-    rows = list(origins(zoo, selection))
-    if rows[0]["hidden"] is None:
-        raise StoreError(f"{zoo} holds no bundle yet.\n  next: make train POLICY=I")
-    return ORIGIN.table(rows), reports_of(rows)
+    return standing_on(ORIGIN, origins(zoo, selection), f"{zoo} holds no bundle yet.\n  next: make train POLICY=I")

@@ -7,14 +7,15 @@ from typing import Any
 
 from bench.report.document import Report
 from bench.report.intervals import Estimate, independent_difference
-from bench.report.notes import facts_of, machine_notes, rate, reports_of
+from bench.report.notes import facts_of, machine_notes, rate, reports_of, standing_on
 from bench.report.pivot import Pivot
 from bench.report.selection import policy_order, precision_order
-from bench.report.store import StoreError
 from bench.report.tables import Table
 
 AIRSIM_FLIGHTS = "airsim-flights"
-COMMAND = "python bench/success.py --policy I --on host --simulator airsim --episodes 200"
+MISSING = """\
+no flights in another simulator are stored yet, or none without --simulator beside them.
+  next: python bench/success.py --policy I --on host --simulator airsim --episodes 200"""
 WORDS = """\
 The same {{ rows[0].report.success.episodes }} layouts in the embedded simulator and over AirSim's RPC, {{ preset }}
 {{ machines }}
@@ -90,10 +91,4 @@ def airsim_flights(reports: Iterable[Report], preset: str = "hard") -> tuple[Tab
     Raises:
         StoreError: none is stored.
     """
-    rows = list(rows_of(pairs_of(reports, preset), preset))
-    if not rows:
-        raise StoreError(
-            "no flights in another simulator are stored yet, or none without --simulator beside them."
-            f"\n  next: {COMMAND}"
-        )
-    return FLIGHTS.table(rows), reports_of(rows)
+    return standing_on(FLIGHTS, rows_of(pairs_of(reports, preset), preset), MISSING)

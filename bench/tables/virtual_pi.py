@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from bench.report.document import Kind, Report, Where
-from bench.report.notes import codes, facts_of, machine_notes, rate, ratio_cell, reports_of, versions
+from bench.report.notes import codes, facts_of, machine_notes, rate, ratio_cell, reports_of, standing_on, versions
 from bench.report.pivot import Pivot, Row
 from bench.report.selection import Selection, policy_order, precision_order
-from bench.report.store import StoreError
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN, filled, times
 
@@ -141,8 +140,13 @@ def counts_tables(reports: Sequence[Report]) -> list[Table]:
 
 
 def rows_of(reports: Sequence[Report], preset: str, target: str) -> Iterator[dict[str, Any]]:
-    """A row for each policy, precision and runtime: what was counted, and what the device's agent reported."""
+    """A row for each policy, precision and runtime: what was counted, and what the device's agent reported.
+
+    There are none where nothing was counted.
+    """
     known = Selection(tuple(sorted(reports, key=lambda report: report.time)))
+    if not known.of(Kind.COUNTS):
+        return
     device = Selection(tuple(r for r in known.reports if r.target == target and r.device.get("emulated")))
     # Of each combination the last word: what was counted, and what was deployed.
     on_device = [r for r in known.reports if r.target == target and r.artifact is not None]
@@ -221,9 +225,5 @@ def virtual_pi(reports: Sequence[Report], preset: str = "hard", target: str = TA
     Raises:
         StoreError: nothing was counted yet.
     """
-    rows = list(rows_of(reports, preset, target))
-    if not any(row["warm"] for row in rows):
-        raise StoreError(
-            "nothing was counted for the virtual Pi yet.\n  next: python bench/instructions.py --policy I,II,III"
-        )
-    return DEVICE.table(rows), reports_of(rows)
+    missing = "nothing was counted for the virtual Pi yet.\n  next: python bench/instructions.py --policy I,II,III"
+    return standing_on(DEVICE, rows_of(reports, preset, target), missing)
