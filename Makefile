@@ -110,7 +110,7 @@ study-quick: $(INSTALLED)
 	@$(RUN) -m bench.study --quick
 
 report: $(INSTALLED)
-	@$(RUN) -m bench.report
+	@$(RUN) -m bench.page
 
 demo: $(INSTALLED)
 	$(REACHED)

@@ -25,22 +25,19 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from bench import answer_command, command_line
+from bench.tables.agreement import AGREEMENT, DEVICE, DEVICE_AGREEMENT, RUNTIMES, comparisons
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bench.measuring.questions import Served
-    from bench.report.tables import Table
     from convert.executor import ExecutionResult, RuntimeProcess
     from convert.reference import Reference
     from policy.bundle import Bundle
     from policy.spec import Precision, RuntimeName
 
-RUNTIMES, DEVICE = "agreement", "device-agreement"
 EPISODES, SEED = 250, 30  # flown for observations
 ROWS_AT_ONCE = 64  # in a request; a reply of 512 × 25 numbers in one line would do too, but shows no progress
-INTEGER_STEPS = 1
-"""What an integer artifact's outputs may be apart: one step, where the kernels of two processors round differently."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +76,6 @@ class Comparison:
     def holds(self) -> bool:
         """Whether the outputs are as near as they have to be."""
         return self.allowed is None or self.largest <= self.allowed
-
-    def distance(self, value: float) -> str:
-        """A distance of outputs: of integers in steps of their scale."""
-        return f"{value:.1e}" if not self.step else f"{value / self.step:.2f} steps"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -211,6 +204,8 @@ def compare(
     """Compare outputs (n, A) and the actions chosen from them; ``tolerance`` (n, A) where they have to be near."""
     import numpy as np
 
+    from bench.tables.agreement import INTEGER_STEPS
+
     step = output_step(ours.outputs) if precision.is_integer else None
     differences = []
     if ours.actions.ndim == 1:
@@ -240,68 +235,10 @@ def output_step(outputs: np.ndarray) -> float:
     return float(real.min()) if len(real) else 0.0
 
 
-# --- what was answered ------------------------------------------------------------------------------------------------
-
-NOTES = """\
-{% if target %}
-Device: {{ target }}, {{ device }}. This machine: {{ machine }}{{ "; code " + code if code }}.
-Largest difference: of the outputs before the argmax, over all golden vectors; for integers in steps of the outputs' \
-scale, where {{ steps }} is allowed.
-{% else %}
-Observations that each policy sees in {{ episodes }} flights of preset hard. Largest difference: of the outputs before \
-the argmax; for integers in steps of the outputs' scale. Executed on {{ machine }}{{ "; code " + code if code }}.
-{% endif %}
-{% for each in comparisons %}{% for d in each.differences %}
-{{ each.policy }} {{ each.precision }}, observation {{ d.observation }}: {{ each.here }} chooses {{ d.here }}, \
-{{ each.there }} {{ d.there }}; the outputs of the two are {{ each.distance(d.gap) }} apart.
-{% endfor %}{% endfor %}
-"""
-
-
-def comparisons(document: Mapping[str, Any]) -> list[Comparison]:
-    """Those of a stored answer."""
-    return [
-        Comparison(**{**each, "differences": tuple(Difference(**one) for one in each["differences"])})
-        for each in document["comparisons"]
-    ]
-
-
 def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
     """Observations that each pair was compared on."""
-    return {(e.policy, e.precision, e.here, e.there): e.observations for e in comparisons(document)}
-
-
-def table(document: Mapping[str, Any]) -> Table:
-    """The answer as it was stored."""
-    from bench.report.tables import Table
-    from bench.report.text import NOT_KNOWN, filled, machine
-
-    found, target = comparisons(document), document["target"]
-    rows = []
-    for each in found:
-        row = {
-            "policy": each.policy,
-            "precision": each.precision,
-            "runtime": each.here if target else f"{each.here}, {each.there}",
-            "same action": f"{each.observations - len(each.differences):,} of {each.observations:,}",
-            "largest difference": each.distance(each.largest),
-        }
-        if target:
-            row["allowed"] = NOT_KNOWN if each.allowed is None else each.distance(each.allowed)
-            row["holds"] = "yes" if each.holds else "NO"
-        rows.append(row)
-    notes = filled(
-        NOTES,
-        target=target,
-        device=machine(document["device"] or {}),
-        machine=document["machine"],
-        code=document.get("code"),
-        steps=INTEGER_STEPS,
-        episodes=document.get("episodes", EPISODES),
-        comparisons=found,
-    )
-    title = "The same artifact on device and host" if target else "The same action in every runtime"
-    return Table.of(DEVICE if target else RUNTIMES, title, rows, notes, left=3)
+    keys = ("policy", "precision", "here", "there")
+    return {tuple(each[key] for key in keys): each["observations"] for each in document["comparisons"]}
 
 
 ANSWERS = {
@@ -309,12 +246,12 @@ ANSWERS = {
         name=name,
         command="bench/agreement.py",
         ask=_ask,
-        tables={name: table},
+        tables={name: pivot.table},
         amounts=amounts,
         unit="observations",
-        holds=lambda document: all(each.holds for each in comparisons(document)),
+        holds=lambda document: all(row["holds"] for row in comparisons(document)),
     )
-    for name in (RUNTIMES, DEVICE)
+    for name, pivot in ((RUNTIMES, AGREEMENT), (DEVICE, DEVICE_AGREEMENT))
 }
 
 

@@ -27,14 +27,13 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from bench import answer_command, command_line
+from bench.tables.gate import BUNDLES, GATE, WRONG, WRONGS
 
 if TYPE_CHECKING:
-    from bench.report.tables import Table
     from convert.executor import RuntimeProcess
     from policy.bundle import Bundle
     from policy.spec import RuntimeName
 
-GATE, WRONG = "gate", "gate-wrong"
 PULSE, TILT = (1000.0, 2000.0), (-0.3, 0.3)
 """Bounds of a motor's pulse width, µs, and of a tilt, rad."""
 NARROW = 0.03
@@ -259,70 +258,11 @@ def _signed(bundle: Bundle, contents: Mapping[str, bytes]) -> Bundle:
     return replace(bundle, manifest=manifest)
 
 
-# --- what was answered ------------------------------------------------------------------------------------------------
-
-NOTES = """\
-Tolerance: how far an output may be from the reference, on the mean over the golden observations, as a share of what \
-it spans: a continuous action's bounds, or all outputs before an argmax. Before: one for all outputs of a policy, \
-here of the narrowest. Acts as the policy: of a discrete policy, the golden observations with the same action; of a \
-continuous one, the explained share of the variance of the output that has least. Below {{ floor }} an artifact is \
-written with --accept only.
-"""
-
-
-def bundles_table(document: Mapping[str, Any]) -> Table:
-    """Each committed bundle's int8 artifact."""
-    from bench.report.tables import Table
-    from bench.report.text import filled
-    from convert.acceptance import FLOOR
-
-    rows = [
-        {
-            "policy": each["policy"],
-            "outputs": f"{each['outputs']} {'logits' if each['discrete'] else 'actions'}",
-            "golden vectors": str(each["vectors"]),
-            "tolerance before": f"{100 * each['before']:.2f} %",
-            "tolerance, each output": _ends(each["now"]),
-            "acts as the policy": f"{100 * each['agreement']:.1f} %",
-        }
-        for each in document["bundles"]
-    ]
-    return Table.of(GATE, "int8 through the gate", rows, filled(NOTES, floor=f"{FLOOR:.0%}"), left=2)
-
-
-def _ends(shares: Sequence[float]) -> str:
-    low, high = (f"{100 * share:.2f}" for share in (min(shares), max(shares)))
-    return f"{low} %" if low == high else f"{low} … {high} %"
-
-
-def wrong_table(document: Mapping[str, Any]) -> Table:
-    """What is wrong, and what becomes of it."""
-    from bench.report.tables import Table
-
-    rows = [
-        {
-            "what is wrong": each["what"],
-            "before": each["before"],
-            "now": _cut(each["said"]) if each["said"] else "passes",
-        }
-        for each in document["wrong"]
-    ]
-    return Table.of(
-        WRONG, "Wrong artifacts", rows, (f"Tried on {document['machine']}; code {document['code']}.",), left=3
-    )
-
-
-def _cut(sentence: str) -> str:
-    """What is said first, without the folder that it was tried in."""
-    first = sentence.partition(" Nothing was written")[0].split()
-    return " ".join(word.rpartition("/")[2] if word.startswith("/") else word for word in first)
-
-
 ANSWER = answer_command.AnswerCommand(
     name=GATE,
     command="bench/gate.py",
     ask=_ask,
-    tables={GATE: bundles_table, WRONG: wrong_table},
+    tables={GATE: BUNDLES.table, WRONG: WRONGS.table},
     amounts=lambda document: {(each["policy"],): each["vectors"] for each in document["bundles"]},
     unit="vectors",
     holds=lambda document: all(each["refused"] for each in document["wrong"]),

@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.qemu_counter.counting import count
     from bench.report import store
     from bench.report.document import new_run
-    from bench.report.virtual_pi import counts_tables
+    from bench.tables.virtual_pi import counts_tables
 
     require_programs()
     where = arguments.results or store.DEFAULT_STORE

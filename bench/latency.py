@@ -50,13 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench.measuring import session
-    from bench.report.answers import latency_table
+    from bench.tables.answers import LATENCY
 
     precisions = list(dict.fromkeys([Precision.FP32, *arguments.precision]))  # the denominator of every speed-up
     with session.opened(arguments, precisions) as asking:
         for runtime, bundle in asking.deployed():
             asking.keep(_measured(asking, runtime, bundle, arguments))
-    return session.answer(arguments, asking.reports, latency_table(asking.reports))
+    return session.answer(arguments, asking.reports, LATENCY.table(asking.reports))
 
 
 def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, arguments: argparse.Namespace) -> list[Report]:

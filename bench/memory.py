@@ -28,11 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from bench.measuring import session
     from bench.measuring.questions import ask_memory
-    from bench.report.answers import memory_table
+    from bench.tables.answers import MEMORY
 
     with session.opened(arguments) as asking:
         asking.ask_each(lambda served: [ask_memory(served, asking.run, arguments.runs)])
-    return session.answer(arguments, asking.reports, memory_table(asking.reports))
+    return session.answer(arguments, asking.reports, MEMORY.table(asking.reports))
 
 
 if __name__ == "__main__":

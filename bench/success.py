@@ -82,9 +82,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from bench.measuring import session
     from bench.measuring.flying import baseline_reports
     from bench.report import store
-    from bench.report.answers import success_table
-    from bench.report.flights import latency_flown
     from bench.report.selection import Selection
+    from bench.tables.answers import SUCCESS
+    from bench.tables.flights import latency_flown
 
     for late in arguments.late or [0.0]:  # refuses what is wrong before anything is deployed
         preset(arguments.preset).with_settings(_flights(arguments, late if late != MEASURED else 0.0).changed)
@@ -105,7 +105,7 @@ def _run(arguments: argparse.Namespace) -> int:
     baselines = baseline_reports(_embedded(_flights(arguments)), arguments.target, reports[0].run)
     store.add(baselines, where)
     reports += baselines
-    return session.answer(arguments, reports, success_table(reports), differences=_differences(reports))
+    return session.answer(arguments, reports, SUCCESS.table(reports), differences=_differences(reports))
 
 
 def _flights(arguments: argparse.Namespace, late: float | dict[str, Any] = 0.0) -> Flights:

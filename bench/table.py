@@ -102,8 +102,9 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
     from bench import agreement, foreign, gate, native, rewrites
     from bench.peers import __main__ as peers
     from bench.recommending import answer
-    from bench.report import case_study, flight_dynamics, flights, simulators, store, trained, virtual_pi
+    from bench.report import store
     from bench.report.selection import Selection, flown_today
+    from bench.tables import case_study, flight_dynamics, flights, simulators, trained, virtual_pi
     from policy.locate import ZOO
 
     def everything(name: str) -> list[Report]:
@@ -130,9 +131,9 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         simulators.AIRSIM_FLIGHTS: lambda: simulators.airsim_flights(everything(simulators.AIRSIM_FLIGHTS), preset),
         case_study.DEPTH: lambda: case_study.depth(stored(case_study.DEPTH), preset),
         **{name: partial(_without_reports, each.kept_table, name) for each in kept for name in each.tables},
-        **{trained.name_of(each): partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},
-        flight_dynamics.DYNAMICS: lambda: (flight_dynamics.errors(), []),
-        flight_dynamics.RISES: lambda: (flight_dynamics.rises(), []),
+        **{f"trained-{each}": partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},
+        flight_dynamics.DYNAMICS: lambda: (flight_dynamics.kept_table(flight_dynamics.OF_RECORDINGS), []),
+        flight_dynamics.RISES: lambda: (flight_dynamics.kept_table(flight_dynamics.OF_RISES), []),
     }
     found: dict[str, tuple[Table, list[Report]]] = {}
     skipped: dict[str, str] = {}
@@ -160,8 +161,8 @@ def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[Table, li
 
 def _draw(found: dict[str, tuple[Table, list[Report]]], folder: Path | None, preset: str) -> list[Path]:
     """The case study's two pictures; returns their files."""
-    from bench.report import plots
     from bench.report.selection import Selection
+    from bench.tables import plots
 
     if folder is None or "case-study" not in found:
         return []

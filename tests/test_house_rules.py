@@ -25,8 +25,18 @@ ROOMS = (
     "device.native",
     "device.host",
     "device.virtual_pi",
+    "bench.report",
+    "bench.command_line",
+    "bench.qemu_counter",
+    "bench.measuring",
+    "bench.tables",
+    "bench.recommending",
+    "bench.study",
+    "bench.peers",
+    "bench.page",
     "bench",
 )
+"""Folders and single modules; a room in another one comes first, and is no part of it."""
 HOUSE = ("policy", "airlearning_envs", "train", "convert", "device", "bench")
 STDLIB = set(sys.stdlib_module_names)
 MOST_FILES = 25
@@ -52,6 +62,20 @@ MAY_IMPORT_ROOMS = {
     # It writes what device.host reads (host key, ssh_config stanza), in device.host's own words; never the other way.
     "device.virtual_pi": {"policy", "device.host"},
     "train": {"policy", "airlearning_envs", "convert", "device.agent"},
+    # What all of bench shares knows no question.
+    "bench.report": {"policy", "airlearning_envs", "train", "device.agent"},
+    "bench.tables": {"policy", "airlearning_envs", "convert", "device.agent", "bench.report"},
+}
+MEASURES = {room for room in ROOMS if not room.startswith("bench")} | {"bench.report", "bench.command_line"}
+MAY_IMPORT_ROOMS |= {
+    "bench.command_line": MEASURES,
+    "bench.qemu_counter": MEASURES,
+    "bench.measuring": MEASURES | {"bench.qemu_counter"},
+    "bench.recommending": MEASURES | {"bench.measuring"},
+    "bench.study": MEASURES | {"bench.measuring", "bench.qemu_counter"},
+    "bench.page": MEASURES | {"bench.tables", "bench.study"},
+    # A command like those beside it.
+    "bench.peers": MEASURES | {"bench.measuring", "bench"},
     "bench": set(ROOMS),
 }
 MAY_IMPORT_PACKAGES = {
@@ -77,6 +101,14 @@ def imported_modules(path: Path) -> set[str]:
     return found
 
 
+def files_of(room: str) -> list[Path]:
+    """The Python files of a room, those of the rooms in it left out."""
+    folder = ROOT / room.replace(".", "/")
+    inner = [ROOT / other.replace(".", "/") for other in ROOMS if other.startswith(f"{room}.")]
+    found = sorted(folder.rglob("*.py")) or [folder.with_suffix(".py")]
+    return [path for path in found if not any(path.with_suffix("").is_relative_to(other) for other in inner)]
+
+
 def forbidden_imports(room: str, modules: set[str]) -> list[str]:
     bad = []
     for module in sorted(modules):
@@ -91,9 +123,7 @@ def forbidden_imports(room: str, modules: set[str]) -> list[str]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_nothing_imports_upwards(room: str) -> None:
-    inner = [ROOT / other.replace(".", "/") for other in ROOMS if other.startswith(f"{room}.")]
-    found = sorted((ROOT / room.replace(".", "/")).rglob("*.py"))
-    files = [path for path in found if not any(path.is_relative_to(folder) for folder in inner)]
+    files = files_of(room)
     assert files, f"the room {room} is empty"
     bad = {
         str(path.relative_to(ROOT)): wrong
@@ -111,14 +141,18 @@ def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
-def loaded_modules(path: Path, modules: Collection[str]) -> set[str]:
-    """The modules of the house that a file imports as it runs, at any depth.
+def loaded_modules(path: Path, modules: Collection[str], *, typing: bool = False) -> set[str]:
+    """The modules of the house that a file imports as it runs, at any depth; with ``typing`` those it names, too.
 
-    What stands under ``TYPE_CHECKING`` is left out: it is never imported, and a name in an annotation obliges nobody.
+    What stands under ``TYPE_CHECKING`` is never imported, and a name in an annotation obliges nobody.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     unread = {
-        id(inner) for node in ast.walk(tree) if is_type_checking(node) for part in node.body for inner in ast.walk(part)
+        id(inner)
+        for node in ast.walk(tree)
+        if is_type_checking(node) and not typing
+        for part in node.body
+        for inner in ast.walk(part)
     }
     found = set()
     for node in ast.walk(tree):
@@ -155,6 +189,11 @@ def test_no_circle_of_imports() -> None:
     assert circles({name: loaded_modules(path, MODULES) for name, path in MODULES.items()}) == []
 
 
+def test_no_circle_of_names_in_bench() -> None:
+    modules = {name: path for name, path in MODULES.items() if name.startswith("bench.")}
+    assert circles({name: loaded_modules(path, modules, typing=True) for name, path in modules.items()}) == []
+
+
 def test_the_circle_test_sees_a_circle(tmp_path: Path) -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == [["a", "b", "c"]]
     file = tmp_path / "file.py"
@@ -163,7 +202,9 @@ def test_the_circle_test_sees_a_circle(tmp_path: Path) -> None:
         "if TYPE_CHECKING:\n    import bench\n"
         "def late():\n    from policy.spec import PolicySpec\n"
     )
-    assert loaded_modules(file, {"train.runs", "bench", "policy.spec"}) == {"train.runs", "policy.spec"}
+    modules = {"train.runs", "bench", "policy.spec"}
+    assert loaded_modules(file, modules) == {"train.runs", "policy.spec"}
+    assert loaded_modules(file, modules, typing=True) == modules
 
 
 def test_an_algorithm_knows_neither_another_nor_the_updates_by_hand() -> None:
@@ -184,6 +225,8 @@ def test_a_folder_holds_no_more_files_than_one_can_survey() -> None:
 def test_the_import_test_sees_a_wrong_import() -> None:
     assert forbidden_imports("policy", {"train.algorithms.ppo"}) == ["train.algorithms.ppo"]
     assert forbidden_imports("device.agent", {"tensorflow"}) == ["tensorflow"]
+    assert forbidden_imports("bench.report", {"bench.study.cells", "bench.report.text"}) == ["bench.study.cells"]
+    assert forbidden_imports("bench.measuring", {"bench.latency", "bench.command_line"}) == ["bench.latency"]
     assert forbidden_imports("device.agent", {"json", "policy.spec", "onnxruntime"}) == []
 
 

@@ -1,1 +1,1 @@
-"""Measurements as documents, intervals, words, tables, figures and the page: used by all of bench."""
+"""What all of bench shares: measurements as documents, intervals, words, tables and figures."""

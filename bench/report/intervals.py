@@ -132,6 +132,11 @@ class PairedDifference:
     p_value: float
 
     @property
+    def estimate(self) -> Estimate:
+        """The difference with its interval."""
+        return Estimate(self.difference, self.low, self.high)
+
+    @property
     def episodes(self) -> int:
         """Episodes that both flew."""
         return self.both + self.only_a + self.only_b + self.neither

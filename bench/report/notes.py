@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from bench.report.document import Report, Transport
-from bench.report.intervals import PairedDifference
-from bench.report.selection import speed_up, turn_ratios
-from bench.report.text import NOT_KNOWN, joined, machine, nanoseconds, percent, points, times
+from bench.report.intervals import Estimate
+from bench.report.pivot import Pivot
+from bench.report.selection import paired, speed_up, turn_ratios
+from bench.report.store import StoreError
+from bench.report.tables import Table
+from bench.report.text import NOT_KNOWN, joined, machine, nanoseconds, span, times
 
 EMULATED = (
     "EMULATED: the instructions were emulated. No time is shown, only multiples of the fp32 artifact's p50 in "
@@ -122,27 +126,50 @@ def time_cell(report: Report, value_ns: float | None, base: Report | None = None
     return times(value_ns / base_ns) if value_ns and base_ns else NOT_KNOWN
 
 
-def rate(report: Report | None) -> str:
-    """A success for a table's cell."""
-    if report is None or report.success is None:
-        return NOT_KNOWN
-    return percent(report.success.rate, report.success.low, report.success.high)
+def rate(report: Report | None) -> Estimate | None:
+    """A success; None where there is none."""
+    success = report.success if report else None
+    return Estimate(success.rate, success.low, success.high) if success else None
 
 
-def gained(change: PairedDifference | None) -> str:
-    """A paired difference for a table's cell."""
-    return points(change.difference, change.low, change.high) if change else NOT_KNOWN
+def gained(report: Report | None, reference: Report | None) -> Estimate | None:
+    """Success beyond that of the reference, paired; None where they flew different episodes."""
+    change = paired(report, reference)
+    return change.estimate if change else None
 
 
 def flown(reports: Iterable[Report | None]) -> str:
     """How many episodes their successes are of: ``300``, ``300 to 3,000``."""
-    return some(report.success.episodes for report in reports if report and report.success)
+    return span(report.success.episodes for report in reports if report and report.success)
 
 
-def some(values: Iterable[int]) -> str:
-    """``2,000``, or the least and the greatest of different ones."""
-    found = sorted(set(values))
-    return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1]))) if found else NOT_KNOWN
+def reports_of(rows: Iterable[Mapping[str, Any]]) -> list[Report]:
+    """The measurements that rows stand on, each once."""
+    return list({report.id: report for row in rows for report in row["reports"] if report}.values())
+
+
+def standing_on(pivot: Pivot, rows: Iterable[Mapping[str, Any]], missing: str) -> tuple[Table, list[Report]]:
+    """The table of rows, and the measurements that it stands on.
+
+    Raises:
+        StoreError: there are no rows; says what is missing.
+    """
+    found = list(rows)
+    if not found:
+        raise StoreError(missing)
+    return pivot.table(found), reports_of(found)
+
+
+def facts_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the notes under rows name: the machines that executed artifacts, the episodes, the preset's dynamics."""
+    used, preset = reports_of(rows), rows[0]["preset"]
+    machines = machine_notes([report for report in used if report.artifact is not None])
+    return {
+        "preset": preset,
+        "machines": "\n".join(machines),
+        "episodes": flown(used),
+        "dynamics": dynamics_note(preset),
+    }
 
 
 def ratio_cell(slow: Report | None, fast: Report | None) -> str:

@@ -47,6 +47,8 @@ class Pivot:
         gathered: whether rows alike in all leading cells make one line; else each row is a line of its own.
         left: number of the leading columns that are words, not numbers; None: all.
         optional: whether there is no table where there are no rows.
+        titled: columns that stand in the title instead where all lines have the same there.
+        exempt: first cell of lines that may have something else there.
     """
 
     name: str
@@ -61,12 +63,19 @@ class Pivot:
     gathered: bool = True
     left: int | None = None
     optional: bool = False
+    titled: Sequence[str] = ()
+    exempt: str = ""
 
     def __call__(self, results: Any) -> list[Table]:
         """The tables of these results."""
         found = list(self.rows(results))
         groups = alike(found, self.each).values() if found or self.optional else [[]]
         return [self._table(rows, results) for rows in groups]
+
+    def table(self, results: Any) -> Table:
+        """The only table of these results."""
+        (made,) = self(results)
+        return made
 
     def _table(self, rows: Sequence[Row], results: Any) -> Table:
         compiled = environment().from_string
@@ -96,4 +105,5 @@ class Pivot:
         title, *notes = filled(self.words, results=results, rows=rows, **self.facts(results))
         left = len(self.lead) if self.left is None else self.left
         table = Table.of(self.name, title, shown, tuple(notes), left, self.grouped)
-        return replace(table, headers=(*self.lead, *headers.values()))
+        table = replace(table, headers=(*self.lead, *headers.values()))
+        return table.common_in_title(*self.titled, but=self.exempt)

@@ -45,16 +45,16 @@ class Table:
     notes: tuple[str, ...] = field(default=())
     left: int = 1
 
-    def said_once(self, *headers: str, but: str = "") -> Table:
-        """The table with each of these columns moved to the title when all rows but those of ``but`` say the same."""
+    def common_in_title(self, *headers: str, but: str = "") -> Table:
+        """The table with each of these columns moved to the title when all rows but those of ``but`` have the same."""
         table = self
         for header in headers:
             index = table.headers.index(header)
-            said = {row[index] for row in table.rows if row and row[0] != but}
-            if len(said) == 1:
+            found = {row[index] for row in table.rows if row and row[0] != but}
+            if len(found) == 1:
                 table = replace(
                     table,
-                    title=f"{table.title} · {said.pop()}",
+                    title=f"{table.title} · {found.pop()}",
                     headers=table.headers[:index] + table.headers[index + 1 :],
                     rows=tuple(row[:index] + row[index + 1 :] for row in table.rows),
                     left=table.left - (index < table.left),

@@ -51,19 +51,13 @@ def kilobytes(value: float | None) -> str:
     return NOT_KNOWN if value is None else three_digits(value / 1e3)
 
 
-def percent(rate: float, low: float, high: float) -> str:
-    """A rate with its interval, in percent: ``88.1 [86.9, 89.2]``."""
-    return f"{100 * rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def points(difference: float, low: float, high: float) -> str:
-    """A difference of rates with its interval, in percentage points: ``−0.3 [−0.9, +0.3]``."""
-    return f"{_signed(100 * difference)} [{_signed(100 * low)}, {_signed(100 * high)}]"
-
-
-def _signed(value: float) -> str:
-    text = f"{value:+.1f}"
-    return text.replace("-", "−") if float(text) else "0.0"
+def percent(rate: Estimate | None, sign: str = "") -> str:
+    """A rate with its interval, percent: ``88.1 [86.9, 89.2]``; of a difference, sign ``+``: ``−0.3 [−0.9, +0.3]``."""
+    if rate is None:
+        return NOT_KNOWN
+    ends = (rate.value, rate.low, rate.high)
+    value, *sides = (_decimals(100 * end, 1, sign) for end in ends if end is not None)
+    return f"{value} [{', '.join(sides)}]" if sides else value
 
 
 def machine(device: Mapping[str, Any]) -> str:
@@ -123,13 +117,27 @@ def fixed(value: float | None, decimals: int = 0) -> str:
     return NOT_KNOWN if value is None else f"{value:,.{decimals}f}".replace("-", "−")
 
 
+def figure_words(value: Any) -> str:
+    """A number with at most four significant digits, integers whole; anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return NOT_KNOWN if value is None else str(value)
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return text.replace("-", "−")
+
+
+def span(values: Iterable[int]) -> str:
+    """``2,000``, or the least and the greatest of different ones: ``300 to 3,000``."""
+    found = sorted(set(values))
+    return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1]))) if found else NOT_KNOWN
+
+
 @functools.cache
 def environment() -> Environment:
     """For templates of sentences and cells; a name that is not there is an error, not an empty place.
 
     Filters: ``several``, ``joined``, ``minus`` (for the hyphen before a number) of words; ``estimate``, ``lost``,
-    ``arrow``, ``correlation``; ``average``, ``median`` of values; and of numbers ``digits``, ``fixed``, ``thousands``,
-    ``times``, ``ns``, ``kb``, ``mb``.
+    ``percent``, ``arrow``, ``correlation``; ``average``, ``median``, ``span`` of values; ``machine`` of a device; of
+    numbers ``digits``, ``fixed``, ``figure``, ``thousands``, ``times``, ``ns``, ``kb``, ``mb``.
     """
     import jinja2
 
@@ -139,11 +147,15 @@ def environment() -> Environment:
         "joined": joined,
         "estimate": estimate,
         "lost": lost,
+        "percent": percent,
         "arrow": arrow,
         "correlation": correlation,
         "average": fmean,
         "fixed": fixed,
+        "figure": figure_words,
         "median": median,
+        "span": span,
+        "machine": machine,
         "minus": lambda text: text.replace("-", "−"),
         "digits": three_digits,
         "thousands": lambda value: f"{value:,}",

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from bench import agreement, command_line
-from bench.agreement import Comparison, Difference, compare, output_step, table
+from bench.agreement import Comparison, Difference, compare, output_step
 from bench.measuring.flying import flown_observations
 from bench.report import store
+from bench.tables.agreement import DEVICE_AGREEMENT
 from convert.executor import Execution
 from policy.locate import ZOO
 from policy.spec import Precision
@@ -34,7 +35,8 @@ def compared(precision: str, there: list[list[float]], tolerance: list[float] | 
 
 
 def document(*found: Comparison, target: str | None = "pi@virtual") -> dict[str, object]:
-    return {"machine": "this", "target": target, "device": {}, "comparisons": [asdict(each) for each in found]}
+    shared = {"machine": "this", "code": "1", "target": target, "device": {}, "episodes": 250}
+    return {**shared, "comparisons": [asdict(each) for each in found]}
 
 
 def test_the_step_is_the_smallest_distance_between_levels() -> None:
@@ -51,7 +53,7 @@ def test_one_step_of_an_integer_artifact_is_allowed_and_its_action_listed() -> N
     found = compared("int8", [[1.0, 2.0, 3.0], [4.5, 4.0, 0.0]])
     assert found.holds  # half a unit is one step
     assert found.differences == (Difference(1, 1, 0, 0.5),)
-    printed = " ".join(table(document(found)).notes)
+    printed = " ".join(DEVICE_AGREEMENT.table(document(found)).notes)
     assert "I int8, observation 1: litert 1 chooses 1, litert 1, pi@virtual 0" in printed
     assert "1.00 steps apart" in printed
 
@@ -59,7 +61,7 @@ def test_one_step_of_an_integer_artifact_is_allowed_and_its_action_listed() -> N
 def test_two_steps_are_not() -> None:
     found = compared("int8", [[1.0, 2.0, 3.0], [4.0, 3.5, 0.0]])
     assert not found.holds
-    assert table(document(found)).rows[0][-1] == "NO"
+    assert DEVICE_AGREEMENT.table(document(found)).rows[0][-1] == "NO"
 
 
 def test_a_float_artifact_is_held_to_its_tolerance() -> None:
@@ -76,7 +78,7 @@ def test_the_gap_is_the_widest_of_both_executions() -> None:
 
 def test_runtimes_are_counted_and_not_held_to_anything() -> None:
     found = compared("int8", [[1.0, 2.0, 3.0], [6.0, 4.5, 0.0]], tolerance=None)
-    made = table(document(found, target=None))
+    made = AGREEMENT.table(document(found, target=None))
     assert made.rows == (("I", "int8", "litert 1, litert 1, pi@virtual", "1 of 2", "4.00 steps"),)
     assert found.holds
 

@@ -12,10 +12,10 @@ from bench.instructions import TARGET
 from bench.measuring import cost_model
 from bench.measuring.cost_model import Level, Weights
 from bench.qemu_counter.counting import COLUMNS, PATHS, Counted
-from bench.report import virtual_pi
 from bench.report.document import Artifact, Counts, InvalidDocumentError, Kind, Report, Transport
 from bench.report.selection import Selection
 from bench.report.store import StoreError
+from bench.tables import virtual_pi
 from policy.locate import ZOO
 from policy.spec import PolicySpec, Precision
 

@@ -15,7 +15,7 @@ from policy.interruption import interruption_in
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
     "-m convert", "-m device.host", "-m device.virtual_pi", "-m train", "-m train.list", "-m train.evaluate",
-    "-m bench.study", "-m bench.report", "-m airlearning_envs.record", "bench/latency.py",
+    "-m bench.study", "-m bench.page", "-m airlearning_envs.record", "bench/latency.py",
 )  # fmt: skip
 COMMAND = """
 import os, signal, sys, threading, time

@@ -15,14 +15,15 @@ from urllib.parse import unquote
 import pytest
 from matplotlib.figure import Figure
 
+from bench.page import command as html_report
+from bench.page.bundles import rows_about, training_return
+from bench.page.parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
+from bench.page.sections import DEVICE, Entry, beside, bundle_of, section, study_entries
+from bench.page.sources import ROOT, Sources
 from bench.report.document import Report
-from bench.report.page import command as html_report
-from bench.report.page.bundles import figure_words, judgement_text, rows_about, training_return
-from bench.report.page.parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
-from bench.report.page.sections import DEVICE, Entry, beside, bundle_of, section, study_entries
-from bench.report.page.sources import ROOT, Sources
 from bench.report.store import StoreError, write_lines
 from bench.report.tables import Table
+from bench.report.text import figure_words
 from bench.study import records
 from policy.bundle import Bundle
 

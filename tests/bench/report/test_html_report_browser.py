@@ -14,8 +14,8 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from bench.report.page import command as html_report
-from bench.report.page.sources import ROOT
+from bench.page import command as html_report
+from bench.page.sources import ROOT
 from policy.bundle import Bundle
 from tests.bench.report.chromium import LOOK, WIDTHS, Browser, needs_chromium, opened, requested_urls, resized, started
 from train.runs.logs import CURVE_FILE

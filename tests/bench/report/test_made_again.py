@@ -13,13 +13,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench import table
-from bench.report import plots, store
+from bench.report import store
 from bench.report import tables as rendering
 from bench.report.figures import FIGURES, save
 from bench.report.selection import Selection
 from bench.report.tables import Table
 from bench.study.__main__ import STUDIES
 from bench.study.experiment import stored
+from bench.tables import plots
 
 DRAWN_BY_HAND = {"pipeline.svg", "flight.gif"}  # a drawing, and a film of a flight
 DRAWN_OF_FLIGHTS = {"flight-altitude.svg", "flight-velocity.svg"}  # drawn again by test_compare_flight.py

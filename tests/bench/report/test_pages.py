@@ -71,7 +71,7 @@ FEWER = {
     "bench.memory": ["--runs", "3"],
     "bench.success": ["--policy", "I", "--episodes", "3"],
     "bench.table": [],
-    "bench.report": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
+    "bench.page": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
     "bench.study": ["--plan"],  # (its steps: tests/bench/study/test_study.py)
     "bench.study sweep": ["--bits", "4", "--seeds", "0", "--episodes", "2", "--jobs", "1"],
     "bench.study weights": ["--output-path", "pictures"],

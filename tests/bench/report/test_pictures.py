@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from bench.report.document import Report, Transport, Where
 from bench.report.figures import marks
 from bench.report.intervals import Estimate
-from bench.report.plots import latency_figure, save_figures, success_figure
 from bench.report.selection import Selection
 from bench.report.store import StoreError
+from bench.tables.plots import latency_figure, save_figures, success_figure
 
 Make = Callable[..., Report]
 Texts = Callable[[Figure], list[str]]

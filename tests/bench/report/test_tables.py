@@ -14,10 +14,8 @@ import pytest
 from rich.console import Console
 
 from bench.report import store
-from bench.report.answers import latency_table, memory_table, success_table
-from bench.report.case_study import case_study
 from bench.report.document import Artifact, Kind, Report, Transport, Where
-from bench.report.flights import latency_flown, zoo_table
+from bench.report.intervals import Estimate
 from bench.report.notes import ratio_cell, report_notes
 from bench.report.selection import Selection, flown_today, paired, precision_order, speed_up, turn_ratios
 from bench.report.store import StoreError
@@ -30,7 +28,10 @@ from bench.report.tables import (
     to_markdown,
     update_pages,
 )
-from bench.report.text import kilobytes, nanoseconds, points, times
+from bench.report.text import kilobytes, nanoseconds, percent, times
+from bench.tables.answers import LATENCY, MEMORY, SUCCESS
+from bench.tables.case_study import case_study
+from bench.tables.flights import latency_flown, zoo_table
 
 Make = Callable[..., Report]
 OTHER_RUN = "b" * 32
@@ -67,7 +68,7 @@ def test_other_words() -> None:
     assert times(1133.7) == "1,134×"
     assert times(0.6251) == "0.625×"
     assert kilobytes(21_437) == "21.4"
-    assert points(-0.0003, -0.013, 0.007) == "0.0 [−1.3, +0.7]"
+    assert percent(Estimate(-0.0003, -0.013, 0.007), "+") == "0.0 [−1.3, +0.7]"
 
 
 @pytest.fixture
@@ -175,7 +176,7 @@ def test_the_success_with_most_episodes_counts(study: list[Report], success_repo
 
 def test_a_percentile_without_enough_runs_is_a_dash_with_its_reason(latency_report: Make) -> None:
     few = [latency_report("I", "fp32", runs=100), latency_report("I", "int8", runs=100)]
-    for table in (case_study(Selection.of_target(few))[0], latency_table(few)):
+    for table in (case_study(Selection.of_target(few))[0], LATENCY.table(few)):
         assert cells(table, "I", "int8")["p99"] == "–"
         assert cells(table, "I", "int8")["p50"] != "–"
         assert "p99 needs 662 runs, there are 100" in everything(table)
@@ -205,7 +206,7 @@ def test_what_must_stand_beside_a_number_does(
     for index, make in enumerate((latency_report, memory_report, success_report)):
         marked = make("I", "int8", device=device, **changes)
         mixed = [*sound, marked]
-        table = (latency_table, memory_table, success_table)[index]([sound[index], marked])
+        table = (LATENCY, MEMORY, SUCCESS)[index].table([sound[index], marked])
         assert words in cells(table, "I", "int8")["measured"]
         assert words not in cells(table, "I", "fp32")["measured"]
         joined, _ = case_study(Selection.of_target(mixed))
@@ -217,14 +218,14 @@ def test_an_emulators_times_appear_only_as_ratios(latency_report: Make) -> None:
     emulated = dict(latency_report().device) | {"emulated": True}
     fp32 = latency_report("III", "fp32", 118_000, device=emulated)
     int8 = latency_report("III", "int8", 26_000, device=emulated)
-    for table in (case_study(Selection.of_target([fp32, int8]))[0], latency_table([fp32, int8])):
+    for table in (case_study(Selection.of_target([fp32, int8]))[0], LATENCY.table([fp32, int8])):
         assert cells(table, "III", "fp32")["p50"] == "1.00×"
         measured = cells(table, "III", "int8")
         assert measured["p50"] == "0.22×"  # 26 / 118
         # The paper's times were taken on a real Pi.
         shown = [cell for name, cell in measured.items() if not name.startswith("paper")]
         assert not [cell for cell in shown if re.search(r"[0-9] (ns|µs|ms|s)\b", cell)]
-    assert cells(latency_table([int8]), "III", "int8")["p50"] == "–"
+    assert cells(LATENCY.table([int8]), "III", "int8")["p50"] == "–"
 
 
 def test_what_is_true_of_all_rows_stands_in_the_title(study: list[Report]) -> None:
@@ -400,7 +401,7 @@ def test_the_latency_table_names_who_was_trained_late(success_report: Make) -> N
 
 
 def test_flights_in_another_simulator_stand_beside_the_embedded_ones(success_report: Make) -> None:
-    from bench.report.simulators import airsim_flights
+    from bench.tables.simulators import airsim_flights
 
     embedded = success_report()
     assert embedded.success is not None

@@ -1,8 +1,8 @@
 """One self-contained HTML file of everything that is stored: findings, this machine's own, every study, every bundle.
 
-    python -m bench.report                            results/report.html
-    python -m bench.report --open                     and show it in the browser
-    python -m bench.report --output /tmp/report.html
+    python -m bench.page                            results/report.html
+    python -m bench.page --open                     and show it in the browser
+    python -m bench.page --output /tmp/report.html
 
 Opened by a double click; it needs no network and no script. Tables and pictures are those of the commands that
 measured (make table, python -m bench.study NAME), made from results/ and zoo/. Nothing is measured;
@@ -30,8 +30,8 @@ from policy.locate import PROJECT_ROOT
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from bench.report.page.parts import Section
-    from bench.report.page.sources import Sources
+    from bench.page.parts import Section
+    from bench.page.sources import Sources
     from bench.report.tables import Table
 
 FINDINGS = 3
@@ -75,7 +75,7 @@ class Document:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make it, say where it is."""
-    parser = command_line.parser(__doc__, "-m bench.report")
+    parser = command_line.parser(__doc__, "-m bench.page")
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="default: results/report.html")
     parser.add_argument("--open", action="store_true", help="show it in the browser")
     parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.report.page import sources as sources
+    from bench.page import sources as sources
     from policy.files import write_atomically
 
     began = time.monotonic()
@@ -114,9 +114,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def collect(sources: Sources) -> Document:
     """Everything that is stored, drawn and tabulated."""
+    from bench.page import bundles, sections
+    from bench.page.parts import Anchors
     from bench.report.document import code_version
-    from bench.report.page import bundles, sections
-    from bench.report.page.parts import Anchors
 
     anchors = Anchors({"top", "policies", "contents"})
     entries = {"On a device": sections.DEVICE, "Studies": sections.study_entries(sources)}
@@ -143,8 +143,8 @@ def collect(sources: Sources) -> Document:
 
 def findings(sources: Sources) -> list[str]:
     """What a reader should know first, each from stored rows: of the case study, then of the studies that say one."""
-    from bench.report import case_study
-    from bench.report.page.sections import MISSING
+    from bench.page.sections import MISSING
+    from bench.tables import case_study
 
     found = []
     with suppress(*MISSING):

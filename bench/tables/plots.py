@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.report.case_study import PATH
 from bench.report.document import BLIND, Kind, Report, Success
 from bench.report.figures import GREY, STYLES, band, marks, plain, save
 from bench.report.intervals import Estimate
 from bench.report.notes import circumstances
-from bench.report.paper import PAPER, PAPER_DEVICE
 from bench.report.selection import Selection
 from bench.report.store import StoreError
 from bench.report.text import joined, machine, nanoseconds
+from bench.tables.case_study import PATH
+from bench.tables.paper import PAPER, PAPER_DEVICE
 from device.agent.measure import required_runs
 
 if TYPE_CHECKING:

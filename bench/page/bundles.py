@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.report.page.parts import Anchors, Block, Facts, Folded, Part, Picture, Section, Words, flat
-from bench.report.page.sections import bundle_of
+from bench.page.parts import Anchors, Block, Facts, Folded, Part, Picture, Section, Words, flat
+from bench.page.sections import bundle_of
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, kilobytes
+from bench.report.text import NOT_KNOWN, figure_words, kilobytes
 from train.intervals import judged_interval
 
 if TYPE_CHECKING:
-    from bench.report.page.sources import Sources
+    from bench.page.sources import Sources
     from policy.bundle import Bundle
     from policy.spec import ObservationField, PolicySpec
 
@@ -103,7 +103,7 @@ def origin_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
         "seed": figure_words(origin.get("seed")),
         "CPU seconds": figure_words(origin.get("cpu_s")),
         "return in training": training_return(origin),
-        "judged after training": judged_words(origin),
+        "judged after training": judgement_text(origin),
         "trained with quantizers": "no, in floats" if spec.quantization is None else f"{spec.quantization.bits} bits",
         "network": f"{network_words(spec)}, {activation_words(spec)}; {parameters(bundle):,} weights and biases",
         "observation": "; ".join(map(field_words, spec.observation)),
@@ -170,7 +170,7 @@ def training_return(origin: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {figure_words(value)}".strip() for name, value in found.items()) or NOT_KNOWN
 
 
-def judged_words(origin: Mapping[str, Any]) -> str:
+def judgement_text(origin: Mapping[str, Any]) -> str:
     """What it reached when it was judged: ``hard: 5.27, success 91.3 % [90.2, 92.2] (3,000 episodes)``."""
     said = []
     for each in origin.get("judged") or []:
@@ -184,11 +184,3 @@ def judged_words(origin: Mapping[str, Any]) -> str:
         where = f"{each['preset']}: " if each.get("preset") else ""
         said.append(f"{where}{words} ({figure_words(each.get('episodes'))} episodes)")
     return "; ".join(said)
-
-
-def figure_words(value: Any) -> str:
-    """A number of the provenance with at most four significant digits, integers whole."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return NOT_KNOWN if value is None else str(value)
-    text = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return text.replace("-", "−")

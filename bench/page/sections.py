@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bench import agreement, gate
 from bench.command_line import BenchError
-from bench.report import case_study, flights, plots, virtual_pi
-from bench.report.page.parts import Anchors, Block, Part, Picture, Section
-from bench.report.page.sources import ROOT, Sources, joining
+from bench.page.parts import Anchors, Block, Part, Picture, Section
+from bench.page.sources import ROOT, Sources, joining
 from bench.report.selection import Selection
 from bench.report.store import StoreError, kept_answer
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN
 from bench.study.__main__ import STUDIES
+from bench.tables import agreement, case_study, flights, gate, plots, virtual_pi
 
 MISSING = (StoreError, BenchError)
 """What a reader of stored results raises when there are none, or none that it can read."""
@@ -122,10 +121,10 @@ def latency_flown_blocks(sources: Sources) -> Iterator[Block]:
 
 def agreement_blocks(sources: Sources) -> Iterator[Block]:
     """Whether runtimes, and a device and this machine, choose the same actions."""
-    for name in (agreement.RUNTIMES, agreement.DEVICE):
-        path = sources.results / f"{name}.json"
+    for pivot in (agreement.AGREEMENT, agreement.DEVICE_AGREEMENT):
+        path = sources.results / f"{pivot.name}.json"
         if path.exists():
-            yield agreement.table(kept_answer(path, ""))
+            yield pivot.table(kept_answer(path, ""))
 
 
 DEVICE = (
@@ -149,8 +148,7 @@ DEVICE = (
         "The gate",
         "python bench/gate.py --keep",
         lambda sources: [
-            table(kept_answer(sources.results / f"{gate.GATE}.json", ""))
-            for table in (gate.bundles_table, gate.wrong_table)
+            pivot.table(kept_answer(sources.results / f"{gate.GATE}.json", "")) for pivot in (gate.BUNDLES, gate.WRONGS)
         ],
     ),
     Entry(

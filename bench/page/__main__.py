@@ -1,0 +1,6 @@
+"""``python -m bench.page``."""
+
+from bench.page.command import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,1 +1,0 @@
-"""``python -m bench.report``: everything that was measured as one HTML page."""

@@ -1,0 +1,227 @@
+"""The case study: latency, memory, size and success of policies × precisions, joined from stored measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bench.report.document import BLIND, Kind, Report
+from bench.report.notes import (
+    circumstances,
+    facts_of,
+    gained,
+    percentile,
+    rate,
+    ratio_cell,
+    reports_of,
+    said_of,
+    standing_on,
+    withheld_notes,
+)
+from bench.report.pivot import Pivot, Row
+from bench.report.selection import FP32, Selection, paired, speed_up
+from bench.report.tables import Table
+from bench.report.text import NOT_KNOWN, filled, joined
+from bench.tables.paper import PAPER, PAPER_DEVICE
+
+CASE_STUDY, SUMMARY, DEPTH = "case-study", "summary", "depth"
+MISSING = "no measurement of a policy is stored yet.\n  next: make demo"
+PATH = "runtime"
+WORDS = """\
+Case study
+{{ machines }}
+p50, p99: one decision at batch 1 (set input, invoke, read the action), {{ threads | span }} thread(s), \
+{{ runs | span }} runs each, precisions taking turns. Speed-up over fp32: p50 of the fp32 artifact in the same runtime \
+over this p50; over Keras fp32: p50 of model(x) on the host over this p50; both the median of one run's turns, in \
+brackets the least and the greatest of them. Both are this processor's: on another one the order of precisions may be \
+another, on a network as small as I first of all.
+MB resident: the agent's whole process (Python, numpy, runtime) at its peak while serving; MB added by loading: \
+artifact, interpreter and packed weights.
+Success: greedy, {{ episodes }} fresh episodes of preset {{ [preset, rows[0].other_preset] | select | joined }}, 95 % \
+Wilson intervals; points to fp32: on the same episodes, paired, 95 % interval (Newcombe's method 10).
+{% if rows[0].in_paper %}
+Paper's: QuaRL's figures on a {{ paper_device }}, other networks and another task, no intervals given.
+{% endif %}
+{{ withheld }}
+{{ own_notes }}
+{{ dynamics }}
+"""
+SUMMARY_WORDS = """\
+Policies on a device
+{{ machines }}
+p50: median time of one decision; the order of precisions depends on the machine, on a network as small as I first of \
+all. MB resident: the whole process on the device. Success: with 95 % intervals\
+{{ "; flying straight to the goal, as if nothing were in between: " ~ blind | percent if blind }}.
+{{ dynamics }}
+The paper's: QuaRL's p50 and success on a {{ paper_device }}, of other networks on another task.
+"""
+FINDING = """\
+On {{ device | machine }} int8 decides up to {{ faster }} as fast as fp32 in the same runtime ({{ fastest }}), from \
+artifacts {{ smaller | min | times }} to {{ smaller | max | times }} as small; over {{ episodes | span }} flights of \
+preset {{ preset }} success changes by no more than {{ "%.1f" | format(most) }} points, whatever lies within the \
+paired 95 % intervals.
+"""
+
+
+def rows_of(selection: Selection, preset: str, other_preset: str | None = None) -> Iterator[dict[str, Any]]:
+    """A row for each policy and precision, of one artifact in one runtime; below these one for the blind baseline.
+
+    Args:
+        selection: the measurements.
+        preset: that success and its difference to fp32 are of.
+        other_preset: one more whose success is looked for.
+    """
+    of_policies = False
+    presets = (preset, *filter(None, [other_preset]))
+    shared = {
+        "preset": preset,
+        "other_preset": other_preset,
+        "paper_device": PAPER_DEVICE,
+        "in_paper": any(policy in selection.policies() for policy, _ in PAPER),
+    }
+    for policy in selection.policies():
+        fp32 = None
+        for precision in selection.precisions(policy):
+            latency = selection.last(Kind.LATENCY, policy=policy, precision=precision, path=PATH)
+            of: dict[str, Any] = {"policy": policy, "precision": precision}
+            of |= {"runtime": latency.runtime, "sha256": latency.sha256} if latency else {}
+            memory = selection.last(Kind.MEMORY, **of)
+            flights = [selection.best_success(preset=each, **of) for each in presets]
+            found = [report for report in (latency, memory, *flights) if report is not None]
+            if not found or found[0].artifact is None:
+                continue
+            fp32 = flights[0] if precision == FP32 else fp32
+            partner = selection.fp32_partner(latency)
+            keras, compiled = (  # the second for the picture
+                selection.last(Kind.LATENCY, run=latency.run, policy=policy, runtime=name) if latency else None
+                for name in ("keras", "tf.function")
+            )
+            of_policies = True
+            yield {
+                **shared,
+                "reports": [*found, partner, keras, compiled],
+                "policy": policy,
+                "precision": precision,
+                "runtime": found[0].runtime,
+                "p50": percentile(latency, "p50", partner),
+                "p99": percentile(latency, "p99", partner),
+                "over_fp32": ratio_cell(partner, latency),
+                "over_keras": ratio_cell(keras, latency),
+                "memory": memory.memory if memory else None,
+                "bytes": found[0].artifact.bytes,
+                "success": list(map(rate, flights)),
+                "to_fp32": gained(flights[0], fp32) if precision != FP32 else None,
+                "paper": PAPER.get((policy, precision)),
+                "measured": joined(circumstances(latency, memory, flights[0])),
+            }
+    flights = [selection.best_success(BLIND, None, each) for each in presets]
+    if of_policies and any(flights):
+        yield {
+            **shared,
+            **dict.fromkeys(("precision", "runtime", "p50", "p99", "over_fp32", "over_keras"), NOT_KNOWN),
+            **dict.fromkeys(("memory", "bytes", "to_fp32", "paper")),
+            "reports": flights,
+            "policy": BLIND,
+            "success": list(map(rate, flights)),
+            "measured": joined(circumstances(*flights)),
+        }
+
+
+def facts(rows: Sequence[Row]) -> dict[str, Any]:
+    """What the notes name: the machines, how much was measured, the flights of the blind baseline."""
+    device = [report for report in reports_of(rows) if report.artifact is not None]
+    timed = [report for report in device if report.latency]
+    return {
+        **facts_of(rows),
+        "threads": [report.threads for report in device if report.threads],
+        "runs": [report.latency.runs for report in timed if report.latency],
+        "withheld": "\n".join(withheld_notes(timed, "p50", "p99")),
+        "own_notes": "\n".join(said_of(timed)),
+        "blind": next((row["success"][0] for row in rows if row["policy"] == BLIND), None),
+        "paper_device": PAPER_DEVICE,
+    }
+
+
+LEAD = {"policy": "{{ policy }}", "precision": "{{ precision }}"}
+CASES = Pivot(
+    name=CASE_STUDY,
+    words=WORDS,
+    lead={**LEAD, "runtime": "{{ runtime }}"},
+    left=2,
+    columns=[
+        {"p50": "{{ p50 }}", "p99": "{{ p99 }}"},
+        {"speed-up over fp32": "{{ over_fp32 }}", "speed-up over Keras fp32": "{{ over_keras }}"},
+        {"MB resident": "{{ memory.resident | mb if memory }}"},
+        {"MB added by loading": "{{ memory.artifact_share | mb if memory }}"},
+        {"KB artifact": "{{ bytes | kb }}", "% success, {{ preset }}": "{{ success[0] | percent }}"},
+        {"points to fp32": "{{ to_fp32 | percent('+') }}"},
+        {"% success, {{ other_preset }}": "{{ success[1] | percent if other_preset }}"},
+        {
+            "paper's, {{ paper_device }}": "{% if paper %}{{ '%g ms, %.0f %%' | format(paper[0], 100 * paper[1]) }}"
+            "{% elif in_paper %}–{% endif %}"
+        },
+        {"measured": "{{ measured }}"},
+    ],
+    rows=list,
+    facts=facts,
+    ruled="{{ policy }}",
+    gathered=False,
+    titled=("runtime", "measured"),
+    exempt=BLIND,
+)
+DEPTHS = replace(CASES, name=DEPTH, words=WORDS.replace("Case study", "A policy of depth pictures", 1))
+SUMMED_UP = Pivot(
+    name=SUMMARY,
+    words=SUMMARY_WORDS,
+    lead=LEAD,
+    columns=[
+        {"p50": "{{ p50 }}", "MB resident": "{{ memory.resident | mb if memory }}", "KB artifact": "{{ bytes | kb }}"},
+        {"% success, {{ preset }}": "{{ success[0] | percent }}"},
+        {"paper's p50": "{{ '%g ms' | format(paper[0]) if paper }}"},
+        {"paper's success": "{{ '%.0f %%' | format(100 * paper[1]) if paper }}"},
+    ],
+    rows=lambda rows: [row for row in rows if row["policy"] != BLIND],
+    facts=facts,
+    gathered=False,
+)
+
+
+def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
+    """Policies × precisions with the paper's figures labelled as such, and the measurements that the table stands on.
+
+    Raises:
+        StoreError: there are none.
+    """
+    return standing_on(CASES, rows_of(selection, preset), MISSING)
+
+
+def depth(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
+    """The same of the policies that see depth pictures, with their success on both arenas; raises as it does."""
+    return standing_on(DEPTHS, rows_of(selection, preset, "shipped"), MISSING)
+
+
+def summary(selection: Selection, preset: str = "hard") -> Table:
+    """What the README shows of the case study: a row for each policy and precision; raises as it does."""
+    return standing_on(SUMMED_UP, rows_of(selection, preset), MISSING)[0]
+
+
+def finding(selection: Selection, preset: str = "hard") -> str:
+    """What int8 costs and gains on the device, in a sentence; "" where fp32 and int8 were not both measured."""
+    faster, smaller, most, episodes, device = {}, [], [], [], None
+    for policy in selection.policies():
+        fp32, int8 = (selection.last(Kind.LATENCY, policy=policy, precision=name, path=PATH) for name in (FP32, "int8"))
+        success = selection.best_success(policy, "int8", preset)
+        ratio, change = speed_up(fp32, int8), paired(success, selection.best_success(policy, FP32, preset))
+        if ratio is None or change is None or not (fp32 and int8 and fp32.artifact and int8.artifact):
+            continue
+        device = int8.device
+        faster[ratio] = policy, ratio_cell(fp32, int8)
+        smaller.append(fp32.artifact.bytes / int8.artifact.bytes)
+        most.append(100 * max(abs(change.low), abs(change.high)))
+        episodes.append(change.episodes)
+    if device is None:
+        return ""
+    fastest, ratio_words = faster[max(faster)]
+    values = {"smaller": smaller, "most": max(most), "episodes": episodes, "device": device, "preset": preset}
+    return filled(FINDING, faster=ratio_words, fastest=fastest, **values)[0]
