@@ -9,7 +9,7 @@ from typing import Any
 from bench.recommending.thresholds import number
 from bench.recommending.verdict import Row, Verdict
 from bench.report.document import Report
-from bench.report.notes import machine_notes, said_of
+from bench.report.notes import machine_notes, report_notes
 from bench.report.pivot import Pivot
 from bench.report.store import answer_file, kept_answer
 from bench.report.tables import Table
@@ -157,7 +157,7 @@ def facts_of_reports(verdict: Verdict) -> dict[str, Any]:
         **facts(verdict),
         "timed": reports[0].latency,
         "machines": "\n".join(machine_notes(reports)),
-        "conditions": "\n".join(said_of(reports)),
+        "conditions": "\n".join(report_notes(reports)),
         "invalid": [f"{r.precision} {r.runtime}: {'; '.join(r.invalid_reasons)}" for r in reports if not r.valid],
     }
 

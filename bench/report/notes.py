@@ -84,7 +84,7 @@ def codes(reports: Iterable[Report]) -> str:
     return joined(report.code_version for report in reports)
 
 
-def said_of(reports: Sequence[Report]) -> list[str]:
+def report_notes(reports: Sequence[Report]) -> list[str]:
     """The reports' own notes, each kind once, with whom it concerns; of figures in it the greatest."""
     concerned: dict[str, list[str]] = {}
     latest: dict[str, str] = {}

@@ -13,7 +13,7 @@ from bench.report.notes import (
     percentile,
     rate,
     ratio_cell,
-    said_of,
+    report_notes,
     time_cell,
     withheld_notes,
 )
@@ -58,7 +58,7 @@ def facts(reports: Sequence[Report]) -> dict[str, Any]:
     """The machines, the reports' own notes, and what was measured first."""
     return {
         "machines": "\n".join(machine_notes(reports)),
-        "own_notes": "\n".join(said_of(reports)),
+        "own_notes": "\n".join(report_notes(reports)),
         "withheld": "\n".join(withheld_notes(reports, "p50", "p90", "p99")),
         "keras": any(report.runtime == "keras" for report in reports),
         "first": next((report.latency for report in reports if report.latency), None),

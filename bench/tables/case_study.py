@@ -14,8 +14,8 @@ from bench.report.notes import (
     percentile,
     rate,
     ratio_cell,
+    report_notes,
     reports_of,
-    said_of,
     standing_on,
     withheld_notes,
 )
@@ -137,7 +137,7 @@ def facts(rows: Sequence[Row]) -> dict[str, Any]:
         "threads": [report.threads for report in device if report.threads],
         "runs": [report.latency.runs for report in timed if report.latency],
         "withheld": "\n".join(withheld_notes(timed, "p50", "p99")),
-        "own_notes": "\n".join(said_of(timed)),
+        "own_notes": "\n".join(report_notes(timed)),
         "blind": next((row["success"][0] for row in rows if row["policy"] == BLIND), None),
         "paper_device": PAPER_DEVICE,
     }

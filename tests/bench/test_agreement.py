@@ -13,7 +13,7 @@ from bench import agreement, command_line
 from bench.agreement import Comparison, Difference, compare, output_step
 from bench.measuring.flying import flown_observations
 from bench.report import store
-from bench.tables.agreement import DEVICE_AGREEMENT
+from bench.tables.agreement import AGREEMENT, DEVICE_AGREEMENT
 from convert.executor import Execution
 from policy.locate import ZOO
 from policy.spec import Precision

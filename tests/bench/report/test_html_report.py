@@ -16,7 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench.page import command as html_report
-from bench.page.bundles import rows_about, training_return
+from bench.page.bundles import judgement_text, rows_about, training_return
 from bench.page.parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
 from bench.page.sections import DEVICE, Entry, beside, bundle_of, section, study_entries
 from bench.page.sources import ROOT, Sources
