@@ -13,9 +13,10 @@ answer in results/agreement.json or results/device-agreement.json, from where be
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,12 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from bench import answer_command, command_line
-from bench.tables.agreement import AGREEMENT, DEVICE, DEVICE_AGREEMENT, RUNTIMES, comparisons
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bench.measuring.questions import Served
+    from bench.report.tables import Table
     from convert.executor import ExecutionResult, RuntimeProcess
     from convert.reference import Reference
     from policy.bundle import Bundle
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", metavar="user@host[:port]", help="a device to compare with (default: none)")
     parser.add_argument("--observations", type=command_line.positive, default=5000, help="default: %(default)s")
     arguments = parser.parse_args(argv)
-    return ANSWERS[RUNTIMES if arguments.target is None else DEVICE].run(arguments)
+    return ANSWERS["agreement" if arguments.target is None else "device-agreement"].run(arguments)
 
 
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -241,17 +242,29 @@ def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
     return {tuple(each[key] for key in keys): each["observations"] for each in document["comparisons"]}
 
 
+def _tables(name: str) -> dict[str, Callable[[answer_command.Document], Table]]:
+    from bench.tables.agreement import AGREEMENT, DEVICE_AGREEMENT
+
+    return {pivot.name: pivot.table for pivot in (AGREEMENT, DEVICE_AGREEMENT) if pivot.name == name}
+
+
+def _holds(document: answer_command.Document) -> bool:
+    from bench.tables.agreement import comparisons
+
+    return all(row["holds"] for row in comparisons(document))
+
+
 ANSWERS = {
     name: answer_command.AnswerCommand(
         name=name,
         command="bench/agreement.py",
         ask=_ask,
-        tables={name: pivot.table},
+        tables=partial(_tables, name),
         amounts=amounts,
         unit="observations",
-        holds=lambda document: all(row["holds"] for row in comparisons(document)),
+        holds=_holds,
     )
-    for name, pivot in ((RUNTIMES, AGREEMENT), (DEVICE, DEVICE_AGREEMENT))
+    for name in ("agreement", "device-agreement")
 }
 
 

@@ -24,7 +24,8 @@ class AnswerCommand:
         name: of the file that --keep stores it in, without its end.
         command: what is typed after ``python``.
         ask: (arguments) → what the document says, the machine and the commit apart.
-        tables: made of the document, by name; bench/table.py makes them of the stored one.
+        tables: () → tables of the document by name, loaded when they are made; bench/table.py makes them of the stored
+            one.
         amounts: (document) → how much of each thing it rests on; a stored one gives way to none that rests on less.
         unit: of the amounts.
         left_out: (arguments) → what to leave out so that all is asked, as what --keep stores has to be; "": it is.
@@ -34,7 +35,7 @@ class AnswerCommand:
     name: str
     command: str
     ask: Callable[[argparse.Namespace], dict[str, Any]]
-    tables: Mapping[str, Callable[[Document], Table]]
+    tables: Callable[[], Mapping[str, Callable[[Document], Table]]]
     amounts: Callable[[Document], Mapping[tuple[str, ...], int]]
     unit: str
     left_out: Callable[[argparse.Namespace], str] = field(default=lambda arguments: "")
@@ -57,7 +58,7 @@ class AnswerCommand:
         if arguments.json:
             print(json.dumps({"ok": holds, **document}, ensure_ascii=False))
         else:
-            for table in self.tables.values():
+            for table in self.tables().values():
                 rendering.print_table(table(document), command_line.console())
         if arguments.keep:
             store.keep_answer(store.answer_file(self.name), document, self.amounts, self.unit)
@@ -72,7 +73,7 @@ class AnswerCommand:
         from bench.report import store
 
         kept = store.kept_answer(store.answer_file(self.name), f"python {self.command} --keep")
-        return self.tables[name](kept)
+        return self.tables()[name](kept)
 
 
 def parser(doc: str | None, command: str) -> argparse.ArgumentParser:

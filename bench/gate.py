@@ -27,9 +27,9 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from bench import answer_command, command_line
-from bench.tables.gate import BUNDLES, GATE, WRONG, WRONGS
 
 if TYPE_CHECKING:
+    from bench.report.tables import Table
     from convert.executor import RuntimeProcess
     from policy.bundle import Bundle
     from policy.spec import RuntimeName
@@ -258,11 +258,17 @@ def _signed(bundle: Bundle, contents: Mapping[str, bytes]) -> Bundle:
     return replace(bundle, manifest=manifest)
 
 
+def _tables() -> dict[str, Callable[[answer_command.Document], Table]]:
+    from bench.tables.gate import BUNDLES, WRONGS
+
+    return {pivot.name: pivot.table for pivot in (BUNDLES, WRONGS)}
+
+
 ANSWER = answer_command.AnswerCommand(
-    name=GATE,
+    name="gate",
     command="bench/gate.py",
     ask=_ask,
-    tables={GATE: BUNDLES.table, WRONG: WRONGS.table},
+    tables=_tables,
     amounts=lambda document: {(each["policy"],): each["vectors"] for each in document["bundles"]},
     unit="vectors",
     holds=lambda document: all(each["refused"] for each in document["wrong"]),

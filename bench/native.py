@@ -149,7 +149,7 @@ ANSWER = answer_command.AnswerCommand(
     name=NATIVE,
     command="bench/native.py",
     ask=_ask,
-    tables={NATIVE: native_table},
+    tables=lambda: {NATIVE: native_table},
     amounts=amounts,
     unit="turns",
     left_out=lambda arguments: "" if arguments.policy == list(POLICIES) else "--policy",

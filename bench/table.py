@@ -130,7 +130,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
         "recommend": lambda: (answer.kept_table(), []),
         simulators.AIRSIM_FLIGHTS: lambda: simulators.airsim_flights(everything(simulators.AIRSIM_FLIGHTS), preset),
         case_study.DEPTH: lambda: case_study.depth(stored(case_study.DEPTH), preset),
-        **{name: partial(_without_reports, each.kept_table, name) for each in kept for name in each.tables},
+        **{name: partial(_without_reports, each.kept_table, name) for each in kept for name in each.tables()},
         **{f"trained-{each}": partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},
         flight_dynamics.DYNAMICS: lambda: (flight_dynamics.kept_table(flight_dynamics.OF_RECORDINGS), []),
         flight_dynamics.RISES: lambda: (flight_dynamics.kept_table(flight_dynamics.OF_RISES), []),

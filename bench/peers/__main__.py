@@ -129,7 +129,7 @@ ANSWER = answer_command.AnswerCommand(
     name=PEERS,
     command="-m bench.peers",
     ask=_ask,
-    tables={PEERS: peers_table},
+    tables=lambda: {PEERS: peers_table},
     amounts=amounts,
     unit="turns",
     left_out=lambda arguments: "" if arguments.policy == list(POLICIES) else "--policy",

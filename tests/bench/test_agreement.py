@@ -14,7 +14,7 @@ from bench.agreement import Comparison, Difference, compare, output_step
 from bench.measuring.flying import flown_observations
 from bench.report import store
 from bench.tables.agreement import AGREEMENT, DEVICE_AGREEMENT
-from convert.executor import Execution
+from convert.executor import ExecutionResult
 from policy.locate import ZOO
 from policy.spec import Precision
 
@@ -22,7 +22,7 @@ HERE = np.array([[1.0, 2.0, 3.0], [4.0, 4.5, 0.0]], np.float32)
 
 
 def compared(precision: str, there: list[list[float]], tolerance: list[float] | None = [1e-4] * 3) -> Comparison:
-    ours, theirs = (Execution("1", made, made.argmax(axis=1)) for made in (HERE, np.asarray(there, np.float32)))
+    ours, theirs = (ExecutionResult("1", made, made.argmax(axis=1)) for made in (HERE, np.asarray(there, np.float32)))
     return compare(
         "I",
         Precision.parse(precision),

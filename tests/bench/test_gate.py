@@ -25,7 +25,7 @@ def test_what_is_wrong_is_refused_and_kept(
     for each in document["bundles"]:
         assert max(each["now"]) <= 1.0001 * each["before"] and each["agreement"] >= 0.75
     assert json.loads((tmp_path / "gate.json").read_text())["wrong"] == document["wrong"]
-    table = gate.ANSWER.kept_table(gate.WRONG)
+    table = gate.ANSWER.kept_table("gate-wrong")
     assert len(table.rows) == 5 and not any("/tmp" in cell for row in table.rows for cell in row)
 
 

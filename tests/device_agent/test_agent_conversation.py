@@ -156,7 +156,7 @@ def test_one_observation_and_rows_of_them_are_decided_alike(agent: Any, fresh_ob
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ("[NaN" + ", 0" * 31 + "]", "observation[0] (ranges[0]) is nan"),
         ("[0, NaN" + ", 0" * 30 + "]", "observation[1] (ranges[1]) is nan"),  # min and max see one in front only

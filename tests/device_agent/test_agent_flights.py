@@ -99,7 +99,7 @@ def test_progress_precedes_the_reply(agent: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "code", "said"),
+    ("fields", "code", "message"),
     [
         ({"preset": "moon"}, "bad_field", "easy, medium, shipped, hard"),
         ({"settings": {"wind": 3}}, "bad_field", "'wind'"),

@@ -53,7 +53,7 @@ def test_help_lists_every_operation_with_its_fields_and_an_example() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "said"),
+    ("line", "code", "message"),
     [
         (b"hello", ErrorCode.BAD_JSON, '{"op": "help"}'),
         (b'{"op": "hello"', ErrorCode.BAD_JSON, "not valid JSON"),

@@ -278,7 +278,7 @@ def test_a_current_that_leads_elsewhere_serves_nothing(
 # A home folder that cannot stand in a path of packages.
 
 
-@pytest.mark.parametrize(("part", "said"), [("a:b", "has a ':'"), ("a\nend=1", "has a line break")])
+@pytest.mark.parametrize(("part", "message"), [("a:b", "has a ':'"), ("a\nend=1", "has a line break")])
 def test_a_home_folder_that_pythonpath_cannot_hold(tmp_path: Path, part: str, message: str) -> None:
     with running_local_device(tmp_path / part) as local, as_test_device(local).connect() as connection:
         with pytest.raises(UnsupportedDeviceError, match=f"home folder of .* {message}") as refused:

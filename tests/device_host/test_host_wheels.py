@@ -167,7 +167,7 @@ def test_prefetching_for_a_device_that_is_not_there(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--python", "3.11"], "--platform aarch64 --python 3.11"),
         (["--platform", "aarch64", "--python", "3"], "cannot be read"),

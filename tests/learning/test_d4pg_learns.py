@@ -26,7 +26,7 @@ def test_d4pg_keeps_the_ball_in_the_middle(tmp_path: Path) -> None:
     assert learned(tmp_path, d4pg.train, SETTINGS, STEPS) > GOOD
 
 
-@pytest.mark.parametrize(("value_min", "is_told"), [(0.0, False), (20.0, True)], ids=["within", "outside"])
+@pytest.mark.parametrize(("value_min", "warns"), [(0.0, False), (20.0, True)], ids=["within", "outside"])
 def test_returns_outside_the_atoms_are_logged_and_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], value_min: float, warns: bool
 ) -> None:

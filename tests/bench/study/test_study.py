@@ -75,7 +75,7 @@ def test_mean_error_joins_the_cells_intervals(pong: Callable[..., JudgedBundle])
 
 
 @pytest.mark.parametrize(
-    ("ours", "papers", "said"),
+    ("ours", "papers", "message"),
     [
         (Estimate(0.0, 0.0, 0.0), 0.0, "equal"),
         (Estimate(0.0, 0.0, 0.0), 2.31, "below"),

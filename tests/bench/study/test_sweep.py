@@ -183,7 +183,7 @@ def test_a_policy_trained_with_quantizers_says_so(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([NAME, "--scheme", "quarl-released", "--activation-bits", "8"], "quantizes weights only"),
         ([NAME, "--weights-only", "--input-bits", "8"], "--weights-only leaves"),

@@ -109,7 +109,7 @@ def test_a_normalisation_behind_an_activation_is_refused(tmp_path: Path, capsys:
     assert not path.exists()
 
 
-@pytest.mark.parametrize(("name", "said"), [("rsl_rl_lstm_script", "LSTM"), ("rsl_rl_gru_dynamo", "GRU")])
+@pytest.mark.parametrize(("name", "message"), [("rsl_rl_lstm_script", "LSTM"), ("rsl_rl_gru_dynamo", "GRU")])
 def test_a_recurrent_actor_of_rsl_rl_is_refused_by_name(name: str, message: str) -> None:
     with pytest.raises(ForeignError, match=rf"{message} \(node '.*'\) is not read: it is recurrent"):
         sources.read(FILES / "onnx" / f"{name}.onnx")
@@ -145,7 +145,7 @@ def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["policy.zip"], "observations are needed"),
         (["absent.zip", "--task", "cartpole"], "there is no file"),
@@ -237,7 +237,7 @@ def spec_of(folded: object) -> PolicySpec:
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"),
+    ("steps", "message"),
     [
         (([TANH], [], []), "the activation tanh before the first layer"),
         (([], [TANH, ELU], []), "behind another activation"),
@@ -284,7 +284,7 @@ RANDOM_ROWS = np.random.default_rng(8).normal(0.0, 0.5, (64, 4))
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ((Input("b", (2,)), Input("a", (2,))), "not the file's inputs in its order"),
         ((Input("a", (3,)), Input("c", (1,))), "not the file's inputs in its order"),
@@ -301,7 +301,7 @@ def test_fields_cannot_exchange_the_inputs_of_a_file(fields: tuple[Input, ...], 
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "message"),
     [
         ({"observations": np.zeros((0, 4))}, "has no rows"),
         ({"observations": np.zeros((32, 4), "c8")}, "allowed are numbers"),

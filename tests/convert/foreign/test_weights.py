@@ -134,7 +134,7 @@ def test_images_are_flattened_as_each_program_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"layout": "flax"}, "layout is 'flax'"),
         ({"steps": []}, "steps is"),

@@ -141,7 +141,7 @@ def test_nothing_is_written_where_a_file_cannot_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--precision", "int9"], "precision"),
         (["--precision", ""], "precision"),
