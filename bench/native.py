@@ -13,7 +13,6 @@ bench/table.py makes its table.
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +30,6 @@ if TYPE_CHECKING:
 
 NATIVE = "native"
 POLICIES = ("I", "II", "III", "pong-dqn")
-LITERT = RuntimeName.LITERT.value
-NOTES = """\
-One decision at batch 1, one thread, from Python's call to the action: median over {{ turns }} turns, each about \
-{{ turn_s }} s of every contestant on one core, one process each; of a turn the median of {{ parts }} parts' means. As \
-fast as LiteRT: its time over this one's in the same turn, the median and in brackets the least and the greatest.
-Exact: native gives the levels of policy.integer after every layer, with each of its sets of kernels (tests).
-Measured on {{ machine }}; {{ versions }}; code {{ code }}.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,34 +106,9 @@ def _measured(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[
 def native_table(document: Mapping[str, Any]) -> Table:
     """A row for each policy, precision and contestant."""
     from bench.measuring.turns import PARTS, TURN_S, TURNS
-    from bench.report.tables import Table
-    from bench.report.text import filled, kilobytes, nanoseconds
+    from bench.tables.programs import RUNTIMES
 
-    base = {(each["policy"], each["precision"]): each for each in document["rows"] if each["runtime"] == LITERT}
-    rows = []
-    for row in document["rows"]:
-        litert = base[row["policy"], row["precision"]]
-        rows.append(
-            {
-                "policy": row["policy"],
-                "precision": row["precision"],
-                "runtime": row["runtime"],
-                "one decision": nanoseconds(statistics.median(row["turns_ns"])),
-                "as fast as LiteRT": as_fast(row, litert),
-                "KB artifact": kilobytes(row["bytes"]),
-            }
-        )
-    said = {name: document[name] for name in ("machine", "code", "versions")}
-    notes = filled(NOTES, turns=TURNS, turn_s=TURN_S, parts=PARTS, **said)
-    return Table.of(NATIVE, "The native engine beside the other runtimes", rows, notes, left=3)
-
-
-def as_fast(row: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """How many times as fast as the base, turn by turn: ``2.08× [2.01, 2.56]``."""
-    if row is base:
-        return "1 (base)"
-    ratios = [a / b for a, b in zip(base["turns_ns"], row["turns_ns"], strict=True)]
-    return f"{statistics.median(ratios):.2f}× [{min(ratios):.2f}, {max(ratios):.2f}]"
+    return RUNTIMES.table({**document, "turns": TURNS, "turn_s": TURN_S, "parts": PARTS})
 
 
 ANSWER = answer_command.AnswerCommand(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,26 +35,6 @@ if TYPE_CHECKING:
 
 REWRITES = "rewrites"
 SEED = 0  # of the halves
-NOTES = """\
-int8: of a discrete policy, the observations for which it chooses fp32's action; of a continuous one, the share of \
-the outputs' variance that it does not miss, the mean over the outputs. Largest and RMS error: of all outputs, as a \
-share of what each spans.
-Observations: those of the calibration set, each with ranges and normaliser of the half that it is not in. Golden: so \
-many of other rollouts, with all of the calibration set.
-Gain: in percentage points, with 95 % intervals of the difference on the same observations: Newcombe's paired one of \
-same actions, Student's t of explained variance; [–]: no observation tells them apart. Observations of one episode are \
-taken as independent.
-In common: share of the outputs' variance over the observations that is that of their mean over the actions. Rewritten \
-is by the rule: centred above {{ most }}, normalised without a normaliser.
-fp32 apart: observations for which fp32 rewritten chooses another action, or its largest error as a share of the span. \
-–: nothing to rewrite.
-{%- if since %}
-
-Rewritten in zoo/ since then: {{ since | join(", ") }}; the row says what it was and what it became.
-{%- endif %}
-
-Measured on {{ machine }}; code {{ code }}.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -201,63 +181,17 @@ def summary(spec: PolicySpec, found: Compared) -> dict[str, Any]:
     return {"rows": len(found.wanted), **sides, "gain": [gain.value, gain.low, gain.high], "fp32_apart": apart}
 
 
-def rewrites_table(document: Mapping[str, Any]) -> Table:
-    """A row for each policy."""
-    from bench.report.tables import Table
-    from bench.report.text import filled
-    from policy.rewrites import MOST
+def _tables() -> dict[str, Callable[[answer_command.Document], Table]]:
+    from bench.tables.rewrites import REWRITTEN
 
-    rows = []
-    for each in document["bundles"]:
-        held_out, golden, is_rewritten = each["held_out"], each["golden"], bool(each["rewrites"])
-        before, after, common = held_out["before"], held_out["after"], each["in_common"]
-        rows.append(
-            {
-                "policy": each["policy"],
-                "rewrite": ", ".join(each["rewrites"]) or "–",
-                "by the rule": ("yes" if each["fits"] else "no") if is_rewritten else "–",
-                "in common": f"{100 * common:.1f} %" if common is not None else "–",
-                "observations": f"{held_out['rows']:,}",
-                "int8": _pair(before, after, "acts_as_fp32", is_rewritten),
-                "gain": _gain(held_out["gain"]) if is_rewritten else "–",
-                "largest error": _pair(before, after, "largest", is_rewritten),
-                "RMS error": _pair(before, after, "rms", is_rewritten),
-                "golden": f"{golden['rows']}",
-                "int8, golden": _pair(golden["before"], golden["after"], "acts_as_fp32", is_rewritten),
-                "gain, golden": _gain(golden["gain"]) if is_rewritten else "–",
-                "largest error, golden": _pair(golden["before"], golden["after"], "largest", is_rewritten),
-                "fp32 apart": _apart(held_out["fp32_apart"], each["discrete"]) if is_rewritten else "–",
-            }
-        )
-    since = [each["policy"] for each in document["bundles"] if each.get("since")]
-    said = {name: document[name] for name in ("machine", "code")}
-    return Table.of(
-        REWRITES, "int8 as it is and rewritten", rows, filled(NOTES, since=since, most=f"{MOST:.0%}", **said), left=3
-    )
-
-
-def _gain(ends: Sequence[float | None]) -> str:
-    value, low, high = ends
-    between = "–" if low is None or high is None else f"{100 * low:+.2f}, {100 * high:+.2f}"
-    return f"{100 * (value or 0.0):+.2f} [{between}]".replace("-", "−")
-
-
-def _pair(before: Mapping[str, float], after: Mapping[str, float], name: str, is_rewritten: bool) -> str:
-    if name not in before:
-        return "–"
-    shown = f"{100 * before[name]:.2f}"
-    return f"{shown} → {100 * after[name]:.2f} %" if is_rewritten else f"{shown} %"
-
-
-def _apart(apart: float, is_discrete: bool) -> str:
-    return f"{apart:.0f}" if is_discrete else f"{apart:.0e}"
+    return {REWRITTEN.name: REWRITTEN.table}
 
 
 ANSWER = answer_command.AnswerCommand(
     name=REWRITES,
     command="bench/rewrites.py",
     ask=_ask,
-    tables=lambda: {REWRITES: rewrites_table},
+    tables=_tables,
     amounts=lambda document: {(each["policy"],): each["held_out"]["rows"] for each in document["bundles"]},
     unit="observations",
     left_out=lambda arguments: "--policy" if arguments.policy else "",

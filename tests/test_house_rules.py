@@ -75,7 +75,7 @@ MAY_IMPORT_ROOMS |= {
     "bench.study": MEASURES | {"bench.measuring", "bench.qemu_counter"},
     "bench.page": MEASURES | {"bench.tables", "bench.study"},
     # A command like those beside it.
-    "bench.peers": MEASURES | {"bench.measuring", "bench"},
+    "bench.peers": MEASURES | {"bench.measuring", "bench.tables", "bench"},
     "bench": set(ROOMS),
 }
 MAY_IMPORT_PACKAGES = {

@@ -13,13 +13,12 @@ on the golden observations before it is timed, and the table says how often it c
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import answer_command, command_line
-from bench.native import amounts, as_fast, committed
+from bench.native import amounts, committed
 
 if TYPE_CHECKING:
     from bench.report.tables import Table
@@ -28,19 +27,6 @@ if TYPE_CHECKING:
 PEERS = "peers"
 POLICIES = ("I", "II", "III")
 PYTHON = Path(".venv-peers") / "bin" / "python"
-BASE = ("litert", "int8")
-NOTES = """\
-One decision at batch 1, one thread: median over {{ turns }} turns, each about {{ turn_s }} s of every contestant on \
-one core, one process each; of a turn the median of {{ parts }} parts' means. From Python's call to the action; "in \
-C": from a loop in C, without Python. As fast as LiteRT's int8: its time over this one's in the same turn, the median \
-and in brackets the least and the greatest. Acts as fp32: share of the golden observations on which it chooses what \
-the float policy chooses.
-ncnn's int8 has one scale for what a layer is fed, from the same calibration observations; MNN's int8 are weights \
-of 8 bits (--weightQuantBits 8); OpenVINO's is the graph with quantize and dequantize operators that onnxruntime \
-executes. emlearn's C is floats, compiled for this processor ({{ flags }}). LiteRT executes \
-by XNNPACK's kernels.
-Measured on {{ machine }}; {{ versions }}; code {{ code }}.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,28 +87,10 @@ def peers_table(document: Mapping[str, Any]) -> Table:
     """A row for each policy and contestant, the fastest first."""
     from bench.measuring.turns import PARTS, TURN_S, TURNS
     from bench.peers.loop import FLAGS
-    from bench.report.tables import Table
-    from bench.report.text import filled, kilobytes, nanoseconds
+    from bench.tables.programs import PROGRAMS
 
-    base = {each["policy"]: each for each in document["rows"] if (each["runtime"], each["precision"]) == BASE}
-    order = list(base)
-    rows = [
-        {
-            "policy": row["policy"],
-            "program": row["runtime"],
-            "precision": row["precision"],
-            "one decision": nanoseconds(statistics.median(row["turns_ns"])),
-            "as fast as LiteRT's int8": as_fast(row, base[row["policy"]]),
-            "acts as fp32, %": f"{100 * row['acts_as_fp32']:.1f}",
-            "KB": kilobytes(row["bytes"]),
-        }
-        for row in sorted(
-            document["rows"], key=lambda each: (order.index(each["policy"]), statistics.median(each["turns_ns"]))
-        )
-    ]
-    said = {name: document[name] for name in ("machine", "code", "versions")}
-    notes = filled(NOTES, turns=TURNS, turn_s=TURN_S, parts=PARTS, flags=" ".join(FLAGS[:3]), **said)
-    return Table.of(PEERS, "The native engine beside other programs", rows, notes, left=3)
+    shared = {"turns": TURNS, "turn_s": TURN_S, "parts": PARTS, "flags": " ".join(FLAGS[:3])}
+    return PROGRAMS.table({**document, **shared})
 
 
 ANSWER = answer_command.AnswerCommand(

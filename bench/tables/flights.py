@@ -42,7 +42,7 @@ nothing were in between; random: any action, each as likely.
 
 
 def late_rows(selection: Selection, preset: str) -> Iterator[dict[str, Any]]:
-    """Two rows for each policy, precision and latency: success, and the paired loss against no latency.
+    """A row for each policy, precision and latency: success, and the paired loss against no latency.
 
     Of each policy and precision the latest run that flew with latency is shown, and nothing from other runs.
     """

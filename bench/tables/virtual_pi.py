@@ -62,16 +62,15 @@ The last column is a ratio of emulated times, within one run and runtime: how lo
 
 
 def counted(report: Report | None, path: str) -> dict[str, Any]:
-    """What was counted of a path with warm and with cold caches, and modelled of it, ns; None where nothing was."""
+    """What was counted of a path with warm and with cold caches, and modelled of it, ns; counts: None where nothing."""
     counts = report.counts if report else None
     if counts is None:
-        return dict.fromkeys(("warm", "cold", "weights", "bound", "cold_bound", "rooflines", "misses", "cold_misses"))
+        return {"counts": None}
     warm, cold = counts.paths[f"{path}_warm"], counts.paths[f"{path}_cold"]
     bounds, rooflines = counts.model["bounds_ns"], (counts.model.get("roofline_sparse_ns"), counts.model["roofline_ns"])
     return {
+        "counts": counts,
         "warm": warm,
-        "cold": cold,
-        "weights": counts.weights,
         "bound": bounds[f"{path}_warm"],
         "cold_bound": bounds[f"{path}_cold"],
         "rooflines": [each for each in rooflines if each is not None],
@@ -104,10 +103,10 @@ def order(report: Report) -> tuple[tuple[int, str], int, int]:
 
 LEAD = {name: f"{{{{ {name} }}}}" for name in ("policy", "precision", "runtime")}
 MODELLED = {
-    "weights in": "{{ weights.level if weights }}",
-    "modelled bound": "{{ bound | map('ns') | join(' … ') if bound }}",
-    "modelled bound, cold": "{{ cold_bound | map('ns') | join(' … ') if cold_bound }}",
-    "roofline": "{{ rooflines | map('ns') | join(' … ') if rooflines }}",
+    "weights in": "{{ counts.weights.level if counts }}",
+    "modelled bound": "{{ bound | map('ns') | join(' … ') if counts }}",
+    "modelled bound, cold": "{{ cold_bound | map('ns') | join(' … ') if counts }}",
+    "roofline": "{{ rooflines | map('ns') | join(' … ') if counts }}",
 }
 COUNTS = Pivot(
     name="counts",
@@ -117,7 +116,7 @@ COUNTS = Pivot(
         {name: f"{{{{ warm.{name} | thousands }}}}" for name in ("instructions", "loads", "stores")},
         {f"{name} misses": f"{{{{ warm.{name.lower()}_misses | thousands }}}}" for name in ("L1I", "L1D")},
         {"L2 misses": "{{ misses | thousands }}", "L2 misses, random": "{{ random_misses | fixed }}"},
-        {"L2 misses, cold": "{{ cold_misses | thousands }}", "KB weights": "{{ weights.bytes | kb }}"},
+        {"L2 misses, cold": "{{ cold_misses | thousands }}", "KB weights": "{{ counts.weights.bytes | kb }}"},
         MODELLED,
     ],
     rows=list,
@@ -131,11 +130,10 @@ def counts_tables(reports: Sequence[Report]) -> list[Table]:
     shared = {"first": ordered[0].counts, "versions": versions(ordered), "codes": codes(ordered)}
     shared["model"] = model_note(ordered)
     return [
-        table
-        for path, title in PATHS.items()
-        for table in replace(COUNTS, name=f"counts-{path}", words=f"{title}\n{COUNTS_NOTES}", facts=lambda _: shared)(
+        replace(COUNTS, name=f"counts-{path}", words=f"{title}\n{COUNTS_NOTES}", facts=lambda rows: shared).table(
             [{**names(report), **counted(report, path)} for report in ordered]
         )
+        for path, title in PATHS.items()
     ]
 
 
@@ -152,17 +150,17 @@ def rows_of(reports: Sequence[Report], preset: str, target: str) -> Iterator[dic
     on_device = [r for r in known.reports if r.target == target and r.artifact is not None]
     latest = {tuple(names(r).values()): r for r in (*on_device, *known.of(Kind.COUNTS))}
     for report in sorted(latest.values(), key=order):
-        counts = known.last(Kind.COUNTS, **names(report))
-        of = {**names(report), "sha256": (counts or report).sha256}
+        counting = known.last(Kind.COUNTS, **names(report))
+        of = {**names(report), "sha256": (counting or report).sha256}
         memory, latency = device.last(Kind.MEMORY, **of), device.last(Kind.LATENCY, path="runtime", **of)
         flights = device.of(Kind.SUCCESS, preset=preset, where=Where.DEVICE, **of)
         success = next((each for each in reversed(flights) if each.success and not each.success.settings), None)
         partner = device.fp32_partner(latency)
-        artifact = (counts or report).artifact
+        artifact = (counting or report).artifact
         yield {
             **names(report),
-            **counted(counts, "runtime"),
-            "reports": [counts, memory, success, latency, partner],
+            **counted(counting, "runtime"),
+            "reports": [counting, memory, success, latency, partner],
             "preset": preset,
             "target": target,
             "resident": memory.memory.resident if memory and memory.memory else None,
@@ -173,7 +171,7 @@ def rows_of(reports: Sequence[Report], preset: str, target: str) -> Iterator[dic
 
 
 def facts(rows: Sequence[Row]) -> Mapping[str, Any]:
-    """What is said of all rows."""
+    """What the notes name: versions, the model, the machines of the target, how much the agent's path adds."""
     used, target = reports_of(rows), rows[0]["target"]
     return {
         **facts_of(rows),
@@ -197,12 +195,12 @@ DEVICE = Pivot(
     words=WORDS,
     lead=LEAD,
     columns=[
-        {"instructions": "{{ warm.instructions | thousands if warm }}"},
+        {"instructions": "{{ warm.instructions | thousands if counts }}"},
         {
             "L2 misses": "{{ [misses, misses if random_misses is none else random_misses] | sort | unique "
-            "| map('thousands') | join(' … ') if warm }}"
+            "| map('thousands') | join(' … ') if counts }}"
         },
-        {"L2 misses, cold": "{{ cold_misses | thousands if warm }}"},
+        {"L2 misses, cold": "{{ cold_misses | thousands if counts }}"},
         MODELLED,
         {"MB resident": "{{ resident | mb }}", "KB artifact": "{{ bytes | kb }}"},
         {"% success, {{ preset }}": "{{ success | percent }}"},
