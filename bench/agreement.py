@@ -58,8 +58,8 @@ class Comparison:
     Attributes:
         here, there: where it was executed: runtime and version, with the target where that is not this machine.
         largest: |output there − output here|.
-        step: of the outputs' scale; None for a float artifact.
-        allowed: for ``largest``; None where nothing is asked of it: two runtimes' formats differ in where they round.
+        step: one step of the outputs' scale; None for a float artifact.
+        allowed: upper bound of ``largest``; None where it has none: two runtimes' formats differ in where they round.
         differences: all of them; actions of a continuous policy are not compared.
     """
 

@@ -68,7 +68,7 @@ def add_device_arguments(arguments: argparse.ArgumentParser, precisions: str, se
 
 
 def add_target(arguments: argparse.ArgumentParser) -> None:
-    """--target."""
+    """Add the option --target."""
     arguments.add_argument(
         "--target",
         default="local",
@@ -78,7 +78,7 @@ def add_target(arguments: argparse.ArgumentParser) -> None:
 
 
 def add_path(arguments: argparse.ArgumentParser) -> None:
-    """--path."""
+    """Add the option --path."""
     arguments.add_argument(
         "--path",
         choices=["runtime", "decide"],
@@ -88,7 +88,7 @@ def add_path(arguments: argparse.ArgumentParser) -> None:
 
 
 def add_output_arguments(arguments: argparse.ArgumentParser) -> None:
-    """--json, --results."""
+    """Add the options --json and --results."""
     arguments.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
     arguments.add_argument(
         "--results",
@@ -115,7 +115,7 @@ def source(arguments: argparse.Namespace, table: str) -> Path:
 
 
 def words(text: str) -> list[str]:
-    """``I,II`` as a list."""
+    """Read ``I,II`` as a list."""
     found = [word for word in text.replace(",", " ").split() if word]
     if not found:
         raise argparse.ArgumentTypeError("it is empty; type III, or I,II,III")
@@ -123,7 +123,7 @@ def words(text: str) -> list[str]:
 
 
 def read_precisions(text: str) -> list[Precision]:
-    """``fp32,int8`` as precisions."""
+    """Read ``fp32,int8`` as precisions."""
     try:
         return list(dict.fromkeys(Precision.parse(word) for word in words(text)))
     except PolicyError as error:
@@ -131,7 +131,7 @@ def read_precisions(text: str) -> list[Precision]:
 
 
 def read_runtimes(text: str) -> list[RuntimeName]:
-    """``litert,onnxruntime`` as runtimes."""
+    """Read ``litert,onnxruntime`` as runtimes."""
     try:
         return [parse_enum(RuntimeName, word, "runtime") for word in words(text)]
     except PolicyError as error:
@@ -157,7 +157,7 @@ not_negative = checked(int, lambda value: value >= 0, "is no whole number of at 
 
 
 def seeds(text: str) -> tuple[int, ...]:
-    """``0,2,4`` as different seeds."""
+    """Read ``0,2,4`` as different seeds."""
     found = tuple(not_negative(word) for word in words(text))
     if len(set(found)) < len(found):
         raise argparse.ArgumentTypeError(f"{text!r} names a seed twice: its episodes would be counted twice")

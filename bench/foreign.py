@@ -37,10 +37,10 @@ TASKS = {
     "cleanrl_ppo": PENDULUM,
     "cleanrl_sac": PENDULUM,
 }
-"""Of the files whose policy was trained on a task that needs no suite."""
+"""The task by file, where the policy was trained on a task that needs no suite."""
 ACTIONS = {"swish_plain": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
 OUTPUTS = {"swish_two_outputs": "loc"}
-"""Of the models with several."""
+"""The output to import, by model, where a model has several."""
 REFUSED = (
     "swish_split_dynamo",
     "swish_split_script",
@@ -172,8 +172,8 @@ def foreign_table(document: Mapping[str, Any]) -> Table:
         for precision in ("fp32", "int8"):
             row[f"{precision} minus it"] = _difference(returns[precision]) if returns else "–"
         rows.append(row)
-    said = {name: document[name] for name in ("machine", "code", "episodes")}
-    return Table.of(FOREIGN, "Imported policies", rows, filled(NOTES, refused=REFUSED, **said), left=3)
+    facts = {name: document[name] for name in ("machine", "code", "episodes")}
+    return Table.of(FOREIGN, "Imported policies", rows, filled(NOTES, refused=REFUSED, **facts), left=3)
 
 
 def _difference(row: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PULSE, TILT = (1000.0, 2000.0), (-0.3, 0.3)
 """Bounds of a motor's pulse width, µs, and of a tilt, rad."""
 NARROW = 0.03
-"""Of the distance from the mean that a narrow calibration set keeps."""
+"""Share of its distance from the mean that each observation of a narrow calibration set keeps."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,13 +96,13 @@ def _wrong() -> Iterator[dict[str, Any]]:
 
     with tempfile.TemporaryDirectory() as folder, runtime_processes((RuntimeName.LITERT,)) as runtimes:
         for attempt in (_other_weights, _stuck_output, _swapped_precisions, _narrow_calibration, _not_finite):
-            what, before, said = attempt(Path(folder) / attempt.__name__, runtimes)
-            yield {"what": what, "before": before, "refused": said is not None, "said": said}
+            what, before, reason = attempt(Path(folder) / attempt.__name__, runtimes)
+            yield {"what": what, "before": before, "refused": reason is not None, "said": reason}
 
 
 Runtimes = Mapping["RuntimeName", "RuntimeProcess"]
 Tried = tuple[str, str, str | None]
-"""What is wrong, what became of it before, and the sentence that refuses it now; None where nothing does."""
+"""What is wrong, what became of it before the gate, and the sentence that refuses it now; None where nothing does."""
 
 
 def _other_weights(folder: Path, runtimes: Runtimes) -> Tried:
@@ -118,14 +118,14 @@ def _other_weights(folder: Path, runtimes: Runtimes) -> Tried:
     golden = bundle.golden()
     chosen = choose_actions(bundle.spec, forward_float(bundle.spec, late.weights(), golden.observations))
     share = float(np.mean(chosen == golden.actions))
-    said = [
+    reason = [
         refusal(lambda: Bundle.load(bundle.path)),
         refusal(lambda: convert(bundle, Precision.FP32, ArtifactFormat.TFLITE, runtimes)),
     ]
     return (
         "I with the weights of I-late, hashes mended",
         f"passed, with {100 * share:.0f} % of I's actions",
-        said[0] and said[1] and said[0],
+        reason[0] and reason[1] and reason[0],
     )
 
 

@@ -107,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str) -> Report:
-    """What was counted, and the model's bounds, as a measurement to be stored."""
+    """The counts and the model's bounds, as a measurement to be stored."""
     from dataclasses import asdict
 
     from bench.measuring import cost_model

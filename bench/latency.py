@@ -24,14 +24,14 @@ from bench import command_line
 from policy.contract.enums import Precision, RuntimeName
 
 if TYPE_CHECKING:
-    from bench.measuring.questions import Contestant, Served
+    from bench.measuring.questions import Served, TimedInTurns
     from bench.measuring.session import Session
     from bench.report.document import Report
     from policy.bundle import Bundle
 
 
 BESIDE = (Precision.FP32, Precision.INT8)
-"""In LiteRT: what the native engine is timed beside."""
+"""Precisions in LiteRT that the native engine is timed beside."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,7 +76,7 @@ def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, arguments: 
             pairs = [*((each, RuntimeName.LITERT) for each in BESIDE), *pairs]
         served = [stack.enter_context(asking.device.serving(policy, *pair)) for pair in pairs]
         memory = [ask_memory(one, run) for one in served]
-        contestants: list[Contestant] = [*served]
+        contestants: list[TimedInTurns] = [*served]
         if not arguments.no_baseline and _frameworks_apply(served[0], bundle):
             contestants += stack.enter_context(framework_calls(bundle.path, policy, asking.device.name))
         progress = stack.enter_context(command_line.progress_bar(f"timing {policy}"))

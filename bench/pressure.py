@@ -53,7 +53,7 @@ PROBE = Path(__file__).parent / "measuring" / "pressure_probe.py"
 
 @dataclass(frozen=True)
 class Case:
-    """One model (``legacy`` or ``small``) on one device; ``measured`` is what the probe said."""
+    """One model (``legacy`` or ``small``) on one device; ``measured`` is the probe's answer."""
 
     target: str
     model: str
@@ -153,8 +153,8 @@ def measured_on(
                 ask(connection, f"{start} write", written)
                 decisions = {"warmup": arguments.warmup * many, "runs": arguments.runs * many}
                 with holding(connection, start, held):
-                    said = ask(connection, f"{start} measure", {**path, "runtime": runtime.value, **decisions})
-                yield Case(device.name, model, precision.value, skeleton.size, emulated, said)
+                    measured = ask(connection, f"{start} measure", {**path, "runtime": runtime.value, **decisions})
+                yield Case(device.name, model, precision.value, skeleton.size, emulated, measured)
                 connection.run(f"rm -f {path['path']}")
     finally:
         if connection.alive:
@@ -200,9 +200,9 @@ def ask(connection: Connection, command: str, request: Mapping[str, Any]) -> dic
 # --- what was answered ------------------------------------------------------------------------------------------------
 
 NOTES = """\
-{% for name, said in machines.items() %}
-{{ name }}: {{ "{:,.0f}".format(said.MemTotal / 1e6) }} MB of memory, \
-{{ "{:,.0f}".format(said.get("SwapTotal", 0) / 1e6) }} MB of swap on disk.
+{% for name, measured in machines.items() %}
+{{ name }}: {{ "{:,.0f}".format(measured.MemTotal / 1e6) }} MB of memory, \
+{{ "{:,.0f}".format(measured.get("SwapTotal", 0) / 1e6) }} MB of swap on disk.
 {% endfor %}
 {{ runtime }}, one thread, {{ runs }} decisions after {{ warmup }}, ten times as many of the small model; faults, \
 pages and MiB are means for one decision, counted by the device's kernel (pages and MiB: of the whole system).
@@ -239,8 +239,8 @@ def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str
     return {"small": ratio(target, "small"), "computing": computing, "total": total, "pressure": apart}
 
 
-def table(cases: Sequence[Case], asked: Mapping[str, Any]) -> Table:
-    """The cases, with times as ratios to the small int8 where the device is emulated; ``asked`` is what was typed."""
+def table(cases: Sequence[Case], request: Mapping[str, Any]) -> Table:
+    """The cases, with times as ratios to the small int8 where the device is emulated; ``request`` is what was typed."""
     from bench.report.tables import Table
     from bench.report.text import NOT_KNOWN, filled, megabytes, nanoseconds, times
 
@@ -269,14 +269,14 @@ def table(cases: Sequence[Case], asked: Mapping[str, Any]) -> Table:
         )
     notes = filled(
         NOTES,
-        **asked,
+        **request,
         machines={case.target: case.measured["machine"] for case in cases},
         emulated=any(case.emulated for case in cases),
         read=max((case.per_decision("pgpgin") * 1024 for case in cases), default=0.0),
         bus=SD_BUS_BYTES_PER_S,
         times=times,
         paper=PAPER,
-        **speed_ups(cases, asked["target"], asked["roomy"]),
+        **speed_ups(cases, request["target"], request["roomy"]),
     )
     return Table.of("memory-pressure", "Memory pressure", rows, notes, left=3)
 

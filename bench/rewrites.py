@@ -107,9 +107,9 @@ class Compared:
     """Outputs on the same observations, each (n, output_size).
 
     Attributes:
-        wanted: of fp32 as it is.
-        before, after: of int8, as it is and rewritten.
-        floats: of fp32 rewritten.
+        wanted: outputs of fp32 as it is.
+        before, after: outputs of int8, as it is and rewritten.
+        floats: outputs of fp32 rewritten.
     """
 
     wanted: np.ndarray
@@ -119,7 +119,7 @@ class Compared:
 
     @classmethod
     def joined(cls, parts: Sequence[Compared]) -> Compared:
-        """All observations of these."""
+        """The observations of all parts, joined."""
         import numpy as np
 
         names = ("wanted", "before", "after", "floats")

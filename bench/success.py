@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
             reports.append(report)
     else:
         with session.opened(arguments) as asking:
-            asking.ask_each(lambda served: _asked(served, arguments, asking))
+            asking.ask_each(lambda served: _flown(served, arguments, asking))
         reports, where = asking.reports, asking.where
     if arguments.late:
         table, _ = latency_flown(Selection(tuple(reports)), arguments.preset)
@@ -117,12 +117,12 @@ def _flights(arguments: argparse.Namespace, late: float | dict[str, Any] = 0.0) 
 
 
 def _embedded(flights: Flights) -> Flights:
-    """The same ones in the embedded simulator."""
+    """The same flights in the embedded simulator."""
     return dataclasses.replace(flights, simulator=EMBEDDED, options={})
 
 
-def _asked(served: Served, arguments: argparse.Namespace, asking: Session) -> Iterator[Report]:
-    """Fly once for each delay."""
+def _flown(served: Served, arguments: argparse.Namespace, asking: Session) -> Iterator[Report]:
+    """Fly once for each delay; yields the reports."""
     from bench.measuring.questions import ask_success, ask_success_in_loop
 
     run, specs = asking.run, {bundle.spec.name: bundle.spec for _, bundle in asking.bundles}

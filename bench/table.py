@@ -170,7 +170,7 @@ def _draw(found: dict[str, tuple[Table, list[Report]]], folder: Path | None, pre
 
 
 def _say_what_else_there_is(arguments: argparse.Namespace) -> None:
-    """That this machine has measurements of its own, where others are shown."""
+    """Say that this machine has measurements of its own, where others are shown."""
     from bench.report import store
 
     if not arguments.own and not arguments.results and store.DEFAULT_STORE.exists():

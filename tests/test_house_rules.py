@@ -292,3 +292,15 @@ def test_no_module_shadows_a_package() -> None:
     # A script's own folder is first on the path, so a file there hides any package of its name.
     names = {path.stem for path in (ROOT / "bench").glob("*.py")} - {"__init__", "__main__"}
     assert not names & shadowable
+
+
+def test_a_docstring_begins_with_what_it_is_about() -> None:
+    """A reader meets each sentence alone: "Of a bundle." says nothing without its neighbours."""
+    wordless = re.compile(r"(Of|That|Those|Whose|Likewise)\b(?! (is|are)\b)")
+    found = []
+    for path in (path for room in HOUSE for path in sorted((ROOT / room).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                found += [f"{path.relative_to(ROOT)}: {text[:60]}"] if text and wordless.match(text) else []
+    assert found == []

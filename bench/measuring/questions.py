@@ -77,7 +77,7 @@ def report_on(loaded: Mapping[str, Any], **measured: Any) -> Report:
     return Report(**named, artifact=artifact, **measured)
 
 
-class Contestant(Protocol):
+class TimedInTurns(Protocol):
     """Something whose latency is measured in turn with others: an artifact on the device, or a framework's call."""
 
     def time_block(self, warmup: int, runs: int, path: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Contestant(Protocol):
 
 
 def ask_latency(
-    contestants: Sequence[Contestant],
+    contestants: Sequence[TimedInTurns],
     run: str,
     runs: int,
     warmup: int,

@@ -38,7 +38,7 @@ Decide = Callable[[np.ndarray], object]
 
 
 @dataclass(frozen=True)
-class Contestant:
+class TimedProgram:
     """A program that decides, and answers on its standard input's lines as :func:`serve` does."""
 
     name: str
@@ -71,16 +71,16 @@ def prepared(spec: PolicySpec, observations: np.ndarray) -> Iterator[Path]:
         yield folder
 
 
-def of_runtime(folder: Path, runtime: RuntimeName, kernels: str, artifact: bytes) -> Contestant:
+def of_runtime(folder: Path, runtime: RuntimeName, kernels: str, artifact: bytes) -> TimedProgram:
     """An artifact in a runtime; ``kernels`` is the native engine's set, "" of another runtime."""
     name = f"{runtime.value} ({kernels})" if kernels else runtime.value
     file = folder / f"{len(list(folder.iterdir()))}.{runtime.artifact_format.value}"
     file.write_bytes(artifact)
-    return Contestant(name, (sys.executable, "-m", __name__, str(file), runtime.value, kernels))
+    return TimedProgram(name, (sys.executable, "-m", __name__, str(file), runtime.value, kernels))
 
 
 def timed_in_turns(
-    contestants: Sequence[Contestant], progress: Callable[[int, int], None] = lambda done, total: None
+    contestants: Sequence[TimedProgram], progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[Timed]:
     """Time every contestant for about TURN_S a turn.
 

@@ -69,7 +69,7 @@ def rows_about(table: Table, name: str) -> Table | None:
 
 
 def curve_blocks(bundle: Bundle) -> Iterator[Block]:
-    """Returns while it learned."""
+    """Blocks with the returns while the policy learned."""
     from matplotlib.figure import Figure
 
     from bench.report.figures import STYLES
@@ -93,7 +93,7 @@ def curve_blocks(bundle: Bundle) -> Iterator[Block]:
 
 
 def origin_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
-    """Provenance and network."""
+    """Blocks with provenance and network."""
     spec, origin = bundle.spec, bundle.spec.provenance
     rows = {
         "task": f"{origin.get('task', NOT_KNOWN)} ({spec.environment.id})",
@@ -117,8 +117,8 @@ def origin_blocks(sources: Sources, bundle: Bundle) -> Iterator[Block]:
     settings = origin.get("settings")
     if isinstance(settings, dict):
         blocks: list[Block] = [Facts(tuple((str(name), str(value)) for name, value in settings.items()))]
-        if said := origin.get("settings_source"):
-            blocks.append(Words(str(said)))
+        if source := origin.get("settings_source"):
+            blocks.append(Words(str(source)))
         yield Folded("Settings of the training", tuple(blocks))
 
 
@@ -130,7 +130,7 @@ def network_words(spec: PolicySpec) -> str:
 
 
 def activation_words(spec: PolicySpec) -> str:
-    """``relu``, ``elu, relu``: each that follows a layer."""
+    """The activations that follow a layer: ``relu``, ``elu, relu``."""
     return ", ".join(dict.fromkeys(kind.value for kind in spec.network.activations or (spec.network.activation,)))
 
 
@@ -140,13 +140,13 @@ def parameters(bundle: Bundle) -> int:
 
 
 def field_words(field: ObservationField) -> str:
-    """``ranges [24] in m``."""
+    """A field in words: ``ranges [24] in m``."""
     shape = " × ".join(map(str, field.shape))
     return f"{field.name} [{shape}]" + ("" if field.unit in ("", "1") else f" in {field.unit}")
 
 
 def action_words(spec: PolicySpec) -> str:
-    """``one of 25``, or how many numbers and their bounds."""
+    """The action in words: ``one of 25``, or how many numbers and their bounds."""
     from policy.spec import DiscreteHead
 
     head = spec.head
@@ -171,8 +171,8 @@ def training_return(origin: Mapping[str, Any]) -> str:
 
 
 def judgement_text(origin: Mapping[str, Any]) -> str:
-    """What it reached when it was judged: ``hard: 5.27, success 91.3 % [90.2, 92.2] (3,000 episodes)``."""
-    said = []
+    """Results of the judgements, in words: ``hard: 5.27, success 91.3 % [90.2, 92.2] (3,000 episodes)``."""
+    source = []
     for each in origin.get("judged") or []:
         words = figure_words(each.get("mean_return"))
         if ends := judged_interval(each):
@@ -182,5 +182,5 @@ def judgement_text(origin: Mapping[str, Any]) -> str:
             if ends := each.get("interval_95"):
                 words += f" [{', '.join(f'{100 * end:.1f}' for end in ends)}]"
         where = f"{each['preset']}: " if each.get("preset") else ""
-        said.append(f"{where}{words} ({figure_words(each.get('episodes'))} episodes)")
-    return "; ".join(said)
+        source.append(f"{where}{words} ({figure_words(each.get('episodes'))} episodes)")
+    return "; ".join(source)

@@ -65,7 +65,7 @@ class Picture:
 
     @property
     def size(self) -> str:
-        """``narrow``, ``medium`` or ``wide``."""
+        """The class of the width: ``narrow``, ``medium`` or ``wide``."""
         return "narrow" if self.width <= NARROW else "medium" if self.width <= WIDE else "wide"
 
 

@@ -100,7 +100,7 @@ def case_study_blocks(sources: Sources) -> Iterator[Block]:
 
 
 def beside(own: Table, committed: Table, target: str) -> Table:
-    """What this machine measured, and in the column after it what is committed."""
+    """A table of what this machine measured, and in the column after it what is committed."""
     theirs = {row[:2]: row for row in committed.rows if row}
     measured = [place for place in range(2, len(own.headers)) if not own.headers[place].startswith("paper")]
     rows = []
@@ -112,7 +112,7 @@ def beside(own: Table, committed: Table, target: str) -> Table:
 
 
 def latency_flown_blocks(sources: Sources) -> Iterator[Block]:
-    """What late commands cost, of what is committed and of this machine's own."""
+    """Tables of what late commands cost: measured by this machine, and committed."""
     for target, own in sources.own().items():
         with suppress(StoreError):
             yield Part(f"Measured on {target}", (flights.latency_flown(own, sources.preset)[0],))

@@ -92,7 +92,7 @@ class Sources:
 
     @property
     def pictures(self) -> dict[str, Figure]:
-        """Of all studies that measure, by the stem of their files."""
+        """The pictures of all studies that measure, by the stem of their files."""
         stored = [name for name, (_, results) in self.studies.items() if results is not None]
         return {stem: figure for name in stored for stem, figure in self.made(name)[1].items()}
 
@@ -107,13 +107,13 @@ class Sources:
         return read_results(results_for(table, self.results))
 
     def selection(self, table: str) -> Selection:
-        """Those of one device."""
+        """The measurements that a table stands on, of one device."""
         from bench.report.selection import Selection
 
         return Selection.of_target(self.reports(table))
 
     def own(self) -> dict[str, Selection]:
-        """What this machine measured itself, by device; empty where it has not."""
+        """The measurements of this machine itself, by device; empty where it has none."""
         from bench.report.selection import Selection
         from bench.report.store import DEFAULT_STORE, read_results
 

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from bench.command_line import BenchError
-from bench.measuring.turns import Contestant, of_runtime
+from bench.measuring.turns import TimedProgram, of_runtime
 from bench.peers.loop import EMLEARN, compiled
 from convert.mixed import kernel_sizes
 from convert.pipeline import build_graph
@@ -23,17 +23,17 @@ LARGEST_IN_C = 100_000
 """Weights; as source code more take minutes to compile."""
 IN_C = " in C"
 WORKER = str(PROJECT_ROOT / "bench" / "peers" / "worker.py")
-"""Started by its path: a command that is named as a module is handed over to the project's own Python."""
+"""The worker's path, by which it is started: a command that is named as a module is handed to the project's Python."""
 WHERE = {"PYTHONPATH": str(PROJECT_ROOT)}
 
-Contestants = dict[tuple[str, str], Contestant]
-"""By the names of program and precision."""
+TimedPrograms = dict[tuple[str, str], TimedProgram]
+"""Contestants by the names of program and precision."""
 
 
-def ours(folder: Path, bundle: Bundle) -> Contestants:
+def ours(folder: Path, bundle: Bundle) -> TimedPrograms:
     """The runtimes of this project's environment."""
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
-    made: Contestants = {}
+    made: TimedPrograms = {}
     for runtime in (RuntimeName.LITERT, RuntimeName.ONNXRUNTIME, RuntimeName.NATIVE):
         is_native = runtime is RuntimeName.NATIVE
         for precision in (Precision.INT8, Precision.MIXED if is_native else Precision.FP32):
@@ -43,14 +43,14 @@ def ours(folder: Path, bundle: Bundle) -> Contestants:
     return made
 
 
-def others(folder: Path, python: Path) -> Contestants:
+def others(folder: Path, python: Path) -> TimedPrograms:
     """Other programs, from the environment of ``make peers``."""
     command = (str(python), WORKER, str(folder))
     pairs = product(PROGRAMS, (Precision.FP32.value, Precision.INT8.value))
-    return {(name, precision): Contestant(name, (*command, name, precision), WHERE) for name, precision in pairs}
+    return {(name, precision): TimedProgram(name, (*command, name, precision), WHERE) for name, precision in pairs}
 
 
-def in_c(folder: Path, bundle: Bundle, python: Path) -> Contestants:
+def in_c(folder: Path, bundle: Bundle, python: Path) -> TimedPrograms:
     """emlearn's C and the native engine, from a loop in C; empty of a network that is too large to be source code.
 
     Raises:
@@ -67,12 +67,12 @@ def in_c(folder: Path, bundle: Bundle, python: Path) -> Contestants:
     artifact.write_bytes(build_graph(spec, weights, calibration, Precision.INT8, ArtifactFormat.NATIVE))
     command = (sys.executable, "-m", "bench.peers.loop", str(compiled(folder)))
     return {
-        (EMLEARN + IN_C, Precision.FP32.value): Contestant(EMLEARN, (*command, EMLEARN)),
-        (RuntimeName.NATIVE.value + IN_C, Precision.INT8.value): Contestant("native", (*command, str(artifact))),
+        (EMLEARN + IN_C, Precision.FP32.value): TimedProgram(EMLEARN, (*command, EMLEARN)),
+        (RuntimeName.NATIVE.value + IN_C, Precision.INT8.value): TimedProgram("native", (*command, str(artifact))),
     }
 
 
 def versions(python: Path) -> str:
-    """Of the other programs."""
+    """Versions of the other programs, as text."""
     command = [str(python), WORKER, "", "versions", ""]
     return subprocess.check_output(command, env={**os.environ, **WHERE}, text=True).strip()

@@ -51,7 +51,7 @@ class PlayedArtifact:
 
     @property
     def name(self) -> str:
-        """``int8 with litert``."""
+        """The artifact in words: ``int8 with litert``."""
         return f"{self.precision} with {self.runtime}"
 
     @property
@@ -96,11 +96,11 @@ class Demand:
 
     @property
     def deadline_ns(self) -> float:
-        """In nanoseconds, without what the multiplication adds behind the picosecond."""
+        """The deadline in nanoseconds, without what the multiplication adds behind the picosecond."""
         return round(self.deadline_ms * NS_IN_MS, 3)
 
     def short_of_floor(self, played: PlayedArtifact) -> float:
-        """By how much the lower bound misses the floor; 0 where it reaches it, infinite where there is none."""
+        """How far the lower bound is below the floor; 0 where it reaches it, infinite where there is none."""
         low = played.quality.low
         return math.inf if low is None else max(0.0, self.floor - low)
 
@@ -117,7 +117,7 @@ class Demand:
         return self.short_of_floor(candidate) == 0.0 and self.in_time(candidate)
 
     def missed_by(self, candidate: DeployableArtifact) -> float:
-        """By what factor floor and deadline are missed, multiplied; 1 where they are met, infinite below nothing."""
+        """Factors by which floor and deadline are missed, multiplied; 1: met; infinite: no positive lower bound."""
         low = candidate.quality.low or 0.0
         return max(1.0, self.floor / low if low > 0.0 else math.inf) * max(1.0, self.times_deadline(candidate))
 
@@ -151,12 +151,12 @@ class Decision:
 
     @property
     def chosen(self) -> DeployableArtifact | None:
-        """What to deploy; None: nothing meets the demand."""
+        """The candidate to deploy; None: nothing meets the demand."""
         return self.ranked[0] if self.ranked else None
 
     @property
     def as_fast(self) -> tuple[DeployableArtifact, ...]:
-        """Those as fast as the fastest that meets it, which the answer was chosen from."""
+        """The candidates as fast as the fastest that meets the demand; the answer is chosen from them."""
         return as_fast_as_the_fastest(self.ranked)
 
     @property
@@ -196,7 +196,7 @@ def as_fast_as_the_fastest(candidates: Sequence[DeployableArtifact]) -> tuple[De
 
 
 def chosen_of(as_fast: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, str]:
-    """What to choose of candidates that are as fast, and the figure that decides."""
+    """The candidate to choose of those that are as fast, and the figure that decides."""
     for figure in COMPARED:
         as_fast = least(as_fast, figure)
         if len(as_fast) == 1:
@@ -205,7 +205,7 @@ def chosen_of(as_fast: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact
 
 
 def least(candidates: Sequence[DeployableArtifact], figure: str) -> list[DeployableArtifact]:
-    """Those with the least of a figure; all where it is known of none."""
+    """The candidates within SAME_SIZE of the least of a figure; all where it is known of none."""
     known = [(each, value) for each in candidates if (value := getattr(each, figure)) is not None]
     limit = SAME_SIZE * min((value for _, value in known), default=0)
     return [each for each, value in known if value <= limit] or list(candidates)

@@ -61,16 +61,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured.
+    """Everything that was measured for an answer.
 
     Attributes:
-        candidates: that may be chosen.
+        candidates: the artifacts that may be chosen, each in a runtime.
         fewer: widths below 8 bits, which only played, in the first runtime.
-        reference: whose return the others keep a share of, in the first runtime: fp32, or int8 where no runtime
+        reference: has the return that the others keep a share of, in the first runtime: fp32, or int8 where no runtime
             executes that; or the width of the quantizers that the policy was trained with, for then its float weights
             alone are not what was trained.
         has_success: whether quality is the share of episodes that succeed; else of the reference's return.
-        reports: of the target: memory of each candidate, then latency.
+        reports: the target's reports: memory of each candidate, then latency.
         excluded: runtimes that the target cannot have, with the reason.
         left: what stays on the target, in words.
     """
@@ -127,7 +127,7 @@ def summarised(
     excluded: Mapping[RuntimeName, str],
     left: str,
 ) -> Measurements:
-    """What the episodes and the target's reports (memory, latency) say of each artifact.
+    """Combine what the episodes and the target's reports (memory, latency) say of each artifact.
 
     Raises:
         BenchError: there is no success, and the reference's mean return is 0.
@@ -196,7 +196,7 @@ def return_kept(returns: Sequence[float], reference: Sequence[float]) -> Estimat
 
 
 def reference_precision(bundle: Bundle, runtime: RuntimeName) -> Precision:
-    """What computes what was trained: fp32, or the width of the quantizers that the policy was trained with.
+    """The precision that computes what was trained: fp32, or the width of the quantizers in the training.
 
     int8 stands for fp32 where the runtime executes integers alone.
     """
@@ -207,7 +207,7 @@ def reference_precision(bundle: Bundle, runtime: RuntimeName) -> Precision:
 
 
 def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
-    """What can be chosen: fp32, fp16, int8 and the width that the policy was trained for, in every runtime.
+    """The pairs to choose from: fp32, fp16, int8 and the width that the policy was trained for, in every runtime.
 
     And fewer bits where they are packed.
     """
@@ -221,13 +221,13 @@ def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pai
 
 
 def released(pairs: Sequence[Pair]) -> list[Pair]:
-    """What the release has to hold for these: each of its precisions in each of its runtimes."""
+    """The pairs that the release has to hold for these: each of the precisions in each of the runtimes."""
     precisions, runtimes = (dict.fromkeys(each) for each in zip(*pairs, strict=True))
     return executions(precisions, runtimes)
 
 
 def played_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
-    """What plays: the candidates, and the other widths below 8 bits in the first runtime."""
+    """The pairs that play: the candidates, and the other widths below 8 bits in the first runtime."""
     return list(dict.fromkeys((*candidate_pairs(bundle, runtimes), *((each, runtimes[0]) for each in FEWER))))
 
 
@@ -260,7 +260,7 @@ def play_episodes(copy: Bundle, task: Task, pair: Pair, question: Question) -> E
 
 
 def chosen_preset(task: Task, preset: str | None) -> str:
-    """The preset asked for, or the task's first.
+    """The requested preset, or the task's first.
 
     Raises:
         UsageError: the task has none, or not this one.

@@ -47,7 +47,7 @@ def episodes_until_met(quality: Estimate, floor: float, episodes: int, has_succe
 
     Args:
         quality, floor: of a candidate, and of the demand.
-        episodes: that the quality is of.
+        episodes: number of episodes that the quality was measured on.
         has_success: whether it is a share of successes; else of a return.
     """
     if quality.low is None or quality.low >= floor:

@@ -24,7 +24,7 @@ Pair = tuple[Precision, RuntimeName]
 
 
 def runtimes_of(facts: TargetFacts, wanted: Sequence[RuntimeName]) -> tuple[list[RuntimeName], dict[RuntimeName, str]]:
-    """Those of the runtimes that one interpreter of the target has wheels for, and why not the others.
+    """Split runtimes into those that one interpreter of the target has wheels for, and the others with the reason.
 
     Raises:
         UnsupportedDeviceError: it has none for any.

@@ -136,7 +136,7 @@ def row(artifact: PlayedArtifact, **verdict: Any) -> Row:
 
 
 def standing(artifact: DeployableArtifact, decision: Decision) -> Row:
-    """What the verdict says of a candidate."""
+    """The verdict on a candidate, as JSON values."""
     demand, short = decision.demand, decision.demand.short_of_floor(artifact)
     missed = [limit for limit, misses in (("floor", short > 0.0), ("deadline", not demand.in_time(artifact))) if misses]
     met = "chosen" if artifact is decision.chosen else "meets both"
@@ -185,7 +185,7 @@ def without_its_runtime(decision: Decision) -> Row | None:
 
 
 def training_command(bundle: Bundle, bits: int = Precision.INT8.bits) -> str:
-    """What would train such a policy with quantizers; "" where it was trained with some, or was distilled."""
+    """The command to train such a policy with quantizers; "" where it was trained with some, or was distilled."""
     provenance = bundle.spec.provenance
     method, network = str(provenance.get("algorithm", "")), bundle.spec.network
     is_trained_here = method not in ("", "distill") and not bundle.spec.is_imported  # else no options describe it

@@ -34,7 +34,7 @@ class InvalidDocumentError(ValueError):
 
 
 class Kind(Enum):
-    """What was asked."""
+    """The kind of a measurement."""
 
     LATENCY = "latency"
     MEMORY = "memory"
@@ -43,7 +43,7 @@ class Kind(Enum):
 
 
 class Transport(Enum):
-    """How the question reached the device."""
+    """How requests reached the device."""
 
     LOOPBACK = "loopback"
     SSH = "ssh"
@@ -210,7 +210,7 @@ class Report:
 
     @property
     def sha256(self) -> str | None:
-        """Of the artifact; None where none was executed."""
+        """SHA-256 of the artifact; None where none was executed."""
         return self.artifact.sha256 if self.artifact else None
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Pictures: TypeAlias = "Mapping[str, Figure]"
-"""By the stem of their files."""
+"""Pictures by the stem of their files."""
 FIGURES = RESULTS.parent / "docs" / "figures"
 BLUE, GREEN, VERMILLION, PURPLE, GREY = "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#6b6b6b"
 SKY_BLUE, ORANGE, YELLOW = "#56B4E9", "#E69F00", "#F0E442"
 
 
-def headed(figure: Figure, title: str, said: str, lines: int) -> None:
+def headed(figure: Figure, title: str, subtitle: str, lines: int) -> None:
     """A title, and under it in grey what the picture shows.
 
     Args:
         figure: with a constrained layout.
         title: one line.
-        said: what stands below it.
+        subtitle: what stands below it.
         lines: of the title's height that are left free for that.
     """
     figure.suptitle(title + "\n" * lines, fontsize=11, fontweight="bold")
-    figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), said, ha="center", va="top", fontsize=8, color=GREY)
+    figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), subtitle, ha="center", va="top", fontsize=8, color=GREY)
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
@@ -92,7 +92,7 @@ class Panel:
         title: above it.
         lines: in it.
         reference: drawn across it: its value, and its interval as a band.
-        reference_label: of it, in the legend.
+        reference_label: the reference's label in the legend.
     """
 
     title: str
@@ -111,7 +111,7 @@ class Panel:
         lines: Mapping[Any, tuple[str, int]],
         joined: bool = True,
     ) -> Panel:
-        """Of rows with an estimate in ``y`` over a place in ``x``.
+        """Make a panel of rows with an estimate in ``y`` over a place in ``x``.
 
         Args:
             title: above it.
@@ -130,7 +130,7 @@ def facets(
     places: Sequence[Any] | None,
     *,
     title: str,
-    said: str,
+    subtitle: str,
     x_label: str,
     y_label: str = "",
     scale: Callable[[Axes], None] | None = None,
@@ -144,7 +144,7 @@ def facets(
         panels: in reading order.
         places: of the horizontal axis, at equal distances from left to right; None: they are numbers, each panel has an
             axis of its own, and intervals are bands along the lines.
-        title, said: above all of them, and in grey below that; ``said`` may have several lines.
+        title, subtitle: above all of them, and in grey below that; ``subtitle`` may have several lines.
         x_label, y_label: of the axes.
         scale: sets the vertical axis of all panels; None: each has its own, linear.
         columns: at most so many beside each other.
@@ -155,7 +155,7 @@ def facets(
 
     columns = min(columns, len(panels))
     count = math.ceil(len(panels) / columns)
-    lines = said.count("\n") + 1
+    lines = subtitle.count("\n") + 1
     height = PANEL_INCHES[1] * count + 0.75 + 0.25 * lines + NAMES_INCHES * turned
     size = (max(6.4, PANEL_INCHES[0] * columns + 0.4), height)
     figure = Figure(figsize=size, layout="constrained")
@@ -177,7 +177,7 @@ def facets(
         text: handle for axes in grid.flat for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    headed(figure, title, said, lines)
+    headed(figure, title, subtitle, lines)
     return figure
 
 
@@ -203,7 +203,7 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
 
 
 def plain(axes: Axes, axis: Literal["x", "y"] = "y") -> None:
-    """No frame but the axes, and a pale grid that an axis' values are read by."""
+    """Leave no frame but the axes, and draw a pale grid that an axis' values are read by."""
     axes.grid(axis=axis, color="0.93", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -75,7 +75,7 @@ class Estimate:
 
     @property
     def shown(self) -> Estimate:
-        """Itself, or the value alone where the interval says nothing."""
+        """The estimate itself, or its value alone where the interval says nothing."""
         return self if is_known(self.low, self.high) else Estimate(self.value)
 
     @property
@@ -85,11 +85,11 @@ class Estimate:
 
     @property
     def side(self) -> int:
-        """Of 0, on which the whole interval lies: 1 or −1; 0 where it holds 0, or a single value has none."""
+        """The side of 0 on which the whole interval lies: 1 or −1; 0 where it holds 0, or a single value has none."""
         return 0 if self.low is None or self.high is None else (self.low > 0.0) - (self.high < 0.0)
 
     def times(self, factor: float) -> Estimate:
-        """In another unit: 100 makes percent of a share."""
+        """The estimate in another unit: 100 makes percent of a share."""
         if self.low is None or self.high is None:
             return Estimate(factor * self.value)
         return Estimate(factor * self.value, *sorted((factor * self.low, factor * self.high)))
@@ -236,7 +236,7 @@ class Correlation:
 
     @property
     def side(self) -> int:
-        """As :attr:`Estimate.side`."""
+        """The side of 0 on which the whole interval lies; see :attr:`Estimate.side`."""
         return Estimate(self.rho, self.low, self.high).side
 
 
@@ -281,7 +281,7 @@ def correlate(x: Sequence[float], y: Sequence[float], resamples: int = RESAMPLES
 
 
 def order_of(x: Sequence[float], y: Sequence[float]) -> Correlation | None:
-    """As :func:`correlate`; None where there is no order: too few pairs, or nothing but equal values."""
+    """Correlate as :func:`correlate` does; None where there is no order: too few pairs, or nothing but equal values."""
     try:
         return correlate(x, y)
     except ValueError:

@@ -41,14 +41,14 @@ class Lines:
         x, x_label: the factor of the horizontal axis, and its label.
         line, labels: the factor that lines differ in, and what each line is called, or a function of the rows for that.
         y, y_label: name of the estimates, which some rows may lack, and the axis' label.
-        rows: that are drawn; of none there is no picture.
+        rows: the rows that are drawn; of none there is no picture.
         panel: title of a panel, which the rows for which it is alike make.
         reference, reference_label: name of an estimate that is drawn across the panel, and its label.
         singles: name of the values that a point is of, drawn as small dots.
         scale: sets the vertical axis of all panels; None: each has its own.
         places: of the horizontal axis, a function of rows and ``x``; None: they are numbers, with bands for intervals.
         joined: whether the points of a line are, or which lines' are, by the value that they stand for.
-        columns: at most so many panels beside each other.
+        columns: most panels beside each other.
         turned: the places' names stand upright.
         shared: whether the vertical axis that ``scale`` sets has the same ends in all panels.
     """
@@ -85,7 +85,7 @@ class Lines:
             environment().from_string(each).render({**rows[0], "rows": rows}) for each in (self.title, self.below)
         )
         return facets(
-            panels, self.places and self.places(rows, self.x), title=title, said=below, x_label=self.x_label,
+            panels, self.places and self.places(rows, self.x), title=title, subtitle=below, x_label=self.x_label,
             y_label=self.y_label, scale=self.scale, columns=self.columns, turned=self.turned,
             shared=self.shared,
         )  # fmt: skip

@@ -14,9 +14,9 @@ IDENTITY = ("machine", "cpu_model", "cores", "memory_total_bytes", "kernel")
 
 def this_machine() -> str:
     """``"AMD EPYC, x86_64, 2 cores, 8.0 GB, Linux 6.1 (virtual machine)"``; cores that this process may use."""
-    said = fingerprint()
-    shown = {name: said[name] for name in IDENTITY} | {"cores": len(os.sched_getaffinity(0))}
-    return words.machine(shown) + (" (virtual machine)" if said["virtualised"] else "")
+    here = fingerprint()
+    shown = {name: here[name] for name in IDENTITY} | {"cores": len(os.sched_getaffinity(0))}
+    return words.machine(shown) + (" (virtual machine)" if here["virtualised"] else "")
 
 
 def is_this_machine(device: Mapping[str, Any]) -> bool:
@@ -24,5 +24,5 @@ def is_this_machine(device: Mapping[str, Any]) -> bool:
 
     A tunnel or a virtual machine is reached over loopback, too, and is another machine.
     """
-    said = fingerprint()
-    return all(device.get(key) == said[key] for key in IDENTITY)
+    here = fingerprint()
+    return all(device.get(key) == here[key] for key in IDENTITY)

@@ -23,7 +23,7 @@ EMULATED = (
 def circumstances(*reports: Report | None) -> list[str]:
     """What must stand wherever their numbers stand: emulated, virtual, loopback, throttled, invalid."""
     names = {Transport.LOOPBACK: "loopback", Transport.SSH: "SSH", Transport.LOCAL_PROCESS: "on the host"}
-    said = []
+    circumstance_words = []
     for report in filter(None, reports):
         words = {
             names[report.transport]: True,
@@ -33,8 +33,8 @@ def circumstances(*reports: Report | None) -> list[str]:
             slow_clock(report): True,
             f"NOT VALID: {'; '.join(report.invalid_reasons)}": not report.valid,
         }
-        said += [word for word, holds in words.items() if word and holds]
-    return said
+        circumstance_words += [word for word, holds in words.items() if word and holds]
+    return circumstance_words
 
 
 def was_throttled(report: Report) -> bool:
@@ -45,9 +45,9 @@ def was_throttled(report: Report) -> bool:
 
 def slow_clock(report: Report) -> str:
     """``"CLOCK 657 of 1200 MHz"`` where the real clock was at least a tenth below the one asked for at the end."""
-    asked = report.device.get("mhz_nominal")
+    nominal_mhz = report.device.get("mhz_nominal")
     real = ((report.conditions or {}).get("after") or {}).get("mhz_firmware")
-    return f"CLOCK {real:.0f} of {asked:.0f} MHz" if asked and real and real < 0.9 * asked else ""
+    return f"CLOCK {real:.0f} of {nominal_mhz:.0f} MHz" if nominal_mhz and real and real < 0.9 * nominal_mhz else ""
 
 
 def dynamics_note(preset: str) -> str:
@@ -66,11 +66,11 @@ def machine_notes(reports: Iterable[Report]) -> list[str]:
     for report in reports:
         by_machine.setdefault(f"{report.target}: {machine(report.device)}", []).append(report)
     for name, found in by_machine.items():
-        said = joined(word for word in circumstances(*found) if not word.startswith("NOT VALID"))
+        circumstance_words = joined(word for word in circumstances(*found) if not word.startswith("NOT VALID"))
         dates = sorted(report.time[:10] for report in found)
         when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
         runtimes = versions(report for report in found if report.artifact is not None)
-        notes.append(f"Measured on {name} ({said}); runtime {runtimes}; {when}; code {codes(found)}.")
+        notes.append(f"Measured on {name} ({circumstance_words}); runtime {runtimes}; {when}; code {codes(found)}.")
     return [*notes, *[EMULATED] * any(report.device.get("emulated") for report in reports)]
 
 

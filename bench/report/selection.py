@@ -61,19 +61,19 @@ class Selection:
         return sorted(found, key=precision_order)
 
     def of(self, kind: Kind, **wanted: Any) -> list[Report]:
-        """Those of a kind whose attributes, and those of the answer, are as wanted; None: they may be anything."""
-        asked = {name: value for name, value in wanted.items() if value is not None}
+        """The reports of a kind whose attributes, and their answer's, equal the wanted ones; None matches anything."""
+        attributes = {name: value for name, value in wanted.items() if value is not None}
         if kind is Kind.SUCCESS:
-            asked = {"simulator": None, **asked}  # flights in another one are compared by a table of their own
+            attributes = {"simulator": None, **attributes}  # another one has a table of its own
 
         def fits(report: Report) -> bool:
-            said = {"sha256": report.sha256, **vars(report), **vars(getattr(report, kind.value))}
-            return all(said[name] == value for name, value in asked.items())
+            attributes = {"sha256": report.sha256, **vars(report), **vars(getattr(report, kind.value))}
+            return all(attributes[name] == value for name, value in attributes.items())
 
         return [report for report in self.reports if report.kind is kind and fits(report)]
 
     def last(self, kind: Kind, **wanted: Any) -> Report | None:
-        """The latest of them."""
+        """The latest of the reports that :meth:`of` finds; None: there are none."""
         return next(reversed(self.of(kind, **wanted)), None)
 
     def best_success(self, policy: str, precision: str | None, preset: str, **wanted: Any) -> Report | None:
@@ -160,6 +160,6 @@ def paired(a: Report | None, b: Report | None) -> PairedDifference | None:
 
 
 def _episodes_of(success: Success) -> tuple[str, int, dict[str, object], str | None]:
-    """What makes episode k the same episode."""
+    """A key that is equal where episode k is the same episode."""
     settings = {name: value for name, value in success.settings.items() if name != "latency"}
     return success.preset, success.seed, settings, success.task

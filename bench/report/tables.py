@@ -76,7 +76,7 @@ class Table:
         left: int = 1,
         grouped: bool = False,
     ) -> Table:
-        """Of rows that say each cell by its header.
+        """Make a table of rows that map each header to a cell.
 
         Args:
             name, title, notes, left: as above.

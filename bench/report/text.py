@@ -63,10 +63,10 @@ def percent(rate: Estimate | None, sign: str = "") -> str:
 def machine(device: Mapping[str, Any]) -> str:
     """The machine that a number was measured on, in one clause."""
     model, cpu = device.get("model"), device.get("cpu_model")
-    real, asked = device.get("mhz_firmware") or device.get("mhz_now"), device.get("mhz_nominal")
-    clock = f"{real or asked:.0f} MHz" if real or asked else ""
-    if real and asked and abs(real - asked) > 0.05 * asked:
-        clock = f"{asked:.0f} MHz asked, {real:.0f} MHz when idle"
+    real, nominal_mhz = device.get("mhz_firmware") or device.get("mhz_now"), device.get("mhz_nominal")
+    clock = f"{real or nominal_mhz:.0f} MHz" if real or nominal_mhz else ""
+    if real and nominal_mhz and abs(real - nominal_mhz) > 0.05 * nominal_mhz:
+        clock = f"{nominal_mhz:.0f} MHz asked, {real:.0f} MHz when idle"
     memory = device.get("memory_total_bytes")
     cores = device.get("cores")
     parts = [
@@ -133,7 +133,7 @@ def span(values: Iterable[int]) -> str:
 
 @functools.cache
 def environment() -> Environment:
-    """For templates of sentences and cells; a name that is not there is an error, not an empty place.
+    """The environment of templates of sentences and cells; a name that is not there is an error, not an empty place.
 
     Filters: ``several``, ``joined``, ``minus`` (for the hyphen before a number) of words; ``estimate``, ``lost``,
     ``percent``, ``arrow``, ``correlation``; ``average``, ``median``, ``span`` of values; ``machine`` of a device; of

@@ -11,7 +11,7 @@ from bench.report.text import NOT_KNOWN
 
 RUNTIMES, DEVICE = "agreement", "device-agreement"
 INTEGER_STEPS = 1
-"""What an integer artifact's outputs may be apart: one step, where the kernels of two processors round differently."""
+"""Steps that an integer artifact's outputs may be apart, where the kernels of two processors round differently."""
 DIFFERENCES = """\
 {% for row in rows %}{% for each in row.differences %}
 {{ row.policy }} {{ row.precision }}, observation {{ each.observation }}: {{ row.here }} chooses {{ each.here }}, \

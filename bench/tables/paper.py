@@ -13,4 +13,4 @@ PAPER = {
     ("III", "fp32"): (208.115, 0.86),
     ("III", "int8"): (11.036, 0.75),
 }
-"""By policy and precision: latency in milliseconds, success as a fraction."""
+"""Figures by policy and precision: latency in milliseconds, success as a fraction."""

@@ -65,8 +65,8 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     figure.suptitle("Success against precision", fontsize=12, fontweight="bold")
-    said = _measured_on([report for flown in found.values() for report, _ in flown])
-    figure.text(0.5, 0.94, said, ha="center", va="top", fontsize=7.5, color=GREY)
+    subtitle = _measured_on([report for flown in found.values() for report, _ in flown])
+    figure.text(0.5, 0.94, subtitle, ha="center", va="top", fontsize=7.5, color=GREY)
     return figure
 
 

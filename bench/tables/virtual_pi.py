@@ -81,7 +81,7 @@ def counted(report: Report | None, path: str) -> dict[str, Any]:
 
 
 def model_note(reports: Iterable[Report]) -> str:
-    """What the modelled numbers rest on."""
+    """A note on the assumptions of the modelled numbers."""
     assumptions = next(report.counts.model["assumptions"] for report in reports if report.counts)
     return filled(MODEL_NOTE, **assumptions)[0]
 

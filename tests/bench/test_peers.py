@@ -10,7 +10,7 @@ import pytest
 
 from bench import command_line
 from bench.measuring import turns
-from bench.measuring.turns import Contestant, timed_in_turns
+from bench.measuring.turns import TimedProgram, timed_in_turns
 from bench.native import committed
 from bench.peers import __main__ as peers
 from bench.peers.contestants import PROGRAMS
@@ -62,7 +62,7 @@ def test_what_is_written_for_the_others_is_the_policy(tmp_path: Path) -> None:
 
 def test_a_contestant_that_ends_is_named() -> None:
     with pytest.raises(command_line.BenchError, match="absent ended with status 1 before it answered"):
-        timed_in_turns([Contestant("absent", ("false",))])
+        timed_in_turns([TimedProgram("absent", ("false",))])
 
 
 def row(runtime: str, precision: str, *turns_ns: float) -> dict[str, object]:

@@ -131,7 +131,7 @@ class RunningNormaliser:
 
 
 def normaliser_of_replay(task: Task, settings: ReplaySettings, steps: int) -> RunningNormaliser:
-    """That of an algorithm with a replay; for DQN mean and σ go on for the :func:`widening_steps`, too.
+    """The normaliser of an algorithm with a replay; for DQN mean and σ go on for the :func:`widening_steps`, too.
 
     Where ``normalise`` is set to False mean 0 and scale 1 stand in the place of the statistics.
     """
