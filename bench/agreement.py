@@ -30,7 +30,7 @@ from bench import answer_command, command_line
 if TYPE_CHECKING:
     import numpy as np
 
-    from bench.measuring.questions import Served
+    from bench.device_session.questions import Served
     from bench.report.tables import Table
     from convert.executor import ExecutionResult, RuntimeProcess
     from convert.reference import Reference
@@ -111,7 +111,7 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _runtimes_of_this_machine(arguments: argparse.Namespace) -> Iterator[Comparison]:
     """Each runtime against the first one, on flown observations."""
-    from bench.measuring.flying import flown_observations
+    from bench.device_session.host_flights import flown_observations
     from convert.executor import runtime_processes
     from policy.locate import working_bundle
     from policy.spec import Precision
@@ -155,7 +155,7 @@ def executed_everywhere(
 
 def _device(arguments: argparse.Namespace, device: dict[str, Any]) -> Iterator[Comparison]:
     """The device against this machine in each runtime, on the golden vectors; fills in what the device says it is."""
-    from bench.measuring import session
+    from bench.device_session import session
     from convert.executor import runtime_processes
 
     with ExitStack() as stack:

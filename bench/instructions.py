@@ -7,7 +7,7 @@ The agent and the very wheels of a 64-bit Raspberry Pi run in qemu-aarch64, and 
 instructions: around the runtime's own call (set input, invoke, read the action), and around the agent's whole path
 (request line in, reply line out), each with warm caches and with caches that hold nothing of it. One thread; medians
 of 11 observations after 10 warm-ups; a second run gives the same counts. The counts are exact, the caches are modelled,
-and the time is a MODEL made from them (bench/measuring/cost_model.py says how), never a measurement.
+and the time is a MODEL made from them (bench/cost/cost_model.py says how), never a measurement.
 
 Debian packages: qemu-user mmdebstrap gcc libc6-dev binutils.
 """
@@ -81,7 +81,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.measuring import access, session
+    from bench.device_session import access, session
     from bench.qemu_counter.building import require_programs
     from bench.qemu_counter.counting import count
     from bench.report import store
@@ -110,9 +110,9 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     """The counts and the model's bounds, as a measurement to be stored."""
     from dataclasses import asdict
 
-    from bench.measuring import cost_model
-    from bench.measuring.activity import activities, read_share
-    from bench.measuring.questions import report_on
+    from bench.cost import cost_model
+    from bench.cost.activity import activities, read_share
+    from bench.device_session.questions import report_on
     from bench.report.document import Counts, Kind
     from convert.mixed import bits_of
 

@@ -24,8 +24,8 @@ from bench import command_line
 from policy.contract.enums import Precision, RuntimeName
 
 if TYPE_CHECKING:
-    from bench.measuring.questions import Served, TimedInTurns
-    from bench.measuring.session import Session
+    from bench.device_session.questions import Served, TimedInTurns
+    from bench.device_session.session import Session
     from bench.report.document import Report
     from policy.bundle import Bundle
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.measuring import session
+    from bench.device_session import session
     from bench.tables.answers import LATENCY
 
     precisions = list(dict.fromkeys([Precision.FP32, *arguments.precision]))  # the denominator of every speed-up
@@ -61,9 +61,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, arguments: argparse.Namespace) -> list[Report]:
     """One run: memory and latency of each precision, all of them served together, then the frameworks' latencies."""
-    from bench.measuring import access
-    from bench.measuring.baseline import framework_calls
-    from bench.measuring.questions import ask_latency, ask_memory
+    from bench.device_session import access
+    from bench.device_session.baseline import framework_calls
+    from bench.device_session.questions import ask_latency, ask_memory
     from bench.report.document import new_run
 
     run, policy = new_run(), bundle.spec.name

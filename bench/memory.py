@@ -26,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.measuring import session
-    from bench.measuring.questions import ask_memory
+    from bench.device_session import session
+    from bench.device_session.questions import ask_memory
     from bench.tables.answers import MEMORY
 
     with session.opened(arguments) as asking:

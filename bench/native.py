@@ -22,6 +22,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from bench import answer_command, command_line
+from bench.peers.policies import amounts, committed
 from policy.contract.enums import Precision, RuntimeName
 
 if TYPE_CHECKING:
@@ -56,28 +57,8 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
-    """Turns of each contestant."""
-    return {(row["policy"], row["precision"], row["runtime"]): len(row["turns_ns"]) for row in document["rows"]}
-
-
-def committed(name: str) -> Bundle:
-    """A bundle that comes with the repository.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    from policy.bundle import Bundle
-    from policy.locate import ZOO
-
-    folders = {path.parent.name: path.parent for path in ZOO.glob("**/policy.json")}
-    if name not in folders:
-        raise command_line.UsageError(f"there is no committed policy {name!r}; there are {', '.join(sorted(folders))}.")
-    return Bundle.load(folders[name])
-
-
 def _measured(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[str, Any]]:
-    from bench.measuring.turns import of_runtime, prepared, timed_in_turns
+    from bench.peers.turns import of_runtime, prepared, timed_in_turns
     from convert.pipeline import build_graph
     from device.native.engine import kernels_here, library
 
@@ -105,7 +86,7 @@ def _measured(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[
 
 def native_table(document: Mapping[str, Any]) -> Table:
     """A row for each policy, precision and contestant."""
-    from bench.measuring.turns import PARTS, TURN_S, TURNS
+    from bench.peers.turns import PARTS, TURN_S, TURNS
     from bench.tables.programs import RUNTIMES
 
     return RUNTIMES.table({**document, "turns": TURNS, "turn_s": TURN_S, "parts": PARTS})

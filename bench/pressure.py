@@ -34,7 +34,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.measuring.access import Device
+    from bench.device_session.access import Device
     from bench.report.tables import Table
     from device.host.connection import Connection
     from policy.bundle import Bundle
@@ -48,7 +48,7 @@ SD_BUS_BYTES_PER_S = 25e6
 """A Pi 3's card slot in High Speed mode: 4 bits at 50 MHz (SD Physical Layer Specification)."""
 PAPER = 18.85
 """Times as fast as fp32 the paper's int8 Policy III decides."""
-PROBE = Path(__file__).parent / "measuring" / "pressure_probe.py"
+PROBE = Path(__file__).parent / "memory_pressure" / "probe.py"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.measuring import access
+    from bench.device_session import access
     from bench.report import tables as rendering
     from policy.spec import Precision, RuntimeName
 
@@ -121,7 +121,7 @@ def measured_on(
     Raises:
         BenchError: there is no room on its disk, or a model could not be measured.
     """
-    from bench.measuring.legacy_model import LEGACY_OBSERVATION, enlarge
+    from bench.memory_pressure.depth_network import LEGACY_OBSERVATION, enlarge
     from device.host.probe import probe
     from device.host.wheels import select
 

@@ -32,7 +32,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.recommending.measuring import Question
+    from bench.recommending.measurements import Question
     from train.suites.task import Task
 
 EXIT_NONE = 3
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bench.recommending import answer
-    from bench.recommending.measuring import measure
+    from bench.recommending.measurements import measure
     from bench.recommending.verdict import Verdict
     from bench.report import store
     from bench.report import tables as rendering
@@ -143,7 +143,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def question_of(arguments: argparse.Namespace, task: Task) -> Question:
     """The question as it was typed; what was not typed is the task's."""
     from bench.recommending.deciding import Demand
-    from bench.recommending.measuring import Question, chosen_preset
+    from bench.recommending.measurements import Question, chosen_preset
     from device.agent.runtimes import PREFERENCE
     from train.suites.names import NAVIGATION
 

@@ -31,9 +31,9 @@ from airlearning_envs.simulators.opening import EMBEDDED, add_simulator_argument
 from bench import command_line
 
 if TYPE_CHECKING:
-    from bench.measuring.flying import Flights
-    from bench.measuring.questions import Served
-    from bench.measuring.session import Session
+    from bench.device_session.host_flights import Flights
+    from bench.device_session.questions import Served
+    from bench.device_session.session import Session
     from bench.report.document import Report
 
 MEASURED = "measured"
@@ -79,8 +79,8 @@ def _delays(text: str) -> list[float | str]:
 
 def _run(arguments: argparse.Namespace) -> int:
     from airlearning_envs.config import preset
-    from bench.measuring import session
-    from bench.measuring.flying import baseline_reports
+    from bench.device_session import session
+    from bench.device_session.host_flights import baseline_reports
     from bench.report import store
     from bench.report.selection import Selection
     from bench.tables.answers import SUCCESS
@@ -109,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _flights(arguments: argparse.Namespace, late: float | dict[str, Any] = 0.0) -> Flights:
-    from bench.measuring.flying import Flights
+    from bench.device_session.host_flights import Flights
 
     settings = {**arguments.settings, **({"latency": late} if late else {})}
     options = simulator_options(arguments)
@@ -123,7 +123,7 @@ def _embedded(flights: Flights) -> Flights:
 
 def _flown(served: Served, arguments: argparse.Namespace, asking: Session) -> Iterator[Report]:
     """Fly once for each delay; yields the reports."""
-    from bench.measuring.questions import ask_success, ask_success_in_loop
+    from bench.device_session.questions import ask_success, ask_success_in_loop
 
     run, specs = asking.run, {bundle.spec.name: bundle.spec for _, bundle in asking.bundles}
     in_loop = functools.partial(ask_success_in_loop, spec=specs[served.loaded["policy"]])
@@ -138,7 +138,7 @@ def _flown(served: Served, arguments: argparse.Namespace, asking: Session) -> It
 
 def _measured(served: Served, run: str) -> dict[str, Any]:
     """The device's own latency, from a request's line to the reply's line, as the simulator reads a distribution."""
-    from bench.measuring.questions import ask_latency
+    from bench.device_session.questions import ask_latency
 
     (report,) = ask_latency([served], run, MEASURED_RUNS, MEASURED_RUNS // 10, "decide")
     assert report.latency is not None
@@ -150,7 +150,7 @@ def _words(late: float | str) -> str:
 
 
 def _on_host(arguments: argparse.Namespace) -> Iterator[Report]:
-    from bench.measuring.flying import host_success
+    from bench.device_session.host_flights import host_success
     from bench.report.document import new_run
     from policy.locate import working_bundle
 

@@ -7,7 +7,7 @@
 import sys
 
 try:
-    from bench.measuring.access import bundle_with
+    from bench.device_session.access import bundle_with
     from device.host import AgentSession, HostError, connect, deploy, probe
     from policy.errors import PolicyError
     from policy.hints import as_typed

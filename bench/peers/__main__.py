@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import answer_command, command_line
-from bench.native import amounts, committed
+from bench.peers.policies import amounts, committed
 
 if TYPE_CHECKING:
     from bench.report.tables import Table
@@ -56,9 +56,9 @@ def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
         UsageError: the other programs are not given such a policy.
         BenchError: one of them fails.
     """
-    from bench.measuring.turns import prepared, timed_in_turns
     from bench.peers.contestants import in_c, others, ours
     from bench.peers.network import require_expressible, write_network
+    from bench.peers.turns import prepared, timed_in_turns
 
     require_expressible(bundle.spec)
     golden = bundle.golden()
@@ -85,8 +85,8 @@ def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
 
 def peers_table(document: Mapping[str, Any]) -> Table:
     """A row for each policy and contestant, the fastest first."""
-    from bench.measuring.turns import PARTS, TURN_S, TURNS
     from bench.peers.loop import FLAGS
+    from bench.peers.turns import PARTS, TURN_S, TURNS
     from bench.tables.programs import PROGRAMS
 
     shared = {"turns": TURNS, "turn_s": TURN_S, "parts": PARTS, "flags": " ".join(FLAGS[:3])}

@@ -9,8 +9,8 @@ from itertools import product
 from pathlib import Path
 
 from bench.command_line import BenchError
-from bench.measuring.turns import TimedProgram, of_runtime
 from bench.peers.loop import EMLEARN, compiled
+from bench.peers.turns import TimedProgram, of_runtime
 from convert.mixed import kernel_sizes
 from convert.pipeline import build_graph
 from device.native.engine import kernels_here, library

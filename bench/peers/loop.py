@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.command_line import BenchError
-from bench.measuring.turns import serve, take_core
+from bench.peers.turns import serve, take_core
 from device.native.engine import Engine, library
 from policy.spec import PolicySpec
 

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bench.measuring.questions import Served, ask_latency, ask_memory
+from bench.device_session.questions import Served, ask_latency, ask_memory
 from bench.report.document import Kind, Report, new_run
 from policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
     from bench.command_line import Progress
-    from bench.measuring.access import Device
+    from bench.device_session.access import Device
     from device.host.probe import TargetFacts
     from policy.bundle import Bundle
 

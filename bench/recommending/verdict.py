@@ -17,7 +17,7 @@ from bench.recommending.deciding import (
     decide,
     fewest_bits,
 )
-from bench.recommending.measuring import Measurements, Question
+from bench.recommending.measurements import Measurements, Question
 from bench.recommending.thresholds import episodes_until_met, number
 from bench.report.intervals import Estimate
 from policy.spec import Precision

@@ -30,7 +30,7 @@ DRAM, nothing overlapping. Each takes the L2's misses under that replacement, le
 makes it a bound. Roofline: multiply-accumulates at {{ float_macs_per_cycle | int }} (float) or \
 {{ integer_macs_per_cycle | int }} (int8) a cycle, or the weights' bytes at {{ bandwidth_bytes_per_s / 1e9 }} GB/s \
 where they do not fit into the L2; of the native engine also with the share of weights alone that zeros leave to be \
-read. Reasons and sources: bench/measuring/cost_model.py.
+read. Reasons and sources: bench/cost/cost_model.py.
 """
 COUNTS_NOTES = """\
 Counted in qemu-aarch64 -cpu cortex-a53, one thread; medians of {{ first.runs }} observations after \

@@ -11,7 +11,7 @@ import pytest
 
 from bench import agreement, command_line
 from bench.agreement import Comparison, Difference, compare, output_step
-from bench.measuring.flying import flown_observations
+from bench.device_session.host_flights import flown_observations
 from bench.report import store
 from bench.tables.agreement import AGREEMENT, DEVICE_AGREEMENT
 from convert.executor import ExecutionResult

@@ -15,8 +15,8 @@ from airlearning_envs.rules.observation import observation_fields
 from airlearning_envs.task import NavigationTask
 from bench import latency, memory, success, table
 from bench.command_line import BenchError
-from bench.measuring.baseline import framework_calls
-from bench.measuring.questions import ask_latency
+from bench.device_session.baseline import framework_calls
+from bench.device_session.questions import ask_latency
 from bench.report import store
 from bench.report.document import Kind, Transport
 from policy.bundle import Bundle

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bench.cost import cost_model
+from bench.cost.cost_model import Level, Weights
 from bench.instructions import TARGET
-from bench.measuring import cost_model
-from bench.measuring.cost_model import Level, Weights
 from bench.qemu_counter.counting import COLUMNS, PATHS, Counted
 from bench.report.document import Artifact, Counts, InvalidDocumentError, Kind, Report, Transport
 from bench.report.selection import Selection

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.measuring import pressure_probe
-from bench.measuring.legacy_model import LEGACY_OBSERVATION, Skeleton, enlarge
+from bench.memory_pressure import probe as pressure_probe
+from bench.memory_pressure.depth_network import LEGACY_OBSERVATION, Skeleton, enlarge
 from bench.pressure import Case, speed_ups, table
 from convert.pipeline import convert_all
 from policy.bundle import Bundle

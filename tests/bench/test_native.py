@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import command_line, native
-from bench.measuring import turns
+from bench.peers import turns
 from bench.report import store
 from device.native.engine import kernels_here, library
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from bench import command_line
-from bench.measuring import turns
-from bench.measuring.turns import TimedProgram, timed_in_turns
-from bench.native import committed
 from bench.peers import __main__ as peers
+from bench.peers import turns
 from bench.peers.contestants import PROGRAMS
 from bench.peers.network import write_network
+from bench.peers.policies import committed
+from bench.peers.turns import TimedProgram, timed_in_turns
 from bench.peers.worker import ncnn_network
 from bench.report import store
 from policy.locate import PROJECT_ROOT

@@ -15,13 +15,13 @@ import pytest
 
 from bench import recommend
 from bench.command_line import BenchError, UsageError
-from bench.measuring import access
-from bench.measuring.access import Device
-from bench.measuring.questions import Served
-from bench.recommending import measuring as recommend_measuring
+from bench.device_session import access
+from bench.device_session.access import Device
+from bench.device_session.questions import Served
+from bench.recommending import measurements
 from bench.recommending.answer import CANDIDATES, sentences
 from bench.recommending.deciding import Demand
-from bench.recommending.measuring import (
+from bench.recommending.measurements import (
     Measurements,
     Question,
     candidate_pairs,
@@ -180,14 +180,14 @@ def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
     monkeypatch.setattr(access, "connected", connected)
     monkeypatch.setattr(probe, "probe", lambda _: facts((3, 11, 2)))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: True)
-    monkeypatch.setattr(recommend_measuring, "convert_copy", too_late)
-    monkeypatch.setattr(recommend_measuring, "deployed", too_late)
+    monkeypatch.setattr(measurements, "convert_copy", too_late)
+    monkeypatch.setattr(measurements, "deployed", too_late)
     bundle, task = balancing(tmp_path / "pole"), make_task("CartPole-v1")
     with pytest.raises(BenchError, match="pi@virtual is emulated: how long"):
-        recommend_measuring.measure(bundle, task, replace(QUESTION, target="pi@virtual"))
+        measurements.measure(bundle, task, replace(QUESTION, target="pi@virtual"))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: False)
     with pytest.raises(AssertionError):
-        recommend_measuring.measure(bundle, task, QUESTION)
+        measurements.measure(bundle, task, QUESTION)
 
 
 def test_what_plays_and_what_can_be_chosen(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def measured(
         }  # fmt: skip
         episodes = {(precision, LITERT): played(*each) for precision, each in returns.items()}
         reason = "Python 3.13 on aarch64 lacks tflite-runtime"
-        return recommend_measuring.summarised(copy, episodes, timed, {TFLITE: reason}, "")
+        return measurements.summarised(copy, episodes, timed, {TFLITE: reason}, "")
 
     return make
 

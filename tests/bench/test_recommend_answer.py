@@ -11,7 +11,7 @@ import pytest
 
 from bench.recommending.answer import apart, sentences
 from bench.recommending.deciding import Demand, DeployableArtifact
-from bench.recommending.measuring import Measurements, Question
+from bench.recommending.measurements import Measurements, Question
 from bench.recommending.verdict import Verdict, training_command
 from bench.report.intervals import Estimate
 from policy.bundle import Bundle

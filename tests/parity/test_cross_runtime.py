@@ -20,7 +20,7 @@ from airlearning_envs.flights import blind_policy
 from airlearning_envs.rules.actions import ACTION_NAMES
 from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS
 from bench.agreement import EPISODES, Difference, compare, executed_everywhere
-from bench.measuring.flying import flown_observations
+from bench.device_session.host_flights import flown_observations
 from convert.executor import RuntimeProcess, runtime_processes
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle

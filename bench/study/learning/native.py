@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.measuring.activity import activities, read_share
+from bench.cost.activity import activities, read_share
 from bench.report.figures import share_scale
 from bench.report.lines import Lines
 from bench.report.pivot import Pivot

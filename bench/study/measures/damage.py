@@ -11,7 +11,7 @@ on observations of its calibration:
 
 A budget is a count of bits that a format would take which packs the kernels, Σ weights of the layer × its bits. The
 native engine packs 8, 4 and 2 bits (``make convert BITS=mixed``); in the int8 container every weight takes a byte
-whatever its width (bench/measuring/execution.py).
+whatever its width (bench/device_session/execution.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench import command_line
-from bench.measuring.activity import activities, read_share
+from bench.cost.activity import activities, read_share
 from bench.study import command, records
 from bench.study.experiment import Results, in_order
 from bench.study.learning import native

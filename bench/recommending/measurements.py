@@ -92,7 +92,7 @@ def measure(bundle: Bundle, task: Task, question: Question) -> Measurements:
         BenchError: the target is emulated.
         PolicyError: an artifact fails the parity gate.
     """
-    from bench.measuring.access import connected
+    from bench.device_session.access import connected
     from device.host.probe import is_emulated, probe
     from policy.bundle import Bundle
     from policy.bundle_writer import copy_bundle

@@ -69,7 +69,7 @@ def test_the_model_and_both_calls_are_the_policys(
     network: NetworkSpec, head: DiscreteHead, behind: tuple[ObservationField, ...]
 ) -> None:
     pytest.importorskip("keras")
-    from bench.measuring import keras_baseline
+    from bench.device_session import keras_baseline
 
     bundle = in_memory(network, head, behind)
     model = keras_baseline.build(bundle)

@@ -153,7 +153,7 @@ def serve(bundle: Any) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Load a bundle and answer timing requests on standard input."""
-    parser = argparse.ArgumentParser(prog="python -m bench.measuring.keras_baseline", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.device_session.keras_baseline", description=__doc__)
     parser.add_argument("--bundle", type=Path, required=True, help="folder of the policy's bundle")
     arguments = parser.parse_args(argv)
     # As on the device: one thread. Set before TensorFlow is imported; its own settings follow.

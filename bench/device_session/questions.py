@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.command_line import Progress
-from bench.measuring.flying import MEANS, Flights, fly_on_host
+from bench.device_session.host_flights import MEANS, Flights, fly_on_host
 from bench.report.document import MAX_SAMPLES, Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
 from device.agent.measure import MAX_SAMPLES as BLOCK_RUNS
 from device.agent.measure import Statistics, thin

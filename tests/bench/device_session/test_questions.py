@@ -11,9 +11,9 @@ import pytest
 
 from airlearning_envs.config import PRESETS
 from airlearning_envs.flights import blind_policy
-from bench.measuring import flying
-from bench.measuring.flying import Flights, fly_on_host
-from bench.measuring.questions import (
+from bench.device_session import host_flights
+from bench.device_session.host_flights import Flights, fly_on_host
+from bench.device_session.questions import (
     Served,
     ask_latency,
     ask_memory,
@@ -199,5 +199,5 @@ def test_a_success_has_the_task_that_the_device_says_it_flew(agent: ScriptedAgen
 
 def test_the_loop_batch_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     before = fly_on_host(blind_policy, Flights("shipped", 30)).outcomes
-    monkeypatch.setattr(flying, "LOOP_BATCH", 7)
+    monkeypatch.setattr(host_flights, "LOOP_BATCH", 7)
     assert fly_on_host(blind_policy, Flights("shipped", 30)).outcomes == before

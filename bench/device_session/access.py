@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bench.command_line import say
-from bench.measuring.questions import Served
+from bench.device_session.questions import Served
 from bench.report.document import Transport
 from policy.contract.enums import executions
 from policy.spec import Precision, RuntimeName

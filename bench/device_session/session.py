@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
-from bench.measuring import access
+from bench.device_session import access
 from bench.report import store
 from bench.report import tables as rendering
 from bench.report.document import new_run
@@ -19,8 +19,8 @@ from policy.contract.enums import Precision, RuntimeName, executions
 if TYPE_CHECKING:
     import argparse
 
-    from bench.measuring.access import Device
-    from bench.measuring.questions import Served
+    from bench.device_session.access import Device
+    from bench.device_session.questions import Served
     from bench.report.document import Report
     from bench.report.tables import Table
     from policy.bundle import Bundle

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.command_line import BenchError
-from bench.measuring.keras_baseline import CALLS
+from bench.device_session.keras_baseline import CALLS
 from bench.report.document import Kind, Report
 
 STOP_SECONDS = 10
@@ -23,7 +23,7 @@ MAX_WARMUP = 50
 
 @dataclass(frozen=True)
 class FrameworkCall:
-    """A contestant of :func:`bench.measuring.questions.ask_latency`: a way to call the float policy."""
+    """A contestant of :func:`bench.device_session.questions.ask_latency`: a way to call the float policy."""
 
     process: subprocess.Popen[str]
     call: str
@@ -60,7 +60,7 @@ def framework_calls(bundle: Path, policy: str, target: str) -> Iterator[list[Fra
     Raises:
         BenchError: the process did not start.
     """
-    command = [sys.executable, "-m", "bench.measuring.keras_baseline", "--bundle", str(bundle)]
+    command = [sys.executable, "-m", "bench.device_session.keras_baseline", "--bundle", str(bundle)]
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(

@@ -1,0 +1,1 @@
+"""A device made ready, served and questioned, its answers as reports, and what the host measures beside it."""

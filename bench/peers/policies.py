@@ -1,0 +1,31 @@
+"""Committed policies that programs are timed on, and how much an answer about them rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bench import command_line
+
+if TYPE_CHECKING:
+    from policy.bundle import Bundle
+
+
+def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
+    """Turns of each contestant."""
+    return {(row["policy"], row["precision"], row["runtime"]): len(row["turns_ns"]) for row in document["rows"]}
+
+
+def committed(name: str) -> Bundle:
+    """A bundle that comes with the repository.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    from policy.bundle import Bundle
+    from policy.locate import ZOO
+
+    folders = {path.parent.name: path.parent for path in ZOO.glob("**/policy.json")}
+    if name not in folders:
+        raise command_line.UsageError(f"there is no committed policy {name!r}; there are {', '.join(sorted(folders))}.")
+    return Bundle.load(folders[name])
