@@ -57,26 +57,20 @@ class Services:
 
 @dataclass(frozen=True)
 class Layout:
-    """A run and where it runs.
+    """A run and the cores that it has.
 
     Attributes:
-        n_actors, replay_shards, insert_every, actor_update_period, samples_per_insert: as ``python -m train.actorq``
-            has them.
+        n_actors, insert_every, actor_update_period, samples_per_insert: as ``python -m train.actorq`` has them.
         rows: transitions of one round of the learner.
-        cores: number of cores that all processes share; None: a machine for each process.
-        actors_per_machine: number of actors that share one copy of a version.
-        link_bytes_per_s: of the parameter process's network.
+        cores: number of cores that all processes share.
     """
 
     n_actors: int
     rows: int
-    replay_shards: int = 1
+    cores: int
     insert_every: int = 16
     actor_update_period: int = 30
     samples_per_insert: float = 16.0
-    cores: int | None = None
-    actors_per_machine: int = 1
-    link_bytes_per_s: float = LINK_BYTES_PER_S
 
     def rounds(self, steps_per_s: float, services: Services) -> float:
         """The learner's rounds a second: as many as the actors' rows are worth, or without coupling all it can."""
@@ -88,6 +82,16 @@ class Layout:
         """One round of the learner on cores of its own: minibatches, updates, handing over."""
         return services.sample_client_s + services.learn_s / services.learn_width + services.push_s
 
+    def step_s(self, services: Services) -> float:
+        """One step of an actor that nobody keeps waiting, its share of insertions and looks included."""
+        look_s = services.look_client_s + services.look_server_s + services.latency_s
+        inserting = services.insert_client_s / self.insert_every
+        return services.actor_step_s + inserting + look_s / self.actor_update_period
+
+    def fed_by(self, services: Services) -> float:
+        """How many actors, with a core each, keep the learner at work all the time."""
+        return self.rows / self.samples_per_insert / self.round_s(services) * self.step_s(services)
+
 
 def utilisation(steps_per_s: float, services: Services, layout: Layout) -> Mapping[str, float]:
     """Share of each second that every server is at work, by its name."""
@@ -97,21 +101,14 @@ def utilisation(steps_per_s: float, services: Services, layout: Layout) -> Mappi
     # A version is built when somebody asks and the parameter process has time; those in between are left out.
     built = min(rounds, looks, max(1.0 - looks * s.look_server_s, 0.0) / version_s if version_s else math.inf)
     opened = min(layout.n_actors * built, looks)
-    machines = math.ceil(layout.n_actors / layout.actors_per_machine)
-    copies = min(machines * built, looks * machines / layout.n_actors)  # at best all actors of a machine take one copy
     own = steps_per_s * s.actor_step_s + inserts * s.insert_client_s + looks * s.look_client_s + opened * s.renew_s
     replay = inserts * s.insert_server_s + rounds * s.sample_server_s
     parameters = looks * s.look_server_s + built * version_s
-    fetching = 0.0 if layout.cores else opened * s.version_bytes / layout.link_bytes_per_s
-    waiting = looks * (s.look_server_s + s.latency_s) + fetching
-    found = {"actors": (own + waiting) / layout.n_actors, "replay": replay / layout.replay_shards}
+    learning = rounds * (s.sample_client_s + s.learn_s + s.push_s)
+    found = {"actors": (own + looks * (s.look_server_s + s.latency_s)) / layout.n_actors, "replay": replay}
     if layout.samples_per_insert:  # else it is always at work, and nobody waits for it
         found["learner"] = rounds * layout.round_s(s)
-    if layout.cores is None:
-        found["broadcast"] = copies * s.version_bytes / layout.link_bytes_per_s
-    else:
-        learning = rounds * (s.sample_client_s + s.learn_s + s.push_s)
-        found["cores"] = (own + replay + parameters + learning) / layout.cores
+    found["cores"] = (own + replay + parameters + learning) / layout.cores
     return {**found, "parameter process": parameters}  # last: it leaves versions out rather than hold anybody up
 
 

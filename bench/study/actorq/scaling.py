@@ -1,11 +1,10 @@
-"""How many actors can a learner feed? Service times measured here, what they allow 1 … 1,024 actors, and real runs.
+"""How many actors can a learner feed? Service times measured here, and real runs beside the bound that follows.
 
     python -m bench.study actorq-scaling 512,512 --no-runs            service times, and what follows from them
     python -m bench.study actorq-scaling --keep                       with real runs of 1, 2 and 4 actors, a minute each
     python -m bench.study actorq-scaling 512,512 --samples-per-insert 4 --keep       further real runs
     python -m bench.study actorq-scaling "64,64 --task cartpole --method dqn"        of another command
-    python -m bench.study actorq-scaling --stored --link-mbit-s 10000 --actors-per-machine 16    other assumptions
-    python -m bench.study actorq-scaling --stored --update-docs       fills docs/actorq-scaling.md, draws the picture
+    python -m bench.study actorq-scaling --stored --update-docs       fills docs/actorq-scaling.md
 
 A subject is a network and further words of python -m train.actorq. Measured are the parts of an actor, of the learner,
 of replay and parameter process, by real calls to train/actorq. Operational bounds (bench/study/actorq/bounds.py) say
@@ -17,25 +16,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.report.intervals import Estimate
-from bench.report.lines import Lines
 from bench.report.pivot import Pivot
 from bench.report.text import kilobytes, nanoseconds, three_digits
-from bench.study.actorq.bounds import LINK_BYTES_PER_S, Layout, Services, bound
-from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, STYLES, WIDTHS, run
+from bench.study.actorq.bounds import Layout, Services, bound
+from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, run
 from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
 from bench.study.records import Condition, Record
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 RATIOS = {"512,512": (16.0, 1.0)}
 ACTORS = (1, 2, 4)
@@ -49,15 +44,6 @@ BITS = (32, 8)
 FIELDS = {part.name: part.metadata["words"] for part in dataclasses.fields(Services)}
 OF_A_WIDTH = ("inference_s", "build_s", "version_server_s", "renew_s", "version_bytes")
 """Fields that depend on the bits; of all others the mean over the widths is taken, which noise would tell apart."""
-COUNTS = tuple(sorted({*(2**power for power in range(11)), *(3 * 2**power for power in range(6))}))
-SHOWN = (1, 4, 16, 64, 1024)
-SHARES = ("learner", "replay", "parameter process", "broadcast")
-COUPLINGS = {
-    "16 samples per insertion": (16.0, 1.0),
-    "16 samples per insertion, learner 100×": (16.0, 100.0),
-    "no coupling": (0.0, 1.0),
-}
-"""Samples per insertion, and times as fast as the measured learner."""
 SERVICE_NOTES = """\
 {% set measured = rows | selectattr("bits", "eq", 32) | unique(attribute="command") | list %}
 Service times, in seconds of one processor
@@ -78,24 +64,7 @@ What service times allow, beside real runs on the same cores
 One run of python -m train.actorq each, counted over {{ seconds | min | fixed }} … {{ seconds | max | fixed }} s after \
 the rounds that compile. Bound: what the service times allow on \
 {{ rows | map(attribute="measures.cores") | map("string") | joined }} cores; nothing was fitted to these runs.
-{% for name, (mean, most) in deviations.items() %}
-{{ name }}: off by {{ mean | fixed }} % in steps/s (geometric mean), at most by {{ most | fixed }} %.
-{% endfor %}
-{% if deviations.Simulated %}
-Simulated: discrete events of the same service times, by which this study was made before; kept with these runs.
-{% endif %}
-"""
-
-LIMIT_NOTES = """\
-The most steps per second by the number of actors, a machine for each process
-Pace: the server that is at work all the time with {{ most | thousands }} actors; from: the number of actors from \
-which on it is not the actors themselves. The last four columns: share of the time at work with {{ most | thousands }} \
-actors.
-16 samples per insertion: whoever is ahead waits, the command's default. Learner 100×: as if its updates took a \
-hundredth. No coupling: the learner learns as fast as it can whatever the actors do, and is no limit to them.
-{% set layout = rows[0].layout %}
-Network of {{ (layout.link_bytes_per_s * 8 / 1e6) | fixed }} Mbit/s from one parameter process; actors of a machine, \
-which get one copy of a version: {{ layout.actors_per_machine }}; replay shards: {{ layout.replay_shards }}.
+The bound is off by {{ off[0] | fixed }} % in steps/s (geometric mean), at most by {{ off[1] | fixed }} %.
 """
 
 
@@ -103,11 +72,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Which runs, and what is assumed of machines that are not here."""
     parser.add_argument("--no-runs", action="store_true", help="do without the real runs")
     parser.add_argument("--samples-per-insert", type=float, metavar="16", help="of the real runs")
-    group = parser.add_argument_group("assumptions of a machine for each process")
-    mbit = int(LINK_BYTES_PER_S * 8 / 1e6)
-    group.add_argument("--link-mbit-s", type=command_line.positive, default=mbit, help="network (default: %(default)s)")
-    group.add_argument("--actors-per-machine", type=command_line.positive, default=1, help="default: %(default)s")
-    group.add_argument("--replay-shards", type=command_line.positive, default=1, help="default: %(default)s")
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
@@ -154,23 +118,24 @@ def measured_services(results: Results) -> Mapping[tuple[str, int], tuple[Record
     return found
 
 
-def layout_of(record: Record, typed: argparse.Namespace | None, **more: Any) -> Layout:
-    """A machine for each process, as it is assumed or typed, of a command whose service times were measured."""
-    if typed is not None:
-        assumed = {"replay_shards": typed.replay_shards, "actors_per_machine": typed.actors_per_machine}
-        more = {**assumed, "link_bytes_per_s": typed.link_mbit_s * 1e6 / 8, **more}
-    own = {name: record["measures"][name] for name in ("rows", "insert_every", "actor_update_period")}
+def layout_of(record: Record, **more: Any) -> Layout:
+    """The layout of a command whose service times were measured, with one actor unless ``more`` says otherwise."""
+    measures = record["measures"]
+    own = {name: measures[name] for name in ("rows", "insert_every", "actor_update_period", "cores")}
     return Layout(**{"n_actors": 1, **own, **more})
 
 
 def services_of(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for each service time, network and width."""
+    """A row for each service time, network and width; last, how many actors keep the learner busy."""
     units: dict[str, Callable[[float], str]] = {"version_bytes": kilobytes, "learn_width": three_digits}
-    for name, words in FIELDS.items():
+    fed = "actors that keep the learner busy"
+    for name, words in {**FIELDS, fed: fed}.items():
         shown = units.get(name, lambda seconds: nanoseconds(1e9 * seconds))
         for (subject, bits), (record, services) in measured_services(results).items():
             row = {"words": words, "network": subject.split()[0], "bits": bits, "name": NAMES[bits]}
-            yield {**row, "time": shown(getattr(services, name)), "measures": record["measures"], "command": subject}
+            row |= {"measures": record["measures"], "command": subject}
+            layout = layout_of(record)
+            yield {**row, "value": f"{layout.fed_by(services):.1f}" if name == fed else shown(getattr(services, name))}
 
 
 def runs_of(results: Results) -> Iterator[dict[str, Any]]:
@@ -183,8 +148,7 @@ def runs_of(results: Results) -> Iterator[dict[str, Any]]:
             continue
         first, services = found[where]
         shared = {"n_actors": condition["actors"], "samples_per_insert": condition["samples_per_insert"]}
-        most, real = bound(services, layout_of(first, None, **shared, cores=measures["cores"])), record["returns"][0]
-        simulated = measures.get("simulated_steps_per_s")
+        most, real = bound(services, layout_of(first, **shared, cores=measures["cores"])), record["returns"][0]
         yield {
             "network": where[0].split()[0],
             "name": NAMES[where[1]],
@@ -193,56 +157,22 @@ def runs_of(results: Results) -> Iterator[dict[str, Any]]:
             "measures": measures,
             "real": real,
             "bound": most,
-            "Bound": most.steps_per_s / real,
-            "Simulated": simulated and simulated / real,
+            "over": most.steps_per_s / real,
             "bound_updates": most.rounds_per_s * first["measures"]["updates"],
         }
 
 
-def deviations(results: Results) -> dict[str, Any]:
-    """By how much bounds and simulations are off the runs, in percent: geometric mean, and at most."""
-    found = {}
-    for name in ("Bound", "Simulated"):
-        off = [abs(math.log(row[name])) for row in runs_of(results) if row[name]]
-        if off:
-            found[name] = [100 * math.expm1(each) for each in (fmean(off), max(off))]
-    return {"deviations": found}
-
-
-def limits(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for each network, coupling, width of the broadcast and number of actors: the bound."""
-    found = measured_services(results)
-    for subject, coupling in itertools.product(dict.fromkeys(subject for subject, _ in found), COUPLINGS):
-        samples, faster = COUPLINGS[coupling]
-        for bits in (bits for own, bits in found if own == subject):
-            record, measured = found[subject, bits]
-            services = dataclasses.replace(measured, learn_s=measured.learn_s / faster)
-            layout = layout_of(record, results.arguments, samples_per_insert=samples)
-            layouts = [dataclasses.replace(layout, n_actors=n) for n in COUNTS if n >= layout.replay_shards]
-            reached = {each.n_actors: bound(services, each) for each in layouts}
-            since = next((count for count, each in reached.items() if each.pace != "actors"), None)
-            last = {"end": reached[max(reached)], "since": since, "layout": layout}
-            row = {"network": subject.split()[0], "coupling": coupling, "bits": bits, "name": NAMES[bits], **last}
-            yield from ({**row, "count": n, "steps": Estimate(each.steps_per_s)} for n, each in reached.items())
-
-
-def scale(axes: Axes) -> None:
-    """Both axes logarithmic."""
-    from matplotlib.ticker import NullLocator
-
-    actors, steps = tuple(4**power for power in range(6)), (100, 300, 1000, 3000, 10000)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(actors, [f"{tick:,}" for tick in actors])
-    axes.set_yscale("log")
-    axes.set_yticks(steps, [f"{tick:,}" for tick in steps])
-    axes.yaxis.set_minor_locator(NullLocator())
+def deviation(results: Results) -> dict[str, Any]:
+    """By how much the bound is off the runs, in percent: geometric mean, and at most."""
+    off = [abs(math.log(row["over"])) for row in runs_of(results)]
+    return {"off": [100 * math.expm1(each) for each in (fmean(off), max(off))]} if off else {}
 
 
 SERVICES = Pivot(
     name="actorq-scaling-services",
     words=SERVICE_NOTES,
     lead={"": "{{ words }}"},
-    columns=[{"{{ network }} {{ name }}": "{{ time }}"}],
+    columns=[{"{{ network }} {{ name }}": "{{ value }}"}],
     rows=services_of,
     facts=lambda results: {"usual": USUAL.replace(str(NEVER), "2⁶⁰")},
     optional=True,
@@ -259,50 +189,16 @@ RUNS = Pivot(
     columns=[
         {"steps/s, real": "{{ real | digits }}", "bound": "{{ bound.steps_per_s | digits }}"},
         {
-            "bound / real": "{{ Bound | times }}",
-            "simulated / real": "{{ Simulated | times }}",
+            "bound / real": "{{ over | times }}",
             "pace": "{{ bound.pace }}",
         },
         {"updates/s, real": "{{ measures.updates_per_s | digits }}", "bound": "{{ bound_updates | digits }}"},
     ],
     rows=runs_of,
-    facts=deviations,
+    facts=deviation,
     gathered=False,
     left=2,
     optional=True,
-)
-LIMITS = Pivot(
-    name="actorq-scaling-limits",
-    words=LIMIT_NOTES,
-    lead={"model": "{{ network }}", "coupling": "{{ coupling }}", "broadcast in": "{{ name }}"},
-    columns=[
-        {
-            f"{count:,} actor{'s' * (count > 1)}": f"{{{{ steps.value | fixed if count == {count} }}}}"
-            for count in SHOWN
-        },
-        {"pace": "{{ end.pace }}", "from": "{{ since | fixed }}"},
-        {f"{name}, %": f"{{{{ (100 * end.busy['{name}']) | fixed if '{name}' in end.busy }}}}" for name in SHARES},
-    ],
-    rows=limits,
-    facts=lambda results: {"most": max(COUNTS)},
-    optional=True,
-)
-OVER_ACTORS = Lines(
-    stem="actorq-scaling",
-    title="The most steps per second that 1 … 1,024 actors can make",
-    below="by the service times of a run's parts; every process on a machine of its own,\n"
-    "one parameter process sends fp32 or int8 to all actors",
-    x="count",
-    x_label="actors (logarithmic)",
-    line="bits",
-    labels={bits: (NAMES[bits], STYLES[bits]) for bits in BITS},
-    y="steps",
-    y_label="steps per second, all actors (logarithmic)",
-    rows=limits,
-    panel="{{ network }}\n{{ coupling }}",
-    scale=scale,
-    places=None,
-    columns=len(COUPLINGS),
 )
 
 
@@ -315,8 +211,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=lambda subject: "",
     episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or (0,), 0),
-    tables=[SERVICES, RUNS, LIMITS],
-    figures=[OVER_ACTORS],
+    tables=[SERVICES, RUNS],
     options=options,
     within=("bits",),
     samples="",
