@@ -67,8 +67,8 @@ class Selection:
             attributes = {"simulator": None, **attributes}  # another one has a table of its own
 
         def fits(report: Report) -> bool:
-            attributes = {"sha256": report.sha256, **vars(report), **vars(getattr(report, kind.value))}
-            return all(attributes[name] == value for name, value in attributes.items())
+            found = {"sha256": report.sha256, **vars(report), **vars(getattr(report, kind.value))}
+            return all(found[name] == value for name, value in attributes.items())
 
         return [report for report in self.reports if report.kind is kind and fits(report)]
 
