@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ from bench import answer_command, command_line
 if TYPE_CHECKING:
     from bench.report.tables import Table
 
-FOREIGN = "foreign"
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 TASKS = {
     **dict.fromkeys(("ppo_cartpole", "a2c_cartpole", "dqn_cartpole", "ppo_elu", "ppo_silu_unlike_features"), CARTPOLE),
@@ -41,33 +40,7 @@ TASKS = {
 ACTIONS = {"swish_plain": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
 OUTPUTS = {"swish_two_outputs": "loc"}
 """The output to import, by model, where a model has several."""
-REFUSED = (
-    "swish_split_dynamo",
-    "swish_split_script",
-    "leapp_averaged",
-    "leapp_recurrent",
-    "leapp_relative_recalled",
-    "leapp_torchscript",
-    "leapp_two_nodes",
-    "rsl_rl_gru_dynamo",
-    "rsl_rl_lstm_script",
-)
-"""Normalised behind an activation; with a memory of their own, or of what no one sees; of several nodes, or of another
-backend."""
 ROWS = 96
-NOTES = """\
-Made by the original programs for this table, most with few training steps: what they earn says nothing of the \
-programs. CleanRL's are its networks, trained by other lines; Brax's has its names and random numbers.
-Apart: largest difference of an output from the original's, as a share of what its outputs span; near: on observations \
-like those it was calibrated on; far: 5 to 40 standard deviations from their mean, where products of the observation \
-(a rotation by a quaternion) grow with the cube, and with them what float32 rounds; runtimes: of the fp32 artifact, \
-the worst of three.
-Returns: means of {{ episodes }} episodes; minus the original's: paired, with 95 % intervals (Student's t); [–]: no \
-two episodes differ. The original's outputs are those that its program recorded, of ONNX onnxruntime's, of Keras its \
-own; its episodes are flown by the steps as they were read.
-Refused by name: {{ refused | join(", ") }}.
-Measured on {{ machine }}; code {{ code }}.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,6 +57,7 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
     """Each file's import, as JSON values."""
+    from bench.tables.foreign import REFUSED
     from policy.locate import PROJECT_ROOT
 
     folder = PROJECT_ROOT / "tests" / "convert" / "foreign" / "files"
@@ -152,41 +126,17 @@ def _rollouts(path: Path, scratch: Path) -> list[str]:
     return ["--observations", str(scratch / "rollouts.npz"), "--period", "0.02"]
 
 
-def foreign_table(document: Mapping[str, Any]) -> Table:
-    """A row for each policy."""
-    from bench.report.tables import Table
-    from bench.report.text import filled
+def _tables() -> dict[str, Callable[[answer_command.Document], Table]]:
+    from bench.tables.foreign import FOREIGN
 
-    rows = []
-    for each in document["policies"]:
-        returns = each["returns"]
-        row = {
-            "file": each["name"],
-            "made with": each["source"],
-            "network": each["network"],
-            "apart near": f"{each['near']:.0e}",
-            "far": f"{each['far']:.0e}",
-            "runtimes": f"{each['runtimes']:.0e}",
-            "return": f"{returns['original']['mean_return']:.1f}" if returns else "–",
-        }
-        for precision in ("fp32", "int8"):
-            row[f"{precision} minus it"] = _difference(returns[precision]) if returns else "–"
-        rows.append(row)
-    facts = {name: document[name] for name in ("machine", "code", "episodes")}
-    return Table.of(FOREIGN, "Imported policies", rows, filled(NOTES, refused=REFUSED, **facts), left=3)
-
-
-def _difference(row: Mapping[str, Any]) -> str:
-    interval = row["minus_original_interval"]
-    ends = "–" if interval is None else ", ".join(f"{end:+.2f}" for end in interval)
-    return f"{row['minus_original']:+.2f} [{ends}]".replace("-", "−")
+    return {FOREIGN.name: FOREIGN.table}
 
 
 ANSWER = answer_command.AnswerCommand(
-    name=FOREIGN,
+    name="foreign",
     command="bench/foreign.py",
     ask=_ask,
-    tables=lambda: {FOREIGN: foreign_table},
+    tables=_tables,
     amounts=lambda document: {(each["name"],): 1 for each in document["policies"]},
     unit="policies",
     left_out=lambda arguments: "the names" if arguments.names else "",

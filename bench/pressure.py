@@ -20,9 +20,8 @@ import base64
 import contextlib
 import json
 import shlex
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,7 @@ from bench import command_line
 
 if TYPE_CHECKING:
     from bench.device_session.access import Device
-    from bench.report.tables import Table
+    from bench.tables.pressure import Case
     from device.host.connection import Connection
     from policy.bundle import Bundle
     from policy.spec import Precision, RuntimeName
@@ -43,33 +42,7 @@ if TYPE_CHECKING:
 FOLDER = "quarl-pressure"
 RESERVE_BYTES = 300_000_000
 STEP_TIMEOUT_S = 1500.0
-PAGE = 4096
-SD_BUS_BYTES_PER_S = 25e6
-"""A Pi 3's card slot in High Speed mode: 4 bits at 50 MHz (SD Physical Layer Specification)."""
-PAPER = 18.85
-"""Times as fast as fp32 the paper's int8 Policy III decides."""
 PROBE = Path(__file__).parent / "memory_pressure" / "probe.py"
-
-
-@dataclass(frozen=True)
-class Case:
-    """One model (``legacy`` or ``small``) on one device; ``measured`` is the probe's answer."""
-
-    target: str
-    model: str
-    precision: str
-    bytes: int
-    emulated: bool
-    measured: Mapping[str, Any]
-
-    @property
-    def median_ns(self) -> float:
-        """Median time of one decision."""
-        return statistics.median(run["ns"] for run in self.measured["runs"])
-
-    def per_decision(self, counter: str) -> float:
-        """A counter's mean for one decision."""
-        return statistics.fmean(run[counter] for run in self.measured["runs"])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from bench.device_session import access
     from bench.report import tables as rendering
+    from bench.tables.pressure import pressure_table, speed_ups
     from policy.spec import Precision, RuntimeName
 
     runtime, precisions = RuntimeName(arguments.runtime), (Precision.FP32, Precision.INT8)
@@ -104,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
         found = speed_ups(cases, arguments.target, arguments.roomy)
         print(json.dumps({"ok": True, "cases": list(map(asdict, cases)), "speed_ups": found}))
     else:
-        rendering.print_table(table(cases, vars(arguments)), command_line.console())
+        rendering.print_table(pressure_table(cases, vars(arguments)), command_line.console())
     return command_line.EXIT_OK
 
 
@@ -122,6 +96,7 @@ def measured_on(
         BenchError: there is no room on its disk, or a model could not be measured.
     """
     from bench.memory_pressure.depth_network import LEGACY_OBSERVATION, enlarge
+    from bench.tables.pressure import Case
     from device.host.probe import probe
     from device.host.wheels import select
 
@@ -195,90 +170,6 @@ def ask(connection: Connection, command: str, request: Mapping[str, Any]) -> dic
             "`dmesg | tail` there tells more; `cat /proc/swaps` shows its swap.",
         )
     return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
-# --- what was answered ------------------------------------------------------------------------------------------------
-
-NOTES = """\
-{% for name, measured in machines.items() %}
-{{ name }}: {{ "{:,.0f}".format(measured.MemTotal / 1e6) }} MB of memory, \
-{{ "{:,.0f}".format(measured.get("SwapTotal", 0) / 1e6) }} MB of swap on disk.
-{% endfor %}
-{{ runtime }}, one thread, {{ runs }} decisions after {{ warmup }}, ten times as many of the small model; faults, \
-pages and MiB are means for one decision, counted by the device's kernel (pages and MiB: of the whole system).
-{% if emulated %}
-EMULATED: decision is the median as a multiple of the same device's small int8, no time.
-{% endif %}
-{% if read > 1e6 %}
-{{ "{:,.0f}".format(read / 1e6) }} MB read for one decision take a real Pi 3b {{ "{:,.1f}".format(read / bus) }} s at \
-the least: its card slot carries {{ (bus / 1e6) | int }} MB/s (modelled; an emulated card is as fast as this \
-machine's memory).
-{% endif %}
-{% if held %}
-On {{ target }} another program works with {{ held }} MB meanwhile.
-{% endif %}
-int8 over fp32: small III {{ times(small) }} (computing alone, never swaps); legacy III {{ times(total) }} on \
-{{ target }}{{ ", %s on %s: computing %s × memory pressure %s" | format(times(computing), roomy, times(computing), \
-times(pressure)) if roomy else "; --roomy takes computing and memory pressure apart" }}. The paper reports {{ paper }}×.
-"""
-
-
-def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str, float | None]:
-    """fp32's median over int8's, apart.
-
-    ``small``: of the small III, which never swaps; ``computing``: of the legacy III where memory suffices; ``total``:
-    of the legacy III where it may not; ``pressure``: what memory pressure adds, total = computing × pressure.
-    """
-
-    def ratio(where: str | None, model: str) -> float | None:
-        times = {case.precision: case.median_ns for case in cases if (case.target, case.model) == (where, model)}
-        return times["fp32"] / times["int8"] if {"fp32", "int8"} <= set(times) else None
-
-    computing, total = ratio(roomy, "legacy"), ratio(target, "legacy")
-    apart = total / computing if total and computing else None
-    return {"small": ratio(target, "small"), "computing": computing, "total": total, "pressure": apart}
-
-
-def table(cases: Sequence[Case], request: Mapping[str, Any]) -> Table:
-    """The cases, with times as ratios to the small int8 where the device is emulated; ``request`` is what was typed."""
-    from bench.report.tables import Table
-    from bench.report.text import NOT_KNOWN, filled, megabytes, nanoseconds, times
-
-    base = {case.target: case.median_ns for case in cases if (case.model, case.precision) == ("small", "int8")}
-    rows = []
-    for case in cases:
-        took = nanoseconds(case.median_ns)
-        if case.emulated:
-            took = times(case.median_ns / base[case.target]) if case.target in base else NOT_KNOWN
-        after = case.measured["after_runs"]
-        rows.append(
-            {
-                "device": case.target,
-                "model": case.model,
-                "precision": case.precision,
-                "inputs": f"{case.measured['inputs']:,}",
-                "MB file": megabytes(case.bytes),
-                "decision": took,
-                "major faults": f"{case.per_decision('major_faults'):,.0f}",
-                "pages swapped in": f"{case.per_decision('pswpin'):,.0f}",
-                "MiB read": f"{case.per_decision('pgpgin') / 1024:,.1f}",
-                "MB resident": megabytes(after.get("VmRSS")),
-                "MB in swap": megabytes(after.get("VmSwap")),
-                "MB swapped out by loading": f"{case.measured['load']['pswpout'] * PAGE / 1e6:,.0f}",
-            }
-        )
-    notes = filled(
-        NOTES,
-        **request,
-        machines={case.target: case.measured["machine"] for case in cases},
-        emulated=any(case.emulated for case in cases),
-        read=max((case.per_decision("pgpgin") * 1024 for case in cases), default=0.0),
-        bus=SD_BUS_BYTES_PER_S,
-        times=times,
-        paper=PAPER,
-        **speed_ups(cases, request["target"], request["roomy"]),
-    )
-    return Table.of("memory-pressure", "Memory pressure", rows, notes, left=3)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class Pivot:
     ``"{{ subject }}, n={{ episodes | thousands }}"``, ``"{{ error | lost }}"``.
 
     Attributes:
-        name: of the table, for the pages' markers.
+        name: template of the table's name, for the pages' markers; it names the same as ``words``.
         words: template of the title, and in further lines of the notes; it names ``results``, ``rows`` and ``facts``.
         lead: leading columns: cell by header.
         columns: groups of columns from left to right: cell by header. A header that names what differs between the rows
@@ -102,8 +102,9 @@ class Pivot:
                 {**dict(zip(self.lead, leading, strict=True)), **{at: line.get(at, NOT_KNOWN) for at in headers}}
             )
             last = part
-        title, *notes = filled(self.words, results=results, rows=rows, **self.facts(results))
+        facts = {"results": results, "rows": rows, **self.facts(results)}
+        title, *notes = filled(self.words, **facts)
         left = len(self.lead) if self.left is None else self.left
-        table = Table.of(self.name, title, shown, tuple(notes), left, self.grouped)
+        table = Table.of(compiled(self.name).render(facts), title, shown, tuple(notes), left, self.grouped)
         table = replace(table, headers=(*self.lead, *headers.values()))
         return table.common_in_title(*self.titled, but=self.exempt)

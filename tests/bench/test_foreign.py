@@ -9,6 +9,7 @@ import pytest
 
 from bench import command_line, foreign
 from bench.report import store
+from bench.tables.foreign import FOREIGN
 
 
 def test_files_are_imported_and_flown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,7 +20,7 @@ def test_files_are_imported_and_flown(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(0 <= each["near"] < 1e-4 and 0 <= each["runtimes"] < 1e-3 for each in document["policies"])
     flown, apart, _ = document["policies"]
     assert flown["returns"]["fp32"]["minus_original"] == 0.0 and not apart["returns"]
-    table = foreign.foreign_table(document)
+    table = FOREIGN.table(document)
     assert [row[0] for row in table.rows] == names
     assert table.rows[0][-2].startswith("+0.00") and table.rows[1][-3] == "–"
 

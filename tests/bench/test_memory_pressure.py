@@ -15,7 +15,7 @@ import pytest
 
 from bench.memory_pressure import probe as pressure_probe
 from bench.memory_pressure.depth_network import LEGACY_OBSERVATION, Skeleton, enlarge
-from bench.pressure import Case, speed_ups, table
+from bench.tables.pressure import Case, pressure_table, speed_ups
 from convert.pipeline import convert_all
 from policy.bundle import Bundle
 from policy.bundle_writer import copy_bundle
@@ -183,7 +183,7 @@ ASKED = {"target": "poor", "roomy": "roomy", "runtime": "litert", "runs": 3, "wa
 
 
 def test_the_table_shows_no_emulated_time() -> None:
-    made = table(CASES, ASKED)
+    made = pressure_table(CASES, ASKED)
     shown = {row[:3]: row for row in made.rows}
     assert shown["poor", "legacy", "fp32"][5] == "7,560×"  # of the small int8
     assert "ns" not in "".join("".join(row) for row in made.rows)
@@ -196,6 +196,6 @@ def test_the_table_shows_no_emulated_time() -> None:
 
 def test_a_real_devices_times_are_shown() -> None:
     real = [case("pi", "small", precision, ns, emulated=False) for precision, ns in (("fp32", 398), ("int8", 98))]
-    made = table(real, {**ASKED, "target": "pi", "roomy": None})
+    made = pressure_table(real, {**ASKED, "target": "pi", "roomy": None})
     assert made.rows[0][5] == "400 ns"
     assert "EMULATED" not in " ".join(made.notes)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.report.pivot import Pivot
 from bench.report.tables import Table
+from bench.report.text import fixed
 from convert.calibration import ActivationRange
 from policy.bundle import Bundle
 from policy.integer import quantize_network
@@ -19,6 +21,16 @@ from policy.network import before_layer_norm, hidden_activations, layer_names
 from policy.quantization import Affine
 
 PERCENTILES = (0.1, 99.9)
+WORDS = """\
+Activation ranges of {{ spec.name }}
+On the bundle's {{ observations | thousands }} calibration observations; normalised input, then each layer after its \
+ReLU, the head before its squashing. Step: of the int8 map, one a tensor, zero included.
+Steps used: between the 0.1 and the 99.9 percentile, of 255. Clipped: beyond the outermost level by more than half a \
+step.
+{% if spec.is_discrete %}
+head: only the largest output decides, so the map leaves out what lies far below every winner.
+{% endif %}
+"""
 
 
 @dataclass(frozen=True)
@@ -63,35 +75,34 @@ def activation_ranges(bundle: Bundle) -> list[Range]:
     return found
 
 
+def number(value: float) -> str:
+    """With three decimals below 100, else whole: ``−0.125``, ``1,024``."""
+    return fixed(value, 3 if abs(value) < 100 else 0)
+
+
+ACTIVATIONS = Pivot(
+    name="activations-{{ results.bundle.spec.name }}",
+    words=WORDS,
+    lead={"layer": "{{ name }}"},
+    columns=[
+        {"n": "{{ count | thousands }}", "min": "{{ low }}", "0.1 %": "{{ inner_low }}", "99.9 %": "{{ inner_high }}"},
+        {"max": "{{ high }}", "step, 8 bits": "{{ '%.3g' | format(step) }}"},
+        {"steps used": "{{ '%.0f' | format(inner_steps) }}"},
+        {"clipped": "{{ '%.2g %%' | format(100 * clipped) if clipped else '0' }}"},
+    ],
+    rows=lambda found: [
+        {
+            **vars(each),
+            **{end: number(getattr(each, end)) for end in ("low", "inner_low", "inner_high", "high")},
+            "inner_steps": each.inner_steps,
+        }
+        for each in found["ranges"]
+    ],
+    facts=lambda found: {"spec": found["bundle"].spec, "observations": len(found["bundle"].calibration())},
+    gathered=False,
+)
+
+
 def table(bundle: Bundle, ranges: list[Range]) -> Table:
     """The ranges as a table with what must be said beside it."""
-    rows = tuple(
-        (
-            each.name,
-            f"{each.count:,}",
-            *(_number(value) for value in (each.low, each.inner_low, each.inner_high, each.high)),
-            f"{each.step:.3g}",
-            f"{each.inner_steps:.0f}",
-            "0" if each.clipped == 0 else f"{100 * each.clipped:.2g} %",
-        )
-        for each in ranges
-    )
-    notes = [
-        f"On the bundle's {len(bundle.calibration()):,} calibration observations; normalised input, then each layer "
-        "after its ReLU, the head before its squashing. Step: of the int8 map, one a tensor, zero included.",
-        "Steps used: between the 0.1 and the 99.9 percentile, of 255. Clipped: beyond the outermost level by more "
-        "than half a step.",
-    ]
-    if bundle.spec.is_discrete:
-        notes.append("head: only the largest output decides, so the map leaves out what lies far below every winner.")
-    return Table(
-        f"activations-{bundle.spec.name}",
-        f"Activation ranges of {bundle.spec.name}",
-        ("layer", "n", "min", "0.1 %", "99.9 %", "max", "step, 8 bits", "steps used", "clipped"),
-        rows,
-        tuple(notes),
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}".replace("-", "−") if abs(value) < 100 else f"{value:,.0f}".replace("-", "−")
+    return ACTIVATIONS.table({"bundle": bundle, "ranges": ranges})

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.report.pivot import Pivot
 from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN
 from policy import quantization
 from policy.bundle import Bundle
 from policy.errors import QuantizationError
@@ -137,24 +137,34 @@ def all_weights(bundle: Bundle) -> NDArray[np.float32]:
     return np.concatenate([weights[f"{layer}/kernel"].ravel() for layer in layer_names(bundle.spec)])
 
 
-def table_of(bundle: Bundle, found: Iterable[Parameter], bits: int, scheme: Scheme) -> Table:
-    """A row for each parameter."""
-    rows = []
-    for each in found:
-        ends = float(each.values.min()), float(each.values.max())
-        steps = (each.levels.step, each.levels.smallest_step) if each.levels.count else ()
-        numbers = [f"{value:.6g}".replace("-", "−") for value in (*ends, each.range, each.deviation, *steps)]
-        levels = f"{each.levels.count:,}" if steps else NOT_KNOWN
-        name = f"{each.layer}/{each.kind}"
-        rows.append((name, f"{each.values.size:,}", *numbers, *[NOT_KNOWN] * (6 - len(numbers)), levels))
-    headers = ("parameter", "n", "min", "max", "range", "std", "step", "smallest step", "levels")
-    title = f"{title_of(bundle)}: {bits} bits, {scheme.value}"
-    return Table(f"weights-{bundle.spec.name}", title, headers, tuple(rows))
-
-
 def title_of(bundle: Bundle) -> str:
     """``cartpole-dqn``, or with the algorithm where the name does not say it: ``I (PPO)``."""
     method = str(bundle.spec.provenance.get("algorithm", ""))
     if not method or method in bundle.spec.name.lower():
         return bundle.spec.name
     return f"{bundle.spec.name} ({method.upper() if len(method) <= LONGEST_INITIALS else method})"
+
+
+WEIGHTS = Pivot(
+    name="weights-{{ results.bundle.spec.name }}",
+    words="{{ title }}: {{ results.bits }} bits, {{ results.scheme.value }}",
+    lead={"parameter": "{{ layer }}/{{ kind }}"},
+    columns=[
+        {"n": "{{ values.size | thousands }}"},
+        {name: f"{{{{ '%.6g' | format({name}) | minus }}}}" for name in ("min", "max", "range", "std")},
+        {"step": "{{ '%.6g' | format(levels.step) if levels.count }}"},
+        {"smallest step": "{{ '%.6g' | format(levels.smallest_step) if levels.count }}"},
+        {"levels": "{{ levels.count | thousands if levels.count }}"},
+    ],
+    rows=lambda view: [
+        {**vars(each), "min": each.values.min(), "max": each.values.max(), "range": each.range, "std": each.deviation}
+        for each in view["parameters"]
+    ],
+    facts=lambda view: {"title": title_of(view["bundle"])},
+    gathered=False,
+)
+
+
+def table_of(bundle: Bundle, found: Iterable[Parameter], bits: int, scheme: Scheme) -> Table:
+    """A row for each parameter."""
+    return WEIGHTS.table({"bundle": bundle, "parameters": list(found), "bits": bits, "scheme": scheme})

@@ -1,0 +1,118 @@
+"""The table of bench/pressure.py: what a decision takes where memory is short, and what is swapped for it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.report.pivot import Pivot
+from bench.report.tables import Table
+
+PAGE_BYTES = 4096
+SD_BUS_BYTES_PER_S = 25e6
+"""A Pi 3's card slot in High Speed mode: 4 bits at 50 MHz (SD Physical Layer Specification)."""
+PAPER = 18.85
+"""Times as fast as fp32 the paper's int8 Policy III decides."""
+WORDS = """\
+Memory pressure
+{% for name, measured in machines.items() %}
+{{ name }}: {{ (measured.MemTotal / 1e6) | fixed }} MB of memory, {{ (measured.get("SwapTotal", 0) / 1e6) | fixed }} \
+MB of swap on disk.
+{% endfor %}
+{{ runtime }}, one thread, {{ runs }} decisions after {{ warmup }}, ten times as many of the small model; faults, \
+pages and MiB are means for one decision, counted by the device's kernel (pages and MiB: of the whole system).
+{% if emulated %}
+EMULATED: decision is the median as a multiple of the same device's small int8, no time.
+{% endif %}
+{% if read > 1e6 %}
+{{ (read / 1e6) | fixed }} MB read for one decision take a real Pi 3b {{ (read / bus) | fixed(1) }} s at the least: \
+its card slot carries {{ (bus / 1e6) | int }} MB/s (modelled; an emulated card is as fast as this machine's memory).
+{% endif %}
+{% if held %}
+On {{ target }} another program works with {{ held }} MB meanwhile.
+{% endif %}
+int8 over fp32: small III {{ small | times }} (computing alone, never swaps); legacy III {{ total | times }} on \
+{{ target }}{{ ", %s on %s: computing %s × memory pressure %s" | format(computing | times, roomy, computing | times, \
+pressure | times) if roomy else "; --roomy takes computing and memory pressure apart" }}. The paper \
+reports {{ paper }}×.
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model (``legacy`` or ``small``) on one device; ``measured`` is the probe's answer."""
+
+    target: str
+    model: str
+    precision: str
+    bytes: int
+    emulated: bool
+    measured: Mapping[str, Any]
+
+    @property
+    def median_ns(self) -> float:
+        """Median time of one decision."""
+        return statistics.median(run["ns"] for run in self.measured["runs"])
+
+    def per_decision(self, counter: str) -> float:
+        """A counter's mean for one decision."""
+        return statistics.fmean(run[counter] for run in self.measured["runs"])
+
+
+def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str, float | None]:
+    """fp32's median over int8's, apart.
+
+    ``small``: of the small III, which never swaps; ``computing``: of the legacy III where memory suffices; ``total``:
+    of the legacy III where it may not; ``pressure``: what memory pressure adds, total = computing × pressure.
+    """
+
+    def ratio(where: str | None, model: str) -> float | None:
+        times = {case.precision: case.median_ns for case in cases if (case.target, case.model) == (where, model)}
+        return times["fp32"] / times["int8"] if {"fp32", "int8"} <= set(times) else None
+
+    computing, total = ratio(roomy, "legacy"), ratio(target, "legacy")
+    apart = total / computing if total and computing else None
+    return {"small": ratio(target, "small"), "computing": computing, "total": total, "pressure": apart}
+
+
+def rows_of(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+    """A row for each case; ``ratio``: its time over that of the same device's small int8, None where there is none."""
+    base = {case.target: case.median_ns for case in cases if (case.model, case.precision) == ("small", "int8")}
+    for case in cases:
+        counters = {name: case.per_decision(name) for name in ("major_faults", "pswpin", "pgpgin")}
+        ratio = case.median_ns / base[case.target] if case.target in base else None
+        swapped_out = case.measured["load"]["pswpout"] * PAGE_BYTES
+        yield {**vars(case), **counters, "median_ns": case.median_ns, "ratio": ratio, "swapped_out": swapped_out}
+
+
+PRESSURE = Pivot(
+    name="memory-pressure",
+    words=WORDS,
+    lead={"device": "{{ target }}", "model": "{{ model }}", "precision": "{{ precision }}"},
+    columns=[
+        {"inputs": "{{ measured.inputs | thousands }}", "MB file": "{{ bytes | mb }}"},
+        {"decision": "{{ ratio | times if emulated else median_ns | ns }}"},
+        {"major faults": "{{ major_faults | fixed }}", "pages swapped in": "{{ pswpin | fixed }}"},
+        {"MiB read": "{{ (pgpgin / 1024) | fixed(1) }}", "MB resident": "{{ measured.after_runs.get('VmRSS') | mb }}"},
+        {"MB in swap": "{{ measured.after_runs.get('VmSwap') | mb }}"},
+        {"MB swapped out by loading": "{{ (swapped_out / 1e6) | fixed }}"},
+    ],
+    rows=lambda found: rows_of(found["cases"]),
+    facts=lambda found: {
+        **found["request"],
+        **speed_ups(found["cases"], found["request"]["target"], found["request"]["roomy"]),
+        "machines": {case.target: case.measured["machine"] for case in found["cases"]},
+        "emulated": any(case.emulated for case in found["cases"]),
+        "read": max((case.per_decision("pgpgin") * 1024 for case in found["cases"]), default=0.0),
+        "bus": SD_BUS_BYTES_PER_S,
+        "paper": PAPER,
+    },
+    gathered=False,
+)
+
+
+def pressure_table(cases: Sequence[Case], request: Mapping[str, Any]) -> Table:
+    """The cases, with times as ratios to the small int8 where the device is emulated; ``request`` is what was typed."""
+    return PRESSURE.table({"cases": cases, "request": request})
