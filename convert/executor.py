@@ -146,7 +146,7 @@ class RuntimeProcess:
         raise self._failure(late_s, code, self._restart())
 
     def _failure(self, late_s: float | None, code: int, printed: str) -> ExecutionError:
-        """The error of a process that ended with this code, or was killed after so many seconds."""
+        """The error of a process that ended with this code, or was killed after so many seconds: its last words."""
         if late_s is not None:
             return ExecutionError(
                 f"{self.runtime.value} did not end on the artifact within {late_s:g} s and was killed: {printed}",

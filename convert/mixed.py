@@ -43,8 +43,9 @@ def bits_of(bundle: Bundle, precision: Precision) -> WeightBits:
     Raises:
         QuantizationError: weights or calibration cannot be quantized.
     """
-    kept = bundle.manifest.layer_bits if precision is Precision.MIXED else None
-    return kept or weight_bits(bundle.spec, bundle.weights(), bundle.calibration(), precision)
+    if precision is not Precision.MIXED:
+        return precision.bits
+    return bundle.manifest.layer_bits or mixed(bundle.spec, bundle.weights(), bundle.calibration())
 
 
 def weight_bits(spec: PolicySpec, weights: Weights, calibration: np.ndarray, precision: Precision) -> WeightBits:

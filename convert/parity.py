@@ -32,12 +32,12 @@ def check(
         ParityError: names the artifact, the runtime, the golden vector, the error and the tolerance.
     """
     where = f"{artifact} in {runtime.value} {execution.version}"
-    outputs = _checked_outputs(where, spec, execution, len(reference.outputs))
+    outputs = _checked_outputs(where, spec, execution, reference.outputs.shape)
     # (references, n, output_size): how far each output is from each reference, and how far of what is allowed
     errors, limits = np.stack([np.abs(outputs - own) for own in reference.own]), np.stack(reference.own_tolerance)
     shares = errors / np.maximum(limits, SMALLEST)
     best = int(shares.max(axis=(1, 2)).argmin())
-    vector, output = divmod(int(shares[best].argmax()), spec.output_size)
+    vector, output = divmod(int(shares[best].argmax()), outputs.shape[1])
     error, allowed = float(errors[best, vector, output]), float(limits[best, vector, output])
     if error > allowed:
         raise ParityError(
@@ -52,13 +52,13 @@ def check(
     return Parity(execution.version, worst, steps, agreement)
 
 
-def _checked_outputs(where: str, spec: PolicySpec, execution: ExecutionResult, vectors: int) -> Floats:
+def _checked_outputs(where: str, spec: PolicySpec, execution: ExecutionResult, shape: tuple[int, ...]) -> Floats:
     """The artifact's outputs, (n, output_size), after all checks that need no reference."""
     outputs, actions = execution.outputs, execution.actions
-    if outputs.shape != (vectors, spec.output_size) or outputs.dtype != np.float32:
+    if outputs.shape != shape or outputs.dtype != np.float32:
         raise ParityError(
             f"{where}: the outputs are {outputs.dtype}{list(outputs.shape)}, "
-            f"not float32{[vectors, spec.output_size]} for {vectors} golden vectors. Nothing was written."
+            f"not float32{list(shape)} for {shape[0]} golden vectors. Nothing was written."
         )
     broken = ~np.isfinite(outputs).all(axis=1)
     if broken.any():

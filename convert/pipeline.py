@@ -17,7 +17,7 @@ from convert.native.writer import check_expressible, native_artifact
 from convert.parity import ParityError, check
 from convert.reference import Reference, float_reference, integer_reference
 from device.native.engine import library
-from policy.bundle import Bundle, Expected
+from policy.bundle import Bundle, Contents, Expected
 from policy.bundle_writer import add_artifact
 from policy.errors import QuantizationError
 from policy.integer import WeightBits, quantize_network, trained_with
@@ -109,9 +109,15 @@ def half_weights(weights: Weights) -> dict[str, Floats]:
 
 def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactCandidate:
     """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
-    spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()
+    return _built(bundle, bundle.contents(), precision, artifact_format)
+
+
+def _built(
+    bundle: Bundle, contents: Contents, precision: Precision, artifact_format: ArtifactFormat
+) -> ArtifactCandidate:
+    spec, weights, golden = bundle.spec, contents.weights, contents.golden
     if precision.is_integer:
-        calibration, bits = bundle.calibration(), bits_of(bundle, precision)
+        calibration, bits = contents.calibration, bits_of(bundle, precision)
         network = quantize_network(spec, weights, calibration, bits)
         reference = integer_reference(spec, network, golden.observations)
         data = INTEGERS[artifact_format](spec, network)
@@ -160,8 +166,9 @@ def convert(
         ParityError: a runtime does not compute it rightly. Nothing was written.
         AcceptanceError: it acts too differently from the policy, and ``accept`` is false. Nothing was written.
     """
-    candidate = build(bundle, precision, artifact_format)
-    found = agreement(bundle.spec, candidate.reference.outputs, bundle.golden().outputs)
+    contents = bundle.contents()
+    candidate = _built(bundle, contents, precision, artifact_format)
+    found = agreement(bundle.spec, candidate.reference.outputs, contents.golden.outputs)
     if not accept:
         hold_to_floor(bundle.spec, candidate.file, candidate.weight_bits, found, candidate.warnings)
     parities = judge(bundle, candidate, runtimes)
@@ -181,7 +188,9 @@ def convert(
         warnings=candidate.warnings,
     )
     add_artifact(bundle, entry, candidate.data, Expected(candidate.reference.outputs, candidate.reference.tolerance))
-    fp32 = candidate.data if precision is Precision.FP32 else _fp32_data(bundle, artifact_format)
+    fp32 = candidate.data
+    if precision is not Precision.FP32:
+        fp32 = _fp32_data(bundle.spec, contents.weights, artifact_format)
     return Converted(bundle.spec.name, entry, len(fp32))
 
 
@@ -292,8 +301,7 @@ def execution(candidate: ArtifactCandidate) -> str:
     return words
 
 
-def _fp32_data(bundle: Bundle, artifact_format: ArtifactFormat) -> bytes:
+def _fp32_data(spec: PolicySpec, weights: Weights, artifact_format: ArtifactFormat) -> bytes:
     """The fp32 artifact in the same format; for the native engine, which has none, in TFLite."""
-    artifact_format = artifact_format if artifact_format in FLOATS else ArtifactFormat.TFLITE
-    empty = np.zeros((0, bundle.spec.observation_size), np.float32)
-    return build_graph(bundle.spec, bundle.weights(), empty, Precision.FP32, artifact_format)
+    make = FLOATS.get(artifact_format, FLOATS[ArtifactFormat.TFLITE])
+    return make(spec, weights, half=False)

@@ -91,17 +91,18 @@ def float_reference(
 def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: Floats) -> Reference:
     """The reference of an int8 … int2 artifact, with the tolerance that the two ways of rounding make necessary."""
     raw = head_inputs(spec, network, observations), fixed_point_head_inputs(spec, network, observations)
-    apart = np.abs(raw[0].astype(np.float64) - raw[1]).max(axis=0) / network.output_step
+    level = network.output_step
+    apart = np.abs(raw[0].astype(np.float64) - raw[1]).max(axis=0) / level
     normalised = any(layer.norm is not None for layer in network.layers)
     own_steps = np.full(spec.output_size, OWN_STEPS + NORM_STEPS if normalised else OWN_STEPS)
     return Reference(
         observations,
         outputs=apply_head(spec, raw[0], observations, exact=True),
         own=tuple(apply_head(spec, each, observations, exact=True) for each in raw),
-        own_tolerance=tuple(_within(spec, network, each, observations, own_steps) for each in raw),
-        tolerance=_within(spec, network, raw[0], observations, apart + DEVICE_STEPS + STEP_SLACK),
+        own_tolerance=tuple(_within(spec, each, observations, own_steps * level) for each in raw),
+        tolerance=_within(spec, raw[0], observations, (apart + DEVICE_STEPS + STEP_SLACK) * level),
         step=output_steps(spec, network, raw[0], observations),
-        most_off=None if normalised else _most_off(raw[0], raw[1], network.output_step),
+        most_off=None if normalised else _most_off(raw[0], raw[1], level),
     )
 
 
@@ -112,9 +113,9 @@ def _most_off(one: Floats, other: Floats, step: float) -> float:
     return MORE_OFF[0] * apart + MORE_OFF[1]
 
 
-def _within(spec: PolicySpec, network: IntegerNetwork, raw: Floats, observations: Floats, steps: Doubles) -> Doubles:
-    """How far so many steps (output_size,) of the head's levels take each output, (n, output_size), in its unit."""
-    return _moved(spec, raw, observations, steps * network.output_step) + output_rounding(spec, raw, observations)
+def _within(spec: PolicySpec, raw: Floats, observations: Floats, far: Doubles) -> Doubles:
+    """How far ``far`` (m,) of the head's raw outputs takes each output, (n, output_size), its rounding included."""
+    return _moved(spec, raw, observations, far) + output_rounding(spec, raw, observations)
 
 
 def _moved(spec: PolicySpec, raw: Floats, observations: Floats, far: Doubles) -> Doubles:

@@ -17,10 +17,11 @@ what writes bundles, ``policy.bundle_writer``, stays on the host.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ from policy.reading.files import (
     LARGEST_OTHER,
     LARGEST_SPEC,
     MIB,
+    FileState,
+    file_state,
     is_there,
     read_file,
     verified,
@@ -54,6 +57,8 @@ DEVICE_FILES = (SPEC_FILE, GOLDEN_FILE)
 LARGEST_TOLERANCE = 0.25
 """Largest tolerance, as a share of an output's span, mean over the golden observations: a wider one checks nothing."""
 HOST_FILES = (*DEVICE_FILES, WEIGHTS_FILE, CALIBRATION_FILE)
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -91,12 +96,32 @@ class Expected:
 
 
 @dataclass(frozen=True)
+class Contents:
+    """What artifacts are made of, and what they are checked against: a bundle's files, verified.
+
+    Attributes:
+        weights: float32 master weights by name.
+        calibration: raw observations, float32 (n, observation_size).
+        golden: the golden vectors.
+    """
+
+    weights: dict[str, NDArray[np.float32]]
+    calibration: NDArray[np.float32]
+    golden: Golden
+
+
+@dataclass(frozen=True)
 class Bundle:
-    """A verified bundle. Make one with :meth:`load`."""
+    """A verified bundle. Make one with :meth:`load`.
+
+    Weights, calibration and golden vectors are read and verified once, and once more where their file has been written
+    since. Their arrays are read-only: all who ask get the same ones.
+    """
 
     path: Path
     spec: PolicySpec
     manifest: Manifest
+    _kept: dict[str, tuple[FileState | None, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def load(cls, path: Path | str, require: tuple[str, ...] = HOST_FILES) -> Bundle:
@@ -122,12 +147,15 @@ class Bundle:
                 raise BundleError(f"{folder / MANIFEST_FILE} does not list {name}, which is needed here.")
         spec = read_spec(folder, manifest)
         bundle = cls(folder, spec, manifest)
+        used = {GOLDEN_FILE, *{WEIGHTS_FILE, CALIBRATION_FILE}.intersection(require)}
         for name, record in records.items():
-            if name != SPEC_FILE and (name in require or is_there(folder / name)):
+            if name in used:
+                bundle._keep(name)
+            elif name != SPEC_FILE and (name in require or is_there(folder / name)):
                 verify(folder / name, record, bundle._largest(name))
         golden = bundle.golden()
         if CALIBRATION_FILE in require:
-            bundle.calibration()
+            bundle._made(CALIBRATION_FILE, bundle._calibration)
         if WEIGHTS_FILE in require:
             from policy.bundle_checks import check_golden_outputs  # not on the device
 
@@ -138,34 +166,70 @@ class Bundle:
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """The float32 master weights, verified against their hash and the spec's shapes (host only)."""
+        return dict(self._made(WEIGHTS_FILE, self._weights))
+
+    def calibration(self) -> NDArray[np.float32]:
+        """Raw observations recorded from real rollouts, float32 (n, observation_size) (host only)."""
+        return _as_float32(self._made(CALIBRATION_FILE, self._calibration))
+
+    def golden(self) -> Golden:
+        """The golden vectors; their shapes are checked."""
+        arrays = self._made(GOLDEN_FILE, self._golden)
+        return Golden(_as_float32(arrays["observations"]), arrays["outputs"], arrays["actions"])
+
+    def contents(self) -> Contents:
+        """Weights, calibration and golden vectors together (host only)."""
+        return Contents(self.weights(), self.calibration(), self.golden())
+
+    def forget(self) -> None:
+        """Keep nothing of what was read, where memory is scarce; whoever asks next reads it again."""
+        self._kept.clear()
+
+    def _keep(self, name: str) -> Any:
+        """Read a file of the bundle, verified, and keep its bytes until something is made of them."""
+        state = file_state(self.path / name)  # before it is read: one that is written meanwhile is read again
+        data = self.data(name)
+        self._kept[name] = state, data
+        return data
+
+    def _made(self, name: str, make: Callable[[bytes], Made]) -> Made:
+        """What ``make`` makes of a file, verified: what it made before, unless the file has been written since."""
+        state, kept = self._kept.get(name, (None, None))
+        if state is None or state != file_state(self.path / name):
+            kept = self._keep(name)
+        if isinstance(kept, bytes):
+            kept = make(kept)
+            self._kept[name] = self._kept[name][0], kept
+        made: Made = kept
+        return made
+
+    def _weights(self, data: bytes) -> dict[str, NDArray[np.float32]]:
         from safetensors import SafetensorError
         from safetensors.numpy import load  # not on the device
 
-        data = self.data(WEIGHTS_FILE)
         with _named(self.path / WEIGHTS_FILE):
             try:
                 weights: dict[str, NDArray[np.float32]] = load(data)
                 network.check_weights(self.spec, weights)
             except (SafetensorError, SpecError) as error:
                 raise BundleError(f"{self.path / WEIGHTS_FILE}: {error}") from error
+        for array in weights.values():
+            array.flags.writeable = False
         return weights
 
-    def calibration(self) -> NDArray[np.float32]:
-        """Raw observations recorded from real rollouts, float32 (n, observation_size) (host only)."""
-        observations = self._arrays(CALIBRATION_FILE, {"observations": self._observations})["observations"]
-        return observations.astype(np.float32, copy=False)
+    def _calibration(self, data: bytes) -> np.ndarray:
+        return self._arrays(data, CALIBRATION_FILE, {"observations": self._observations})["observations"]
 
-    def golden(self) -> Golden:
-        """The golden vectors; their shapes are checked."""
+    def _golden(self, data: bytes) -> dict[str, np.ndarray]:
         spec, where = self.spec, self.path / GOLDEN_FILE
         actions = Wanted(("int64",), None) if spec.is_discrete else self._outputs
         wanted = {"observations": self._observations, "outputs": self._outputs, "actions": actions}
-        arrays = self._arrays(GOLDEN_FILE, wanted)
+        arrays = self._arrays(data, GOLDEN_FILE, wanted)
         if not len(arrays["outputs"]):
             raise BundleError(f"{where} holds no golden vectors.", "Make or fetch the bundle again.")
         if not np.array_equal(arrays["actions"], network.choose_actions(spec, arrays["outputs"])):
             raise BundleError(f"{where}: an action is not the one that its outputs choose.")
-        return Golden(arrays["observations"].astype(np.float32, copy=False), arrays["outputs"], arrays["actions"])
+        return arrays
 
     def artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactEntry:
         """The artifact of this precision and format.
@@ -210,12 +274,13 @@ class Bundle:
                 f"{self.path / MANIFEST_FILE}: the output_step of {entry.file} is {entry.output_step}; allowed are "
                 f"{f'{self.spec.output_size} steps' if entry.precision.is_integer else 'none, of floats'}."
             )
-        wanted, golden = {"outputs": self._outputs, "tolerance": self._outputs}, self.golden()
-        arrays = self._arrays(entry.golden_file, wanted)
+        golden_outputs = self._made(GOLDEN_FILE, self._golden)["outputs"]
+        wanted = {"outputs": self._outputs, "tolerance": self._outputs}
+        arrays = self._arrays(self.data(entry.golden_file), entry.golden_file, wanted)
         outputs, tolerance = arrays["outputs"], arrays["tolerance"]
-        if not len(outputs) == len(tolerance) == len(golden.outputs):
+        if not len(outputs) == len(tolerance) == len(golden_outputs):
             raise BundleError(f"{self.path / entry.golden_file} does not belong to the bundle's golden observations.")
-        largest = tolerance.mean(axis=0) / network.output_spans(self.spec, golden.outputs)
+        largest = tolerance.mean(axis=0) / network.output_spans(self.spec, golden_outputs)
         if tolerance.min() < 0 or largest.max() > LARGEST_TOLERANCE:
             raise BundleError(
                 f"{self.path / entry.golden_file}: the tolerance is {largest.max():.3g} of what output "
@@ -252,12 +317,13 @@ class Bundle:
     def _parameters(self) -> int:
         return sum(math.prod(shape) for shape in network.weight_shapes(self.spec).values())
 
-    def _arrays(self, name: str, wanted: dict[str, Wanted]) -> dict[str, np.ndarray]:
-        arrays = read_arrays(self.data(name), wanted, str(self.path / name))
+    def _arrays(self, data: bytes, name: str, wanted: dict[str, Wanted]) -> dict[str, np.ndarray]:
+        arrays = read_arrays(data, wanted, str(self.path / name))
         for key, array in arrays.items():
             # A block at a time: the truth values of all would be a quarter as large again.
             if not all(np.isfinite(array[start : start + 1024]).all() for start in range(0, len(array), 1024)):
                 raise BundleError(f"{self.path / name}: {key!r} holds NaN or infinity.")
+            array.flags.writeable = False
         return arrays
 
 
@@ -288,6 +354,13 @@ def read_spec(folder: Path, manifest: Manifest) -> PolicySpec:
     if spec.name != manifest.policy:
         raise BundleError(f"{folder}: the manifest is of policy {manifest.policy!r}, policy.json of {spec.name!r}.")
     return spec
+
+
+def _as_float32(observations: np.ndarray) -> NDArray[np.float32]:
+    """Observations as float32, read-only; grey levels are kept as they are stored, a quarter as large."""
+    floats: NDArray[np.float32] = observations.astype(np.float32, copy=False)
+    floats.flags.writeable = False
+    return floats
 
 
 @contextmanager

@@ -207,6 +207,7 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
     expected = bundle.expected(entry)
     golden = bundle.golden()
     observations = [np.ascontiguousarray(row[None]) for row in golden.observations]
+    bundle.forget()
     verified = time.perf_counter_ns()
 
     import_runtime(runtime)

@@ -27,6 +27,9 @@ LARGEST_OTHER = 256 * MIB
 """Bytes of a file that is kept with a bundle and that nothing here reads, e.g. a learning curve."""
 _BLOCK = MIB
 
+FileState = tuple[int, ...]
+"""Device, inode, size, and when contents and inode were written last."""
+
 
 def is_there(path: Path) -> bool:
     """Whether something has that name in the folder, be it a link that leads nowhere.
@@ -44,6 +47,15 @@ def is_regular(path: Path) -> bool:
     """Whether it is a regular file, and no link to one."""
     found = _status(path)
     return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def file_state(path: Path) -> FileState | None:
+    """What becomes another one when a file is written or replaced; None where there is none to look at."""
+    try:
+        found = _status(path)
+    except OSError:
+        return None
+    return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def read_file(path: Path, largest: int) -> bytes:

@@ -17,6 +17,7 @@ from policy.bundle_writer import add_artifact, npz, write_bundle
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE, FileRecord
 from policy.network import forward_float
+from policy.reading import files as reading_files
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, OUTPUTS, SPEC, WEIGHTS, entry_of, files
 
 
@@ -73,6 +74,48 @@ def test_a_damaged_file_is_refused_by_name(bundle: Bundle, name: str) -> None:
     else:
         with pytest.raises(BundleError, match=f"{name} is missing"):
             Bundle.load(bundle.path)
+
+
+def test_each_file_is_read_once_and_its_arrays_are_read_only(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def opened(path: Path, record: FileRecord, largest: int) -> bytes:
+        read.append(path.name)
+        return reading_files.verified(path, record, largest)
+
+    def checked(path: Path, record: FileRecord, largest: int) -> None:
+        read.append(path.name)
+        reading_files.verify(path, record, largest)
+
+    monkeypatch.setattr("policy.bundle.verified", opened)
+    monkeypatch.setattr("policy.bundle.verify", checked)
+    loaded = Bundle.load(bundle.path)
+    for _ in range(2):
+        contents = loaded.contents()
+        assert contents.weights is not loaded.weights()  # whoever adds a name to his own adds it to nobody else's
+        golden = contents.golden
+        arrays = golden.observations, golden.outputs, golden.actions, contents.calibration, *contents.weights.values()
+        assert not any(array.flags.writeable for array in arrays)
+    assert sorted(read) == sorted(loaded.manifest.files)
+    loaded.forget()
+    loaded.golden()
+    assert read[-1] == GOLDEN_FILE and len(read) == len(loaded.manifest.files) + 1
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE])
+def test_a_file_that_is_written_after_it_was_read_is_verified_again(bundle: Bundle, name: str) -> None:
+    loaded, path = Bundle.load(bundle.path), bundle.path / name
+    data = path.read_bytes()
+    loaded.contents()
+    path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    for _ in range(2):
+        with pytest.raises(BundleError, match=f"{name} was tampered with or damaged"):
+            loaded.contents()
+    path.unlink()
+    with pytest.raises(BundleError, match=f"{name} is missing"):
+        loaded.contents()
+    path.write_bytes(data)
+    np.testing.assert_array_equal(loaded.contents().golden.outputs, bundle.golden().outputs)
 
 
 def test_a_device_needs_neither_weights_nor_calibration(bundle: Bundle) -> None:
