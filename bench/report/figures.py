@@ -6,7 +6,7 @@ Colours are Okabe and Ito's, which colour-blind eyes tell apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -99,30 +99,6 @@ class Panel:
     lines: Sequence[Line]
     reference: Estimate | None = None
     reference_label: str = "fp32"
-
-    @classmethod
-    def of(
-        cls,
-        title: str,
-        rows: Iterable[Mapping[str, Any]],
-        line: str,
-        x: str,
-        y: str,
-        lines: Mapping[Any, tuple[str, int]],
-        joined: bool = True,
-    ) -> Panel:
-        """Make a panel of rows with an estimate in ``y`` over a place in ``x``.
-
-        Args:
-            title: above it.
-            rows: one for each point; without an estimate there is none.
-            line, x, y: names in the rows.
-            lines: label and style of each value of ``line``.
-            joined: whether the points of a line are.
-        """
-        found = [row for row in rows if row[y] is not None]
-        points = {value: {row[x]: row[y] for row in found if row[line] == value} for value in lines}
-        return cls(title, [Line(*lines[value][:1], of, lines[value][1], joined) for value, of in points.items() if of])
 
 
 def facets(

@@ -308,28 +308,6 @@ class Results:
         """The pictures that the experiment declares, by the stem of their files."""
         return {stem: figure for declared in self.experiment.figures for stem, figure in declared(self).items()}
 
-    def table(
-        self,
-        name: str,
-        words: str,
-        rows: Iterable[Mapping[str, str]],
-        left: int = 1,
-        grouped: bool = False,
-        **facts: Any,
-    ) -> Table:
-        """A table of rows that say each cell by its header, as :meth:`bench.report.tables.Table.of`.
-
-        Args:
-            name, rows, left, grouped: as there.
-            words: template (:func:`bench.report.text.filled`) of the title, and in further lines of the notes.
-            facts: what it names, beside ``results``, which are these.
-        """
-        from bench.report.tables import Table
-        from bench.report.text import filled
-
-        title, *notes = filled(words, results=self, **facts)
-        return Table.of(name, title, rows, tuple(notes), left, grouped)
-
     @property
     def seeds(self) -> str:
         """The seeds of all records, by commas."""
