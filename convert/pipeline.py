@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from device.native.engine import library
 from policy.bundle import Bundle, Contents, Expected
 from policy.bundle_writer import add_artifact
 from policy.errors import QuantizationError
-from policy.integer import WeightBits, quantize_network, trained_with
+from policy.integer import IntegerNetwork, WeightBits, quantize_network, trained_with
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.network import Weights
 from policy.quantization import LARGEST_WEIGHT_BITS, Floats, to_fp16
@@ -34,6 +35,27 @@ INTEGERS = {
     ArtifactFormat.NATIVE: native_artifact,
 }
 FLOATS = {ArtifactFormat.TFLITE: tflite_graph.float_graph, ArtifactFormat.ONNX: onnx_graph.float_graph}
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A bundle's policy in one precision: what its artifacts share, whatever their format.
+
+    Attributes:
+        precision: which.
+        contents: what it was made from.
+        reference: what an artifact has to compute on the golden observations.
+        network: the policy in integers; None for fp32 and fp16.
+        weight_bits: its widths, likewise.
+        warnings: of the calibration set, likewise.
+    """
+
+    precision: Precision
+    contents: Contents
+    reference: Reference
+    network: IntegerNetwork | None = None
+    weight_bits: WeightBits | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,28 +129,38 @@ def half_weights(weights: Weights) -> dict[str, Floats]:
     return {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
 
 
-def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactCandidate:
-    """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
-    return _built(bundle, bundle.contents(), precision, artifact_format)
-
-
-def _built(
-    bundle: Bundle, contents: Contents, precision: Precision, artifact_format: ArtifactFormat
-) -> ArtifactCandidate:
-    spec, weights, golden = bundle.spec, contents.weights, contents.golden
+def quantize(bundle: Bundle, precision: Precision) -> Quantized:
+    """Quantize a bundle's policy to a precision, and compute what its artifacts have to on the golden observations."""
+    spec, contents = bundle.spec, bundle.contents()
+    weights, observations = contents.weights, contents.golden.observations
     if precision.is_integer:
-        calibration, bits = contents.calibration, bits_of(bundle, precision)
-        network = quantize_network(spec, weights, calibration, bits)
-        reference = integer_reference(spec, network, golden.observations)
-        data = INTEGERS[artifact_format](spec, network)
-        warnings = inspect(spec, weights, network, calibration, golden.observations).warnings
-        return ArtifactCandidate(precision, artifact_format, data, reference, bits, spec.network.layer_norm, warnings)
+        bits = bits_of(bundle, precision)
+        network = quantize_network(spec, weights, contents.calibration, bits)
+        reference = integer_reference(spec, network, observations)
+        warnings = inspect(spec, weights, network, contents.calibration, observations).warnings
+        return Quantized(precision, contents, reference, network, bits, warnings)
     half = precision is Precision.FP16
     # fp32 has to compute what was recorded when the policy was trained.
     used: Weights = half_weights(weights) if half else weights
-    reference = float_reference(spec, used, golden.observations, None if half else golden.outputs)
-    data = _floats(artifact_format, precision)(spec, weights, half=half)
-    return ArtifactCandidate(precision, artifact_format, data, reference)
+    return Quantized(
+        precision, contents, float_reference(spec, used, observations, None if half else contents.golden.outputs)
+    )
+
+
+def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactCandidate:
+    """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
+    return _built(bundle.spec, quantize(bundle, precision), artifact_format)
+
+
+def _built(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactFormat) -> ArtifactCandidate:
+    precision, reference, network = quantized.precision, quantized.reference, quantized.network
+    if network is None:
+        make = _floats(artifact_format, precision)
+        data = make(spec, quantized.contents.weights, half=precision is Precision.FP16)
+        return ArtifactCandidate(precision, artifact_format, data, reference)
+    data, normalised = INTEGERS[artifact_format](spec, network), spec.network.layer_norm
+    bits, warnings = quantized.weight_bits, quantized.warnings
+    return ArtifactCandidate(precision, artifact_format, data, reference, bits, normalised, warnings)
 
 
 def judge(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
@@ -166,8 +198,14 @@ def convert(
         ParityError: a runtime does not compute it rightly. Nothing was written.
         AcceptanceError: it acts too differently from the policy, and ``accept`` is false. Nothing was written.
     """
-    contents = bundle.contents()
-    candidate = _built(bundle, contents, precision, artifact_format)
+    return _convert(bundle, quantize(bundle, precision), artifact_format, runtimes, accept)
+
+
+def _convert(
+    bundle: Bundle, quantized: Quantized, artifact_format: ArtifactFormat, runtimes: Runtimes, accept: bool
+) -> Converted:
+    precision, contents = quantized.precision, quantized.contents
+    candidate = _built(bundle.spec, quantized, artifact_format)
     found = agreement(bundle.spec, candidate.reference.outputs, contents.golden.outputs)
     if not accept:
         hold_to_floor(bundle.spec, candidate.file, candidate.weight_bits, found, candidate.warnings)
@@ -247,9 +285,12 @@ def convert_each(
         library()  # compiled here, where a full disk is this command's error and not the artifact's
     done = []
     with runtime_processes(tuple(r for r in RuntimeName if r.artifact_format in formats)) as runtimes:
-        for bundle, precision, artifact_format in jobs:
-            done.append(convert(bundle, precision, artifact_format, runtimes, accept=accept))
-            on_artifact(done[-1])
+        for (bundle, precision), group in groupby(jobs, key=itemgetter(0, 1)):
+            quantized = quantize(bundle, precision)
+            for *_, artifact_format in group:
+                bundle.contents()  # a file that has been written since is refused
+                done.append(_convert(bundle, quantized, artifact_format, runtimes, accept))
+                on_artifact(done[-1])
     return done
 
 

@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 
 from convert import __main__ as cli
-from policy.bundle import WEIGHTS_FILE, Bundle
+from convert import pipeline
+from convert.pipeline import Converted, convert_each
+from policy.bundle import CALIBRATION_FILE, GOLDEN_FILE, WEIGHTS_FILE, Bundle
 from policy.bundle_writer import copy_bundle
+from policy.errors import BundleError
 from policy.integer import forward_integer, quantize_network
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 
@@ -98,6 +101,35 @@ def test_a_conversion_that_is_killed_leaves_nothing(bundle: Bundle, tmp_path: Pa
     assert process.returncode == -signal.SIGKILL
     assert list(temporary.rglob("*")) == []
     assert set(bundle.path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE])
+def test_a_bundle_that_is_damaged_between_two_artifacts_is_refused(bundle: Bundle, name: str) -> None:
+    def damage(_: Converted) -> None:
+        path = bundle.path / name
+        path.write_bytes(path.read_bytes()[::-1])
+
+    formats = ArtifactFormat.TFLITE, ArtifactFormat.NATIVE  # of one precision: quantized once
+    jobs = [(bundle, Precision.INT8, artifact_format) for artifact_format in formats]
+    with pytest.raises(BundleError, match=f"{name} was tampered with"):
+        convert_each(jobs, damage)
+    assert (bundle.path / "int8.tflite").exists() and not (bundle.path / "int8.native").exists()
+
+
+def test_formats_of_one_precision_share_what_is_quantized(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Precision] = []
+    quantize = pipeline.quantize
+
+    def counted(one: Bundle, precision: Precision) -> pipeline.Quantized:
+        made.append(precision)
+        return quantize(one, precision)
+
+    monkeypatch.setattr(pipeline, "quantize", counted)
+    done = pipeline.convert_all([bundle], [Precision.FP16, Precision.INT8], list(ArtifactFormat))
+    assert made == [Precision.FP16, Precision.INT8] and len(done) == 5
+    for each in done:
+        alone = pipeline.build(bundle, each.entry.precision, each.entry.format)
+        assert alone.data == (bundle.path / each.entry.file).read_bytes()
 
 
 def test_a_tampered_bundle_is_refused(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
