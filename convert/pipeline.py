@@ -131,7 +131,7 @@ def half_weights(weights: Weights) -> dict[str, Floats]:
 
 def quantize(bundle: Bundle, precision: Precision) -> Quantized:
     """Quantize a bundle's policy to a precision, and compute what its artifacts have to on the golden observations."""
-    spec, contents = bundle.spec, bundle.contents()
+    spec, contents = bundle.spec, Contents.of(bundle)
     weights, observations = contents.weights, contents.golden.observations
     if precision.is_integer:
         bits = bits_of(bundle, precision)
@@ -288,7 +288,7 @@ def convert_each(
         for (bundle, precision), group in groupby(jobs, key=itemgetter(0, 1)):
             quantized = quantize(bundle, precision)
             for *_, artifact_format in group:
-                bundle.contents()  # a file that has been written since is refused
+                Contents.of(bundle)  # a file that has been written since is refused
                 done.append(_convert(bundle, quantized, artifact_format, runtimes, accept))
                 on_artifact(done[-1])
     return done

@@ -109,6 +109,11 @@ class Contents:
     calibration: NDArray[np.float32]
     golden: Golden
 
+    @classmethod
+    def of(cls, bundle: Bundle) -> Contents:
+        """All three of a bundle (host only)."""
+        return cls(bundle.weights(), bundle.calibration(), bundle.golden())
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -176,10 +181,6 @@ class Bundle:
         """The golden vectors; their shapes are checked."""
         arrays = self._made(GOLDEN_FILE, self._golden)
         return Golden(_as_float32(arrays["observations"]), arrays["outputs"], arrays["actions"])
-
-    def contents(self) -> Contents:
-        """Weights, calibration and golden vectors together (host only)."""
-        return Contents(self.weights(), self.calibration(), self.golden())
 
     def forget(self) -> None:
         """Keep nothing of what was read, where memory is scarce; whoever asks next reads it again."""

@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from policy.bundle import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, Bundle, Expected
+from policy.bundle import (
+    CALIBRATION_FILE,
+    DEVICE_FILES,
+    GOLDEN_FILE,
+    SPEC_FILE,
+    WEIGHTS_FILE,
+    Bundle,
+    Contents,
+    Expected,
+)
 from policy.bundle_writer import add_artifact, npz, write_bundle
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE, FileRecord
@@ -91,7 +100,7 @@ def test_each_file_is_read_once_and_its_arrays_are_read_only(bundle: Bundle, mon
     monkeypatch.setattr("policy.bundle.verify", checked)
     loaded = Bundle.load(bundle.path)
     for _ in range(2):
-        contents = loaded.contents()
+        contents = Contents.of(loaded)
         assert contents.weights is not loaded.weights()  # whoever adds a name to his own adds it to nobody else's
         golden = contents.golden
         arrays = golden.observations, golden.outputs, golden.actions, contents.calibration, *contents.weights.values()
@@ -106,16 +115,16 @@ def test_each_file_is_read_once_and_its_arrays_are_read_only(bundle: Bundle, mon
 def test_a_file_that_is_written_after_it_was_read_is_verified_again(bundle: Bundle, name: str) -> None:
     loaded, path = Bundle.load(bundle.path), bundle.path / name
     data = path.read_bytes()
-    loaded.contents()
+    Contents.of(loaded)
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     for _ in range(2):
         with pytest.raises(BundleError, match=f"{name} was tampered with or damaged"):
-            loaded.contents()
+            Contents.of(loaded)
     path.unlink()
     with pytest.raises(BundleError, match=f"{name} is missing"):
-        loaded.contents()
+        Contents.of(loaded)
     path.write_bytes(data)
-    np.testing.assert_array_equal(loaded.contents().golden.outputs, bundle.golden().outputs)
+    np.testing.assert_array_equal(Contents.of(loaded).golden.outputs, bundle.golden().outputs)
 
 
 def test_a_device_needs_neither_weights_nor_calibration(bundle: Bundle) -> None:
