@@ -29,7 +29,7 @@ try:
         {work}
     print("went on")
 except KeyboardInterrupt:
-    {told}
+    {handler}
     sys.exit(interruption.EXIT_INTERRUPTED)
 """
 TOLD = 'print("told", file=sys.stderr)'
