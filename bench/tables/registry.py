@@ -117,7 +117,7 @@ def _dynamics(pivot: Pivot, kept: Kept) -> Made:
     return pivot.table(flight_dynamics.documents(kept.answer)), []
 
 
-TABLES: Mapping[str, Declared] = {
+TABLES: dict[str, Declared] = {
     case_study.SUMMARY: Declared(
         "make bench", lambda kept: (case_study.summary(kept.selection(case_study.CASE_STUDY), kept.preset), [])
     ),
