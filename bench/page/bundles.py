@@ -13,7 +13,6 @@ from bench.report.tables import Table
 from train.intervals import judged_interval
 
 if TYPE_CHECKING:
-    from bench.page.sources import Sources
     from policy.bundle import Bundle
 
 CURVE_INCHES = (6.4, 3.0)
@@ -64,11 +63,11 @@ class Page:
     tables: Sequence[tuple[Section, Sequence[Table]]]
 
 
-def page(sources: Sources, bundle: Bundle, anchor: str, sections: Sequence[Section]) -> Page:
-    """A bundle's page, with the rows of these sections that are about it."""
+def page(bundle: Bundle, anchor: str, sections: Sequence[Section]) -> Page:
+    """A bundle's page, with the pictures and the rows of these sections that are about it."""
     name, index = bundle.spec.name, INDEX.table([bundle])
     tables = [(each, about) for each in sections if (about := tables_about([*each.own.values(), *each.tables], name))]
-    pictures = {stem: Picture.of(each) for stem, each in sources.pictures.items() if sources.bundle_of(stem) == name}
+    pictures = {stem: picture for each in sections for stem, picture in each.pictures.get(name, {}).items()}
     row = dict(zip(index.headers, index.rows[0], strict=True))
     return Page(anchor, names(bundle), row, curve(bundle), pictures, tables)
 

@@ -16,6 +16,7 @@ import base64
 import hashlib
 import itertools
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -127,8 +128,8 @@ def collect(sources: Sources) -> Document:
                 groups[title].append(sections.section(entry, sources, sections.anchor(entry.name, given)))
                 progress(next(done), total)
         for name, bundle in sources.bundles.items():
-            anchor, every = sections.anchor(f"policy {name}", given), [*itertools.chain(*groups.values())]
-            pages.append(bundles.page(sources, bundle, anchor, every))
+            every = [section for group in groups.values() for section in group]
+            pages.append(bundles.page(bundle, sections.anchor(f"policy {name}", given), every))
             progress(next(done), total)
     return Document(
         datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -181,43 +182,29 @@ def render(document: Document) -> str:
 
     from bench.report import text
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {**text.environment().filters, "marked": marked}
-    environment.globals["table_bodies"] = table_bodies
-    environment.globals["is_wide"] = is_wide
-    environment.globals["page_of_row"] = lambda row, left: page_of_row(row, left, document.page_anchors)
+    environment = text.environment().overlay(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
+    environment.filters = {**environment.filters, "marked": marked}
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    template = environment.get_template("report.html.j2")
-    return template.render(document=document, style=Markup(style), style_hash=digest)
+    return environment.get_template("report.html.j2").render(
+        document=document,
+        style=Markup(style),
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        table_bodies=table_bodies,
+        is_wide=is_wide,
+        page_of_row=lambda row, left: page_of_row(row, left, document.page_anchors),
+    )
 
 
 def marked(text: str) -> Markup:
     """Text with what stands between backticks as code; everything is escaped."""
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
-    pieces = str(text).split("`")
-    if len(pieces) % 2 == 0:  # a backtick without its partner is just one
-        pieces[-2:] = ["`".join(pieces[-2:])]
-    code = Markup("<code>{}</code>")
-    return Markup("").join(code.format(piece) if number % 2 else piece for number, piece in enumerate(pieces))
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def table_bodies(table: Table) -> list[list[tuple[str, ...]]]:
     """Rows in groups: an empty row is a rule between two of them."""
-    bodies: list[list[tuple[str, ...]]] = [[]]
-    for row in table.rows:
-        if row:
-            bodies[-1].append(row)
-        elif bodies[-1]:
-            bodies.append([])
-    return [body for body in bodies if body]
+    return [list(rows) for are_rows, rows in itertools.groupby(table.rows, bool) if are_rows]
 
 
 def is_wide(table: Table) -> bool:

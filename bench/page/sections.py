@@ -58,7 +58,7 @@ class Section:
         anchor: unique in the report; letters, digits and hyphens.
         entry: its heading and its command.
         tables: in their order; none where its results are missing.
-        pictures: by name.
+        pictures: by the bundle that they are of, "" of none, and by name.
         own: tables of what this machine measured itself, by device.
         missing: why there is no table.
     """
@@ -66,7 +66,7 @@ class Section:
     anchor: str
     entry: Entry
     tables: Sequence[Table] = ()
-    pictures: Mapping[str, Picture] = field(default_factory=dict)
+    pictures: Mapping[str, Mapping[str, Picture]] = field(default_factory=dict)
     own: Mapping[str, Table] = field(default_factory=dict)
     missing: str = ""
 
@@ -103,8 +103,9 @@ def section(entry: Entry, sources: Sources, anchor: str) -> Section:
         tables, figures = declared(entry, sources) if entry.tables else sources.made(entry.name)
     except MISSING as error:  # without the folder of this checkout, and without the next step: the section names it
         return Section(anchor, entry, missing=str(error).partition("\n")[0].replace(f"{PROJECT_ROOT}/", ""))
-    general = {stem: figure for stem, figure in figures.items() if sources.bundle_of(stem) is None}
-    pictures = {stem: Picture.of(figure) for stem, figure in general.items()}  # others stand on their bundles' pages
+    pictures: dict[str, dict[str, Picture]] = {}
+    for stem, figure in figures.items():
+        pictures.setdefault(sources.bundle_of(stem), {})[stem] = Picture.of(figure)
     return Section(anchor, entry, tables, pictures, own_tables(entry, sources))
 
 

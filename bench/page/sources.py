@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from bench.report.store import DEFAULT_STORE, RESULTS, StoreError, read_results, results_for
@@ -72,8 +72,7 @@ class Sources:
     @cached_property
     def joined(self) -> dict[str, Joined]:
         """The studies that join what others measured, by name."""
-        modules = {name: importlib.import_module(module) for name, (module, _) in STUDIES.items()}
-        return {name: module.JOINED for name, module in modules.items() if hasattr(module, "JOINED")}
+        return {name: module.JOINED for name, module in self._modules.items() if hasattr(module, "JOINED")}
 
     @cached_property
     def studies(self) -> dict[str, tuple[Experiment, Results | None]]:
@@ -81,23 +80,22 @@ class Sources:
         from bench.study.experiment import stored
 
         found: dict[str, tuple[Experiment, Results | None]] = {}
-        for name, (module, _) in STUDIES.items():
-            experiment: Experiment | None = getattr(importlib.import_module(module), "EXPERIMENT", None)
-            if experiment is not None:
-                results = stored(experiment, self.results / "study" / experiment.path.name)
-                found[name] = experiment, results if results.found else None
+        for name, module in self._modules.items():
+            if hasattr(module, "EXPERIMENT"):
+                results = stored(module.EXPERIMENT, self.results / "study" / module.EXPERIMENT.path.name)
+                found[name] = module.EXPERIMENT, results if results.found else None
         return found
 
-    @cached_property
-    def made(self) -> Callable[[str], tuple[Sequence[Table], Mapping[str, Figure]]]:
+    @property
+    def _modules(self) -> dict[str, ModuleType]:
+        return {name: importlib.import_module(module) for name, (module, _) in STUDIES.items()}
+
+    def made(self, study: str) -> tuple[Sequence[Table], Mapping[str, Figure]]:
         """A study's tables, and its pictures by the stem of their files.
 
         Raises:
             StoreError, BenchError: nothing is stored of it, or of what it joins.
         """
-        return functools.cache(self._made)
-
-    def _made(self, study: str) -> tuple[Sequence[Table], Mapping[str, Figure]]:
         if study in self.joined:
             return self.joined[study].made(self.results / "study")
         _, results = self.studies[study]
@@ -105,12 +103,6 @@ class Sources:
             raise StoreError("Its results are not stored yet.")
         return results.tables(), results.figures()
 
-    @property
-    def pictures(self) -> dict[str, Figure]:
-        """The pictures of all studies that measure, by the stem of their files."""
-        stored = [name for name, (_, results) in self.studies.items() if results is not None]
-        return {stem: figure for name in stored for stem, figure in self.made(name)[1].items()}
-
-    def bundle_of(self, stem: str) -> str | None:
-        """The bundle that a picture is of, by its file's name: the longest that it ends with."""
-        return max((name for name in self.bundles if stem.endswith(f"-{name}")), key=len, default=None)
+    def bundle_of(self, stem: str) -> str:
+        """The bundle that a picture is of, by its file's name: the longest that it ends with; "": it is of none."""
+        return max((name for name in self.bundles if stem.endswith(f"-{name}")), key=len, default="")

@@ -221,7 +221,7 @@ def test_a_picture_is_of_the_bundle_that_its_name_ends_with(empty: Sources, bala
     for name in ("cartpole-dqn", "dqn"):
         balancing(empty.zoo / name)
     assert empty.bundle_of("sweetspot-cartpole-dqn") == "cartpole-dqn"
-    assert empty.bundle_of("precision-apart") is None
+    assert empty.bundle_of("precision-apart") == ""
 
 
 def test_names_from_outside_are_text_and_nothing_else(empty: Sources, balancing: Write) -> None:
