@@ -24,8 +24,7 @@ class AnswerCommand:
         name: of the file that --keep stores it in, without its end.
         command: what is typed after ``python``.
         ask: (arguments) → what the document says, the machine and the commit apart.
-        tables: () → tables of the document by name, loaded when they are made; bench/table.py makes them of the stored
-            one.
+        tables: () → tables of the document by name, loaded when they are made.
         amounts: (document) → how much of each thing it rests on; a stored one gives way to none that rests on less.
         unit: of the amounts.
         left_out: (arguments) → what to leave out so that all is asked, as what --keep stores has to be; "": it is.
@@ -63,17 +62,6 @@ class AnswerCommand:
         if arguments.keep:
             store.keep_answer(store.answer_file(self.name), document, self.amounts, self.unit)
         return command_line.EXIT_OK if holds else command_line.EXIT_FAILED
-
-    def kept_table(self, name: str) -> Table:
-        """One of the tables, of the stored answer.
-
-        Raises:
-            StoreError: nothing is stored.
-        """
-        from bench.report import store
-
-        kept = store.kept_answer(store.answer_file(self.name), f"python {self.command} --keep")
-        return self.tables()[name](kept)
 
 
 def parser(doc: str | None, command: str) -> argparse.ArgumentParser:

@@ -12,10 +12,10 @@ the measurements over into results/NAME.jsonl, to be committed with them: never 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if __package__ is None:  # started as a script, by whatever Python: go on with the project's
     import project_python
@@ -27,6 +27,7 @@ from bench import command_line
 if TYPE_CHECKING:
     from bench.report.document import Report
     from bench.report.tables import Table
+    from bench.tables.registry import Declared
 
 NAMES = (
     "summary",
@@ -99,54 +100,36 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
-    from bench import agreement, foreign, gate, native, rewrites
-    from bench.peers import __main__ as peers
-    from bench.recommending import answer
     from bench.report import store
-    from bench.report.selection import Selection, flown_today
-    from bench.tables import case_study, flight_dynamics, flights, simulators, trained, virtual_pi
+    from bench.tables.registry import Kept
     from policy.locate import ZOO
 
-    def everything(name: str) -> list[Report]:
-        reports = store.read_results(command_line.source(arguments, name))
-        today = flown_today(reports)
-        if len(today) < len(reports):
-            command_line.say(f"{name}: {len(reports) - len(today)} flights of another task than today's are left out")
-        return today
-
-    def stored(name: str, empty: bool = False) -> Selection:
-        if empty and not command_line.source(arguments, name).exists():
-            return Selection(())
-        return Selection.of_target(everything(name), arguments.target)
-
-    preset, case = arguments.preset, case_study.CASE_STUDY
-    kept = [each.ANSWER for each in (foreign, gate, rewrites, native, peers)] + list(agreement.ANSWERS.values())
-    makers: dict[str, Callable[[], tuple[Table, list[Report]]]] = {
-        "summary": lambda: (case_study.summary(stored(case), preset), []),
-        "case-study": lambda: case_study.case_study(stored(case), preset),
-        "latency-flown": lambda: flights.latency_flown(stored("latency-flown"), preset),
-        "virtual-pi": lambda: virtual_pi.virtual_pi(everything("virtual-pi"), preset),
-        "zoo": lambda: flights.zoo_table(ZOO, stored("zoo", empty=True)),
-        "recommend": lambda: (answer.kept_table(), []),
-        simulators.AIRSIM_FLIGHTS: lambda: simulators.airsim_flights(everything(simulators.AIRSIM_FLIGHTS), preset),
-        case_study.DEPTH: lambda: case_study.depth(stored(case_study.DEPTH), preset),
-        **{name: partial(_without_reports, each.kept_table, name) for each in kept for name in each.tables()},
-        **{f"trained-{each}": partial(_without_reports, trained.trained_table, each) for each in trained.METHODS},
-        flight_dynamics.DYNAMICS: lambda: (flight_dynamics.kept_table(flight_dynamics.OF_RECORDINGS), []),
-        flight_dynamics.RISES: lambda: (flight_dynamics.kept_table(flight_dynamics.OF_RISES), []),
-    }
+    source, say = partial(command_line.source, arguments), command_line.say
+    kept = Kept(source, zoo=ZOO, preset=arguments.preset, target=arguments.target, say=say)
+    declared = _declared()
     found: dict[str, tuple[Table, list[Report]]] = {}
     skipped: dict[str, str] = {}
     for name in arguments.name or (MEASURED if arguments.own or arguments.results else NAMES):
         try:
-            found[name] = makers[name]()
+            found[name] = declared[name].make(kept)
         except store.StoreError as error:
             skipped[name] = str(error)
     return found, skipped
 
 
-def _without_reports(make: Callable[..., Table], *arguments: Any) -> tuple[Table, list[Report]]:
-    return make(*arguments), []
+def _declared() -> dict[str, Declared]:
+    """Each table by its name; of some, words or rows come from the command that keeps the answer."""
+    from bench import native
+    from bench.peers import __main__ as peers
+    from bench.recommending import answer
+    from bench.tables.registry import TABLES, Declared, answered
+
+    return {
+        **TABLES,
+        "recommend": Declared("python -m bench.recommend", lambda kept: (answer.kept_table(), [])),
+        "native": answered("native", native.native_table, "bench/native.py"),
+        "peers": answered("peers", peers.peers_table, "-m bench.peers"),
+    }
 
 
 def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[Table, list[Report]]]) -> None:

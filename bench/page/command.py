@@ -16,6 +16,7 @@ import base64
 import hashlib
 import itertools
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +31,8 @@ from policy.locate import PROJECT_ROOT
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from bench.page.parts import Section
+    from bench.page.bundles import Page
+    from bench.page.sections import Entry, Section
     from bench.page.sources import Sources
     from bench.report.tables import Table
 
@@ -56,21 +58,21 @@ class Document:
 
     made: str
     code: str
-    machines: tuple[tuple[str, str], ...]
-    findings: tuple[str, ...]
+    machines: Mapping[str, str]
+    findings: Sequence[str]
     groups: Mapping[str, Sequence[Section]]
     index: Table
-    pages: tuple[Section, ...]
+    pages: Sequence[Page]
 
     @property
     def page_anchors(self) -> dict[str, str]:
         """Anchor of each bundle's page by its name."""
-        return {page.title: page.anchor for page in self.pages}
+        return {page.row["policy"]: page.anchor for page in self.pages}
 
     @property
-    def missing(self) -> list[Section]:
-        """Sections that were left out."""
-        return [section for group in self.groups.values() for section in group if section.missing]
+    def missing(self) -> list[Entry]:
+        """Entries that were left out."""
+        return [section.entry for group in self.groups.values() for section in group if section.missing]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,17 +88,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.page import sources as sources
+    from bench.page.sources import RESULTS, ZOO, Sources
     from policy.files import write_atomically
 
     began = time.monotonic()
-    zoo, results = arguments.zoo or sources.ZOO, arguments.results or sources.RESULTS
-    document = collect(sources.Sources(results, zoo, arguments.preset))
+    document = collect(Sources(arguments.results or RESULTS, arguments.zoo or ZOO, arguments.preset))
     text = render(document).encode()
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(arguments.output, text)
     seconds = time.monotonic() - began
-    left_out = {section.title: section.command for section in document.missing}
+    left_out = {entry.title: entry.command for entry in document.missing}
     if arguments.json:
         values = {"file": str(arguments.output), "bytes": len(text), "seconds": round(seconds, 1), "missing": left_out}
         print(json.dumps({"ok": True, **values}, ensure_ascii=False))
@@ -115,29 +116,29 @@ def _run(arguments: argparse.Namespace) -> int:
 def collect(sources: Sources) -> Document:
     """Everything that is stored, drawn and tabulated."""
     from bench.page import bundles, sections
-    from bench.page.parts import Anchors
     from bench.report.document import code_version
 
-    anchors = Anchors({"top", "policies", "contents"})
     entries = {"On a device": sections.DEVICE, "Studies": sections.study_entries(sources)}
     groups: dict[str, list[Section]] = {title: [] for title in entries}
-    done, total, pages = itertools.count(1), sum(map(len, entries.values())) + len(sources.bundles), []
+    total = sum(map(len, entries.values())) + len(sources.bundles)
+    given, done, pages = {"top", "policies", "contents"}, itertools.count(1), []
     with command_line.progress_bar("drawing") as progress:
         for title, group in entries.items():
             for entry in group:
-                groups[title].append(sections.section(entry, sources, anchors))
+                groups[title].append(sections.section(entry, sources, sections.anchor(entry.name, given)))
                 progress(next(done), total)
-        for bundle in sources.bundles.values():
-            pages.append(bundles.page(sources, bundle, anchors, [*itertools.chain(*groups.values())]))
+        for name, bundle in sources.bundles.items():
+            every = [section for group in groups.values() for section in group]
+            pages.append(bundles.page(bundle, sections.anchor(f"policy {name}", given), every))
             progress(next(done), total)
     return Document(
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        code=code_version(),
-        machines=machines(sources),
-        findings=tuple(findings(sources)),
-        groups=groups,
-        index=bundles.index_table(sources),
-        pages=tuple(pages),
+        datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        code_version(),
+        machines(sources),
+        findings(sources),
+        groups,
+        bundles.INDEX.table(sources.bundles.values()),
+        pages,
     )
 
 
@@ -148,30 +149,30 @@ def findings(sources: Sources) -> list[str]:
 
     found = []
     with suppress(*MISSING):
-        found.append(case_study.finding(sources.selection(case_study.CASE_STUDY), sources.preset))
+        found.append(case_study.finding(sources.kept.selection(case_study.CASE_STUDY), sources.preset))
     for experiment, results in sources.studies.values():
         found += [] if results is None else [experiment.finding(results)]
     return [finding for finding in found if finding][:FINDINGS]
 
 
-def machines(sources: Sources) -> tuple[tuple[str, str], ...]:
+def machines(sources: Sources) -> dict[str, str]:
     """Each machine that numbers come from, and which numbers."""
-    from bench.report import text as words
     from bench.report.store import StoreError
+    from bench.report.text import machine
 
     found: dict[str, dict[str, None]] = {}
     for table in ("case-study", "latency-flown", "virtual-pi"):
         with suppress(StoreError):  # its section says so
-            for report in sources.reports(table):
+            for report in sources.kept.reports(table):
                 emulated = " (emulated)" if report.device.get("emulated") else ""
-                found.setdefault(words.machine(report.device) + emulated, {})[table] = None
-    for own in sources.own().values():
-        for report in own.reports:
-            found.setdefault(words.machine(report.device), {})["measured on this machine"] = None
+                found.setdefault(machine(report.device) + emulated, {})[table] = None
+    for kept in sources.own.values():
+        for report in kept.selection("case-study").reports:
+            found.setdefault(machine(report.device), {})["measured on this machine"] = None
     for name, (_, results) in sources.studies.items():
         for record in results.found if results is not None else ():
             found.setdefault(record["machine"], {})[name] = None
-    return tuple((machine, ", ".join(what)) for machine, what in found.items())
+    return {machine: ", ".join(what) for machine, what in found.items()}
 
 
 def render(document: Document) -> str:
@@ -179,44 +180,31 @@ def render(document: Document) -> str:
     import jinja2
     from markupsafe import Markup
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["marked"] = marked
-    environment.globals["kind"] = lambda block: type(block).__name__
-    environment.globals["table_bodies"] = table_bodies
-    environment.globals["is_wide"] = is_wide
-    environment.globals["page_of_row"] = lambda row, left: page_of_row(row, left, document.page_anchors)
+    from bench.report import text
+
+    environment = text.environment().overlay(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
+    environment.filters = {**environment.filters, "marked": marked}
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    template = environment.get_template("report.html.j2")
-    return template.render(document=document, style=Markup(style), style_hash=digest)
+    return environment.get_template("report.html.j2").render(
+        document=document,
+        style=Markup(style),
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        table_bodies=table_bodies,
+        is_wide=is_wide,
+        page_of_row=lambda row, left: page_of_row(row, left, document.page_anchors),
+    )
 
 
 def marked(text: str) -> Markup:
     """Text with what stands between backticks as code; everything is escaped."""
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
-    pieces = str(text).split("`")
-    if len(pieces) % 2 == 0:  # a backtick without its partner is just one
-        pieces[-2:] = ["`".join(pieces[-2:])]
-    code = Markup("<code>{}</code>")
-    return Markup("").join(code.format(piece) if number % 2 else piece for number, piece in enumerate(pieces))
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def table_bodies(table: Table) -> list[list[tuple[str, ...]]]:
     """Rows in groups: an empty row is a rule between two of them."""
-    bodies: list[list[tuple[str, ...]]] = [[]]
-    for row in table.rows:
-        if row:
-            bodies[-1].append(row)
-        elif bodies[-1]:
-            bodies.append([])
-    return [body for body in bodies if body]
+    return [list(rows) for are_rows, rows in itertools.groupby(table.rows, bool) if are_rows]
 
 
 def is_wide(table: Table) -> bool:

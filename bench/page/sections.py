@@ -1,31 +1,33 @@
-"""The report's sections, in order, and which command makes the results of each: the device's, and one for each study.
+"""The report's sections, in order: what devices answered, then each study, of the tables and pictures they declare.
 
-A study that is declared as an experiment has its section by itself. While its results are missing, a section is left
-out with a line that says what to type.
+While its results are missing, a section is left out with a line that says what to type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from bench.command_line import BenchError
-from bench.page.parts import Anchors, Block, Part, Picture, Section
-from bench.page.sources import ROOT, Sources, joining
+from bench.page.pictures import Picture
+from bench.page.sources import Sources
 from bench.report.selection import Selection
-from bench.report.store import StoreError, kept_answer
+from bench.report.store import StoreError
 from bench.report.tables import Table
 from bench.report.text import NOT_KNOWN
 from bench.study.__main__ import STUDIES
-from bench.tables import agreement, case_study, flights, gate, plots, virtual_pi
+from bench.tables.registry import TABLES
+from policy.locate import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MISSING = (StoreError, BenchError)
 """What a reader of stored results raises when there are none, or none that it can read."""
-PICTURES = {
-    "success": "Success of each policy at each precision with 95 % intervals, beside the blind baseline",
-    "latency": "Latency of one decision, a row for each policy and precision: median, p5 to p95 and p99",
-}
 
 
 @dataclass(frozen=True)
@@ -33,73 +35,115 @@ class Entry:
     """A section that may be there.
 
     Attributes:
-        anchor: what its anchor is made from.
+        name: what its anchor is made from; a study's own.
         title: its heading.
         command: what makes its results.
-        make: its blocks from the stored results; none, or one of MISSING raised, where they are missing.
+        tables: names of tables in the registry; none: those that the study of this name declares.
+        own: the table that shows this machine's own measurements, too. Where it is none of ``tables``, the committed
+            ones stand in the columns beside it.
+    """
+
+    name: str
+    title: str
+    command: str
+    tables: tuple[str, ...] = ()
+    own: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What an entry shows.
+
+    Attributes:
+        anchor: unique in the report; letters, digits and hyphens.
+        entry: its heading and its command.
+        tables: in their order; none where its results are missing.
+        pictures: by the bundle that they are of, "" of none, and by name.
+        own: tables of what this machine measured itself, by device.
+        missing: why there is no table.
     """
 
     anchor: str
-    title: str
-    command: str
-    make: Callable[[Sources], Iterable[Block]]
+    entry: Entry
+    tables: Sequence[Table] = ()
+    pictures: Mapping[str, Mapping[str, Picture]] = field(default_factory=dict)
+    own: Mapping[str, Table] = field(default_factory=dict)
+    missing: str = ""
 
 
-def section(entry: Entry, sources: Sources, anchors: Anchors) -> Section:
-    """One section; where its results are missing it says so."""
-    missing = "Its results are not stored yet."
-    try:
-        blocks = tuple(entry.make(sources))
-    except MISSING as error:  # without the folder of this checkout, and without the next step: the section names it
-        blocks, missing = (), str(error).partition("\n")[0].replace(f"{ROOT}/", "")
-    return Section(anchors.new(entry.anchor), entry.title, blocks, "" if blocks else missing, entry.command)
+def of_tables(name: str, title: str, *tables: str, own: str = "") -> Entry:
+    """An entry of tables in the registry, with the command that measures for the first."""
+    return Entry(name, title, TABLES[tables[0]].command, tables, own)
+
+
+DEVICE = (
+    of_tables("case-study", "The case study on a device", "case-study", own="summary"),
+    of_tables("depth", "A policy of depth pictures", "depth"),
+    of_tables("latency-flown", "Latency, flown", "latency-flown", own="latency-flown"),
+    of_tables("virtual-pi", "The Pi, emulated and modelled", "virtual-pi"),
+    of_tables("agreement", "Agreement", "agreement", "device-agreement"),
+    of_tables("gate", "The gate", "gate", "gate-wrong"),
+    of_tables("origins", "Where the policies come from", "zoo"),
+)
 
 
 def study_entries(sources: Sources) -> list[Entry]:
-    """One for each experiment, and for each study that joins what others measured."""
-
-    def entry(name: str) -> Entry:
-        title = STUDIES[name][1]
-        measured = name if name in sources.studies else "cells"  # what joins others' rows measures nothing itself
-        command = f"python -m bench.study {measured} --keep"
-        return Entry(name, title[0].upper() + title[1:], command, lambda sources: study_blocks(sources, name))
-
-    return [entry(name) for name in STUDIES if name in sources.studies or joining(name)]
+    """One for each study that measures, and for each that joins what others measured."""
+    return [
+        # what joins others' rows measures nothing itself
+        Entry(name, asks[0].upper() + asks[1:], f"python -m bench.study {'cells' if is_joined else name} --keep")
+        for name, (_, asks) in STUDIES.items()
+        if (is_joined := name in sources.joined) or name in sources.studies
+    ]
 
 
-def study_blocks(sources: Sources, name: str) -> Iterator[Block]:
-    """Pictures and tables of a study, but for pictures of single bundles, which stand on their pages."""
-    tables, figures = sources.made(name)
+def section(entry: Entry, sources: Sources, anchor: str) -> Section:
+    """One section; where its results are missing it says so."""
+    try:
+        tables, figures = declared(entry, sources) if entry.tables else sources.made(entry.name)
+    except MISSING as error:  # without the folder of this checkout, and without the next step: the section names it
+        return Section(anchor, entry, missing=str(error).partition("\n")[0].replace(f"{PROJECT_ROOT}/", ""))
+    pictures: dict[str, dict[str, Picture]] = {}
     for stem, figure in figures.items():
-        if bundle_of(stem, sources) is None:
-            yield Picture.of(figure, f"{tables[0].title}.", f"{tables[0].title}; the numbers are in the tables.")
-    yield from tables
+        pictures.setdefault(sources.bundle_of(stem), {})[stem] = Picture.of(figure)
+    return Section(anchor, entry, tables, pictures, own_tables(entry, sources))
 
 
-def bundle_of(stem: str, sources: Sources) -> str | None:
-    """The bundle that a picture is of, by its file's name: the longest that it ends with."""
-    return max((name for name in sources.bundles if stem.endswith(f"-{name}")), key=len, default=None)
+def declared(entry: Entry, sources: Sources) -> tuple[list[Table], dict[str, Figure]]:
+    """An entry's tables that something is stored for, and their pictures.
 
-
-# --- what devices answered --------------------------------------------------------------------------------------------
-
-
-def case_study_blocks(sources: Sources) -> Iterator[Block]:
-    """Latency, memory, size and success of policies I, II, III: this machine's own beside the committed ones."""
-    committed = sources.selection(case_study.CASE_STUDY)
-    for target, own in sources.own().items():
+    Raises:
+        StoreError: nothing is stored for any of them.
+    """
+    tables: list[Table] = []
+    figures: dict[str, Figure] = {}
+    missing = None
+    for each in (TABLES[name] for name in entry.tables):
+        try:
+            table, reports = each.make(sources.kept)
+        except StoreError as error:
+            missing = missing or error
+            continue
+        tables.append(table)
         with suppress(StoreError):
-            theirs, mine = (case_study.summary(each, sources.preset) for each in (committed, own))
-            yield beside(mine, theirs, target)
-    table, used = case_study.case_study(committed, sources.preset)
-    selection = Selection.of_target(used)
-    with suppress(StoreError):
-        for name, figure in plots.figures(selection, sources.preset).items():
-            yield Picture.of(figure, f"{PICTURES[name]}.", f"{PICTURES[name]}; the numbers are in the table below.")
-    yield table
+            figures |= each.figures(Selection.of_target(reports), sources.preset)
+    if missing and not tables:
+        raise missing
+    return tables, figures
 
 
-def beside(own: Table, committed: Table, target: str) -> Table:
+def own_tables(entry: Entry, sources: Sources) -> dict[str, Table]:
+    """The tables of what this machine measured itself, by device; see :class:`Entry`."""
+    found: dict[str, Table] = {}
+    for target, kept in sources.own.items() if entry.own else ():
+        with suppress(StoreError):
+            own, _ = TABLES[entry.own].make(kept)
+            is_shown = entry.own in entry.tables
+            found[target] = own if is_shown else beside(own, TABLES[entry.own].make(sources.kept)[0])
+    return found
+
+
+def beside(own: Table, committed: Table) -> Table:
     """A table of what this machine measured, and in the column after it what is committed."""
     theirs = {row[:2]: row for row in committed.rows if row}
     measured = [place for place in range(2, len(own.headers)) if not own.headers[place].startswith("paper")]
@@ -108,53 +152,16 @@ def beside(own: Table, committed: Table, target: str) -> Table:
         other = theirs.get(row[:2], (NOT_KNOWN,) * len(own.headers))
         rows.append((*row[:2], *(cell for place in measured for cell in (row[place], other[place]))))
     headers = (*own.headers[:2], *(word for place in measured for word in (own.headers[place], "committed")))
-    return Table(f"own-{target}", f"Measured on {target}, beside what is committed", headers, tuple(rows), own.notes, 2)
+    return replace(own, title=f"{own.title}, beside what is committed", headers=headers, rows=tuple(rows))
 
 
-def latency_flown_blocks(sources: Sources) -> Iterator[Block]:
-    """Tables of what late commands cost: measured by this machine, and committed."""
-    for target, own in sources.own().items():
-        with suppress(StoreError):
-            yield Part(f"Measured on {target}", (flights.latency_flown(own, sources.preset)[0],))
-    yield flights.latency_flown(sources.selection(flights.LATENCY_FLOWN), sources.preset)[0]
+def anchor(words: str, given: set[str]) -> str:
+    """An anchor that is not given yet, and is from now on: two names may differ in nothing but other signs.
 
-
-def agreement_blocks(sources: Sources) -> Iterator[Block]:
-    """Whether runtimes, and a device and this machine, choose the same actions."""
-    for pivot in (agreement.AGREEMENT, agreement.DEVICE_AGREEMENT):
-        path = sources.results / f"{pivot.name}.json"
-        if path.exists():
-            yield pivot.table(kept_answer(path, ""))
-
-
-DEVICE = (
-    Entry("case-study", "The case study on a device", "make bench", case_study_blocks),
-    Entry(
-        "depth",
-        "A policy of depth pictures",
-        "python bench/success.py --policy II-depth",
-        lambda sources: [case_study.depth(sources.selection(case_study.DEPTH), sources.preset)[0]],
-    ),
-    Entry("latency-flown", "Latency, flown", "python bench/success.py --policy I --late 50,100", latency_flown_blocks),
-    Entry(
-        "virtual-pi",
-        "The Pi, emulated and modelled",
-        "python bench/instructions.py --policy I,II,III",
-        lambda sources: [virtual_pi.virtual_pi(sources.reports(virtual_pi.VIRTUAL_PI), sources.preset)[0]],
-    ),
-    Entry("agreement", "Agreement", "python bench/agreement.py --keep", agreement_blocks),
-    Entry(
-        "gate",
-        "The gate",
-        "python bench/gate.py --keep",
-        lambda sources: [
-            pivot.table(kept_answer(sources.results / f"{gate.GATE}.json", "")) for pivot in (gate.BUNDLES, gate.WRONGS)
-        ],
-    ),
-    Entry(
-        "origins",
-        "Where the policies come from",
-        "make train POLICY=I",
-        lambda sources: [flights.zoo_table(sources.zoo, sources.selection(flights.ZOO))[0]],
-    ),
-)
+    ``policy pong-ppo`` is ``policy-pong-ppo``, and ``policy-pong-ppo-2`` when that is given.
+    """
+    stem = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "part"
+    numbered = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
+    found = next(each for each in numbered if each not in given)
+    given.add(found)
+    return found

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bench.report.store import RESULTS, StoreError
+from bench.report.store import DEFAULT_STORE, RESULTS, StoreError, read_results, results_for
 from bench.study.__main__ import STUDIES
-from policy.locate import PROJECT_ROOT
+from bench.tables.registry import Kept
+from policy.locate import ZOO
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from bench.report.document import Report
-    from bench.report.selection import Selection
     from bench.report.tables import Table
     from bench.study.experiment import Experiment, Results
     from bench.study.joined import Joined
     from policy.bundle import Bundle
-
-ROOT = PROJECT_ROOT
-ZOO = ROOT / "zoo"
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,19 @@ class Sources:
     results: Path = RESULTS
     zoo: Path = ZOO
     preset: str = "hard"
+
+    @property
+    def kept(self) -> Kept:
+        """What the tables of devices and of answers read."""
+        return Kept(partial(results_for, folder=self.results), self.results, self.zoo, self.preset)
+
+    @property
+    def own(self) -> dict[str, Kept]:
+        """The measurements of this machine itself, by device; empty where it has none."""
+        path = self.results / DEFAULT_STORE.name
+        reports = read_results(path) if path.exists() else []
+        targets = dict.fromkeys(report.target for report in reports if report.artifact and report.counts is None)
+        return {target: replace(self.kept, source=lambda name: path, target=target) for target in targets}
 
     @cached_property
     def bundles(self) -> dict[str, Bundle]:
@@ -61,69 +70,39 @@ class Sources:
         return {bundle.spec.name: bundle for bundle in (*navigation, *others)}
 
     @cached_property
+    def joined(self) -> dict[str, Joined]:
+        """The studies that join what others measured, by name."""
+        return {name: module.JOINED for name, module in self._modules.items() if hasattr(module, "JOINED")}
+
+    @cached_property
     def studies(self) -> dict[str, tuple[Experiment, Results | None]]:
-        """Each study by name, with what is stored of it about weights that are still there; None: nothing is."""
+        """Each study that measures, with what is stored of it about weights that are still there; None: nothing is."""
         from bench.study.experiment import stored
 
         found: dict[str, tuple[Experiment, Results | None]] = {}
-        for name, (module, _) in STUDIES.items():
-            experiment: Experiment | None = getattr(importlib.import_module(module), "EXPERIMENT", None)
-            if experiment is not None:
-                results = stored(experiment, self.results / "study" / experiment.path.name)
-                found[name] = experiment, results if results.found else None
+        for name, module in self._modules.items():
+            if hasattr(module, "EXPERIMENT"):
+                results = stored(module.EXPERIMENT, self.results / "study" / module.EXPERIMENT.path.name)
+                found[name] = module.EXPERIMENT, results if results.found else None
         return found
 
-    @cached_property
-    def made(self) -> Callable[[str], tuple[Sequence[Table], Mapping[str, Figure]]]:
+    @property
+    def _modules(self) -> dict[str, ModuleType]:
+        return {name: importlib.import_module(module) for name, (module, _) in STUDIES.items()}
+
+    def made(self, study: str) -> tuple[Sequence[Table], Mapping[str, Figure]]:
         """A study's tables, and its pictures by the stem of their files.
 
         Raises:
             StoreError, BenchError: nothing is stored of it, or of what it joins.
         """
-        return functools.cache(self._made)
-
-    def _made(self, study: str) -> tuple[Sequence[Table], Mapping[str, Figure]]:
-        if study not in self.studies:
-            return importlib.import_module(STUDIES[study][0]).JOINED.made(self.results / "study")
+        if study in self.joined:
+            return self.joined[study].made(self.results / "study")
         _, results = self.studies[study]
         if results is None:
             raise StoreError("Its results are not stored yet.")
         return results.tables(), results.figures()
 
-    @property
-    def pictures(self) -> dict[str, Figure]:
-        """The pictures of all studies that measure, by the stem of their files."""
-        stored = [name for name, (_, results) in self.studies.items() if results is not None]
-        return {stem: figure for name in stored for stem, figure in self.made(name)[1].items()}
-
-    def reports(self, table: str) -> list[Report]:
-        """The measurements that a table stands on.
-
-        Raises:
-            StoreError: there are none.
-        """
-        from bench.report.store import read_results, results_for
-
-        return read_results(results_for(table, self.results))
-
-    def selection(self, table: str) -> Selection:
-        """The measurements that a table stands on, of one device."""
-        from bench.report.selection import Selection
-
-        return Selection.of_target(self.reports(table))
-
-    def own(self) -> dict[str, Selection]:
-        """The measurements of this machine itself, by device; empty where it has none."""
-        from bench.report.selection import Selection
-        from bench.report.store import DEFAULT_STORE, read_results
-
-        path = self.results / DEFAULT_STORE.name
-        reports = read_results(path) if path.exists() else []
-        targets = dict.fromkeys(report.target for report in reports if report.artifact and report.counts is None)
-        return {target: Selection.of_target(reports, target) for target in targets}
-
-
-def joining(study: str) -> Joined | None:
-    """The declaration of a study that joins what others measured; None where it measures itself."""
-    found: Joined | None = getattr(importlib.import_module(STUDIES[study][0]), "JOINED", None)
-    return found
+    def bundle_of(self, stem: str) -> str:
+        """The bundle that a picture is of, by its file's name: the longest that it ends with; "": it is of none."""
+        return max((name for name in self.bundles if stem.endswith(f"-{name}")), key=len, default="")

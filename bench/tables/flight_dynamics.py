@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from bench.report import store
 from bench.report.pivot import Pivot
-from bench.report.tables import Table
 
 DYNAMICS, RISES = "flight-dynamics", "flight-rises"
 COMMAND = (
@@ -72,12 +70,13 @@ OF_RISES = Pivot(
 )
 
 
-def kept_table(pivot: Pivot) -> Table:
-    """One of the two tables, of what is measured now and what was measured of the simulator before.
+def documents(answer: Callable[[str, str], dict[str, Any]]) -> dict[str, Any]:
+    """What is measured now, and what was measured of the simulator before.
+
+    Args:
+        answer: (name, command) → the answer that the command kept.
 
     Raises:
         StoreError: nothing is stored.
     """
-    now = store.kept_answer(store.answer_file(DYNAMICS), COMMAND)
-    before = store.kept_answer(store.answer_file("flight-dynamics-before"), "git checkout results")
-    return pivot.table({"now": now, "before": before})
+    return {"now": answer(DYNAMICS, COMMAND), "before": answer(f"{DYNAMICS}-before", "git checkout results")}

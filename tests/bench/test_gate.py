@@ -9,6 +9,7 @@ import pytest
 
 from bench import command_line, gate
 from bench.report import store
+from bench.tables.registry import TABLES, Kept
 
 
 def test_what_is_wrong_is_refused_and_kept(
@@ -25,7 +26,7 @@ def test_what_is_wrong_is_refused_and_kept(
     for each in document["bundles"]:
         assert max(each["now"]) <= 1.0001 * each["before"] and each["agreement"] >= 0.75
     assert json.loads((tmp_path / "gate.json").read_text())["wrong"] == document["wrong"]
-    table = gate.ANSWER.kept_table("gate-wrong")
+    table, _ = TABLES["gate-wrong"].make(Kept())
     assert len(table.rows) == 5 and not any("/tmp" in cell for row in table.rows for cell in row)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from bench import command_line, rewrites
 from bench.report import store
+from bench.tables.registry import TABLES, Kept
 from convert.rewrite import rewrite
 from policy import locate
 from policy.bundle import Bundle
@@ -65,7 +66,7 @@ def test_both_are_compared_and_kept(zoo: Path, capsys: pytest.CaptureFixture[str
         gain, low, high = found["gain"]
         assert gain == pytest.approx(found["after"]["acts_as_fp32"] - found["before"]["acts_as_fp32"])
         assert 0 < low < gain < high
-    table = rewrites.ANSWER.kept_table(rewrites.REWRITES)
+    table, _ = TABLES["rewrites"].make(Kept())
     assert [row[:3] for row in table.rows] == [("steering", "normalised", "yes"), ("values", "centred", "yes")]
 
 
@@ -77,6 +78,7 @@ def test_a_row_stays_when_its_bundle_is_rewritten(zoo: Path, capsys: pytest.Capt
         assert rewrites.main(["--json", "--keep"]) == command_line.EXIT_OK
         steering, values = json.loads(capsys.readouterr().out)["bundles"]
         assert steering == before[0] and values == {**before[1], "since": True}
-    assert any("Rewritten in zoo/ since then: values" in note for note in rewrites.ANSWER.kept_table("rewrites").notes)
+    table, _ = TABLES["rewrites"].make(Kept())
+    assert any("Rewritten in zoo/ since then: values" in note for note in table.notes)
     assert rewrites.main(["--policy", "values", "--keep"]) == command_line.EXIT_FAILED
     assert rewrites.main(["--policy", "absent"]) == command_line.EXIT_USAGE

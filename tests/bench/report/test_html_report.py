@@ -16,16 +16,18 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench.page import command as html_report
-from bench.page.bundles import judgement_text, rows_about, training_return
-from bench.page.parts import Anchors, Folded, Part, Picture, Words, data_uri, flat, small
-from bench.page.sections import DEVICE, Entry, beside, bundle_of, section, study_entries
-from bench.page.sources import ROOT, Sources
+from bench.page.bundles import tables_about
+from bench.page.pictures import Picture, data_uri, small
+from bench.page.sections import DEVICE, TABLES, Entry, anchor, beside, section, study_entries
+from bench.page.sources import Sources
 from bench.report.document import Report
 from bench.report.store import StoreError, write_lines
 from bench.report.tables import Table
 from bench.report.text import figure_words
 from bench.study import records
+from bench.tables.registry import Declared, Kept, Made
 from policy.bundle import Bundle
+from policy.locate import PROJECT_ROOT as ROOT
 
 Write = Callable[..., Bundle]
 Make = Callable[..., Report]
@@ -63,9 +65,9 @@ class Seen(HTMLParser):
 
 def test_with_nothing_stored_every_section_says_which_command_makes_it(empty: Sources) -> None:
     document = html_report.collect(empty)
-    assert document.pages == ()
+    assert document.pages == []
     entries = (*DEVICE, *study_entries(empty))
-    assert len(entries) > 7 and document.findings == ()
+    assert len(entries) > 7 and document.findings == []
     assert [each.title for each in document.missing] == [entry.title for entry in entries]
     seen = Seen(html_report.render(document))
     for entry in entries:
@@ -74,36 +76,43 @@ def test_with_nothing_stored_every_section_says_which_command_makes_it(empty: So
     assert "img" not in seen.tags
 
 
-def test_a_section_with_results_is_there_and_one_without_is_said_to_be_missing(empty: Sources) -> None:
-    def there(sources: Sources) -> list[Words]:
-        return [Words("found")]
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Table:
+    """What the table ``there`` of the registry is; ``missing`` has no results, and ``broken`` has a fault."""
+    table = Table("there", "T", ("a",), (("1",),))
 
-    def missing(sources: Sources) -> list[Words]:
+    def missing(kept: Kept) -> Made:
         raise StoreError(f"{ROOT}/results/x.json does not exist.\n  next: something")
 
-    anchors = Anchors()
-    found = section(Entry("a b", "A", "make a", there), empty, anchors)
-    assert (found.anchor, found.blocks, found.missing) == ("a-b", (Words("found"),), "")
-    left_out = section(Entry("a b", "A", "make a", missing), empty, anchors)
-    assert (left_out.anchor, left_out.blocks) == ("a-b-2", ())
+    def broken(kept: Kept) -> Made:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(TABLES, "there", Declared("make a", lambda kept: (table, [])))
+    monkeypatch.setitem(TABLES, "missing", Declared("make b", missing))
+    monkeypatch.setitem(TABLES, "broken", Declared("make c", broken))
+    return table
+
+
+def test_a_section_with_results_is_there_and_one_without_is_said_to_be_missing(empty: Sources, there: Table) -> None:
+    found = section(Entry("a b", "A", "make a", ("missing", "there")), empty, "a-b")
+    assert (found.anchor, found.tables, found.missing) == ("a-b", [there], "")
+    left_out = section(Entry("a b", "A", "make b", ("missing",)), empty, "a-b-2")
+    assert (left_out.anchor, left_out.tables) == ("a-b-2", ())
     assert left_out.missing == "results/x.json does not exist."
-    nothing = section(Entry("c", "C", "make c", lambda sources: ()), empty, anchors)
+    nothing = section(next(entry for entry in study_entries(empty) if entry.name == "layers"), empty, "c")
     assert nothing.missing == "Its results are not stored yet."
 
 
-def test_a_fault_in_a_section_is_not_taken_for_missing_results(empty: Sources) -> None:
-    def broken(sources: Sources) -> list[Words]:
-        raise ZeroDivisionError
-
+def test_a_fault_in_a_section_is_not_taken_for_missing_results(empty: Sources, there: Table) -> None:
     with pytest.raises(ZeroDivisionError):
-        section(Entry("a", "A", "make a", broken), empty, Anchors())
+        section(Entry("a", "A", "make a", ("broken",)), empty, "a")
 
 
 def test_a_damaged_result_is_said_to_be_damaged(empty: Sources) -> None:
     empty.results.mkdir()
     (empty.results / "case-study.jsonl").write_text("{")
-    entry = next(entry for entry in DEVICE if entry.anchor == "case-study")
-    assert "case-study.jsonl, line 1" in section(entry, empty, Anchors()).missing
+    entry = next(entry for entry in DEVICE if entry.name == "case-study")
+    assert "case-study.jsonl, line 1" in section(entry, empty, "case-study").missing
 
 
 # --- sources ---------------------------------------------------------------------------------------------------------
@@ -134,31 +143,30 @@ def test_what_this_machine_measured_stands_beside_the_committed_results(
 ) -> None:
     from bench.report import store
 
-    entry = next(entry for entry in DEVICE if entry.anchor == "case-study")
+    entry = next(entry for entry in DEVICE if entry.name == "case-study")
     write_lines([latency_report("I", "int8", 1000), success_report("I", "int8")], empty.results / "case-study.jsonl")
     store.add([latency_report("I", "int8", 2000)], empty.results / "results.jsonl")
-    first = section(entry, empty, Anchors()).blocks[0]
-    assert isinstance(first, Table)
+    (first,) = section(entry, empty, "case-study").own.values()
     assert first.headers[2:4] == ("p50", "committed")
     assert first.rows[0][:4] == ("I", "int8", "2.00 µs", "1.00 µs")
-    assert any("measured on this machine" in what for _, what in html_report.machines(empty))
+    assert any("measured on this machine" in what for what in html_report.machines(empty).values())
 
 
 def test_a_policy_that_is_not_committed_has_dashes_beside_it() -> None:
     own = Table("summary", "T", ("policy", "precision", "p50", "paper's p50"), (("I", "fp32", "1", "9"), ()), ("n",), 2)
-    made = beside(own, replace(own, rows=(("II", "fp32", "2", "9"),)), "pi@x")
+    made = beside(own, replace(own, rows=(("II", "fp32", "2", "9"),)))
     assert made.headers == ("policy", "precision", "p50", "committed")
     assert made.rows == (("I", "fp32", "1", "–"),)
 
 
 def test_each_machine_that_a_number_comes_from_is_named(empty: Sources) -> None:
-    assert html_report.machines(empty) == ()
+    assert html_report.machines(empty) == {}
     for name, machine in (("apart", "first"), ("layers", "second"), ("budgets", "first")):
         kept(empty, name, {"cartpole-dqn": ""}, machine)
-    assert html_report.machines(Sources(empty.results, empty.zoo)) == (
-        ("first", "apart, budgets"),
-        ("second", "layers"),
-    )
+    assert html_report.machines(Sources(empty.results, empty.zoo)) == {
+        "first": "apart, budgets",
+        "second": "layers",
+    }
 
 
 def test_the_report_begins_with_findings_from_the_rows(
@@ -186,12 +194,8 @@ def test_a_page_holds_what_its_bundle_says(empty: Sources, balancing: Write) -> 
     document = html_report.collect(empty)
     assert document.page_anchors == {"cartpole-dqn": "policy-cartpole-dqn"}
     (page,) = document.pages
-    parts = {block.title: block for block in page.blocks if isinstance(block, Part)}
-    assert list(parts) == [
-        "Where it comes from",
-        "Which has to keep its bits: weights, hidden activations, observation?",
-    ]
-    tables = [block for block in parts[list(parts)[1]].blocks if isinstance(block, Table)]
+    ((asked, tables),) = page.tables
+    assert asked.entry.title == "Which has to keep its bits: weights, hidden activations, observation?"
     assert [row[1] for row in tables[0].rows] == ["weights", "hidden activations", "observation"]
     assert [row[0] for row in tables[1].rows] == ["cartpole-dqn"]
     words = Seen(html_report.render(document)).words
@@ -206,19 +210,18 @@ def test_a_page_holds_what_its_bundle_says(empty: Sources, balancing: Write) -> 
 def test_rows_about_a_bundle() -> None:
     rows = (("I, n=9", "a"), ("", "b"), (), ("II, n=9", "c"), ("", "d"))
     table = Table("t", "T", ("policy", "x"), rows, ("note",), left=2)
-    found = rows_about(table, "II")
-    assert found is not None
+    (found,) = tables_about([table], "II")
     assert (found.rows, found.notes) == (rows[3:], ())
-    assert rows_about(table, "III") is None
+    assert tables_about([table], "III") == []
     by_cell = replace(table, rows=(("cartpole", "dqn"),))
-    assert rows_about(by_cell, "cartpole-dqn") is not None
+    assert tables_about([table, by_cell], "cartpole-dqn") == [replace(by_cell, notes=())]
 
 
 def test_a_picture_is_of_the_bundle_that_its_name_ends_with(empty: Sources, balancing: Write) -> None:
     for name in ("cartpole-dqn", "dqn"):
         balancing(empty.zoo / name)
-    assert bundle_of("sweetspot-cartpole-dqn", empty) == "cartpole-dqn"
-    assert bundle_of("precision-apart", empty) is None
+    assert empty.bundle_of("sweetspot-cartpole-dqn") == "cartpole-dqn"
+    assert empty.bundle_of("precision-apart") == ""
 
 
 def test_names_from_outside_are_text_and_nothing_else(empty: Sources, balancing: Write) -> None:
@@ -250,20 +253,36 @@ def test_nothing_can_be_fetched_and_the_style_is_the_one_that_is_allowed(empty: 
     assert "@import" not in style[1]
 
 
-def test_what_provenance_says_in_words() -> None:
-    assert training_return({"training": {"greedy_return_hard": 5.28245, "greedy_return_shipped": 6.0}}) == (
-        "hard 5.282, shipped 6"
-    )
-    assert training_return({"training": {"loss": 1.0}, "best_evaluation": -2565.46}) == "−2,565"
-    assert training_return({"training": {"return": 20.0}}) == "20"
-    assert training_return({}) == "–"
+def said(empty: Sources, write: Write, name: str, **provenance: object) -> dict[str, str]:
+    """What the page of a bundle with this provenance says, by name."""
+    write(empty.zoo / name, **provenance)
+    html = html_report.render(html_report.collect(Sources(empty.results, empty.zoo)))
+    page = html[html.index(f'id="policy-{name}"') :]
+    facts = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page[: page.index("</section>")], re.DOTALL)
+    return {name: words.replace("&#39;", "'") for name, words in facts}
+
+
+@pytest.mark.parametrize(
+    ("provenance", "words"),
+    [
+        ({"training": {"greedy_return_hard": 5.28245, "greedy_return_shipped": 6.0}}, "hard 5.282, shipped 6"),
+        ({"training": {"loss": 1.0}, "best_evaluation": -2565.46}, "−2,565"),
+        ({"training": {"return": 20.0}}, "20"),
+        ({"training": None}, "–"),
+    ],
+)
+def test_the_return_in_training(empty: Sources, balancing: Write, provenance: dict[str, object], words: str) -> None:
+    assert said(empty, balancing, "mine", **provenance)["return in training"] == words
+
+
+def test_what_provenance_says_in_words(empty: Sources, balancing: Write) -> None:
     judged = [
         {"preset": "hard", "episodes": 3000, "mean_return": 5.2, "success": 0.9127, "interval_95": [0.9, 0.92]},
         {"preset": "", "episodes": 100, "mean_return": 499.5, "return_interval_t_95": [499.0, 500.0]},
         {"preset": "", "episodes": 4, "mean_return": 0.0, "return_interval_95": [-1.96, 1.96]},
         {"preset": "", "episodes": 100, "mean_return": 500.0, "return_interval_95": [500.0, 500.0]},
     ]
-    assert judgement_text({"judged": judged}) == (
+    assert said(empty, balancing, "mine", judged=judged)["judged after training"] == (
         "hard: 5.2, success 91.3 % [90.0, 92.0] (3,000 episodes); 499.5 [499, 500] (100 episodes); "
         "0 [−3.182, 3.182] (4 episodes); 500 (100 episodes)"
     )
@@ -309,7 +328,7 @@ def test_a_picture_is_made_smaller_without_being_another() -> None:
 def test_a_picture_is_its_own_address() -> None:
     figure = Figure(figsize=(6.0, 3.0))
     figure.subplots().plot([0, 1], [1, 0])
-    picture = Picture.of(figure, "A line.", "A line that falls.")
+    picture = Picture.of(figure)
     assert (picture.width, picture.height, picture.size) == (576, 288, "medium")
     head, _, rest = picture.data.partition(",")
     assert head == "data:image/svg+xml"
@@ -317,20 +336,13 @@ def test_a_picture_is_its_own_address() -> None:
     svg = unquote(rest)
     assert svg.startswith("<svg ")
     assert data_uri(svg) == picture.data
-    assert Picture.of(figure, "A line.", "A line that falls.") == picture  # and the same again
+    assert Picture.of(figure) == picture  # and the same again
 
 
 def test_anchors_are_given_once() -> None:
-    anchors = Anchors({"top"})
+    given = {"top"}
     names = ["policy I", "policy i", "Top", "…", "—", "pong_ppo"]
-    assert [anchors.new(name) for name in names] == ["policy-i", "policy-i-2", "top-2", "part", "part-2", "pong-ppo"]
-
-
-def test_blocks_in_blocks_are_found() -> None:
-    inner = Words("inner")
-    folded = Folded("f", (inner,))
-    part = Part("p", (folded,))
-    assert flat([part]) == [part, folded, inner]
+    assert [anchor(name, given) for name in names] == ["policy-i", "policy-i-2", "top-2", "part", "part-2", "pong-ppo"]
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from bench.page import command as html_report
-from bench.page.sources import ROOT
 from policy.bundle import Bundle
+from policy.locate import PROJECT_ROOT as ROOT
 from tests.bench.report.chromium import LOOK, WIDTHS, Browser, needs_chromium, opened, requested_urls, resized, started
 from train.runs.logs import CURVE_FILE
 
