@@ -53,8 +53,8 @@ def test_the_tables_of_parts(parts: Results, texts: Callable[[Figure], list[str]
     assert "Costs most at 3 bits: the weights in 0, the hidden activations in 0, the observation in 1, not" in notes
     found = texts(parts.figures()["precision-apart"])
     assert {"2", "3", "8", f"{NAME}  n=4", "weights", "hidden activations", "observation"} <= set(found)
-    assert apart.said(("weights", "input")) == "weights and observation"
-    assert apart.said(tuple(apart.PARTS)) == "all three"
+    assert apart.parts_in_words(("weights", "input")) == "weights and observation"
+    assert apart.parts_in_words(tuple(apart.PARTS)) == "all three"
 
 
 @pytest.fixture
