@@ -59,7 +59,7 @@ def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: 
     assert run.ended() == 0, run.printed
     assert_only_ours(run.printed)
     bundle = Bundle.load(run.output)
-    origin, reported = bundle.spec.provenance, run.told
+    origin, reported = bundle.spec.provenance, run.reported
     # As in python -m train: the policy is called like the folder that was typed.
     named = [bundle.spec.name, *(origin[each] for each in ("task", "algorithm", "seed"))]
     assert named == ["bundle", "CartPole-v1", "dqn", 3]
@@ -95,7 +95,7 @@ def test_actors_act_through_the_native_engine(started: Callable[..., Command]) -
     run = started(*CARTPOLE, "--steps", "1500", "--runtime", "native")
     assert run.ended() == 0, run.printed
     assert_only_ours(run.printed)
-    reported = run.told
+    reported = run.reported
     assert reported["deaths"] == [] and reported["settings"]["runtime"] == "native"
     assert reported["parameters"]["bytes_served"] > 0
     assert reported["breakdown"]["renewals"] >= 2
@@ -121,7 +121,7 @@ def test_processes_that_die_are_replaced_and_the_losses_told(started: Callable[.
     run.until("the parameter server died and began anew")
     assert run.ended() == 0, run.printed
     assert_only_ours(run.printed)
-    deaths = run.told["deaths"]
+    deaths = run.reported["deaths"]
     assert deaths[0]["who"].startswith("actor ")
     assert [each["who"] for each in deaths[1:]] == ["the learner", "replay 0", "the parameter server"]
     learner, replay = deaths[1:3]
@@ -133,10 +133,10 @@ def test_processes_that_die_are_replaced_and_the_losses_told(started: Callable[.
     origin = Bundle.load(run.output).spec.provenance
     assert origin["updates"] > learner["updates"]
     assert origin["steps"] >= 9000  # a replay that began anew goes on counting
-    assert sorted(each["life"] for each in run.told["actors"])[-1] == 1  # the replacement acted
+    assert sorted(each["life"] for each in run.reported["actors"])[-1] == 1  # the replacement acted
     # Actors renew from a server that began anew, whatever they had from the one before.
-    assert run.told["parameters"]["bytes_served"] > 0
-    assert run.told["mismatch"]["staleness_updates"] < 2000
+    assert run.reported["parameters"]["bytes_served"] > 0
+    assert run.reported["mismatch"]["staleness_updates"] < 2000
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_an_interrupted_run_is_resumed(started: Callable[..., Command]) -> None:
     after = Bundle.load(run.output).spec.provenance
     assert after["steps"] >= 6000 and after["updates"] > before["updates"]
     # What the earlier parts did is told with the rest.
-    reported, parts = run.told, before["actorq"]
+    reported, parts = run.reported, before["actorq"]
     # (The second part was ended at once: it counts as far as its last checkpoint goes, if it wrote one.)
     assert {0, 2000} <= {each["life"] for each in reported["actors"]} <= {0, 1000, 2000}
     acted = sum(each["steps"] for each in reported["actors"])
@@ -185,7 +185,7 @@ def test_a_slow_actor_holds_nobody_back_and_is_never_too_far_behind(started: Cal
         "--publish-every", "8", "--set", "updates=8", "--actor-update-period", "500",
     )  # fmt: skip
     assert run.ended() == 0, run.printed
-    reported = run.told
+    reported = run.reported
     steps = {each["actor"]: each["steps"] for each in reported["actors"]}
     assert steps[1] > 5 * steps[0]
     assert reported["staleness"]["largest_updates"] <= longest
@@ -208,7 +208,7 @@ def test_d4pg_with_priorities_two_shards_and_fewer_bits_on_the_way(started: Call
         "--evaluate-every", "1500", "--evaluate-episodes", "2", "--final-episodes", "2",
     )  # fmt: skip
     assert run.ended() == 0, run.printed
-    reported = run.told
+    reported = run.reported
     assert "2 actors in fp16 and a learner start" in run.printed
     assert Bundle.load(run.output).spec.provenance["updates"] > 0
     assert reported["parameters"]["bytes_served"] > 0
