@@ -4,8 +4,7 @@
     python -m bench.study calibration --keep                     measures what is not kept yet
     python -m bench.study calibration --stored --update-docs     fills docs/calibration.md, draws the picture
 
-The ranges of observation and activations are taken from so many of a bundle's calibration observations, drawn at random
-(larger draws hold the smaller ones); weights and activations then have 8 bits as in artifacts.
+Ranges are those of so many of a bundle's calibration observations, drawn at random; larger draws hold smaller ones.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ Relative error of int8 in %, by the number of observations that its ranges were 
 Error: (fp32 − int8) / |fp32| of the mean return over the same episodes, with its 95 % interval (Student's t); \
 negative: better than fp32; 0: less than 0.005 % in all three numbers; without brackets: all episodes are equal. \
 One draw of observations a policy: the interval knows the episodes, not other draws.
-{{ results.games }}
 {{ results.measured }}
 """
 
@@ -72,7 +70,9 @@ EXPERIMENT = of_bundles(
     question="how many observations does the calibration of int8 need?",
     factors=("rows",),
     subjects=PERCEPTRONS,
-    options=lambda parser: parser.add_argument("--rows", type=command_line.positive, nargs="+", default=ROWS),
+    options=lambda parser: parser.add_argument(
+        "--rows", type=command_line.positive, nargs="+", default=ROWS, help="numbers of observations"
+    ),
     grid=lambda arguments, subject: [{}, *({"rows": rows} for rows in arguments.rows)],
     measure=measure,
     tables=[ERRORS],

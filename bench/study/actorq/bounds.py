@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-LINK_BYTES_PER_S = 125e6
-"""Bytes a second of a link of 1 Gbit/s."""
 HALVINGS = 60  # of the interval that S is in
 ROUNDING, SATURATED = 1e-9, 0.999
 
