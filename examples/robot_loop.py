@@ -1,20 +1,26 @@
-"""A robot's control loop around a deployed policy: sense, decide, actuate, at the policy's own fixed rate.
+"""A robot's program around a deployed policy that runs in a loop of its own: sense, send, receive, actuate.
 
     make deploy POLICY=I
     .venv/bin/python examples/robot_loop.py [SECONDS [RUN_AGENT]]
 
-It runs where the policy is: on a Pi, RUN_AGENT is ~/quarl/policies/I/current/run-agent. With sensors and motors in
-place of the simulated drone it needs Python alone. The agent answers each line of JSON with one, whoever writes it.
+The loop decides at the policy's rate, whether or not this program is punctual: from the newest observation, or, where
+that is too old, it sends the fallback action. On a Pi with sensors and motors in place of the simulated drone,
+RUN_AGENT is ~/quarl/policies/I/current/run-agent; a loop that serves there already is joined by its socket instead.
 """
 
-import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+from device.agent.loop.client import Client, LoopError, request  # on a Pi: PYTHONPATH=…/current/lib; it needs numpy
+
 HERE = Path(__file__).resolve().parent
 DEPLOYED = HERE.parent / "artifacts/local-device/home/quarl/policies/I/current/run-agent"  # by make deploy POLICY=I
+TURN_SLOWLY = (
+    "19"  # of the policy's 25 actions, the one that moves the drone least: what it does without an observation
+)
 
 
 class Robot:
@@ -29,54 +35,51 @@ class Robot:
         self.observation, _ = self.world.reset(seed=7)
         self.flights = []
 
-    def sense(self):
-        """The observation in the units that the policy was trained with: range rays, goal, velocity, …"""
-        return self.observation.tolist()
-
     def actuate(self, action):
-        """Hold this command until the next."""
+        """Hold this command for a period. What is observed then is in the units that the policy was trained with."""
         self.observation, _, terminated, truncated, info = self.world.step(action)
         if terminated or truncated:
             self.flights.append(info["cause"].name.lower())
             self.observation, _ = self.world.reset()
 
 
-class Policy:
-    """The deployed policy's agent, a process of its own."""
-
-    def __init__(self, run_agent):
-        self.agent = subprocess.Popen([run_agent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-        self.ask(op="load", precision="int8")
-        self.period = self.ask(op="hello")["bundle"]["control_period_s"]
-
-    def ask(self, **request):
-        """One request, one reply."""
-        self.agent.stdin.write(json.dumps(request) + "\n")
-        reply = json.loads(self.agent.stdout.readline())
-        return reply if reply["ok"] else sys.exit(reply["error"]["message"])
+def served(run_agent, socket):
+    """The loop as a process, and a connection to it once it listens."""
+    loop = subprocess.Popen([run_agent, "loop", "--socket", socket, "--fallback", TURN_SLOWLY])
+    while loop.poll() is None:
+        try:
+            return loop, Client.connect(socket)
+        except LoopError:
+            time.sleep(0.05)
+    sys.exit("The loop ended; it says above why.")
 
 
 def main(seconds=20, run_agent=DEPLOYED):
-    """Drive the robot for some seconds and say how punctual that was."""
+    """Fly for some seconds and say how punctual the loop was."""
     if not Path(run_agent).exists():
         sys.exit(f"{run_agent}: no policy is deployed there. Type: make deploy POLICY=I")
-    robot, policy = Robot(), Policy(run_agent)
-    woke_late, took, late, due = [], [], 0, time.monotonic()
-    for _ in range(round(float(seconds) / policy.period)):
-        time.sleep(max(0.0, due - time.monotonic()))  # until an absolute time: no error adds up
-        woke = time.monotonic()
-        robot.actuate(policy.ask(op="act", observation=robot.sense(), outputs=False)["action"])
-        now = time.monotonic()
-        woke_late, took = [*woke_late, woke - due], [*took, now - woke]
-        late += now > (due := due + policy.period)  # the old command was held; go on with the next beat
-        while due < now:
-            due += policy.period
-    policy.agent.communicate('{"op": "bye"}\n')
-    print(f"{len(took)} decisions, one every {1000 * policy.period:.0f} ms, {late} late")
-    for what, times in (("woke late by", woke_late), ("sense, decide, actuate", took)):
-        p50, p90, most = (1000 * sorted(times)[int(share * (len(times) - 1))] for share in (0.5, 0.9, 1))
-        print(f"{what}, ms: p50 {p50:.2f}, p90 {p90:.2f}, most {most:.2f}")
-    print(f"flights ended by: {', '.join(robot.flights) or 'none yet'}")
+    robot = Robot()
+    with tempfile.TemporaryDirectory() as folder:
+        loop, policy = served(run_agent, f"{folder}/policy.sock")
+        period = policy.description.period_ns / 1e9
+        fallbacks, deadline = 0, time.monotonic() + float(seconds)
+        policy.send(robot.observation, start=True)
+        while time.monotonic() < deadline:
+            action = policy.newest(timeout_s=4 * period)
+            if action is None:
+                sys.exit("no action came: stop the motors here")
+            fallbacks += bool(action.flags & action.flags.FALLBACK)
+            robot.actuate(action.index)
+            policy.send(robot.observation)
+        counts = request(f"{folder}/policy.sock", op="loop")["counts"]
+        loop.terminate()
+        loop.wait()
+    print(f"{counts['ticks']} decisions, one every {1000 * period:.0f} ms, {counts['late'] + counts['skipped']} missed")
+    for what, name in (("woke late by", "woke_late_ns"), ("observation to action", "answered_ns")):
+        times = counts[name]
+        known = ", ".join(f"{key} {1e-6 * value:.2f}" for key, value in times["percentiles"].items())
+        print(f"{what}, ms: {known}{', ' if known else ''}most {1e-6 * times['max']:.2f}")
+    print(f"fallback actions: {fallbacks}; flights ended by: {', '.join(robot.flights) or 'none yet'}")
 
 
 if __name__ == "__main__":

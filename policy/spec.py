@@ -115,7 +115,8 @@ class PolicySpec:
         period = self.control_period_s
         require(0 < period < math.inf, f"control_period_s is {period}; it must be positive and finite.")
         require(0 <= self.delay_s < math.inf, f"delay_s is {self.delay_s}; it must be finite and not negative.")
-        self._check_fallback()
+        if self.fallback:
+            self.check_fallback(self.fallback)
         if self.quantization is not None:
             require(
                 self.network.is_relu,
@@ -150,20 +151,23 @@ class PolicySpec:
         made = sizes_of(self.targets, self.output_size + self.observation_size, "targets")[-1]
         require(made == self.output_size, f"targets make {made} elements of {self.output_size} outputs.")
 
-    def _check_fallback(self) -> None:
-        if not self.fallback:
-            return
+    def check_fallback(self, fallback: tuple[float, ...]) -> None:
+        """Let an action pass that this policy may fall back to.
+
+        Raises:
+            SpecError: it is none of its actions; says what is allowed.
+        """
         if isinstance(self.head, DiscreteHead):
             allowed = f"the index of one of its {self.head.size} actions"
-            fits = self.fallback[1:] == () and self.fallback[0] in range(self.head.size)
+            fits = fallback[1:] == () and fallback[0] in range(self.head.size)
         else:
             bounded = self.is_bounded
             allowed = f"{self.head.size} finite numbers" + (" within the head's bounds" if bounded else "")
-            fits = len(self.fallback) == self.head.size and all(
+            fits = len(fallback) == self.head.size and all(
                 math.isfinite(value) and (not bounded or least <= value <= most)
-                for value, least, most in zip(self.fallback, self.head.low, self.head.high, strict=True)
+                for value, least, most in zip(fallback, self.head.low, self.head.high, strict=True)
             )
-        require(fits, f"fallback is {shortened(self.fallback)}; allowed are none, or {allowed}.")
+        require(fits, f"fallback is {shortened(fallback)}; allowed are none, or {allowed}.")
 
     @property
     def observation_size(self) -> int:

@@ -92,22 +92,28 @@ class Agent:
             case Hello():
                 return self._hello()
             case Load():
-                return self._load(request)
+                return self.load(request)
             case Latency():
-                return self._latency(request, self._served())
+                return self._latency(request, self.serving)
             case Memory():
-                return self._measure_memory(request, self._served())
+                return self._measure_memory(request, self.serving)
             case FlyEpisodes():
                 from device.agent.flights import fly_episodes  # the simulator costs import time
 
-                return fly_episodes(self._served(), request, self._progress("episodes"))
+                return fly_episodes(self.serving, request, self._progress("episodes"))
             case Act():
-                return self._act(request, self._served())
+                return self._act(request, self.serving)
             case Bye():
                 self.ended = True
                 return {"decisions": 0 if self._serving is None else self._serving.decisions}
 
-    def _served(self) -> Serving:
+    @property
+    def serving(self) -> Serving:
+        """What is served.
+
+        Raises:
+            AgentError: NOT_LOADED: nothing is.
+        """
         if self._serving is None:
             raise AgentError(
                 ErrorCode.NOT_LOADED,
@@ -135,7 +141,12 @@ class Agent:
             "loaded": None if self._serving is None else self._serving.to_dict(),
         }
 
-    def _load(self, request: Load) -> dict[str, Any]:
+    def load(self, request: Load) -> dict[str, Any]:
+        """Verify an artifact and serve it; a refused one leaves the old one serving. Returns the reply's body.
+
+        Raises:
+            PolicyError: it is not as it should be.
+        """
         # What was served goes on being served unless everything about the new artifact is right.
         decisions = 0 if self._serving is None else self._serving.decisions
         loaded = load(self._path, request, self._threads, self._memory)

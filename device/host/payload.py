@@ -1,6 +1,7 @@
 """What is sent to a device, and nothing else: the agent's code, the part of the bundle it needs, a starter.
 
 run-agent                 starts the agent of this very folder; speaks JSON lines on stdin and stdout
+run-agent loop            starts it as a service in a robot's loop instead: device/agent/loop
 lib/device/agent/         the agent
 lib/policy/               what it imports of the contract: the reader of bundles, never their writer
 lib/airlearning_envs/     what it imports of the simulator: its core, never its Gymnasium face
@@ -33,6 +34,10 @@ from policy.spec import Precision, RuntimeName
 
 STARTER = "run-agent"
 CODE, BUNDLE = "lib", "bundle"
+LOOP_MODULES = ("device.agent.loop.__main__", "device.agent.loop.client")
+"""The service in a robot's loop, and what a robot's program in Python speaks with it by."""
+LOOP_HEADER = Path("device/agent/loop/quarl_loop.h")
+"""The same for one in C."""
 # Imported by functions that the agent never calls: Gymnasium's face of the simulator, what needs the weights, and the
 # engine's compiler.
 STAYS_AT_HOME = ["airlearning_envs.gym_env", "policy.bundle_checks", "device.native.building"]
@@ -181,9 +186,12 @@ def code_files(root: Path, engine_for: str | None = None) -> list[PayloadFile]:
     """
     finder = ModuleFinder([str(root)], excludes=STAYS_AT_HOME)
     finder.run_script(str(root / "device" / "agent" / "__main__.py"))  # reads; nothing is executed
+    for module in LOOP_MODULES:
+        finder.import_hook(module)
     files = (getattr(module, "__file__", None) for module in finder.modules.values())  # None: built into Python
     paths = sorted(Path(file) for file in files if file is not None)
     files_of_code = [PayloadFile(f"{CODE}/{path.relative_to(root)}", path.read_bytes()) for path in paths]
+    files_of_code.append(PayloadFile(f"{CODE}/{LOOP_HEADER}", (root / LOOP_HEADER).read_bytes()))
     if engine_for is not None:
         engine = building.library(engine_for).read_bytes()
         files_of_code.append(PayloadFile(f"{CODE}/device/native/{native.SHIPPED.name}", engine))
@@ -201,10 +209,13 @@ def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:
     # releases/ID and incoming/ID are equally deep: four levels below ~/quarl.
     path = ":".join(["$here/lib", *(f"$here/../../../../envs/{name}" for name in environments)])
     return f"""#!/bin/sh
-# Starts the agent of this release: one JSON object a line. Try {{"op": "help"}}.
+# Starts the agent of this release: one JSON object a line. Try {{"op": "help"}}. Or, run-agent loop --help: in a loop.
 here=$(CDPATH= cd -P -- "$(dirname -- "$0")" && pwd -P) || exit 1
 case "$here" in *:*) echo "run-agent: $here has a ':', which PYTHONPATH cannot hold; move it" >&2; exit 64;; esac
 cd -- "$here" || exit 1
+module=device.agent
+[ "$1" != loop ] || {{ module=device.agent.loop; shift; }}
 exec env -i HOME="$HOME" PATH="$PATH" LANG=C.UTF-8 PYTHONPATH="{path}" PYTHONNOUSERSITE=1 PYTHONSAFEPATH=1 \\
-  {shlex.quote(python)} -s{"S" if isolated else ""} -m device.agent --bundle "$here/{BUNDLE}" "$@"
+  ${{NOTIFY_SOCKET:+NOTIFY_SOCKET="$NOTIFY_SOCKET"}} ${{WATCHDOG_USEC:+WATCHDOG_USEC="$WATCHDOG_USEC"}} \\
+  {shlex.quote(python)} -s{"S" if isolated else ""} -m "$module" --bundle "$here/{BUNDLE}" "$@"
 """

@@ -1,0 +1,211 @@
+"""The service: everything is verified and prepared first, then the loop turns until it is ended."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from device.agent.loop import connections, real_time
+from device.agent.loop.connections import Connections
+from device.agent.loop.deciding import Decider
+from device.agent.loop.frames import HEADER, VALUE_BYTES, Description, release_number
+from device.agent.loop.notifying import Notifier
+from device.agent.loop.pacing import Loop, OnMiss, Pace, Timing
+from device.agent.operations import Load
+from device.agent.protocol import AgentError, ErrorCode, bad_field, encode, parse_json
+from device.agent.server import Agent, error_reply
+from policy.contract.enums import Precision, RuntimeName
+from policy.errors import PolicyError, SpecError
+from policy.spec import PolicySpec
+
+PASSED_ON = ("help", "hello", "act")
+"""Operations of the agent that are answered amid the loop: none of them takes longer than a decision or two."""
+LARGEST_FRAME = 200_000
+"""Bytes: a packet fits into a socket's usual buffer, 212,992 bytes with the kernel's own share."""
+STALE_PERIODS = 2.5
+"""Age in periods from which an observation is stale, where nothing else is named: one that came just after a tick is
+a period old at the next, and one more may be lost."""
+MOST_HERTZ = 2000.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a policy is served.
+
+    Attributes:
+        bundle: its folder.
+        socket: path of the socket.
+        precision, runtime, threads: which artifact, executed by what; None: the preferred one.
+        rate: decisions a second; None: the policy's own.
+        deadline_ms: after a tick an action is late; None: one period.
+        stale_ms: age from which an observation is stale; None: STALE_PERIODS periods.
+        spin_us: the last part of each wait is spent polling.
+        pace, on_miss: see :mod:`device.agent.loop.pacing`.
+        fallback: in place of the policy's own; empty: that one.
+        priority: SCHED_FIFO's, 1 to 99, or 0.
+        core: the only one to run on; None: any.
+    """
+
+    bundle: Path
+    socket: Path
+    precision: Precision = Precision.INT8
+    runtime: RuntimeName | None = None
+    threads: int = 1
+    rate: float | None = None
+    deadline_ms: float | None = None
+    stale_ms: float | None = None
+    spin_us: int = 0
+    pace: Pace = Pace.CLOCK
+    on_miss: OnMiss = OnMiss.HOLD
+    fallback: tuple[float, ...] = ()
+    priority: int = 50
+    core: int | None = None
+
+    def timing(self, spec: PolicySpec) -> Timing:
+        """When what is due, for a policy."""
+        period_ns = round(1e9 / self.rate) if self.rate is not None else round(1e9 * spec.control_period_s)
+        return Timing(
+            period_ns=period_ns,
+            deadline_ns=period_ns if self.deadline_ms is None else round(1e6 * self.deadline_ms),
+            stale_ns=round(STALE_PERIODS * period_ns) if self.stale_ms is None else round(1e6 * self.stale_ms),
+            spin_ns=1000 * self.spin_us,
+            pace=self.pace,
+            on_miss=self.on_miss,
+        )
+
+
+class Service:
+    """One policy served in one loop.
+
+    Raises:
+        PolicyError: the bundle, the artifact, its golden vectors, the fallback or the socket is not right.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._agent = Agent(settings.bundle, settings.threads)
+        self._agent.load(Load(settings.precision, settings.runtime, settings.threads))
+        serving = self._agent.serving
+        spec = serving.bundle.spec
+        self._timing = settings.timing(spec)
+        releases = settings.bundle.resolve().parent
+        self._release = releases.name if releases.parent.name == "releases" else ""
+        number = release_number(self._release)
+        decider = Decider(serving, checked_fallback(spec, settings.fallback), number, self._timing.stale_ns)
+        _require_that_frames_fit(spec)
+        description = Description(
+            self._timing.period_ns, spec.observation_size, spec.output_size, decider.brought_size, int(spec.is_discrete)
+        )
+        self.listener = connections.bind(settings.socket)
+        self._connections = Connections(self.listener, decider, description, number)
+        self._notifier = Notifier()
+        self.loop = Loop(self._timing, decider, self._connections, self._notifier, self.answer)
+        for turn in range(2):  # the first call of everything that a turn needs is slow
+            decider.decide(turn)
+            decider.finish(0, 0)
+        self._granted = real_time.prepare(settings.priority, settings.core)
+
+    def granted(self) -> list[real_time.Granted]:
+        """What was requested of the kernel, and whether it holds."""
+        return self._granted
+
+    def run(self) -> str:
+        """Turn until a signal comes or a deadline ends it. Returns why it ended; empty after a signal."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._signalled)
+        self._notifier.ready(self.title())
+        try:
+            self.loop.run()
+        finally:
+            self._notifier.stopping(self.loop.ended)
+            self._connections.close()
+            self._settings.socket.unlink(missing_ok=True)
+        return "" if self.loop.ended == _SIGNAL else self.loop.ended
+
+    def title(self) -> str:
+        """One line: what serves, how often."""
+        serving, timing = self._agent.serving, self._timing
+        return (
+            f"{serving.bundle.spec.name} {self._release or '(no release)'} {serving.entry.precision.value} in "
+            f"{serving.runtime.value}, {1e9 / timing.period_ns:g} decisions a second, {self._settings.socket}"
+        )
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self.loop.ended = _SIGNAL
+
+    def answer(self, line: bytes) -> bytes:
+        """Answer one JSON request."""
+        name: str | None = None
+        try:
+            request = parse_json(line)
+            name = request.get("op") if isinstance(request.get("op"), str) else None
+            if name == "loop":
+                reset = request.get("reset", False)
+                if not isinstance(reset, bool):
+                    raise bad_field("reset", reset, "true or false")
+                return encode({"ok": True, "op": "loop", **self.status(reset)})
+            if name in PASSED_ON:
+                return self._agent.handle(line)
+            raise AgentError(
+                ErrorCode.UNKNOWN_OP,
+                f"op {json.dumps(name)} is not answered within a loop; {', '.join(('loop', *PASSED_ON))} are.",
+                'Type {"op": "loop"} for what was counted.',
+            )
+        except PolicyError as error:
+            return encode({"ok": False, "op": name and name[:60], "error": error_reply(error)})
+
+    def status(self, reset: bool = False) -> dict[str, Any]:
+        """What serves, how, and how punctual it was; ``reset`` begins the counts anew afterwards."""
+        found = {
+            "release": self._release,
+            "loaded": self._agent.serving.to_dict(),
+            "timing": {key: _plain(value) for key, value in asdict(self._timing).items()},
+            "granted": [asdict(each) for each in self._granted],
+            "controller": self._connections.controller is not None,
+            "unread": self._connections.unread,
+            "malformed": self._connections.malformed,
+            "missed_ever": self.loop.punctuality.missed_ever,
+            "counts": self.loop.punctuality.to_dict(),
+        }
+        if reset:
+            self.loop.punctuality.reset()
+        return found
+
+
+_SIGNAL = "a signal"
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def checked_fallback(spec: PolicySpec, given: tuple[float, ...]) -> tuple[float, ...]:
+    """The fallback action: the one that is given, or else the policy's own.
+
+    Raises:
+        SpecError: there is none, or it is no action of the policy.
+    """
+    fallback = given or spec.fallback
+    example = "--fallback 0" if spec.is_discrete else "--fallback=" + ",".join(["0"] * spec.output_size)
+    if not fallback:
+        raise SpecError(
+            f"policy {spec.name!r} declares no fallback action, and a loop needs one: before the first observation, "
+            "and when one is stale or not finite.",
+            f"Name it, for example: {example}",
+        )
+    spec.check_fallback(fallback)
+    return fallback
+
+
+def _require_that_frames_fit(spec: PolicySpec) -> None:
+    largest = HEADER.size + VALUE_BYTES * max(spec.observation_size, spec.output_size)
+    if largest > LARGEST_FRAME:
+        raise SpecError(
+            f"policy {spec.name!r} has frames of {largest} bytes; a packet may have {LARGEST_FRAME}.",
+            "Use the agent's JSON lines: run-agent.",
+        )

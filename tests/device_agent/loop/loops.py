@@ -1,0 +1,74 @@
+"""A loop in a process of its own, over the small policy of the agent's tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from device.agent.loop.client import Action, Client, LoopError, request
+
+FALLBACK = 19
+PATIENCE_S = 60.0
+
+
+def until(found: Callable[[], Any], what: str) -> Any:
+    """Poll until something is true; its value."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if value := found():
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"{what} did not come within {PATIENCE_S:g} s")
+
+
+class LoopProcess:
+    """A loop to talk to."""
+
+    def __init__(self, bundle: Path, socket: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        self.socket = socket
+        named = () if any(each.startswith("--fallback") for each in arguments) else (f"--fallback={FALLBACK}",)
+        command = [sys.executable, "-m", "device.agent.loop", f"--bundle={bundle}", f"--socket={socket}", *named]
+        self.process = subprocess.Popen(
+            [*command, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def connect(self) -> Client:
+        """A controller, as soon as the loop listens."""
+
+        def connected() -> Client | None:
+            assert self.process.poll() is None, self.process.communicate()
+            try:
+                return Client.connect(self.socket)
+            except LoopError as error:
+                if "another controller" in str(error):
+                    raise
+                return None
+
+        client: Client = until(connected, "the loop's socket")
+        return client
+
+    def status(self, **fields: Any) -> dict[str, Any]:
+        """What it counted."""
+        return request(self.socket, PATIENCE_S, op="loop", **fields)
+
+    def end(self) -> tuple[int, str]:
+        """End it by its signal; exit code and log."""
+        self.process.terminate()
+        _, log = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, log
+
+
+def next_where(client: Client, holds: Callable[[Action], bool]) -> Action:
+    """The first action for which something holds."""
+
+    def found() -> Action | None:
+        action = client.receive(PATIENCE_S)
+        assert action is not None
+        return action if holds(action) else None
+
+    action: Action = until(found, "such an action")
+    return action

@@ -1,0 +1,79 @@
+"""Frames, their C header, and histograms."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import device.agent.loop
+from device.agent.loop.frames import HEADER, Description, Header, Kind, release_number
+from device.agent.loop.histogram import LARGEST, Histogram
+
+C_SIDE = """
+#include <stdio.h>
+#include <stddef.h>
+#include "quarl_loop.h"
+int main(void) {
+  struct quarl_header head = {.magic = QUARL_MAGIC, .kind = QUARL_OBSERVATION, .flags = QUARL_START, .count = 3,
+    .sequence = 5, .release = 7, .observed_ns = -11, .sent_ns = 13, .action = -1, .missed = 17};
+  fwrite(&head, sizeof head, 1, stdout);
+  return sizeof(struct quarl_description) != 48 + 24;
+}
+"""
+
+
+def test_the_c_header_and_the_frames_are_the_same_bytes(tmp_path: Path) -> None:
+    (tmp_path / "side.c").write_text(C_SIDE)
+    include = Path(device.agent.loop.__file__).parent
+    command = [sys.executable, "-m", "ziglang", "cc", "-Wall", "-Werror", f"-I{include}", "side.c", "-o", "side"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    made = subprocess.run([tmp_path / "side"], capture_output=True, check=True).stdout
+    assert made == Header(Kind.OBSERVATION, 64, 3, 5, 7, -11, 13, -1, 17).pack()
+
+
+def test_a_header_is_read_as_it_was_written_and_nothing_else_is_one() -> None:
+    header = Header(Kind.ACTION, 9, 2, 2**63, 2**64 - 1, -5, 2**62, -1, 2**32 - 1)
+    assert Header.read(header.pack()) == header
+    assert Header.read(header.pack()[:-1]) is None
+    assert Header.read(b"X" + header.pack()[1:]) is None
+    assert Header.read(header.pack()[:4] + b"\x00" + header.pack()[5:]) is None
+    description = Description(20_000_000, 32, 25, 32, 1)
+    assert Description.read(bytes(HEADER.size) + description.pack()) == description
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("0007-1a2b3c4d", 0x000000071A2B3C4D), ("12345-00000000", 12345 << 32), ("bundle", 0), ("0007-1a2b", 0), ("", 0)],
+)
+def test_a_release_name_is_a_number_of_64_bits(name: str, number: int) -> None:
+    assert release_number(name) == number
+
+
+def test_percentiles_of_a_histogram_are_those_of_the_values_to_the_width_of_a_bucket() -> None:
+    generator = np.random.default_rng(3)
+    values = np.sort(np.concatenate([generator.integers(0, 100, 500), generator.lognormal(11, 2, 20_000).astype(int)]))
+    histogram = Histogram()
+    for value in generator.permutation(values).tolist():
+        histogram.add(value)
+    assert histogram.count == len(values) == sum(count for _, count in histogram.buckets())
+    assert histogram.largest == values[-1] == histogram.quantile(1.0)
+    for share in (0.001, 0.1, 0.5, 0.9, 0.99, 0.999):
+        exact = values[int(np.ceil(share * len(values))) - 1]
+        assert exact <= histogram.quantile(share) <= exact + max(exact // 32, 0)
+    limit = 127  # a bucket ends here
+    assert histogram.above(limit) == np.count_nonzero(values > limit)
+
+
+def test_a_histogram_takes_any_integer_and_begins_anew_when_cleared() -> None:
+    histogram = Histogram()
+    for value in (-5, 0, LARGEST, 2**70):
+        histogram.add(value)
+    assert histogram.buckets() == [(0, 2), (LARGEST, 2)]
+    assert histogram.to_dict()["max"] == 2**70
+    assert histogram.to_dict()["percentiles"] == {}  # four values support none
+    histogram.clear()
+    assert (histogram.count, histogram.largest, histogram.buckets(), histogram.quantile(0.5)) == (0, 0, [], 0)

@@ -1,0 +1,268 @@
+"""The loop as a process: what it decides, what it falls back from, and what it does when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import device.agent.loop
+from device.agent.loop.client import Client, LoopError, open_socket, receive, request
+from device.agent.loop.frames import Flag, Header, Kind
+from policy.bundle import Bundle
+from tests.device_agent.loop.loops import FALLBACK, PATIENCE_S, next_where, until
+
+StartLoop = Callable[..., Any]
+EVENT = ("--pace=observation", "--rate=0.1", "--priority=0")
+CLOCK = ("--pace=clock", "--rate=50", "--priority=0")
+
+
+def test_each_observation_is_answered_with_the_policys_action(start_loop: StartLoop, pilot: Bundle) -> None:
+    golden = pilot.golden()
+    with start_loop(pilot.path, "--precision=fp32", *EVENT).connect() as client:
+        assert (client.description.observation_size, client.description.output_size) == (32, 25)
+        assert client.description.period_ns == 10_000_000_000
+        for observation, action in zip(golden.observations[:40], golden.actions[:40], strict=True):
+            sequence = client.send(observation)
+            answer = next_where(client, lambda a, wanted=sequence: a.sequence == wanted)
+            assert (answer.flags, answer.index) == (Flag(0), action)
+            assert answer.observed_ns < answer.sent_ns
+
+
+def test_a_continuous_policys_action_is_its_outputs(start_loop: StartLoop, gliding: Bundle) -> None:
+    wanted = gliding.golden()
+    fallback = ",".join(["0"] * gliding.spec.output_size)
+    loop = start_loop(gliding.path, "--precision=fp32", f"--fallback={fallback}", *EVENT)
+    with loop.connect() as client:
+        client.send(wanted.observations[3])
+        answer = next_where(client, lambda a: a.sequence == 1)
+        assert (answer.index, answer.flags) == (-1, Flag(0))
+        assert answer.outputs.shape == (gliding.spec.output_size,)
+        assert np.abs(answer.outputs - wanted.actions[3]).max() < 1e-4
+
+
+def test_by_the_clock_the_fallback_comes_before_the_first_observation_and_after_the_last(
+    start_loop: StartLoop, pilot: Bundle
+) -> None:
+    with start_loop(pilot.path, *CLOCK).connect() as client:
+        first = client.receive(PATIENCE_S)
+        assert first is not None
+        assert first.flags & (Flag.STALE | Flag.FALLBACK) == Flag.STALE | Flag.FALLBACK
+        assert (first.index, first.sequence, first.observed_ns) == (FALLBACK, 0, 0)
+        client.send(pilot.golden().observations[0])
+        next_where(client, lambda a: a.sequence == 1 and not a.flags & Flag.FALLBACK)
+        stale = next_where(client, lambda a: a.sequence == 1 and bool(a.flags & Flag.STALE))
+        assert stale.index == FALLBACK
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_brings_the_fallback(start_loop: StartLoop, pilot: Bundle, bad: float) -> None:
+    with start_loop(pilot.path, *EVENT).connect() as client:
+        observation = pilot.golden().observations[0].copy()
+        observation[5] = bad
+        client.send(observation)
+        answer = next_where(client, lambda a: a.sequence == 1)
+        assert answer.flags & (Flag.NON_FINITE | Flag.FALLBACK) == Flag.NON_FINITE | Flag.FALLBACK
+        assert answer.index == FALLBACK
+
+
+def test_an_old_observation_one_from_the_future_and_one_for_another_release_bring_the_fallback(
+    start_loop: StartLoop, pilot: Bundle
+) -> None:
+    golden = pilot.golden().observations[0]
+    with start_loop(pilot.path, *EVENT, "--stale-ms=20000").connect() as client:
+        for observed_ns in (time.monotonic_ns() - 10**11, time.monotonic_ns() + 10**11):
+            sequence = client.send(golden, observed_ns)
+            answer = next_where(client, lambda a, wanted=sequence: a.sequence == wanted)
+            assert answer.flags & Flag.STALE and answer.index == FALLBACK
+        client.release = 7
+        sequence = client.send(golden)
+        answer = next_where(client, lambda a, wanted=sequence: a.sequence == wanted)
+        assert answer.flags & Flag.WRONG_RELEASE and answer.index == FALLBACK
+
+
+def test_one_controller_at_a_time_and_errors_in_json(start_loop: StartLoop, pilot: Bundle) -> None:
+    loop = start_loop(pilot.path, *CLOCK)
+    with loop.connect() as client:
+        with pytest.raises(LoopError, match="another controller is connected"):
+            Client.connect(loop.socket)
+        with pytest.raises(LoopError, match="not answered within a loop"):
+            request(loop.socket, PATIENCE_S, op="episodes")
+        with pytest.raises(LoopError, match="not valid JSON"), open_socket(loop.socket) as other:
+            other.send(b"{oops")
+            reply = json.loads(receive(other, PATIENCE_S))
+            assert not reply["ok"]
+            raise LoopError(reply["error"]["message"])
+        with open_socket(loop.socket) as other:
+            echo = Header(Kind.ECHO, sequence=3).pack() + b"anything"
+            other.send(echo)
+            assert receive(other, PATIENCE_S) == echo
+            other.send(b"no frame at all")
+            assert json.loads(receive(other, PATIENCE_S))["error"]["code"] == "bad_request"
+        client.socket.send(Header(Kind.OBSERVATION, count=5).pack() + bytes(20))
+        with pytest.raises(LoopError, match="48 bytes and 32 float32 values"):
+            next_where(client, lambda a: False)
+        row = pilot.golden().observations[0].tolist()
+        assert request(loop.socket, PATIENCE_S, op="act", observation=row)["action"] in range(25)
+        assert request(loop.socket, PATIENCE_S, op="hello")["loaded"]["precision"] == "int8"
+        assert loop.status()["malformed"] >= 2
+    with loop.connect() as again:  # the first one has gone
+        assert again.receive(PATIENCE_S) is not None
+
+
+def test_a_client_that_never_reads_and_one_that_floods_stop_nothing(start_loop: StartLoop, pilot: Bundle) -> None:
+    loop = start_loop(pilot.path, "--pace=clock", "--rate=500", "--priority=0")
+    with loop.connect() as client:  # never reads: its buffer fills up, and frames are lost and counted
+        until(lambda: loop.status()["unread"] > 0, "a frame that was not read")
+        observation = pilot.golden().observations[0]
+        client.socket.setblocking(False)
+        refused = 0
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            try:
+                client.send(observation)
+            except LoopError:
+                refused += 1
+        assert refused > 0  # the kernel stops whoever sends too much, not the loop
+        before = loop.status()["counts"]["ticks"]
+        assert until(lambda: loop.status()["counts"]["ticks"] > before + 100, "ticks")
+        memory = int(Path(f"/proc/{loop.process.pid}/statm").read_text().split()[1])
+        for _ in range(200):
+            with open_socket(loop.socket) as other:
+                other.setblocking(False)
+                other.send(b'{"op":"loop"}')  # and does not wait for the reply
+        assert int(Path(f"/proc/{loop.process.pid}/statm").read_text().split()[1]) < memory + 2000  # pages
+        assert loop.status()["controller"]
+
+
+@pytest.mark.parametrize("on_miss", ["hold", "fallback", "stop"])
+def test_a_loop_that_was_stopped_for_a_while_skips_what_it_missed(
+    start_loop: StartLoop, pilot: Bundle, on_miss: str
+) -> None:
+    loop = start_loop(pilot.path, *CLOCK, "--stale-ms=60000", f"--on-miss={on_miss}", "--deadline-ms=400")
+    with loop.connect() as client:
+        client.send(pilot.golden().observations[0])
+        decided = next_where(client, lambda a: a.sequence == 1 and not a.flags)
+        until(lambda: loop.status(reset=True), "a fresh count")
+        begun = time.monotonic()
+        loop.process.send_signal(signal.SIGSTOP)
+        time.sleep(1.0)  # what is tested is that this long pass unserved
+        loop.process.send_signal(signal.SIGCONT)
+        late = next_where(client, lambda a: bool(a.flags & Flag.MISSED))
+        if on_miss == "stop":
+            _, log = loop.process.communicate(timeout=PATIENCE_S)
+            assert loop.process.returncode == 75
+            assert "--on-miss stop" in log
+            return
+        counts = loop.status()["counts"]
+        assert counts["skipped"] >= 20
+        if counts["late"]:  # as a rule: else it was stopped between an action's being ready and its being written
+            assert late.flags & (Flag.HELD if on_miss == "hold" else Flag.FALLBACK)
+            assert late.index == (decided.index if on_miss == "hold" else FALLBACK)
+        # Ticks and skipped ones together are the periods that passed: no tick is served twice or later.
+        assert counts["ticks"] + counts["skipped"] <= (time.monotonic() - begun) * 50 + 2
+
+
+def test_a_supervisor_hears_ready_heartbeats_and_the_end(start_loop: StartLoop, pilot: Bundle, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(tmp_path / "notify"))
+        supervisor.settimeout(PATIENCE_S)
+        heard = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+        loop = start_loop(pilot.path, *CLOCK, environment={**os.environ, **heard})
+        assert supervisor.recv(4096).startswith(b"READY=1\nSTATUS=pilot (no release) int8")
+        assert loop.socket.exists()
+        assert [supervisor.recv(4096) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+        code, _ = loop.end()
+        messages = [supervisor.recv(4096)]
+        while messages[-1] == b"WATCHDOG=1":
+            messages.append(supervisor.recv(4096))
+        assert messages[-1].startswith(b"STOPPING=1") and code == 0
+        assert not loop.socket.exists()
+
+
+def test_what_cannot_be_served_is_refused_before_the_socket_listens(
+    start_loop: StartLoop, pilot: Bundle, copied: Path
+) -> None:
+    for arguments, why in (
+        (("--fallback=25",), "fallback is (25.0,)"),
+        (("--fallback=1,2",), "fallback is (1.0, 2.0)"),
+        (("--precision=int4",), "int4"),
+    ):
+        refused = start_loop(pilot.path, *arguments)
+        _, log = refused.process.communicate(timeout=PATIENCE_S)
+        assert refused.process.returncode == 1 and why in log and not refused.socket.exists()
+    artifact = copied / "int8.tflite"
+    artifact.write_bytes(artifact.read_bytes()[:-1] + b"\x01")
+    refused = start_loop(copied)
+    _, log = refused.process.communicate(timeout=PATIENCE_S)
+    assert refused.process.returncode == 1 and "int8.tflite" in log
+    first = start_loop(pilot.path, *CLOCK)
+    first.connect().socket.close()
+    second = start_loop(pilot.path, f"--socket={first.socket}")
+    _, log = second.process.communicate(timeout=PATIENCE_S)
+    assert second.process.returncode == 1 and "another loop listens" in log
+    first.connect().socket.close()  # and the first one still serves
+    first.process.kill()
+    first.process.wait()
+    with start_loop(pilot.path, f"--socket={first.socket}", *CLOCK).process:  # a dead loop's socket is taken over
+        until(lambda: _listens(first.socket), "the second loop")
+        os.kill(int(request(first.socket, PATIENCE_S, op="hello")["agent"]["pid"]), signal.SIGTERM)
+
+
+def _listens(path: Path) -> bool:
+    try:
+        open_socket(path).close()
+    except LoopError:
+        return False
+    return True
+
+
+C_ROBOT = """
+#include <stdio.h>
+#include <stdlib.h>
+#include "quarl_loop.h"
+int main(int argc, char **argv) {
+  static struct quarl_action action;
+  struct quarl_description found;
+  int loop = quarl_connect(argv[1], &found);
+  if (loop < 0) return perror("quarl_connect"), 1;
+  float values[256];
+  for (unsigned i = 0; i < found.observation_size; i++) values[i] = strtof(argv[2 + i], 0);
+  if (quarl_send(loop, values, found.observation_size, 41, quarl_now()) < 0) return perror("quarl_send"), 1;
+  while (quarl_receive(loop, &action, 60000) == 1)
+    if (action.head.sequence == 41)
+      return printf("%d %d %d %g\\n", action.head.action, action.head.flags, action.head.count, action.outputs[0]), 0;
+  return perror("quarl_receive"), 1;
+}
+"""
+
+
+def test_a_robots_program_in_c_is_answered_as_one_in_python(
+    start_loop: StartLoop, pilot: Bundle, tmp_path: Path
+) -> None:
+    (tmp_path / "robot.c").write_text(C_ROBOT)
+    include = Path(device.agent.loop.__file__).parent
+    command = [sys.executable, "-m", "ziglang", "cc", "-Wall", "-Werror", f"-I{include}", "robot.c", "-o", "robot"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    loop = start_loop(pilot.path, "--precision=fp32", *EVENT)
+    observation = pilot.golden().observations[7]
+    with loop.connect() as client:
+        client.send(observation)
+        wanted = next_where(client, lambda a: a.sequence == 1)
+    until(lambda: not loop.status()["controller"], "the first controller's end")
+    values = [f"{value:.9g}" for value in observation.tolist()]
+    done = subprocess.run([tmp_path / "robot", loop.socket.name, *values], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    index, flags, count, first = done.stdout.split()
+    assert (int(index), int(flags), int(count)) == (wanted.index, 0, 25)
+    assert float(first) == pytest.approx(float(wanted.outputs[0]), rel=1e-4)
