@@ -90,11 +90,11 @@ def main(argv: list[str]) -> int:
     request = {"op": "load", "precision": precision, "runtime": runtime, "threads": 1}
     reply = json.loads(agent.handle(json.dumps(request).encode()))
     if reply["ok"]:
-        observations = agent._served().observations
+        observations = agent.serving.observations
         wanted = int(warmup) + int(runs)
         rows = [observations[index % len(observations)] for index in range(wanted)]
         lines = [json.dumps({"op": "act", "observation": row[0].tolist(), "outputs": False}).encode() for row in rows]
-        decide = agent._served().executor.decide
+        decide = agent.serving.executor.decide
         for index in range(wanted):
             pair(WARM_UP if index < int(warmup) else PAIR)
         for path, call, arguments in (("runtime", decide, rows), ("decide", agent.handle, lines)):

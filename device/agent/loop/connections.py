@@ -113,9 +113,12 @@ class Connections:
 
     def read_all(self) -> bool:
         """Read what everyone has sent. Returns whether an observation was among it; the newest is the decider's."""
-        self._accept()
+        observed = self._read_of(list(self._clients.values()))
+        return self._read_of(self._accept()) or observed  # after the others: some of them may have gone
+
+    def _read_of(self, clients: list[socket.socket]) -> bool:
         observed = False
-        for client in list(self._clients.values()):
+        for client in clients:
             for _ in range(MOST_PACKETS if client is self.controller else MOST_OF_OTHERS):
                 found = self.read(client)
                 if found is None:
@@ -203,12 +206,14 @@ class Connections:
         said = {"code": error.code.value, "message": error.message, "next": error.next_step}
         self.send(client, json.dumps({"ok": False, "op": None, "error": said}).encode())
 
-    def _accept(self) -> None:
+    def _accept(self) -> list[socket.socket]:
+        """Let in who waits; returns them."""
+        accepted: list[socket.socket] = []
         while True:
             try:
                 client, _ = self._listener.accept()
             except OSError:  # nobody waits, or this process has no descriptor left
-                return
+                return accepted
             client.setblocking(False)
             if len(self._clients) >= MOST_CONNECTIONS:
                 limit = f"{MOST_CONNECTIONS} connections are open already."
@@ -217,6 +222,7 @@ class Connections:
                 continue
             self._clients[client.fileno()] = client
             self._poll.register(client, select.POLLIN)
+            accepted.append(client)
 
     def _drop(self, client: socket.socket) -> None:
         if self._clients.pop(client.fileno(), None) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ import device.agent.loop
 from device.agent.loop.client import Client, LoopError, open_socket, receive, request
 from device.agent.loop.frames import Flag, Header, Kind
 from policy.bundle import Bundle
-from tests.device_agent.loop.loops import FALLBACK, PATIENCE_S, next_where, until
+from tests.device_agent.loop.loops import FALLBACK, PATIENCE_S, LoopProcess, next_where, until
 
 StartLoop = Callable[..., Any]
 EVENT = ("--pace=observation", "--rate=0.1", "--priority=0")
@@ -138,11 +139,11 @@ def test_a_client_that_never_reads_and_one_that_floods_stop_nothing(start_loop: 
         assert until(lambda: loop.status()["counts"]["ticks"] > before + 100, "ticks")
         memory = int(Path(f"/proc/{loop.process.pid}/statm").read_text().split()[1])
         for _ in range(200):
-            with open_socket(loop.socket) as other:
+            with contextlib.suppress(LoopError, OSError), open_socket(loop.socket) as other:
                 other.setblocking(False)
-                other.send(b'{"op":"loop"}')  # and does not wait for the reply
+                other.send(b'{"op":"loop"}')  # and does not wait for the reply, or is refused as the ninth
         assert int(Path(f"/proc/{loop.process.pid}/statm").read_text().split()[1]) < memory + 2000  # pages
-        assert loop.status()["controller"]
+        assert until(lambda: _status(loop), "a connection that is let in")["controller"]
 
 
 @pytest.mark.parametrize("on_miss", ["hold", "fallback", "stop"])
@@ -217,6 +218,13 @@ def test_what_cannot_be_served_is_refused_before_the_socket_listens(
     with start_loop(pilot.path, f"--socket={first.socket}", *CLOCK).process:  # a dead loop's socket is taken over
         until(lambda: _listens(first.socket), "the second loop")
         os.kill(int(request(first.socket, PATIENCE_S, op="hello")["agent"]["pid"]), signal.SIGTERM)
+
+
+def _status(loop: LoopProcess) -> dict[str, Any] | None:
+    try:
+        return loop.status()
+    except LoopError:
+        return None
 
 
 def _listens(path: Path) -> bool:
