@@ -54,6 +54,13 @@ def _action(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(f"{text!r}; allowed is an action's index, or numbers: 0,0,0") from None
 
 
+def _absolute(text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute():
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed is a whole path, for example /run/user/1000/III.sock")
+    return path
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that a host passes on to the device as they are typed."""
     add = parser.add_argument
@@ -73,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal. Returns 0, EXIT_REFUSED, EXIT_MISSED, or 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m device.agent.loop", description=__doc__)
     parser.add_argument("--bundle", required=True, type=Path, help="folder of the policy's bundle")
-    parser.add_argument("--socket", required=True, type=Path, help="path of the SEQPACKET socket that is made")
+    parser.add_argument("--socket", required=True, type=_absolute, help="path of the SEQPACKET socket that is made")
     parser.add_argument("--precision", type=Precision, default=Precision.INT8, help="int8 (default), fp32, fp16, …")
     parser.add_argument("--runtime", type=RuntimeName, help="default: the preferred one that is installed")
     add_options(parser)

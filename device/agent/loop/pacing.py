@@ -164,6 +164,7 @@ class Loop:
             count.runtime.add(decider.runtime_ns)
         if sent:
             count.answered.add(written - read_ns)
+            count.sent_late.add(written - due_ns)
             if decider.observed_ns:
                 count.age.add(written - decider.observed_ns)
             if self._sent_ns:

@@ -19,7 +19,7 @@ _COUNTED = {
     "held": HELD,
     "wrong_release": WRONG_RELEASE,
 }
-TIMES = ("woke_late", "decided", "runtime", "answered", "age", "jitter")
+TIMES = ("woke_late", "decided", "runtime", "answered", "sent_late", "age", "jitter")
 
 
 class Punctuality:
@@ -30,6 +30,7 @@ class Punctuality:
         decided: from the observation's being read to the action's being ready.
         runtime: the runtime's own call within that.
         answered: from the observation's being read to the action's being written.
+        sent_late: from a tick's due time to its action's being written.
         age: of the observation when its action leaves.
         jitter: between an action's distance from the one before and the period.
         ticks, skipped: due times that were served; that passed while an earlier one was served.
@@ -38,7 +39,8 @@ class Punctuality:
 
     def __init__(self) -> None:
         self.woke_late, self.decided, self.runtime = Histogram(), Histogram(), Histogram()
-        self.answered, self.age, self.jitter = Histogram(), Histogram(), Histogram()
+        self.answered, self.sent_late = Histogram(), Histogram()
+        self.age, self.jitter = Histogram(), Histogram()
         self.missed_ever = 0
         self._flags = [0] * 256
         self.reset()

@@ -1,0 +1,193 @@
+"""Runs on the device beside a loop that it starts: a robot's program that counts, under a load, next to cyclictest.
+
+    python3 probe.py < {"run": "pairs", "loop": [command …], "socket": "…", "pairs": 5000, "values": [[…], …]}
+    python3 probe.py < {"run": "clock", "loop": [command …], "socket": "…", "values": …, "seconds": 20, "rate": 50,
+                        "load": ["stress-ng", …] or [], "cyclictest": true}
+
+Its imports are the release's own client, the standard library and numpy. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from device.agent.conditions import look
+from device.agent.loop import real_time
+from device.agent.loop.client import Client, LoopError, request
+from device.agent.loop.frames import Header, Kind
+from device.agent.loop.histogram import Histogram
+
+START_S, PRIORITY = 120.0, 40
+SENSORS = 2
+"""Observations a period: a robot's sensors are read more often than it decides."""
+SETTLE_S = 1.0
+WARM_UP = 200
+
+
+@contextlib.contextmanager
+def served(command: list[str], socket: str) -> Iterator[Client]:
+    """A loop, and a controller's connection to it."""
+    loop = subprocess.Popen([*command, f"--socket={Path(socket).resolve()}"], stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + START_S
+        while True:
+            try:
+                client = Client.connect(socket)
+                break
+            except LoopError:
+                if loop.poll() is not None or time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+        with client:
+            yield client
+    finally:
+        loop.terminate()
+        loop.wait()
+
+
+@contextlib.contextmanager
+def beside(command: list[str]) -> Iterator[subprocess.Popen[str] | None]:
+    """Another program in a group of its own, if there is one; it is ended with all that it started."""
+    if not command:
+        yield None
+        return
+    other = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield other
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(other.pid, signal.SIGTERM)
+        other.wait()
+
+
+def pairs(asked: dict[str, Any]) -> dict[str, Any]:
+    """Round trips of an echo and of an observation in turn, between the same two processes over the same socket."""
+    values = np.array(asked["values"], np.float32)
+    echo, answered = Histogram(), Histogram()
+    clock = time.monotonic_ns
+    with served(asked["loop"], asked["socket"]) as client:
+        granted = real_time.prepare(PRIORITY, None)
+        connection = client.socket
+        for index in range(WARM_UP + asked["pairs"]):
+            row = values[index % len(values)]
+            packet = Header(Kind.ECHO, count=len(row), sequence=index).pack() + row.tobytes()
+            begin = clock()
+            connection.send(packet)
+            connection.recv(len(packet))
+            echo.add(clock() - begin)
+            now = clock()
+            packet = Header(Kind.OBSERVATION, 0, len(row), index, 0, now, now).pack() + row.tobytes()
+            begin = clock()
+            connection.send(packet)
+            reply = connection.recv(65536)
+            answered.add(clock() - begin)
+            header = Header.read(reply)
+            if header is None or header.kind is not Kind.ACTION or header.flags:
+                raise SystemExit(f"no action of the policy came back: {reply[:200]!r}")
+            if index == WARM_UP - 1:
+                echo.clear()
+                answered.clear()
+                request(asked["socket"], op="loop", reset=True)
+        status = request(asked["socket"], op="loop")
+    return {
+        "echo_ns": echo.to_dict(),
+        "round_trip_ns": answered.to_dict(),
+        "granted": [vars(each) for each in granted],
+        "status": status,
+    }
+
+
+def clock(asked: dict[str, Any]) -> dict[str, Any]:
+    """A loop at a fixed rate under a load, and what cyclictest finds meanwhile."""
+    values = np.array(asked["values"], np.float32)
+    period_ns = round(1e9 / asked["rate"])
+    with served(asked["loop"], asked["socket"]) as client, beside(asked["load"]) as load:
+        time.sleep(SETTLE_S)
+        kernel = cyclictest(period_ns, asked["seconds"]) if asked["cyclictest"] else []
+        with beside(kernel) as other:
+            real_time.prepare(PRIORITY, None)
+            before = look()
+            request(asked["socket"], START_S, op="loop", reset=True)
+            refused = drive(client, values, period_ns // SENSORS, asked["seconds"])
+            status = request(asked["socket"], START_S, op="loop")
+            after = look()
+            found = None if other is None else histogram_of(other.communicate(timeout=START_S)[0])
+        if load is not None and load.poll() is not None:
+            raise SystemExit(f"the load ended by itself with status {load.returncode}")
+    return {
+        "status": status,
+        "refused": refused,
+        "cyclictest_us": found,
+        "before": {"governor": before.governor, "throttled": vars(before.throttled) if before.throttled else None},
+        "after": {"governor": after.governor, "throttled": vars(after.throttled) if after.throttled else None},
+        "kernel": os.uname().release,
+        "preemption": preemption(),
+    }
+
+
+def drive(client: Client, values: Any, interval_ns: int, seconds: float) -> int:
+    """Send observations at a fixed rate and take the actions. Returns how many the loop had no room for."""
+    due, refused, index = time.monotonic_ns(), 0, 0
+    end = due + round(1e9 * seconds)
+    while due < end:
+        due += interval_ns
+        real_time.sleep_until(due)
+        index += 1
+        try:
+            client.send(values[index % len(values)])
+        except LoopError:
+            refused += 1
+        while client.receive(0.0) is not None:
+            pass
+    return refused
+
+
+def cyclictest(period_ns: int, seconds: float) -> list[str]:
+    """Its command for the same period, or nothing where it is not installed."""
+    if shutil.which("cyclictest") is None:
+        return []
+    policy = ["--policy=fifo", f"--priority={PRIORITY + 10}"] if os.geteuid() == 0 else ["--policy=other"]
+    loops = max(int(seconds * 1e9 / period_ns), 1)
+    timing = [f"--interval={period_ns // 1000}", f"--loops={loops}"]
+    return ["cyclictest", "--quiet", "--mlockall", "--threads=1", *policy, *timing, "--histogram=100000"]
+
+
+def histogram_of(text: str) -> dict[str, Any] | None:
+    """What cyclictest counted: latencies in µs with their counts, and the largest; None where it printed nothing."""
+    rows = [line.split() for line in text.splitlines() if re.match(r"\d{6} ", line)]
+    buckets = [(int(row[0]), int(row[1])) for row in rows if int(row[1])]
+    most = re.search(r"# Max Latencies:\s*(\d+)", text)
+    return {"buckets": buckets, "max": int(most[1])} if buckets and most else None
+
+
+def preemption() -> str:
+    """How the kernel lets itself be interrupted, as it says itself; empty where it does not."""
+    words = Path("/proc/version").read_text()
+    found = re.search(r"PREEMPT(_\w+)?", words)
+    return found[0] if found else ""
+
+
+def main() -> int:
+    """One request from standard input, one answer."""
+    asked = json.load(sys.stdin)
+    print(json.dumps({"pairs": pairs, "clock": clock}[asked["run"]](asked)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""The tables of bench/loop.py: what a round trip through the loop's socket takes, and how punctual its clock is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from airlearning_envs.config import PRESETS
+from bench.report import store
+from bench.report.pivot import Pivot
+from bench.report.selection import Selection
+from bench.tables.flights import LATENCY_FLOWN, late_rows
+from device.agent.measure import PERCENTILES, required_runs
+
+PRESET = "hard"
+MEASURED_ON = """\
+Policy {{ results.policy }}, {{ results.precision }}, on {{ results.target }}: {{ results.device | machine }}\
+{{ ", EMULATED: its times are an emulator's" if results.device.emulated }}.
+Kernel {{ kernel }}; governor {{ governor or "not told" }}; throttling bits {{ throttled or "not told" }}. Requested \
+of the kernel: {{ granted }}.
+Measured on {{ results.machine }}; code {{ results.code }}.
+"""
+ROUND_TRIP_WORDS = (
+    """\
+A round trip through the loop's socket
+Echo: the same frame sent back by the same process, in turn with the observations. Share: from the frame's being read \
+to the action's being written, beside the runtime's own call, both in that process and in these turns. \
+{{ pairs | thousands }} of each after a warm-up; medians. Core: processor time over time.
+{% for row in verdicts %}
+{{ row.runtime }}: polling before each wait takes a whole core and saves {{ row.saved | ns }} of {{ row.slept | ns }} \
+a round trip: {{ "%.1f" | format(100 * row.saved / period) }} % of a period at 200 decisions a second.
+{% endfor %}
+"""
+    + MEASURED_ON
+)
+PUNCTUALITY_WORDS = (
+    """\
+How punctual the loop is
+Woke: after the tick. Sent: the action, after the tick. Age: of its observation then; the robot's program sends two a \
+period. Kernel: cyclictest's latency for the same period in the same seconds\
+{{ "" if cyclic else " (rt-tests is not installed there)" }}. Loads: stress-ng's {{ loads | join(", ") }}. Percentiles \
+only where the counts support them; known to 3 %.
+{% if flown %}
+How late it may be: {{ flown }}. How late it is: at most {{ latest | ns }} after its tick in these rows.
+{% endif %}
+"""
+    + MEASURED_ON
+)
+PERIOD_NS = 5_000_000
+"""Of 200 decisions a second, beside which polling is judged."""
+
+
+def _known(histogram: Mapping[str, Any], name: str) -> int | None:
+    return histogram["percentiles"].get(name)
+
+
+def _share(status: Mapping[str, Any]) -> float:
+    return float(status["counts"]["cpu_s"] / status["counts"]["seconds"])
+
+
+def round_trips(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row for each runtime and way of waiting; medians in ns."""
+    for each in document["pairs"]:
+        counts = each["status"]["counts"]
+        medians = {name: _known(each[f"{name}_ns"], "p50") or 0 for name in ("echo", "round_trip")}
+        inner = {name: _known(counts[f"{name}_ns"], "p50") or 0 for name in ("answered", "runtime")}
+        yield {
+            "runtime": each["runtime"],
+            "wait": each["wait"],
+            **medians,
+            "ratio": medians["round_trip"] / medians["echo"],
+            "share": inner["answered"],
+            "call": inner["runtime"],
+            "times": inner["answered"] / inner["runtime"],
+            "core": _share(each["status"]),
+        }
+
+
+def _verdicts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = {(row["runtime"], row["wait"]): row["round_trip"] for row in round_trips(document)}
+    names = dict.fromkeys(runtime for runtime, _ in rows)
+    return [
+        {"runtime": name, "slept": rows[name, "sleeps"], "saved": rows[name, "sleeps"] - rows[name, "polls"]}
+        for name in names
+    ]
+
+
+def _of_kernel(found: Mapping[str, Any] | None, name: str) -> int | None:
+    """A percentile of cyclictest's histogram, ns; None where the count does not support it."""
+    if found is None:
+        return None
+    count, seen = sum(number for _, number in found["buckets"]), 0
+    if count < required_runs(PERCENTILES[name]):
+        return None
+    for microseconds, number in found["buckets"]:
+        seen += number
+        if seen >= PERCENTILES[name] * count:
+            return 1000 * int(microseconds)
+    return None
+
+
+def punctuality(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row for each load and rate; ns."""
+    for each in document["clock"]:
+        counts, kernel = each["status"]["counts"], each["cyclictest_us"]
+        names = ("woke_late", "sent_late", "age", "jitter")
+        times = {
+            f"{name}_{share}": _known(counts[f"{name}_ns"], share)
+            for name in names
+            for share in ("p50", "p99", "p99.9")
+        }
+        yield {
+            "load": each["load"],
+            "rate": each["rate"],
+            **{key.replace(".", "_"): value for key, value in times.items()},
+            **{f"{name}_max": counts[f"{name}_ns"]["max"] for name in names},
+            **{f"kernel_{share.replace('.', '_')}": _of_kernel(kernel, share) for share in ("p50", "p99", "p99.9")},
+            "kernel_max": 1000 * kernel["max"] if kernel else None,
+            "missed": counts["missed_per_million"],
+            "ticks": counts["ticks"] + counts["skipped"],
+            "fallback": counts["fallback"],
+        }
+
+
+def _facts(document: Mapping[str, Any]) -> dict[str, Any]:
+    rows = document["clock"] or [{}]
+    looks = [each.get(when, {}) for each in rows for when in ("before", "after")]
+    told = [look["throttled"] for look in looks if look.get("throttled")]
+    statuses = [each["status"] for each in (*document["pairs"], *document["clock"])]
+    granted = {
+        f"{each['name']} {'granted' if each['granted'] else 'not granted (' + each['reason'] + ')'}": None
+        for status in statuses
+        for each in status["granted"]
+    }
+    return {
+        "pairs": document["pairs"][0]["round_trip_ns"]["count"] if document["pairs"] else 0,
+        "verdicts": _verdicts(document),
+        "period": PERIOD_NS,
+        "kernel": f"{rows[0].get('kernel', 'not told')} {rows[0].get('preemption', '')}".strip(),
+        "governor": ", ".join(sorted({look.get("governor") or "" for look in looks} - {""})),
+        "throttled": ", ".join(sorted({hex(each["raw"]) for each in told})),
+        "granted": "; ".join(granted),
+        "cyclic": any(each.get("cyclictest_us") for each in rows),
+        "loads": [f"{name} ({command})" for name, command in document["loads"].items() if command],
+        "latest": max((row["sent_late_max"] for row in punctuality(document)), default=0),
+        "flown": may_be_late(document["policy"], document["precision"]),
+    }
+
+
+def may_be_late(policy: str, precision: str) -> str:
+    """Up to which command latency a policy flew as well as without, in words; empty where that was not flown."""
+    path = store.results_for(LATENCY_FLOWN)
+    rows = list(late_rows(Selection.of_target(store.read_results(path), None), PRESET)) if path.exists() else []
+    mine = [row for row in rows if (row["policy"], row["precision"]) == (policy, precision) and row["loss"] is not None]
+    worse = next((row for row in mine if row["header"].endswith(" ms") and row["loss"].high < 0), None)
+    if not mine or worse is None:
+        return ""
+    as_good = [row["header"] for row in mine[: mine.index(worse)]]
+    period = 1000 * PRESETS[PRESET].control_period_s
+    return (
+        f"Policy {policy} in {precision} loses success in {PRESET} with commands {worse['header']} late, and "
+        f"{'not measurably with ' + as_good[-1] if as_good else 'nothing shorter was flown'}, of a period of "
+        f"{period:g} ms (docs/case-study.md)"
+    )
+
+
+def _columns(title: str, name: str, *shares: str) -> dict[str, str]:
+    """Columns of a time's percentiles: ``woke p50`` shows ``woke_late_p50``."""
+    return {f"{title} {share}": f"{{{{ {name}_{share.replace('.', '_')} | ns }}}}" for share in shares}
+
+
+ROUND_TRIPS = Pivot(
+    name="loop-round-trips",
+    words=ROUND_TRIP_WORDS,
+    lead={"runtime": "{{ runtime }}", "between frames it": "{{ wait }}"},
+    columns=[
+        {"echo": "{{ echo | ns }}", "round trip": "{{ round_trip | ns }}", "over echo": "{{ ratio | times }}"},
+        {"loop's share": "{{ share | ns }}", "runtime's call": "{{ call | ns }}", "over call": "{{ times | times }}"},
+        {"core": "{{ '%.2f' | format(core) }}"},
+    ],
+    rows=round_trips,
+    facts=_facts,
+)
+PUNCTUALITY = Pivot(
+    name="loop-punctuality{{ '-emulated' if results.device.emulated }}",
+    words=PUNCTUALITY_WORDS,
+    lead={"load": "{{ load }}", "decisions a second": "{{ '%g' | format(rate) }}"},
+    columns=[
+        {"ticks": "{{ ticks | thousands }}"},
+        _columns("woke", "woke_late", "p50", "p99", "p99.9", "max"),
+        _columns("kernel", "kernel", "p50", "p99", "max"),
+        _columns("sent", "sent_late", "p99", "max"),
+        {**_columns("jitter", "jitter", "p99"), **_columns("age", "age", "p99", "max")},
+        {"missed per million": "{{ missed | fixed }}", "fallbacks": "{{ fallback }}"},
+    ],
+    rows=punctuality,
+    facts=_facts,
+    grouped=True,
+)
